@@ -1,0 +1,50 @@
+# Everything runs in .venv at the root; every target can be repeated and is quick the second time.
+PYTHON ?= python3
+BIN := .venv/bin
+EXPERTS := range1 range2 range3 range4 range5
+PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab
+DEMO_HOME := .redhost/demo
+
+.PHONY: demo test lint types wheels results bench clean
+
+.venv/base: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,gguf]'
+	touch $@
+
+.venv/packages: .venv/base $(wildcard plugins/*/pyproject.toml)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps $(PACKAGES:%=-e %)
+	touch $@
+
+demo: .venv/packages
+	$(BIN)/redhost list-experts --home $(DEMO_HOME)
+	$(BIN)/redhost recompose --home $(DEMO_HOME)
+	$(BIN)/redhost evaluate --home $(DEMO_HOME)
+	$(BIN)/redhost predict --home $(DEMO_HOME) "What is 37 plus 12?"
+	@$(BIN)/redhost lab share
+
+test: .venv/packages lint types
+	$(BIN)/pytest -q
+
+lint: .venv/base
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/packages
+	$(BIN)/mypy
+	$(BIN)/pyright --warnings
+
+wheels: .venv/base
+	rm -rf dist && mkdir dist
+	for p in . $(PACKAGES); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$p -q || exit 1; done
+
+results: .venv/packages
+	$(BIN)/redhost lab results
+
+bench: .venv/packages
+	$(BIN)/redhost lab bench
+
+clean:
+	rm -rf .venv build dist .redhost

@@ -1,0 +1,57 @@
+"""The command `redhost`: parse, call, print. No logic, and no torch until a command needs it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from .commands import compose, experts, history, plugins
+from .commands.lazy import PluginGroup
+from .commands.welcome import welcome
+from .registry.errors import RedhostError
+
+__all__ = ["cli", "main"]
+
+
+@click.group(cls=PluginGroup, invoke_without_command=True)
+@click.version_option(package_name="redhost")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("-v", "--verbose", count=True, help="Log more; repeat for debug output.")
+@click.pass_context
+def cli(context: click.Context, *, debug: bool, verbose: int) -> None:
+    """Compose neural experts from installed packages; retrain only the router."""
+    context.obj = {"debug": debug}
+    if verbose:
+        import logging
+
+        logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        logging.getLogger("redhost").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+    if context.invoked_subcommand is None:
+        welcome()
+
+
+for module in (compose, experts, history, plugins):
+    for command in module.COMMANDS:
+        cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 the environment."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = cli.main(given, prog_name="redhost", standalone_mode=False)
+    except RedhostError as e:
+        if "--debug" in given:
+            traceback.print_exc()
+        click.echo(f"redhost: {e}", err=True)
+        sys.exit(e.exit_code)
+    except click.ClickException as e:
+        e.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("redhost: stopped; the current generation is unchanged", err=True)
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,1 @@
+"""The commands of `redhost`, a file for each group. torch is imported inside commands only."""

@@ -1,0 +1,45 @@
+"""What `redhost check` runs: static checks first, torch only for what passed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..registry.audit import Target, resolve_targets, static_check
+from ..registry.violations import Violation
+
+__all__ = ["check_targets"]
+
+
+def check_targets(
+    targets: Sequence[str], *, home: Path | None, backbone: str | None
+) -> list[dict[str, Any]]:
+    """Check installed ids, wheels and folders; with no targets, all installed experts."""
+    from ..registry.settings import resolve_home
+
+    found = resolve_targets(targets, home=resolve_home(home), backbone=backbone)
+    violations = {t: static_check(t) for t in found}
+    for target in found:
+        if not violations[target] and target.files is not None:
+            from ..core.verify import verify_expert
+
+            violations[target] = verify_expert(target.files, backbone=target.backbone)
+    return [_report(t, violations[t]) for t in found]
+
+
+def _report(target: Target, violations: Sequence[Violation]) -> dict[str, Any]:
+    return {
+        "target": target.name,
+        "ok": not violations,
+        "violations": [
+            {
+                "code": v.code,
+                "field": v.field,
+                "expected": v.expected,
+                "found": v.found,
+                "hint": v.hint,
+            }
+            for v in violations
+        ],
+    }

@@ -1,0 +1,97 @@
+"""What commands share: options, output for people and for programs, a progress bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..core.host import Host
+
+__all__ = [
+    "backbone_option",
+    "bar",
+    "device_option",
+    "home_option",
+    "json_option",
+    "open_host",
+    "print_json",
+    "table",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def home_option(command: F) -> F:
+    """Add ``--home``."""
+    return click.option(
+        "--home",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="REDHOST_HOME",
+        help="State folder (default: .redhost here).",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def device_option(command: F) -> F:
+    """Add ``--device``."""
+    return click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")(command)
+
+
+def backbone_option(command: F) -> F:
+    """Add ``--backbone``."""
+    return click.option("--backbone", help="The installed backbone to use.")(command)
+
+
+def open_host(home: Path | None, *, backbone: str | None = None, device: str | None = None) -> Host:
+    """Open the host: from here on torch is loaded."""
+    from ..core.host import Host
+
+    return Host.open(home, backbone=backbone, device=device)
+
+
+def print_json(value: object) -> None:
+    """Print a value, or structs, as JSON on stdout."""
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    click.echo(text.decode())
+
+
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table on stdout, as wide as its cells where stdout is not a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    drawn = Table(title=Text(title), title_justify="left")
+    for n, name in enumerate(head):
+        drawn.add_column(Text(name), overflow="fold", justify="left" if n == 0 else "default")
+    for row in rows:
+        drawn.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console.print(drawn)
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on stderr while the block runs; yields (done, total) → None."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield show

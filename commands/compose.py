@@ -1,0 +1,191 @@
+"""Commands that compute: recompose, predict, evaluate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from .common import (
+    backbone_option,
+    bar,
+    device_option,
+    home_option,
+    json_option,
+    open_host,
+    print_json,
+    table,
+)
+
+if TYPE_CHECKING:
+    from ..core.evaluate import Evaluation
+    from ..core.receipt import Receipt
+
+__all__ = ["COMMANDS"]
+
+
+@click.command()
+@home_option
+@backbone_option
+@click.option("--router", metavar="KIND", help="mlp, linear, centroid, statistics, or a plugin's.")
+@click.option(
+    "--level",
+    type=click.Choice(["zero", "row", "full"]),
+    help="How much of the router to retrain (default: full).",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Where randomness comes from.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="POINTS",
+    help="What a domain may lose before the composition is refused (default: 1).",
+)
+@click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
+@click.option("--locked", is_flag=True, help="Refuse unless what is installed is what is locked.")
+@click.option("--dry-run", is_flag=True, help="Do everything but publish.")
+@device_option
+@json_option
+def recompose(
+    *,
+    home: Path | None,
+    backbone: str | None,
+    router: str | None,
+    level: Literal["zero", "row", "full"] | None,
+    seed: int | None,
+    tolerance: float | None,
+    accept: bool,
+    locked: bool,
+    dry_run: bool,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Check installed experts, retrain only the router, publish a generation."""
+    with bar("recompose") as progress:
+        receipt = open_host(home, backbone=backbone, device=device).recompose(
+            router=router,
+            level=level,
+            seed=seed,
+            tolerance=tolerance,
+            accept=accept,
+            locked=locked,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    if as_json:
+        print_json(receipt)
+    else:
+        _print_receipt(receipt)
+
+
+def _print_receipt(receipt: Receipt) -> None:
+    before = receipt.accuracy.before or {}
+    rows = [
+        (
+            i,
+            "unchanged" if change.before == change.after else "CHANGED",
+            change.after[:12],
+            receipt.accuracy.rows.get(i, ""),
+            _points(before.get(i)),
+            _points(receipt.accuracy.after.get(i)),
+        )
+        for i, change in receipt.experts.items()
+    ]
+    name = "dry run" if receipt.generation is None else f"generation {receipt.generation}"
+    title = f"{name} (parent {receipt.parent or 'none'}), accuracy on the cards' gate rows"
+    table(title, ("expert", "weights", "digest", "gate rows", "before", "after"), rows)
+    same = receipt.backbone.before == receipt.backbone.after
+    router = receipt.router
+    click.echo(
+        f"backbone {'unchanged' if same else 'CHANGED'} ({receipt.backbone.after[:12]}), "
+        f"router {router.kind}/{router.level} trained on {router.rows} rows "
+        f"in {router.seconds:.2f} s ({router.digest[:12]})"
+    )
+    click.echo(
+        f"overall {_points(receipt.accuracy.overall)}, oracle {_points(receipt.accuracy.oracle)}, "
+        f"{receipt.seconds:.1f} s in all"
+    )
+    for x in receipt.left_out:
+        click.echo(f"left out   {x.id}: {x.code}: {x.reason}")
+    for i in receipt.withdrawn:
+        click.echo(f"withdrawn  {i}")
+    for i in receipt.not_gated:
+        click.echo(f"not gated  {i}: its card has no rows to judge on")
+
+
+@click.command()
+@click.argument("texts", nargs=-1, required=True)
+@home_option
+@device_option
+@json_option
+def predict(
+    *, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool
+) -> None:
+    """Answer TEXTS (or lines of standard input, with -)."""
+    lines = [x for t in texts for x in (sys.stdin.read().splitlines() if t == "-" else [t])]
+    answers = open_host(home, device=device).predict([x for x in lines if x.strip()])
+    if as_json:
+        print_json(answers)
+        return
+    for answer in answers:
+        click.echo(f"{answer.input} → {answer.label}  (p = {answer.probability:.3f})")
+        for column, weight in sorted(answer.weights.items(), key=lambda pair: -pair[1]):
+            if weight >= 0.005:  # noqa: PLR2004  (what two digits can show)
+                click.echo(f"  {column:<12} {weight:4.2f} {'█' * round(30 * weight)}")
+
+
+@click.command()
+@home_option
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help='JSON lines {"text", "label", "domain"}; by default the backbone\'s own rows.',
+)
+@click.option("--leave-one-out", is_flag=True, help="What each domain loses without each expert.")
+@device_option
+@json_option
+def evaluate(
+    *,
+    home: Path | None,
+    data: Path | None,
+    leave_one_out: bool,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Evaluate the current generation beside everything simpler."""
+    from ..core.rows import read_rows
+
+    host = open_host(home, device=device)
+    rows = None if data is None else read_rows(data)
+    with bar("evaluate") as progress:
+        result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
+    if as_json:
+        print_json(result)
+    else:
+        _print_evaluation(result)
+
+
+def _print_evaluation(result: Evaluation) -> None:
+    overall = {**result.baselines, "routed": result.overall, "oracle": result.oracle}
+    domains = list(result.counts)
+    rows: list[list[object]] = [
+        [name, *(_points(row[d]) for d in domains), _points(overall[name])]
+        for name, row in result.table.items()
+    ]
+    rows.append(["rows", *(result.counts[d] for d in domains), result.rows])
+    table(f"generation {result.generation}, accuracy", ("system", *domains, "overall"), rows)
+    if result.leave_one_out is None:
+        return
+    losses: list[list[object]] = [
+        [f"without {i}", *(f"{100 * (row[d] - result.domains[d]):+.1f}" for d in domains)]
+        for i, row in result.leave_one_out.items()
+    ]
+    table("leave one out, points gained or lost", ("", *domains), losses)
+
+
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+COMMANDS = (recompose, predict, evaluate)

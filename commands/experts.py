@@ -1,0 +1,127 @@
+"""Commands about packages: list-experts, check, enable, disable, schema."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from .common import backbone_option, home_option, json_option, print_json, table
+
+if TYPE_CHECKING:
+    from ..registry.states import Listing
+
+__all__ = ["COMMANDS"]
+
+
+@click.command("list-experts")
+@home_option
+@backbone_option
+@json_option
+def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> None:
+    """List installed experts with their state; imports neither torch nor any expert."""
+    from ..registry.inventory import take_inventory
+    from ..registry.settings import resolve_home
+
+    inventory = take_inventory(resolve_home(home), backbone=_wanted(home, backbone))
+    if as_json:
+        print_json([x.to_json() for x in inventory.listings])
+        return
+    if not inventory.listings:
+        click.echo("no experts are installed; for example: pip install red-expert-range3")
+        return
+    if inventory.problem is not None:
+        click.echo(f"redhost: {inventory.problem}", err=True)
+    keys = ("id", "dist", "version", "state", "form", "rank", "writes", "backbone")
+    rows = [[x.to_json()[k] for k in keys] for x in inventory.listings]
+    table("experts", keys, rows)
+    for x in inventory.listings:
+        if x.code is not None:
+            click.echo(f"{x.name}: {x.code}: {x.reason}. {x.hint}")
+
+
+def _wanted(home: Path | None, backbone: str | None) -> str | None:
+    from ..registry.lock import LOCK, read
+    from ..registry.settings import Settings, load_settings, resolve_home
+
+    lock = read(resolve_home(home) / LOCK)
+    return load_settings(flags=Settings(backbone=backbone), lock=lock).backbone
+
+
+@click.command()
+@click.argument("targets", nargs=-1)
+@home_option
+@backbone_option
+@json_option
+def check(
+    *, targets: tuple[str, ...], home: Path | None, backbone: str | None, as_json: bool
+) -> None:
+    """Check experts against their contract: installed IDs, wheels or folders (default: all)."""
+    from .checking import check_targets
+
+    reports = check_targets(targets, home=home, backbone=_wanted(home, backbone))
+    if as_json:
+        print_json(reports)
+    else:
+        for report in reports:
+            click.echo(f"{report['target']}: {'ok' if report['ok'] else 'failed'}")
+            for v in report["violations"]:
+                click.echo(
+                    f"  {v['field']}: expected {v['expected']}, found {v['found']}. {v['hint']}"
+                )
+    if not all(report["ok"] for report in reports):
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("expert_id")
+@home_option
+def disable(*, expert_id: str, home: Path | None) -> None:
+    """Keep an installed expert out of compositions; it stays visible."""
+    _switch(expert_id, home, on=False)
+
+
+@click.command()
+@click.argument("expert_id")
+@home_option
+def enable(*, expert_id: str, home: Path | None) -> None:
+    """Let a disabled expert take part again."""
+    _switch(expert_id, home, on=True)
+
+
+def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
+    from ..registry.disabled import Disabled
+    from ..registry.errors import UnknownNameError
+    from ..registry.settings import resolve_home
+
+    where = resolve_home(home)
+    disabled = Disabled(where)
+    names = _switchable(where) | disabled.names()
+    if expert_id not in names:
+        raise UnknownNameError("expert", expert_id, names)
+    changed = disabled.enable(expert_id) if on else disabled.disable(expert_id)
+    word = "enabled" if on else "disabled"
+    click.echo(f"{expert_id} {word}" if changed else f"{expert_id} was {word} already")
+    if changed:
+        click.echo("next: redhost recompose")
+
+
+def _switchable(home: Path) -> set[str]:
+    from ..registry.inventory import take_inventory
+
+    listings: tuple[Listing, ...] = take_inventory(home).listings
+    return {x.id for x in listings if x.id} | {x.package.dist for x in listings}
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["expert", "backbone"]), default="expert")
+def schema(*, kind: Literal["expert", "backbone"]) -> None:
+    """Print the JSON Schema of expert.json or backbone.json."""
+    from ..registry.manifest import json_schema
+
+    print_json(json_schema(kind))
+
+
+COMMANDS = (list_experts, check, enable, disable, schema)

@@ -1,0 +1,112 @@
+"""Commands about generations: status, history, rollback, gc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .common import home_option, json_option, print_json, table
+
+__all__ = ["COMMANDS"]
+
+
+@click.command()
+@home_option
+@json_option
+def status(*, home: Path | None, as_json: bool) -> None:
+    """Show the current generation and how what is installed has drifted from it."""
+    from ..registry.settings import resolve_home
+    from ..registry.status import take_status
+
+    report = take_status(resolve_home(home))
+    if as_json:
+        print_json(report)
+        return
+    click.echo(f"home        {report.home}")
+    click.echo(f"generation  {report.generation or 'none'}  (parent {report.parent or 'none'})")
+    click.echo(f"backbone    {report.backbone or 'none'}")
+    click.echo(f"experts     {', '.join(report.experts) or 'none'}")
+    click.echo(f"router      {report.router or 'none'}")
+    for d in report.drift:
+        click.echo(
+            f"drift       {d.id}: {d.kind}, locked {d.locked or '-'}, now {d.installed or '-'}"
+        )
+    if report.generation is None:
+        click.echo("next: redhost recompose")
+    elif report.drift:
+        click.echo("next: redhost recompose   (or redhost rollback)")
+
+
+@click.command()
+@home_option
+@json_option
+def history(*, home: Path | None, as_json: bool) -> None:
+    """List published generations."""
+    from ..registry.generations import Generations
+    from ..registry.settings import resolve_home
+
+    generations = Generations(resolve_home(home))
+    records, current = generations.history(), generations.current()
+    if as_json:
+        print_json(records)
+        return
+    rows = [
+        (
+            f"{r.number}{' *' if r.number == current else ''}",
+            r.parent or "",
+            r.created,
+            r.backbone.id,
+            " ".join(m.id for m in r.experts),
+            f"{r.router.kind}/{r.router.level}",
+            r.router.digest[:12],
+        )
+        for r in records
+    ]
+    table(
+        "generations",
+        ("number", "parent", "created", "backbone", "experts", "router", "digest"),
+        rows,
+    )
+
+
+@click.command()
+@click.argument("number", type=int, required=False)
+@home_option
+@json_option
+def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
+    """Make an older generation current again (default: the parent). Nothing is trained."""
+    from ..registry.generations import Generations
+    from ..registry.settings import resolve_home
+
+    record = Generations(resolve_home(home)).rollback(number)
+    if as_json:
+        print_json({"generation": record.number, "experts": [m.id for m in record.experts]})
+    else:
+        members = ", ".join(m.id for m in record.experts)
+        click.echo(f"generation {record.number} is current: {members}")
+
+
+@click.command()
+@click.option(
+    "--keep",
+    default=5,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many generations to keep: the current one, its parent, and so on.",
+)
+@home_option
+@json_option
+def gc(*, keep: int, home: Path | None, as_json: bool) -> None:
+    """Remove generations nobody will go back to, and the bytes only they needed."""
+    from ..registry.generations import Generations
+    from ..registry.settings import resolve_home
+
+    purged = Generations(resolve_home(home)).gc(keep)
+    if as_json:
+        print_json({"generations": purged.generations, "digests": purged.digests})
+    else:
+        click.echo(f"removed {len(purged.generations)} generations, {len(purged.digests)} packages")
+
+
+COMMANDS = (status, history, rollback, gc)

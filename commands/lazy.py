@@ -1,0 +1,79 @@
+"""Commands of other packages: listed by their distribution's summary, imported when typed."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..registry.discover import EntryPointInfo
+
+__all__ = ["PluginGroup"]
+
+
+class PluginGroup(click.Group):
+    """A group whose commands may also come from the entry points `redhost.commands`.
+
+    Built-in names win. Help and completion see a stub with the distribution's summary, so no
+    package's code runs until its command is typed.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return built-in and installed command names, sorted."""
+        return sorted({*super().list_commands(ctx), *_installed()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a built-in command, or a stub that loads the installed one when invoked."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None or cmd_name not in _installed():
+            return command
+        entry = _installed()[cmd_name]
+        if ctx.resilient_parsing or not _typed(ctx, cmd_name):
+            return click.Command(cmd_name, short_help=entry.summary, help=entry.summary)
+        return _load(entry)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a command, suggesting the closest name for an unknown one."""
+        ctx.meta["redhost.typed"] = args[0] if args else None
+        if args and self.get_command(ctx, args[0]) is None:
+            names = self.list_commands(ctx)
+            close = difflib.get_close_matches(args[0], names, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Commands: {', '.join(names)}."
+            raise click.UsageError(f"unknown command {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _typed(ctx: click.Context, name: str) -> bool:
+    return bool(ctx.meta.get("redhost.typed") == name)
+
+
+def _installed() -> dict[str, EntryPointInfo]:
+    from ..registry.discover import plugin_entry_points
+
+    return {entry.name: entry for entry in plugin_entry_points("redhost.commands")}
+
+
+def _load(entry: EntryPointInfo) -> click.Command:
+    from ..registry.errors import PluginError
+
+    module, _, attribute = entry.value.partition(":")
+    try:
+        command = getattr(importlib.import_module(module), attribute)
+    except Exception as e:
+        raise PluginError(
+            f"command {entry.name!r} of {entry.dist} {entry.version} cannot be loaded",
+            found=f"{type(e).__name__}: {e}",
+            hint=f"Reinstall or uninstall {entry.dist}.",
+        ) from e
+    if not isinstance(command, click.Command):
+        raise PluginError(
+            f"command {entry.name!r} of {entry.dist}",
+            expected="a click command",
+            found=type(command).__name__,
+        )
+    return command

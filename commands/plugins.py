@@ -1,0 +1,50 @@
+"""Commands about code: plugins, trust."""
+
+from __future__ import annotations
+
+import click
+
+from .common import json_option, print_json, table
+
+__all__ = ["COMMANDS"]
+
+
+@click.command()
+@json_option
+def plugins(*, as_json: bool) -> None:
+    """List installed plugins and whether they are loaded."""
+    from ..core.plugins import Plugins
+
+    states = Plugins().states
+    if as_json:
+        print_json(states)
+        return
+    if not states:
+        click.echo("no plugins are installed")
+        return
+    rows = [(s.name, s.dist, s.version, s.state, s.reason) for s in states]
+    table("plugins", ("name", "dist", "version", "state", "reason"), rows)
+    for s in states:
+        if s.hint:
+            click.echo(f"{s.dist}: {s.hint}")
+
+
+@click.command()
+@click.argument("dist")
+def trust(*, dist: str) -> None:
+    """Allow a distribution's plugin code to run in your hosts, as it is now.
+
+    Python has no sandbox: a plugin can do whatever you can. The permission is yours alone, and
+    ends when the distribution's files change.
+    """
+    from ..registry.discover import canonical, plugin_entry_points
+    from ..registry.errors import UnknownNameError, short
+    from ..registry.trust import trust as record
+
+    known = {canonical(e.dist): e.dist for e in plugin_entry_points("redhost.plugins")}
+    if canonical(dist) not in known:
+        raise UnknownNameError("plugin distribution", dist, known.values())
+    click.echo(f"{dist} is trusted as {short(record(known[canonical(dist)]))}")
+
+
+COMMANDS = (plugins, trust)

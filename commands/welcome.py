@@ -1,0 +1,40 @@
+"""Bare `redhost`: what is installed, what is composed, what to type next."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["welcome"]
+
+
+def welcome() -> None:
+    """Say in ten lines where the reader stands."""
+    from ..registry.inventory import current_record, take_inventory
+    from ..registry.settings import resolve_home
+
+    home = resolve_home()
+    inventory = take_inventory(home)
+    good = [x.id for x in inventory.listings if x.code is None and x.id]
+    bad = [x for x in inventory.listings if x.code is not None]
+    record = current_record(home)
+    backbone = inventory.backbone.id if inventory.backbone else f"none ({inventory.problem})"
+    click.echo("redhost: experts as packages on one shared, frozen backbone")
+    click.echo(f"  backbone   {backbone}")
+    click.echo(f"  experts    {', '.join(good) or 'none'}")
+    if bad:
+        click.echo(f"  not usable {', '.join(f'{x.name} ({x.code})' for x in bad)}")
+    if record is None:
+        click.echo(f"  composed   nothing yet in {home}")
+    else:
+        members = ", ".join(m.id for m in record.experts)
+        click.echo(f"  composed   generation {record.number}: {members} ({record.router.kind})")
+    click.echo("next: " + _advice(bool(good), record is not None))
+    click.echo("all commands: redhost --help")
+
+
+def _advice(installed: bool, composed: bool) -> str:
+    if composed:
+        return 'redhost predict "What is 37 plus 12?"   (after changes: redhost recompose)'
+    if installed:
+        return "redhost recompose"
+    return "pip install red-backbone-tiny red-expert-range3"

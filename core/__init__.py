@@ -1,0 +1,1 @@
+"""What computes: backbone, bus, experts, routers, training, recompose, evaluate."""

@@ -1,0 +1,229 @@
+"""From checked bytes to the parts of a bus: backbone, experts with their canaries, routers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import safetensors.torch
+from torch import nn
+
+from ..registry.composition import Composition
+from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
+from ..registry.violations import Violation
+from .backbone import Backbone
+from .bus import BACKBONE, Bus, BusConfig
+from .canary import check_canary
+from .cards import Card, read_card
+from .composed import Composed
+from .experts import Expert
+from .plugins import Plugins
+from .routers.base import Router
+from .rows import BackgroundRow, Row, parse_rows
+
+__all__ = [
+    "Attached",
+    "Providers",
+    "background_of",
+    "evaluation_of",
+    "from_generation",
+    "make_backbone",
+    "make_expert",
+    "make_router",
+]
+
+F = TypeVar("F", ExpertFiles, BackboneFiles)
+Providers = dict[str, str]
+"""Distribution → digest of the plugins that provided a part of a composition."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attached:
+    """One expert that passed everything: its bytes, its module and its card."""
+
+    files: ExpertFiles
+    expert: Expert
+    card: Card
+
+
+def make_backbone(
+    files: BackboneFiles, *, plugins: Plugins, providers: Providers, device: str
+) -> Backbone:
+    """Make a backbone from checked bytes; its fingerprint is verified whoever makes it."""
+    backbone, dist = plugins.make_named(
+        "redhost_make_backbone",
+        what=f"backbone {files.manifest.id!r}",
+        manifest=files.manifest,
+        files=files.files,
+        device=device,
+    )
+    _note(dist, plugins, providers)
+    made: Backbone = backbone
+    if dist is not None:
+        made.verify(files.manifest.fingerprint)
+    return made
+
+
+def make_expert(
+    files: ExpertFiles, *, bus: BusConfig, plugins: Plugins, providers: Providers
+) -> Attached | Violation:
+    """Make one expert and let its canary sing; return what is wrong if it does not."""
+    manifest = files.manifest
+    expert, dist = plugins.make_named(
+        "redhost_make_expert",
+        what=f"the form {manifest.form!r} of expert {manifest.id!r}",
+        manifest=manifest,
+        tensors=safetensors.torch.load(files.weights),
+        bus=bus,
+    )
+    _note(dist, plugins, providers)
+    expert = expert.eval().requires_grad_(False)
+    violation = check_canary(manifest, expert, files.canary)
+    if violation is not None:
+        return violation
+    return Attached(files=files, expert=expert, card=read_card(manifest, files.files))
+
+
+def make_norm(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
+    """Make the bus norm."""
+    norm, dist = plugins.make_named("redhost_make_norm", what="the bus norm", bus=bus)
+    _note(dist, plugins, providers)
+    made: nn.Module = norm.eval().requires_grad_(False)
+    return made
+
+
+def make_router(
+    kind: str,
+    *,
+    bus: BusConfig,
+    columns: tuple[str, ...],
+    seed: int,
+    plugins: Plugins,
+    providers: Providers,
+) -> nn.Module:
+    """Make an untrained router of a kind."""
+    router, dist = plugins.make_named(
+        "redhost_make_router",
+        what=f"a router of kind {kind!r}",
+        kind=kind,
+        bus=bus,
+        columns=columns,
+        seed=seed,
+    )
+    _note(dist, plugins, providers)
+    made: nn.Module = router
+    return made.eval().requires_grad_(False)
+
+
+def background_of(files: BackboneFiles) -> tuple[BackgroundRow, ...]:
+    """Return the rows of the backbone's background card."""
+    ref = files.manifest.background
+    if ref is None:
+        return ()
+    source = f"background of backbone {files.manifest.id!r}"
+    return tuple(parse_rows(files.files[ref.file], BackgroundRow, source=source))
+
+
+def evaluation_of(files: BackboneFiles) -> tuple[Row, ...]:
+    """Return the backbone's held-out rows."""
+    ref = files.manifest.evaluation
+    if ref is None:
+        return ()
+    source = f"evaluation rows of backbone {files.manifest.id!r}"
+    return tuple(parse_rows(files.files[ref.file], Row, source=source))
+
+
+def from_generation(
+    record: Composition,
+    *,
+    backbone_bytes: Mapping[str, bytes],
+    expert_bytes: Mapping[str, Mapping[str, bytes]],
+    router_bytes: bytes,
+    plugins: Plugins,
+    device: str,
+) -> Composed:
+    """Load a published generation from stored bytes; everything is checked again on the way.
+
+    Args:
+        record: The generation's record.
+        backbone_bytes: The stored backbone.
+        expert_bytes: The stored experts by id.
+        router_bytes: The router's weights.
+        plugins: Who makes the parts.
+        device: Where the trunk runs.
+    """
+    providers: Providers = {}
+    backbone_files = _sound(read_backbone(backbone_bytes), record.backbone.id)
+    backbone = make_backbone(backbone_files, plugins=plugins, providers=providers, device=device)
+    config = backbone.bus_config()
+    attached = {}
+    for member in record.experts:
+        files = _sound(read_expert(expert_bytes[member.id]), member.id)
+        made = make_expert(files, bus=config, plugins=plugins, providers=providers)
+        if isinstance(made, Violation):
+            raise made.error(f"stored expert {member.id!r}")
+        attached[member.id] = made
+    router = make_router(
+        record.router.kind,
+        bus=config,
+        columns=record.router.columns,
+        seed=record.router.seed,
+        plugins=plugins,
+        providers=providers,
+    )
+    load_router(router, router_bytes)
+    return Composed(
+        backbone=backbone,
+        bus=make_bus(
+            backbone, attached, router, record.router.columns, plugins=plugins, providers=providers
+        ),
+        cards={i: a.card for i, a in attached.items()},
+        background=background_of(backbone_files),
+        evaluation=evaluation_of(backbone_files),
+        fingerprint=record.backbone.fingerprint,
+        router_kind=record.router.kind,
+        seed=record.router.seed,
+        generation=record.number,
+    )
+
+
+def make_bus(
+    backbone: Backbone,
+    attached: Mapping[str, Attached],
+    router: nn.Module,
+    columns: tuple[str, ...],
+    *,
+    plugins: Plugins,
+    providers: Providers,
+) -> Bus:
+    """Put the parts on one bus."""
+    bus = Bus(
+        norm=make_norm(bus=backbone.bus_config(), plugins=plugins, providers=providers),
+        router=router,
+        experts={i: a.expert for i, a in attached.items()},
+        classifier=backbone.classifier,
+        labels=backbone.labels,
+        backbone_column=BACKBONE in columns,
+    )
+    return bus.eval().requires_grad_(False)
+
+
+def load_router(router: nn.Module, data: bytes) -> None:
+    """Set a router's weights from a safetensors file."""
+    tensors = safetensors.torch.load(data)
+    if isinstance(router, Router):
+        router.load_tensors(tensors)
+    else:
+        router.load_state_dict(tensors)
+
+
+def _note(dist: str | None, plugins: Plugins, providers: Providers) -> None:
+    if dist is not None:
+        providers[dist] = plugins.digest(dist)
+
+
+def _sound(files: F | tuple[Violation, ...], who: str) -> F:
+    if isinstance(files, tuple):
+        raise files[0].error(f"stored {who!r}")
+    return files

@@ -1,0 +1,176 @@
+"""The backbone: a frozen trunk, its shared classifier, and what identifies both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from ..registry.errors import BackboneMismatchError, IntegrityError, short
+from .bus import BusConfig
+from .digests import backbone_fingerprint
+from .trunk import Pooling, Trunk, load_trunk
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ..registry.manifest import BackboneManifest
+
+__all__ = ["Backbone", "tokenizer_digest"]
+
+PROBES = ("What is 37 plus 12?", "  Two\nlines,\ttabs", "Ünïcödé ✓ 日本", "x=1_000; y=-2.5e3")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Backbone:
+    """A frozen text encoder with the classifier that all sharing experts write through.
+
+    Attributes:
+        trunk: Texts → h ``(N, D)``.
+        classifier: W_c ``(C, D)``, or None where the backbone answers nothing itself.
+        labels: The C labels, in the classifier's order.
+        eps: ε of the bus norm.
+        name: The manifest's id, or the source it was loaded from.
+    """
+
+    trunk: Trunk
+    classifier: Tensor | None = None
+    labels: tuple[str, ...] = ()
+    eps: float = 1e-5
+    name: str = field(default="")
+
+    @classmethod
+    def load(cls, source: str, *, revision: str | None = None, pooling: Pooling = "last") -> Self:
+        """Load a bare backbone from ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
+
+        Args:
+            source: A Hugging Face folder or hub name (e.g. ``hf:Qwen/Qwen3-0.6B``), or a file.
+            revision: The commit to pin, for hub names.
+            pooling: ``last`` or ``mean``.
+
+        Raises:
+            UsageError: If the source is of no known kind.
+            MissingError: If it cannot be loaded.
+        """
+        return cls(trunk=load_trunk(source, revision=revision, pooling=pooling), name=source)
+
+    @classmethod
+    def from_package(
+        cls, manifest: BackboneManifest, files: Mapping[str, bytes], *, device: str = "cpu"
+    ) -> Self:
+        """Load a backbone from its manifest and the bytes that were checked against it.
+
+        Raises:
+            BackboneMismatchError: If the loaded tensors are not those of the fingerprint.
+        """
+        trunk = _package_trunk(manifest, files)
+        if manifest.delta is not None:
+            _apply_delta(trunk, files[manifest.delta.file])
+        classifier = None
+        if manifest.classifier is not None:
+            classifier = safetensors.torch.load(files[manifest.classifier.file])["weight"]
+        backbone = cls(
+            trunk=trunk,
+            classifier=classifier,
+            labels=manifest.labels,
+            eps=manifest.norm.eps,
+            name=manifest.id,
+        )
+        backbone.verify(manifest.fingerprint)
+        return backbone.to(device)
+
+    @property
+    def width(self) -> int:
+        """D, the width of h."""
+        return self.trunk.width
+
+    @property
+    def device(self) -> str:
+        """The device the trunk runs on."""
+        return str(self.trunk.device)
+
+    def to(self, device: str) -> Self:
+        """Move the trunk; h comes back to the CPU, where the bus runs."""
+        if device != "cpu":
+            nn.Module.to(self.trunk.model, device)
+        return self
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Return h ``(N, D)``; each row's bits depend on its own text only."""
+        return self.trunk.encode(texts)
+
+    def bus_config(self) -> BusConfig:
+        """Return what a factory needs to know to build parts for this backbone's bus."""
+        return BusConfig(width=self.width, labels=self.labels, eps=self.eps)
+
+    def fingerprint(self) -> str:
+        """Return the digest over tensors, classifier, labels, tokenizer, pooling and norm."""
+        return backbone_fingerprint(
+            tensors=self.trunk.model.state_dict(),
+            classifier=self.classifier,
+            labels=self.labels,
+            tokenizer=tokenizer_digest(self.trunk.tokenizer),
+            pooling=self.trunk.pooling,
+            norm={"kind": "layernorm", "eps": self.eps},
+        )
+
+    def verify(self, fingerprint: str) -> None:
+        """Check that this backbone is the one meant.
+
+        Raises:
+            BackboneMismatchError: If it is not; the message names both fingerprints.
+        """
+        found = self.fingerprint()
+        if found != fingerprint:
+            raise BackboneMismatchError(
+                f"backbone {self.name!r} is not what its manifest says",
+                expected=short(fingerprint),
+                found=short(found),
+                hint="Reinstall the backbone's package.",
+            )
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the sha256 over a tokenizer's vocabulary and what it does to a few probes.
+
+    Behaviour and vocabulary, not the file: a library that writes the same tokenizer in another
+    layout must not orphan experts.
+    """
+    vocabulary = sorted(tokenizer.get_vocab().items())
+    probes = [list(tokenizer(text)["input_ids"]) for text in PROBES]
+    return hashlib.sha256(json.dumps([vocabulary, probes]).encode()).hexdigest()
+
+
+def _package_trunk(manifest: BackboneManifest, files: Mapping[str, bytes]) -> Trunk:
+    """Load the trunk a manifest names: from carried bytes, a hub, or a file."""
+    base = manifest.base
+    if base.kind == "hub":
+        return load_trunk(f"hf:{base.id}", revision=base.revision, pooling=manifest.pooling)
+    if base.kind == "file":
+        return load_trunk(f"gguf:{base.id}", pooling=manifest.pooling)
+    # transformers reads folders: give it one that holds exactly the bytes that were hashed.
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        for name in base.files:
+            Path(folder, name).write_bytes(files[name])
+        return load_trunk(f"hf:{folder}", pooling=manifest.pooling)
+
+
+def _apply_delta(trunk: Trunk, data: bytes) -> None:
+    """Put the adapted tensors in place of the base's."""
+    delta = safetensors.torch.load(data)
+    state = trunk.model.state_dict()
+    strangers = sorted(n for n, t in delta.items() if n not in state or t.shape != state[n].shape)
+    if strangers:
+        raise IntegrityError(
+            "the backbone's delta does not fit its base",
+            expected="tensors of the base, with its shapes",
+            found=", ".join(strangers[:3]),
+        )
+    trunk.model.load_state_dict(delta, strict=False)

@@ -1,0 +1,210 @@
+"""The neural bus: norm → router → residual sum → shared classifier.
+
+The only place where experts meet. Legend for shapes, here and in every file of `core`:
+B batch, D model width, E experts, K columns (E, or E+1 with the backbone column), R rank,
+C labels of the backbone's classifier, L labels of the whole bus.
+
+    z = LayerNorm(h)                                   (B, D)
+    α = softmax(router(z))                             (B, K)
+    ĥ = h + Σ_i α_i Δ_i(z)                             (B, D)      seed 001, section 4.4.3
+    p = softmax(W_c ĥ + Σ_i α_i Δ_i^logit(z))          (B, C)
+
+Where experts bring labels of their own the bus is a proper mixture (seed 002):
+p = α_H p_H + Σ_i α_i softmax(Δ_i^label(z) / T_i), with p_H the line above over the experts that
+share the backbone's classifier, their α renormalised. p_H and every p_i are then untouched, bit
+for bit, by an expert that joins with labels of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..registry.errors import CompositionError
+from .experts import Expert, LowRank
+from .stack import LowRankStack
+
+__all__ = ["BACKBONE", "NONE", "Bus", "BusConfig", "LayerNorm", "Output", "union_labels"]
+
+BACKBONE = "backbone"
+"""The name of the column that changes nothing."""
+
+NONE = "none"
+"""The label of the backbone column where the backbone has no labels of its own."""
+
+Output = Literal["mixture", "residual"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusConfig:
+    """What a factory hook needs to know of the bus it builds for.
+
+    Attributes:
+        width: D, the width of h and z.
+        labels: The labels of the backbone's classifier, C of them, in its order.
+        eps: The ε of the bus norm.
+        device: Where the parts live.
+    """
+
+    width: int
+    labels: tuple[str, ...]
+    eps: float = 1e-5
+    device: str = "cpu"
+
+
+class LayerNorm(nn.Module):
+    """z = (h − mean h) / √(var h + ε): no learned affine, so all experts see the same z."""
+
+    def __init__(self, *, width: int, eps: float) -> None:
+        super().__init__()
+        self.width, self.eps = width, eps
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Normalise ``(…, D)`` over its last dimension."""
+        return nn.functional.layer_norm(h, (self.width,), eps=self.eps)
+
+
+def union_labels(shared: Sequence[str], experts: Mapping[str, Expert]) -> tuple[str, ...]:
+    """Return the bus's label space: the backbone's labels, then the experts' own, id by id.
+
+    Without labels of the backbone the space starts with `NONE`, the backbone column's answer.
+    """
+    labels = dict.fromkeys(shared or (NONE,))
+    for expert_id in sorted(experts):
+        if experts[expert_id].space == "labels":
+            labels.update(dict.fromkeys(experts[expert_id].labels))
+    return tuple(labels)
+
+
+class Bus(nn.Module):
+    """Norm, router, experts and the shared classifier, composed once and never changed.
+
+    Args:
+        norm: h → z.
+        router: z → logits ``(B, K)`` over `columns`.
+        experts: Expert modules by id; columns are their ids in sorted order.
+        classifier: W_c ``(C, D)``, or None when the backbone has no labels.
+        labels: The labels of `classifier`.
+        backbone_column: Whether the router has a last column that changes nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        norm: nn.Module,
+        router: nn.Module,
+        experts: Mapping[str, Expert],
+        classifier: Tensor | None,
+        labels: Sequence[str] = (),
+        backbone_column: bool = False,
+    ) -> None:
+        super().__init__()
+        self.ids = tuple(sorted(experts))
+        self.columns = (*self.ids, BACKBONE) if backbone_column else self.ids
+        self.norm, self.router = norm, router
+        self.experts = nn.ModuleList(experts[i] for i in self.ids)
+        self.register_buffer("classifier", classifier, persistent=False)
+        self.shared_labels = tuple(labels)
+        self.labels = union_labels(labels, experts)
+        self._wire()
+
+    classifier: Tensor | None
+
+    def _wire(self) -> None:
+        """Sort the experts by where they write, and stack those that can be stacked."""
+        spaces = [e.space for e in self.parts()]
+        self.hidden = [i for i, s in enumerate(spaces) if s == "hidden"]
+        self.logit = [i for i, s in enumerate(spaces) if s == "logits"]
+        self.own = [i for i, s in enumerate(spaces) if s == "labels"]
+        if self.classifier is None and (self.hidden or self.logit):
+            raise CompositionError(
+                "the backbone has no classifier",
+                expected="experts with labels of their own",
+                found=", ".join(self.ids[i] for i in self.hidden + self.logit),
+            )
+        place = {label: n for n, label in enumerate(self.labels)}
+        self.own_labels = {
+            i: torch.tensor([place[y] for y in self.parts()[i].labels]) for i in self.own
+        }
+        self.hidden_stack = LowRankStack.of({i: self.parts()[i] for i in self.hidden})
+        self.logit_stack = LowRankStack.of({i: self.parts()[i] for i in self.logit})
+
+    def parts(self) -> list[Expert]:
+        """Return the experts in column order."""
+        return [e for e in self.experts if isinstance(e, Expert)]
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Answer for ``(B, D)``.
+
+        Returns:
+            The probabilities ``(B, L)`` over `labels` and the weights α ``(B, K)``.
+        """
+        z = self.norm(h)
+        alpha = self.weights(z)
+        return self.probabilities(h, z, alpha), alpha
+
+    def weights(self, z: Tensor) -> Tensor:
+        """Return α = softmax(router(z)), ``(B, K)``."""
+        return torch.softmax(self.router(z), dim=-1)
+
+    def probabilities(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return p(y|x) over `labels`, ``(B, L)``, for given weights ``(B, K)``."""
+        if not self.own:
+            return torch.softmax(self.logits(h, z, alpha), dim=-1)
+        p = h.new_zeros(h.shape[0], len(self.labels))
+        own = alpha[:, self.own].sum(-1, keepdim=True)
+        p[:, : max(1, len(self.shared_labels))] = (1 - own) * self._shared(h, z, alpha)
+        for i in self.own:
+            p_i = torch.softmax(self.parts()[i](z) / self.parts()[i].temperature, dim=-1)
+            p = p.index_add(1, self.own_labels[i], alpha[:, i : i + 1] * p_i)
+        return p
+
+    def _shared(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return p_H, the component of all that share the classifier, ``(B, C)``."""
+        if self.classifier is None:
+            return h.new_ones(h.shape[0], 1)
+        mine = [k for k in range(len(self.columns)) if k not in self.own]
+        total = alpha[:, mine].sum(-1, keepdim=True).clamp_min(1e-12)
+        return torch.softmax(self.logits(h, z, alpha / total), dim=-1)
+
+    def residual(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return ĥ = h + Σ_i α_i Δ_i(z), ``(B, D)`` (seed 001, section 4.4.3)."""
+        delta = self.hidden_stack(z, alpha) if self.hidden_stack else None
+        for i in self.hidden:
+            if not isinstance(self.parts()[i], LowRank):
+                step = alpha[:, i : i + 1] * self.parts()[i](z)
+                delta = step if delta is None else delta + step
+        return h if delta is None else h + delta
+
+    def logits(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return W_c ĥ + Σ_i α_i Δ_i^logit(z), ``(B, C)``."""
+        logits = self.residual(h, z, alpha) @ self._classifier().T
+        if self.logit_stack:
+            logits = logits + self.logit_stack(z, alpha)
+        for i in self.logit:
+            if not isinstance(self.parts()[i], LowRank):
+                logits = logits + alpha[:, i : i + 1] * self.parts()[i](z)
+        return logits
+
+    def alone(self, h: Tensor, z: Tensor, column: int) -> Tensor:
+        """Return p_i(y|x), the answer with one column at 1, ``(B, L)``."""
+        alpha = z.new_zeros(z.shape[0], len(self.columns))
+        alpha[:, column] = 1.0
+        return self.probabilities(h, z, alpha)
+
+    def each(self, h: Tensor, z: Tensor) -> Tensor:
+        """Return p_i(y|x) of every column alone, ``(B, K, L)``."""
+        return torch.stack([self.alone(h, z, k) for k in range(len(self.columns))], dim=1)
+
+    def mixture(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return Σ_i α_i p_i(y|x), ``(B, L)``: seed 002's form over the same experts."""
+        return torch.einsum("bk,bkl->bl", alpha, self.each(h, z))
+
+    def _classifier(self) -> Tensor:
+        if self.classifier is None:
+            raise CompositionError("the backbone has no classifier")
+        return self.classifier

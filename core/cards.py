@@ -1,0 +1,151 @@
+"""Routing cards: what any host can train a router from, with installed packages alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ..registry.errors import CardError
+from ..registry.manifest import ExpertManifest
+from .routers.base import ColumnData
+from .rows import BackgroundRow, CardRow, Row, parse_rows
+from .statistics import Statistics
+
+__all__ = ["Card", "background_data", "column_data", "gate_rows", "read_card"]
+
+DRAWN = 256
+"""Rows drawn from a statistics card's Gaussians for a router that needs rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A card as read: exactly one of rows, vectors or statistics, or nothing.
+
+    Attributes:
+        column: The expert's id.
+        kind: ``texts``, ``vectors``, ``statistics`` or ``none``.
+        rows: For ``texts``.
+        z: For ``vectors``: the fit rows ``(N, D)``.
+        labels: For ``vectors``: their labels.
+        statistics: For ``statistics``.
+    """
+
+    column: str
+    kind: str
+    rows: tuple[CardRow, ...] = ()
+    z: Tensor | None = None
+    labels: tuple[str, ...] = ()
+    statistics: Statistics | None = None
+
+
+def read_card(manifest: ExpertManifest, files: Mapping[str, bytes]) -> Card:
+    """Read the card of an expert from bytes that were checked against its manifest.
+
+    Raises:
+        CardError: If the card is not what the manifest says it is.
+    """
+    ref = manifest.card
+    if ref.kind == "none" or ref.file is None:
+        return Card(column=manifest.id, kind="none")
+    data = files[ref.file]
+    if ref.kind == "texts":
+        source = f"card of expert {manifest.id!r}"
+        rows = tuple(parse_rows(data, CardRow, source=source))
+        _check_counts(manifest, rows)
+        return Card(column=manifest.id, kind="texts", rows=rows)
+    tensors = safetensors.torch.load(data)
+    try:
+        if ref.kind == "vectors":
+            names = tuple(manifest.labels[int(i)] for i in tensors["fit_label"])
+            return Card(column=manifest.id, kind="vectors", z=tensors["fit_z"], labels=names)
+        statistics = Statistics(
+            labels=manifest.labels,
+            counts=tensors["counts"].to(torch.float64),
+            sums=tensors["sums"].to(torch.float64),
+            scatter=tensors["scatter"].to(torch.float64),
+        )
+    except (KeyError, IndexError) as e:
+        raise CardError(f"card of expert {manifest.id!r}", found=f"no tensor {e}") from e
+    return Card(column=manifest.id, kind="statistics", statistics=statistics)
+
+
+def column_data(
+    card: Card, *, encode_z: Callable[[Sequence[str]], Tensor], seed: int
+) -> ColumnData:
+    """Turn a card into what a router learns from.
+
+    Args:
+        card: The card.
+        encode_z: Texts → z ``(N, D)``.
+        seed: Where rows drawn from statistics come from.
+
+    Raises:
+        CardError: If the card has nothing to learn from.
+    """
+    if card.kind == "statistics" and card.statistics is not None:
+        generator = torch.Generator().manual_seed(_derived(seed, card.column))
+        z, _ = card.statistics.sample(rows=DRAWN, generator=generator)
+        return ColumnData(column=card.column, z=z, statistics=card.statistics)
+    if card.kind == "texts":
+        fit = [r for r in card.rows if r.part == "fit"]
+        z, labels = encode_z([r.text for r in fit]), tuple(r.label for r in fit)
+    elif card.z is not None:
+        z, labels = card.z, card.labels
+    else:
+        raise CardError(
+            f"expert {card.column!r} ships no routing card",
+            expected="texts, vectors or statistics",
+            found="none",
+            hint="Ask its author for a card, or disable it.",
+        )
+    if not len(z):
+        raise CardError(f"card of expert {card.column!r} has no fit rows")
+    return ColumnData(column=card.column, z=z, statistics=Statistics.of_rows(z, labels))
+
+
+def background_data(
+    rows: Sequence[BackgroundRow],
+    *,
+    column: str,
+    composed: Sequence[str],
+    encode_z: Callable[[Sequence[str]], Tensor],
+) -> ColumnData | None:
+    """Return what the backbone column learns from: texts in no composed expert's domain."""
+    texts = [r.text for r in rows if r.domain is None or r.domain not in composed]
+    if not texts:
+        return None
+    z = encode_z(texts)
+    return ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, [""] * len(texts)))
+
+
+def gate_rows(card: Card) -> list[Row]:
+    """Return the card's gate rows; cards without texts have none that a host can judge on."""
+    return [
+        Row(text=r.text, label=r.label, domain=card.column) for r in card.rows if r.part == "gate"
+    ]
+
+
+def _check_counts(manifest: ExpertManifest, rows: Sequence[CardRow]) -> None:
+    for part, said in (("fit", manifest.card.fit), ("gate", manifest.card.gate)):
+        found = sum(r.part == part for r in rows)
+        if found != said:
+            raise CardError(
+                f"card of expert {manifest.id!r}, {part} rows", expected=str(said), found=str(found)
+            )
+    strange = sorted({r.label for r in rows} - set(manifest.labels))
+    if strange:
+        raise CardError(
+            f"card of expert {manifest.id!r}",
+            expected="labels of its manifest",
+            found=", ".join(strange[:3]),
+        )
+
+
+def _derived(seed: int, name: str) -> int:
+    """Return a seed of its own for each column, whatever the order of the columns."""
+    return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:7], "big")

@@ -1,0 +1,119 @@
+"""A composition in memory: one backbone, one bus, immutable; it answers texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import torch
+from torch import Tensor
+
+from .backbone import Backbone
+from .bus import Bus
+from .cards import Card
+from .rows import BackgroundRow, Row
+
+__all__ = ["Answer", "Composed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the host says to one text.
+
+    Attributes:
+        input: The text.
+        label: The most probable label.
+        probability: Its probability, 0–1.
+        weights: α by column: how much each expert had a say.
+        generation: The generation that answered.
+    """
+
+    input: str
+    label: str
+    probability: float
+    weights: dict[str, float]
+    generation: int | None
+
+    def _repr_html_(self) -> str:
+        bars = "".join(
+            f"<div>{escape(c)} <progress value='{a:.4f}' max='1'></progress> {a:.2f}</div>"
+            for c, a in sorted(self.weights.items(), key=lambda pair: -pair[1])
+        )
+        return (
+            f"<p>{escape(self.input)} → <b>{escape(self.label)}</b> "
+            f"({self.probability:.2f}, generation {self.generation})</p>{bars}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Composed:
+    """A backbone and a bus with its cards.
+
+    Attributes:
+        backbone: What encodes texts.
+        bus: What answers.
+        cards: The experts' routing cards, by id.
+        background: The backbone's background card.
+        evaluation: The backbone's held-out rows.
+        fingerprint: The backbone's.
+        router_kind: The router's kind.
+        seed: The seed the router was trained from.
+        generation: The number it was published under, if it was.
+    """
+
+    backbone: Backbone
+    bus: Bus
+    cards: Mapping[str, Card]
+    background: tuple[BackgroundRow, ...]
+    evaluation: tuple[Row, ...]
+    fingerprint: str
+    router_kind: str
+    seed: int
+    generation: int | None = None
+
+    def answer(self, texts: Sequence[str]) -> list[Answer]:
+        """Answer texts, one by one in the order given."""
+        if not texts:
+            return []
+        with torch.inference_mode():
+            p, alpha = self.bus(self.backbone.encode(texts))
+        best = p.max(dim=-1)
+        return [
+            Answer(
+                input=text,
+                label=self.bus.labels[int(best.indices[n])],
+                probability=float(best.values[n]),
+                weights=dict(zip(self.bus.columns, alpha[n].tolist(), strict=True)),
+                generation=self.generation,
+            )
+            for n, text in enumerate(texts)
+        ]
+
+    def accuracy(self, h: Tensor, rows: Sequence[Row]) -> dict[str, float]:
+        """Return the accuracy by domain for features ``(N, D)`` of labelled rows."""
+        with torch.inference_mode():
+            p, _ = self.bus(h)
+        return by_domain(right(p, rows, self.bus.labels), rows)
+
+    def oracle_weights(self, rows: Sequence[Row]) -> Tensor:
+        """Return α ``(N, K)`` with each row's own expert at 1; zero where it is not composed."""
+        alpha = torch.zeros(len(rows), len(self.bus.columns))
+        for n, row in enumerate(rows):
+            if row.domain in self.bus.ids:
+                alpha[n, self.bus.columns.index(row.domain)] = 1.0
+        return alpha
+
+
+def right(p: Tensor, rows: Sequence[Row], labels: Sequence[str]) -> Tensor:
+    """Say for each row whether its label is the most probable, ``(N,)`` of 0.0 and 1.0."""
+    place = {label: n for n, label in enumerate(labels)}
+    target = torch.tensor([place.get(r.label, -1) for r in rows], dtype=torch.int64)
+    return (p.argmax(dim=-1) == target).to(torch.float64)
+
+
+def by_domain(hits: Tensor, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the mean of ``(N,)`` by domain, in sorted order; rows without one count nowhere."""
+    domains = sorted({r.domain for r in rows if r.domain is not None})
+    mask = {d: torch.tensor([r.domain == d for r in rows]) for d in domains}
+    return {d: float(hits[mask[d]].mean()) for d in domains}

@@ -1,0 +1,52 @@
+"""Digests of tensors and of a backbone: identity by content, never by path or name (law 4)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+__all__ = ["backbone_fingerprint", "tensor_digest"]
+
+
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the sha256 over names, dtypes, shapes and bytes, in the order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def backbone_fingerprint(
+    *,
+    tensors: Mapping[str, Tensor],
+    classifier: Tensor | None,
+    labels: tuple[str, ...],
+    tokenizer: str,
+    pooling: str,
+    norm: Mapping[str, str | float],
+) -> str:
+    """Return what identifies a backbone.
+
+    Args:
+        tensors: The encoder's tensors as loaded, float32.
+        classifier: W_c ``(C, D)``; an expert that writes hidden states is trained through it.
+        labels: The classifier's labels in order: permuted labels are another backbone.
+        tokenizer: The tokenizer's digest.
+        pooling: ``last`` or ``mean``.
+        norm: The bus norm's kind and ε.
+    """
+    parts = {
+        "tensors": tensor_digest(tensors),
+        "classifier": "" if classifier is None else tensor_digest({"weight": classifier}),
+        "labels": list(labels),
+        "tokenizer": tokenizer,
+        "pooling": pooling,
+        "norm": dict(norm),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,116 @@
+"""The feature cache: nothing below the bus is computed twice.
+
+Keyed by content: backbone fingerprint, device kind, torch version, dtype, threads and canonical
+batch size name the file (each may change bits); the text's sha256 names the row. SQLite, so that
+a kill at any moment loses at most the rows being written and two processes can share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..registry.errors import StoreError
+from .backbone import Backbone
+from .trunk import BATCH
+
+__all__ = ["FeatureCache"]
+
+CHUNK = 32 * BATCH
+"""Texts encoded between two writes: what an interruption may lose."""
+
+
+class FeatureCache:
+    """h of texts, remembered on disk.
+
+    Args:
+        folder: Where the database lives; None keeps nothing.
+        backbone: What computes the rows that are missing.
+        fingerprint: The backbone's; the caller has just verified it.
+    """
+
+    def __init__(self, folder: Path | None, *, backbone: Backbone, fingerprint: str) -> None:
+        self.backbone = backbone
+        key = (
+            fingerprint,
+            torch.device(backbone.device).type,
+            torch.__version__,
+            "float32",
+            torch.get_num_threads(),
+            BATCH,
+        )
+        name = hashlib.sha256("\0".join(map(str, key)).encode()).hexdigest()[:32]
+        self.path = None if folder is None else folder / f"{name}.sqlite"
+
+    def encode(
+        self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None
+    ) -> Tensor:
+        """Return h ``(N, D)`` of the texts, computing only what is not remembered.
+
+        Args:
+            texts: Any texts, repeated or not.
+            progress: Called with (rows computed, rows to compute).
+        """
+        rows = self._read(texts)
+        missing = sorted({t for t in texts if t not in rows})
+        for start in range(0, len(missing), CHUNK):
+            chunk = missing[start : start + CHUNK]
+            h = self.backbone.encode(chunk).numpy()
+            fresh = dict(zip(chunk, h, strict=True))
+            self._write(fresh)
+            rows.update(fresh)
+            if progress is not None:
+                progress(start + len(chunk), len(missing))
+        if not texts:
+            return torch.empty(0, self.backbone.width)
+        return torch.from_numpy(np.stack([rows[t] for t in texts]))
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(path, timeout=60)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE IF NOT EXISTS h (text BLOB PRIMARY KEY, row BLOB)")
+        return database
+
+    def _read(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        if self.path is None or not self.path.exists():
+            return {}
+        rows: dict[str, np.ndarray] = {}
+        try:
+            with closing(self._open(self.path)) as database:
+                for text in dict.fromkeys(texts):
+                    query = "SELECT row FROM h WHERE text = ?"
+                    found = database.execute(query, (_key(text),)).fetchone()
+                    if found is not None and len(found[0]) == 4 * self.backbone.width:
+                        rows[text] = np.frombuffer(found[0], dtype=np.float32)
+        except sqlite3.DatabaseError as e:
+            raise self._broken(e) from e
+        return rows
+
+    def _write(self, rows: dict[str, np.ndarray]) -> None:
+        if self.path is None:
+            return
+        try:
+            with closing(self._open(self.path)) as database, database:
+                pairs = [(_key(t), row.astype(np.float32).tobytes()) for t, row in rows.items()]
+                database.executemany("INSERT OR REPLACE INTO h VALUES (?, ?)", pairs)
+        except sqlite3.DatabaseError as e:
+            raise self._broken(e) from e
+
+    def _broken(self, cause: Exception) -> StoreError:
+        return StoreError(
+            f"the feature cache {self.path} cannot be used",
+            found=str(cause),
+            hint="Delete the file; its rows are computed again.",
+        )
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

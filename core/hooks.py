@@ -1,0 +1,64 @@
+"""The hook spec: the bus as a pluggy project.
+
+Four factories build the parts of a bus, once, at composition time; pluggy never runs inside
+`forward`. The built-in parts are registered first, as an ordinary plugin (`core.builtin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..registry.manifest import BackboneManifest, ExpertManifest
+    from .backbone import Backbone
+    from .bus import BusConfig
+    from .receipt import Receipt
+
+__all__ = ["PROJECT", "HookSpec", "hookimpl", "hookspec"]
+
+PROJECT = "redhost"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class HookSpec:
+    """The hooks a plugin can implement. Take only the arguments you need; None means 'not mine'."""
+
+    @hookspec(firstresult=True)
+    def redhost_make_backbone(
+        self, manifest: BackboneManifest, files: Mapping[str, bytes], device: str
+    ) -> Backbone | None:
+        """Make a backbone from its manifest and the bytes checked against it."""
+
+    @hookspec(firstresult=True)
+    def redhost_make_norm(self, bus: BusConfig) -> nn.Module | None:
+        """Make the bus norm, h ``(B, D)`` → z ``(B, D)``."""
+
+    @hookspec(firstresult=True)
+    def redhost_make_router(
+        self, kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int
+    ) -> nn.Module | None:
+        """Make an untrained router of a kind, z ``(B, D)`` → logits ``(B, K)``."""
+
+    @hookspec(firstresult=True)
+    def redhost_make_expert(
+        self, manifest: ExpertManifest, tensors: Mapping[str, Tensor], bus: BusConfig
+    ) -> nn.Module | None:
+        """Make an expert of the manifest's form from its tensors."""
+
+    @hookspec
+    def redhost_register_tasks(self, register: Callable[[str, Any], None]) -> None:
+        """Register tasks: call ``register(name, task)`` for each."""
+
+    @hookspec
+    def redhost_register_engines(self, register: Callable[[str, Any], None]) -> None:
+        """Register engines that run work elsewhere: call ``register(name, engine)`` for each."""
+
+    @hookspec
+    def redhost_composed(self, receipt: Receipt) -> None:
+        """Take note of a published generation."""

@@ -1,0 +1,215 @@
+"""Write what a package carries: an expert's or a backbone's files with their manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ..registry.errors import UsageError
+from ..registry.manifest import (
+    BackboneManifest,
+    BackboneRef,
+    Base,
+    CanaryRef,
+    CardRef,
+    ExpertManifest,
+    FileRef,
+    Norm,
+    Reads,
+    RowsRef,
+    Training,
+    Writes,
+    dumps,
+)
+from .backbone import Backbone, tokenizer_digest
+from .canary import make_canary
+from .experts import Expert, Linear, LowRank, OwnHead
+from .rows import CardRow, write_rows
+
+__all__ = ["library_versions", "save_backbone", "save_expert"]
+
+BUS_RANGE = ">=1,<2"
+TOLERANCE = 1e-3
+
+
+def save_expert(
+    folder: Path,
+    *,
+    expert: Expert,
+    expert_id: str,
+    backbone: BackboneRef,
+    width: int,
+    domain: str,
+    card: Sequence[CardRow],
+    canary: Tensor,
+    training: Training,
+    off_domain: float | None = None,
+    license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
+) -> ExpertManifest:
+    """Write expert.json, the weights, a `texts` card and the canary into a folder.
+
+    Args:
+        folder: The package's folder.
+        expert: The trained expert.
+        expert_id: Its stable id.
+        backbone: The backbone it was trained on.
+        width: D.
+        domain: The slice of inputs it knows, in a sentence.
+        card: Rows the expert never trained on.
+        canary: Bus vectors to remember, ``(N, D)``.
+        training: How it was trained.
+        off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
+        license: Of the weights.
+    """
+    files = {
+        "expert.safetensors": safetensors.torch.save(_contiguous(expert.state_dict())),
+        "card.jsonl": write_rows(card),
+        "canary.safetensors": make_canary(expert, canary),
+    }
+    manifest = ExpertManifest(
+        id=expert_id,
+        bus_api=BUS_RANGE,
+        backbone=backbone,
+        form=_form(expert),
+        reads=Reads(width=width),
+        writes=Writes(space=expert.space),
+        rank=expert.U.shape[0] if isinstance(expert, (LowRank, OwnHead)) else 0,
+        activation="identity" if isinstance(expert, Linear) else _activation(expert),
+        off_domain=off_domain,
+        temperature=expert.temperature,
+        labels=expert.labels,
+        domain=domain,
+        weights=FileRef(file="expert.safetensors", sha256=_sha(files["expert.safetensors"])),
+        card=CardRef(
+            kind="texts",
+            file="card.jsonl",
+            sha256=_sha(files["card.jsonl"]),
+            fit=sum(r.part == "fit" for r in card),
+            gate=sum(r.part == "gate" for r in card),
+        ),
+        canary=CanaryRef(
+            file="canary.safetensors",
+            sha256=_sha(files["canary.safetensors"]),
+            tolerance=TOLERANCE,
+        ),
+        training=training,
+        license=license,
+    )
+    _write(folder, {**files, "expert.json": dumps(manifest)})
+    return manifest
+
+
+def save_backbone(
+    folder: Path,
+    *,
+    backbone: Backbone,
+    backbone_id: str,
+    base: Base,
+    files: Mapping[str, bytes],
+    delta: Mapping[str, Tensor] | None = None,
+    background: bytes | None = None,
+    evaluation: bytes | None = None,
+    training: Training | None = None,
+    license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
+) -> BackboneManifest:
+    """Write backbone.json and its files into a folder.
+
+    Args:
+        folder: The package's folder.
+        backbone: The finished backbone.
+        backbone_id: Its id.
+        base: Where the trunk comes from; for ``carried``, leave `files` of it empty.
+        files: A carried base's files by name.
+        delta: The tensors that differ from the base.
+        background: The background card, JSON lines.
+        evaluation: The held-out rows, JSON lines.
+        training: How it was trained.
+        license: Of the weights.
+    """
+    out = dict(files)
+    if base.kind == "carried":
+        base = Base(kind="carried", files={n: _sha(data) for n, data in sorted(files.items())})
+    parts: dict[str, FileRef | RowsRef | None] = {
+        "delta": _tensors_ref(out, "delta.safetensors", delta),
+        "classifier": _tensors_ref(
+            out,
+            "classifier.safetensors",
+            None if backbone.classifier is None else {"weight": backbone.classifier},
+        ),
+        "background": _rows_ref(out, "background.jsonl", background),
+        "evaluation": _rows_ref(out, "evaluation.jsonl", evaluation),
+    }
+    manifest = BackboneManifest(
+        id=backbone_id,
+        bus_api=BUS_RANGE,
+        base=base,
+        labels=backbone.labels,
+        width=backbone.width,
+        pooling=backbone.trunk.pooling,
+        norm=Norm(eps=backbone.eps),
+        tokenizer=tokenizer_digest(backbone.trunk.tokenizer),
+        fingerprint=backbone.fingerprint(),
+        training=training,
+        license=license,
+        **parts,  # type: ignore[arg-type]
+    )
+    _write(folder, {**out, "backbone.json": dumps(manifest)})
+    return manifest
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions that weights depend on, for a manifest's training note."""
+    names = ("redhost", "torch", "transformers", "safetensors")
+    return {"python": platform.python_version(), **{n: version(n) for n in names}}
+
+
+def _form(expert: Expert) -> Literal["linear", "mlp", "residual"]:
+    if isinstance(expert, Linear):
+        return "linear"
+    if isinstance(expert, OwnHead) or (isinstance(expert, LowRank) and expert.u is None):
+        return "residual"
+    return "mlp"
+
+
+def _activation(expert: Expert) -> Literal["gelu", "identity", "relu", "silu", "tanh"]:
+    if not isinstance(expert, (LowRank, OwnHead)):
+        raise UsageError(f"{type(expert).__name__} is not a form that can be saved here")
+    return expert.activation  # type: ignore[return-value]
+
+
+def _tensors_ref(
+    out: dict[str, bytes], name: str, tensors: Mapping[str, Tensor] | None
+) -> FileRef | None:
+    if not tensors:
+        return None
+    out[name] = safetensors.torch.save(_contiguous(tensors))
+    return FileRef(file=name, sha256=_sha(out[name]))
+
+
+def _rows_ref(out: dict[str, bytes], name: str, data: bytes | None) -> RowsRef | None:
+    if data is None:
+        return None
+    out[name] = data
+    return RowsRef(file=name, sha256=_sha(data), rows=sum(1 for x in data.splitlines() if x))
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {k: v.detach().to(torch.float32).contiguous() for k, v in tensors.items()}
+
+
+def _sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)

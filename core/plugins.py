@@ -1,0 +1,173 @@
+"""Code that enters the host: found without importing, imported only when trusted.
+
+One plugin manager for each `Host`. A plugin that is misspelt, raises on import or is not trusted
+becomes a state, never a crash; a command that needs what it provides then fails by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pluggy
+
+from ..registry import trust
+from ..registry.discover import EntryPointInfo, plugin_entry_points
+from ..registry.errors import PluginError
+from . import builtin
+from .hooks import PROJECT, HookSpec
+
+__all__ = ["PluginState", "Plugins"]
+
+log = logging.getLogger("redhost")
+
+BUILTIN = "redhost-builtin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginState:
+    """One installed plugin and what became of it: ``loaded``, ``untrusted`` or ``failed``."""
+
+    name: str
+    dist: str
+    version: str
+    state: str
+    reason: str | None = None
+    hint: str | None = None
+
+
+class Plugins:
+    """The plugins of one host.
+
+    Args:
+        entry_points: What is installed; by default, what the environment declares.
+    """
+
+    def __init__(self, entry_points: Sequence[EntryPointInfo] | None = None) -> None:
+        self.manager = pluggy.PluginManager(PROJECT)
+        self.manager.add_hookspecs(HookSpec)
+        self.manager.register(builtin, name=BUILTIN)
+        found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
+        self._digests: dict[str, str] = {}
+        self.states = tuple(self._load(e) for e in sorted(found, key=lambda e: (e.dist, e.name)))
+
+    def make(self, hook: str, *, what: str, **arguments: Any) -> Any:
+        """Ask a factory hook for a part.
+
+        A single third-party provider wins over the built-in one.
+
+        Args:
+            hook: The hook's name.
+            what: What is being made, for messages.
+            arguments: The hook's arguments.
+
+        Raises:
+            PluginError: If two plugins provide the same part, one raises, or nobody makes it.
+        """
+        part, _ = self.make_named(hook, what=what, **arguments)
+        return part
+
+    def make_named(self, hook: str, *, what: str, **arguments: Any) -> tuple[Any, str | None]:
+        """Do what `make` does; return the part and the distribution that provided it.
+
+        The second is None for built-in parts.
+        """
+        made = {name: self._ask(name, hook, arguments) for name in self._others()}
+        made = {name: part for name, part in made.items() if part is not None}
+        if len(made) > 1:
+            both = " and ".join(sorted(made))
+            raise PluginError(f"two plugins provide {what}: {both}", hint="Uninstall one of them.")
+        for name, part in made.items():
+            return part, name
+        part = self._ask(BUILTIN, hook, arguments)
+        if part is None:
+            raise PluginError(
+                f"nobody provides {what}", hint=self._untrusted_hint() or "Install its plugin."
+            )
+        return part, None
+
+    def digest(self, dist: str) -> str:
+        """Return the digest of a loaded plugin's code."""
+        return self._digests[dist]
+
+    def notify(self, hook: str, **arguments: Any) -> None:
+        """Call a notification hook on every plugin; one that raises is logged, no more."""
+        for name in self._others():
+            try:
+                self._ask(name, hook, arguments)
+            except PluginError as e:
+                log.error("%s", e)
+
+    def collect(self, hook: str) -> Mapping[str, Any]:
+        """Call a registering hook and return what was registered by name.
+
+        Raises:
+            PluginError: If two plugins register the same name.
+        """
+        registered: dict[str, tuple[str, Any]] = {}
+        for name in [BUILTIN, *self._others()]:
+
+            def register(key: str, value: Any, owner: str = name) -> None:
+                if key in registered:
+                    raise PluginError(f"{key!r} is registered by {registered[key][0]} and {owner}")
+                registered[key] = (owner, value)
+
+            self._ask(name, hook, {"register": register})
+        return {key: value for key, (_, value) in registered.items()}
+
+    def _others(self) -> list[str]:
+        names = [name for name, plugin in self.manager.list_name_plugin() if plugin is not None]
+        return sorted(name for name in names if name != BUILTIN)
+
+    def _ask(self, name: str, hook: str, arguments: Mapping[str, Any]) -> Any:
+        """Call one plugin's implementation of a hook; None where it has none."""
+        rest = [p for n, p in self.manager.list_name_plugin() if n != name and p is not None]
+        caller = self.manager.subset_hook_caller(hook, remove_plugins=rest)
+        try:
+            result = caller(**arguments)
+        except Exception as e:
+            if name == BUILTIN or isinstance(e, PluginError):
+                raise
+            raise PluginError(f"plugin {name!r} raised in {hook}", found=f"{e!r}") from e
+        return None if result == [] else result
+
+    def _load(self, entry: EntryPointInfo) -> PluginState:
+        """Import and register one plugin; whatever goes wrong becomes its state."""
+
+        def state(name: str, reason: str | None = None, hint: str | None = None) -> PluginState:
+            return PluginState(
+                name=entry.name,
+                dist=entry.dist,
+                version=entry.version,
+                state=name,
+                reason=reason,
+                hint=hint,
+            )
+
+        if not trust.is_trusted(entry.dist):
+            return state(
+                "untrusted",
+                "its code was not read or allowed by you",
+                f"Run 'redhost trust {entry.dist}'.",
+            )
+        try:
+            self._digests[entry.dist] = trust.digest_of(entry.dist)
+            self._register(entry)
+        except Exception as e:
+            # pluggy leaves a plugin half registered when it refuses it.
+            if self.manager.has_plugin(entry.dist):
+                self.manager.unregister(name=entry.dist)
+            return state("failed", f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}.")
+        return state("loaded")
+
+    def _register(self, entry: EntryPointInfo) -> None:
+        plugin = importlib.import_module(entry.value)
+        self.manager.register(plugin, name=entry.dist)
+        self.manager.check_pending()
+
+    def _untrusted_hint(self) -> str:
+        names = [s.dist for s in self.states if s.state == "untrusted"]
+        return f"Not trusted yet: {', '.join(names)} ('redhost trust DIST')." if names else ""

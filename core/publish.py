@@ -1,0 +1,112 @@
+"""Publish what was composed: bytes to the store, then the generation, in one atomic step."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..registry.composition import BackboneRecord, Composition, Member, RouterRecord
+from ..registry.errors import CompositionError, MissingError, short
+from ..registry.generations import Generations
+from ..registry.lock import LockFile, drift
+from ..registry.store import Store
+from ..registry.writer import Writer
+from .receipt import Receipt
+from .recompose import Outcome
+from .workspace import Workspace
+
+__all__ = ["locked_router", "publish"]
+
+
+def publish(
+    workspace: Workspace,
+    outcome: Outcome,
+    *,
+    store: Store,
+    generations: Generations,
+    writer: Writer,
+) -> Receipt:
+    """Store every byte the composition needs and make it the current generation.
+
+    Returns:
+        The receipt, with the generation's number.
+    """
+    bench = workspace.bench
+    store.put(workspace.files.files, digest=workspace.files.digest)
+    for attached in bench.candidates.attached.values():
+        store.put(attached.files.files, digest=attached.files.digest)
+    receipt = msgspec.structs.replace(outcome.receipt, generation=generations.next_number())
+    generations.publish(
+        _draft(workspace, outcome),
+        {
+            "router.safetensors": outcome.router_bytes,
+            "receipt.json": msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n",
+        },
+        writer=writer,
+    )
+    return receipt
+
+
+def locked_router(
+    workspace: Workspace, lock: LockFile | None, *, generations: Generations
+) -> bytes:
+    """Return the router weights a lock names, if what is installed is what it names.
+
+    Raises:
+        MissingError: If there is no lock, or no generation here holds its router.
+        CompositionError: If anything installed differs from the lock.
+    """
+    if lock is None:
+        raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
+    bench = workspace.bench
+    installed = tuple(bench.candidates.listings.values())
+    differences = drift(lock, installed, fingerprint=bench.fingerprint, plugins=bench.providers)
+    if differences:
+        first = differences[0]
+        raise CompositionError(
+            f"what is installed differs from the lock ({len(differences)} differences); "
+            f"{first.id} is {first.kind}",
+            expected=first.locked,
+            found=first.installed,
+            hint="Install what the lock names, or recompose without --locked.",
+        )
+    for record in reversed(generations.history()):
+        if record.router.digest == lock.router.digest:
+            return generations.file(record.number, "router.safetensors")
+    raise MissingError(
+        f"no generation in {generations.home} holds the lock's router",
+        expected=short(lock.router.digest),
+        hint="Recompose without --locked: the same experts and seed give the same router.",
+    )
+
+
+def _draft(workspace: Workspace, outcome: Outcome) -> Composition:
+    bench, router = workspace.bench, outcome.receipt.router
+    package, files = workspace.package, workspace.files
+    return Composition(
+        backbone=BackboneRecord(
+            id=files.manifest.id,
+            fingerprint=files.manifest.fingerprint,
+            digest=files.digest,
+            dist=package.dist,
+            version=package.version,
+        ),
+        experts=tuple(
+            Member(
+                id=i,
+                dist=bench.candidates.listings[i].package.dist,
+                version=bench.candidates.listings[i].package.version,
+                digest=a.files.digest,
+            )
+            for i, a in bench.candidates.attached.items()
+        ),
+        router=RouterRecord(
+            kind=router.kind,
+            level=router.level,
+            digest=router.digest,
+            seed=outcome.receipt.seed,
+            columns=router.columns,
+            rows=router.rows,
+        ),
+        output="mixture" if outcome.composed.bus.own else "residual",
+        providers=dict(sorted(bench.providers.items())),
+    )

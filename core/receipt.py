@@ -1,0 +1,80 @@
+"""The receipt: what a recompose did, and the proof that nothing else moved."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Accuracy", "Change", "LeftOut", "Receipt", "RouterReceipt"]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A digest before and after the router was trained; equal, or law 1 is broken."""
+
+    before: str
+    after: str
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """An installed package that was not attached, and why."""
+
+    id: str
+    code: str
+    reason: str
+
+
+class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """How the router came to be."""
+
+    kind: str
+    level: str
+    seconds: float
+    rows: int
+    digest: str
+    columns: tuple[str, ...]
+    moved: tuple[str, ...]
+
+
+class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """Accuracy on the cards' gate rows, 0–1.
+
+    Attributes:
+        before: Of the previous composition, for the domains both have; None where there is none.
+        after: Of this composition, by domain.
+        overall: Of this composition over all gate rows.
+        oracle: With each row's own expert at weight 1.
+        rows: Gate rows by domain.
+    """
+
+    before: dict[str, float] | None
+    after: dict[str, float]
+    overall: float | None
+    oracle: float | None
+    rows: dict[str, int]
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What `recompose` prints with ``--json`` and every generation keeps."""
+
+    schema: str = "redhost.receipt/1"
+    generation: int | None
+    parent: int | None
+    router: RouterReceipt
+    backbone: Change
+    experts: dict[str, Change]
+    left_out: tuple[LeftOut, ...]
+    withdrawn: tuple[str, ...]
+    not_gated: tuple[str, ...]
+    accuracy: Accuracy
+    seconds: float
+    seed: int
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><td>{d}</td><td>{self.accuracy.rows[d]}</td><td>{a:.3f}</td></tr>"
+            for d, a in self.accuracy.after.items()
+        )
+        return (
+            f"<p>generation {self.generation}, router {self.router.kind} "
+            f"({self.router.level}, {self.router.seconds:.2f} s)</p>"
+            f"<table><tr><th>domain</th><th>gate rows</th><th>accuracy</th></tr>{cells}</table>"
+        )

@@ -1,0 +1,323 @@
+"""Recompose: retrain only the router over the experts that passed, and judge the outcome.
+
+`recompose` is the order of events; each step is one function below it. Nothing below the bus
+moves, and the receipt proves it by digests taken before and after (law 1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from ..registry.errors import HarmError, UsageError
+from .assemble import Attached, Providers, load_router, make_bus, make_norm, make_router
+from .backbone import Backbone
+from .bus import BACKBONE
+from .candidates import Candidates
+from .cards import background_data, column_data, gate_rows
+from .composed import Composed, by_domain, right
+from .digests import tensor_digest
+from .evaluate import Encode
+from .plugins import Plugins
+from .receipt import Accuracy, Change, Receipt, RouterReceipt
+from .routers import ColumnData, Router
+from .rows import BackgroundRow, Row
+from .train_router import Progress, RouterSettings, train_router
+
+__all__ = ["Bench", "Level", "Order", "Outcome", "learn", "recompose"]
+
+Level = Literal["full", "row", "zero"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the user asked for.
+
+    Attributes:
+        router: The router's kind.
+        level: How much of it to retrain.
+        seed: Where randomness comes from.
+        tolerance: Points a domain may lose before the composition is refused.
+        accept: Whether to publish even so.
+        settings: How routers without a closed form are trained.
+    """
+
+    router: str
+    level: Level = "full"
+    seed: int = 0
+    tolerance: float = 1.0
+    accept: bool = False
+    settings: RouterSettings = field(default_factory=RouterSettings)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bench:
+    """Everything on the table before the router is made.
+
+    Attributes:
+        backbone: The frozen backbone, already verified.
+        fingerprint: Its fingerprint.
+        background: Its background card.
+        evaluation: Its held-out rows, carried along into the composition.
+        candidates: The experts that passed.
+        plugins: Who makes the parts.
+        providers: Which plugins made one so far.
+        encode: Texts → h of this backbone, through the cache.
+        previous: The current composition, if there is one.
+        encode_previous: Texts → h of the current composition's backbone.
+        unchanged: Members of `previous` whose bytes are the same.
+    """
+
+    backbone: Backbone
+    fingerprint: str
+    background: tuple[BackgroundRow, ...]
+    evaluation: tuple[Row, ...]
+    candidates: Candidates
+    plugins: Plugins
+    providers: Providers
+    encode: Encode
+    previous: Composed | None = None
+    encode_previous: Encode | None = None
+    unchanged: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """A composition that passed, not yet published."""
+
+    composed: Composed
+    receipt: Receipt
+    router_bytes: bytes
+
+
+def recompose(
+    bench: Bench, order: Order, *, weights: bytes | None = None, progress: Progress | None = None
+) -> Outcome:
+    """Train the router and judge the composition.
+
+    Args:
+        bench: The parts.
+        order: What to do with them.
+        weights: Router weights to use instead of training (``--locked``).
+        progress: Called with (steps done, steps in all) while the router trains.
+
+    Raises:
+        HarmError: If a domain that was composed before loses more than the tolerance.
+        CardError: If a card cannot teach the router.
+        UsageError: If the level is not one this router has.
+    """
+    start = time.perf_counter()
+    before = _digests(bench)
+    norm = make_norm(
+        bus=bench.backbone.bus_config(), plugins=bench.plugins, providers=bench.providers
+    )
+    data = learn(bench, norm=norm, seed=order.seed)
+    router, report = _router(bench, order, data, weights=weights, progress=progress)
+    composed = _compose(bench, order, router, columns=report.columns)
+    accuracy = _judge(bench, composed)
+    if not order.accept:
+        _refuse_harm(accuracy, tolerance=order.tolerance)
+    after = _digests(bench)
+    receipt = Receipt(
+        generation=None,
+        parent=bench.previous.generation if bench.previous else None,
+        router=report,
+        backbone=Change(before=before[""], after=after[""]),
+        experts={i: Change(before=before[i], after=after[i]) for i in bench.candidates.attached},
+        left_out=bench.candidates.left_out,
+        withdrawn=bench.candidates.withdrawn,
+        not_gated=tuple(i for i in bench.candidates.attached if i not in accuracy.after),
+        accuracy=accuracy,
+        seconds=time.perf_counter() - start,
+        seed=order.seed,
+    )
+    return Outcome(composed=composed, receipt=receipt, router_bytes=_to_bytes(router))
+
+
+def learn(bench: Bench, *, norm: nn.Module, seed: int) -> list[ColumnData]:
+    """Return the data of every column: the experts' fit rows, then the background's."""
+
+    def encode_z(texts: Sequence[str]) -> Tensor:
+        z: Tensor = norm(bench.encode(texts))
+        return z
+
+    attached = bench.candidates.attached
+    data = [column_data(a.card, encode_z=encode_z, seed=seed) for a in attached.values()]
+    background = background_data(
+        bench.background, column=BACKBONE, composed=tuple(attached), encode_z=encode_z
+    )
+    return data if background is None else [*data, background]
+
+
+def _router(
+    bench: Bench,
+    order: Order,
+    data: Sequence[ColumnData],
+    *,
+    weights: bytes | None,
+    progress: Progress | None,
+) -> tuple[nn.Module, RouterReceipt]:
+    """Make the router and set its weights: trained at a level, or given."""
+    columns = tuple(d.column for d in data)
+    router = make_router(
+        order.router,
+        bus=bench.backbone.bus_config(),
+        columns=columns,
+        seed=order.seed,
+        plugins=bench.plugins,
+        providers=bench.providers,
+    )
+    start = time.perf_counter()
+    moved = columns
+    if weights is not None:
+        load_router(router, weights)
+        moved = ()
+    else:
+        moved = _train(bench, order, router, data, progress=progress)
+    return router, RouterReceipt(
+        kind=order.router,
+        level=order.level,
+        seconds=time.perf_counter() - start,
+        rows=sum(len(d.z) for d in data),
+        digest=tensor_digest(router.state_dict()),
+        columns=columns,
+        moved=moved,
+    )
+
+
+def _train(
+    bench: Bench,
+    order: Order,
+    router: nn.Module,
+    data: Sequence[ColumnData],
+    *,
+    progress: Progress | None,
+) -> tuple[str, ...]:
+    """Train at the level asked for; return the columns that moved."""
+    columns = tuple(d.column for d in data)
+    only = None
+    if order.level == "zero" and not (isinstance(router, Router) and router.closed_form):
+        raise UsageError(
+            f"a {order.router!r} router has no level 'zero'",
+            expected="a router with a closed form: centroid or statistics",
+            found=order.router,
+            hint="Use --level full, or --router statistics.",
+        )
+    if order.level == "row":
+        only = _adopt(bench, order, router, columns)
+    train_router(
+        router, data, columns=columns, settings=order.settings, only=only, progress=progress
+    )
+    return columns if only is None else only
+
+
+def _adopt(
+    bench: Bench, order: Order, router: nn.Module, columns: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Start from the parent's router; return the columns that are new or replaced."""
+    previous = bench.previous
+    parent = previous.bus.router if previous else None
+    if (
+        previous is None
+        or not isinstance(router, Router)
+        or not isinstance(parent, Router)
+        or previous.router_kind != order.router
+        or previous.fingerprint != bench.fingerprint
+    ):
+        raise UsageError(
+            "level 'row' moves single columns of the current generation's router",
+            expected=f"a current generation with a {order.router!r} router on this backbone",
+            found="none" if previous is None else f"a {previous.router_kind!r} router",
+            hint="Use --level full.",
+        )
+    keep = {c for c in columns if c in bench.unchanged or c == BACKBONE} & set(parent.columns)
+    router.adopt(parent, keep=keep)
+    return tuple(c for c in columns if c not in keep)
+
+
+def _compose(
+    bench: Bench, order: Order, router: nn.Module, *, columns: tuple[str, ...]
+) -> Composed:
+    attached = bench.candidates.attached
+    bus = make_bus(
+        bench.backbone,
+        attached,
+        router,
+        columns,
+        plugins=bench.plugins,
+        providers=bench.providers,
+    )
+    return Composed(
+        backbone=bench.backbone,
+        bus=bus,
+        cards={i: a.card for i, a in attached.items()},
+        background=bench.background,
+        evaluation=bench.evaluation,
+        fingerprint=bench.fingerprint,
+        router_kind=order.router,
+        seed=order.seed,
+    )
+
+
+def _judge(bench: Bench, composed: Composed) -> Accuracy:
+    """Measure both compositions on the gate rows of the cards at hand."""
+    rows = [row for a in bench.candidates.attached.values() for row in gate_rows(a.card)]
+    if not rows:
+        return Accuracy(before=None, after={}, overall=None, oracle=None, rows={})
+    h = bench.encode([r.text for r in rows])
+    with torch.inference_mode():
+        z = composed.bus.norm(h)
+        p, _ = composed.bus(h)
+        oracle = composed.bus.probabilities(h, z, composed.oracle_weights(rows))
+    hits = right(p, rows, composed.bus.labels)
+    return Accuracy(
+        before=_before(bench, rows),
+        after=by_domain(hits, rows),
+        overall=float(hits.mean()),
+        oracle=float(right(oracle, rows, composed.bus.labels).mean()),
+        rows={d: sum(r.domain == d for r in rows) for d in sorted({str(r.domain) for r in rows})},
+    )
+
+
+def _before(bench: Bench, rows: Sequence[Row]) -> dict[str, float] | None:
+    """Return the current composition's accuracy on the domains that both have."""
+    if bench.previous is None or bench.encode_previous is None:
+        return None
+    shared = [r for r in rows if r.domain in bench.previous.bus.ids]
+    if not shared:
+        return {}
+    return bench.previous.accuracy(bench.encode_previous([r.text for r in shared]), shared)
+
+
+def _refuse_harm(accuracy: Accuracy, *, tolerance: float) -> None:
+    """Refuse when a domain of both compositions falls by more than the tolerance (law 3)."""
+    for domain, before in (accuracy.before or {}).items():
+        after, rows = accuracy.after[domain], accuracy.rows[domain]
+        allowed = max(tolerance / 100, 2 / rows)
+        if before - after > allowed + 1e-9:
+            raise HarmError(
+                f"domain {domain!r} would fall by {100 * (before - after):.1f} points",
+                expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
+                found=f"{before:.3f} before, {after:.3f} after",
+                hint="Publish even so with --accept, or find the cause with --dry-run --accept.",
+            )
+
+
+def _digests(bench: Bench) -> dict[str, str]:
+    """Return the digests of the backbone (under the empty name) and of every expert's tensors."""
+    digests = {i: _expert_digest(a) for i, a in bench.candidates.attached.items()}
+    return {"": bench.backbone.fingerprint(), **digests}
+
+
+def _expert_digest(attached: Attached) -> str:
+    return tensor_digest(attached.expert.state_dict())
+
+
+def _to_bytes(router: nn.Module) -> bytes:
+    return safetensors.torch.save({k: v.contiguous() for k, v in router.state_dict().items()})

@@ -1,0 +1,89 @@
+"""What every router kind shares: columns by name, and rows that belong to one column."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..statistics import Statistics
+
+__all__ = ["ColumnData", "Router"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnData:
+    """What a router may learn of one column.
+
+    Attributes:
+        column: The expert's id, or the backbone column's name.
+        z: Rows of the column's domain, ``(N, D)``; drawn from `statistics` where the card
+            ships no rows.
+        statistics: The sums of the domain.
+    """
+
+    column: str
+    z: Tensor
+    statistics: Statistics
+
+
+class Router(nn.Module):
+    """The gate: z → logits, one for each column. The only thing `recompose` trains.
+
+    A kind with a closed form implements `solve`; the others are trained by gradient. Parameters
+    named by `column_parameters` have one row for each column, which is what level `row` moves.
+
+    Args:
+        width: D, the width of z.
+        columns: The columns' names, K of them.
+        seed: Where random initial weights come from.
+    """
+
+    kind: ClassVar[str]
+    closed_form: ClassVar[bool] = False
+
+    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
+        super().__init__()
+        self.width, self.columns, self.seed = width, columns, seed
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return logits ``(B, K)`` for z ``(B, D)``."""
+        raise NotImplementedError
+
+    def solve(self, columns: Sequence[ColumnData], *, parent: Router | None = None) -> None:
+        """Set the weights in closed form.
+
+        Args:
+            columns: The data of the columns to set, in column order.
+            parent: For level `row`, the router whose other columns were kept.
+        """
+        raise NotImplementedError(f"a {self.kind} router has no closed form")
+
+    def column_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters whose first dimension counts the columns."""
+        raise NotImplementedError
+
+    def adopt(self, parent: Router, *, keep: Collection[str]) -> None:
+        """Take over the parent's weights: those of the columns in `keep` and all shared ones.
+
+        Args:
+            parent: A router of the same kind and width.
+            keep: Columns that both routers have and whose weights stay as they are.
+        """
+        names = sorted(keep)
+        mine = torch.tensor([self.columns.index(c) for c in names], dtype=torch.int64)
+        theirs = torch.tensor([parent.columns.index(c) for c in names], dtype=torch.int64)
+        per_column = {id(p) for p in self.column_parameters()}
+        with torch.no_grad():
+            for own, other in zip(self.parameters(), parent.parameters(), strict=True):
+                if id(own) in per_column:
+                    own[mine] = other[theirs]
+                else:
+                    own.copy_(other)
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the weights from a file's tensors."""
+        self.load_state_dict(dict(tensors))

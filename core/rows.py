@@ -1,0 +1,86 @@
+"""Labelled texts: the rows of cards, of held-out sets and of people's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ..registry.errors import UsageError
+
+__all__ = ["BackgroundRow", "CardRow", "Row", "parse_rows", "read_rows", "write_rows"]
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One labelled text; `domain` is the id of the expert whose slice it belongs to."""
+
+    text: str
+    label: str
+    domain: str | None = None
+
+
+class CardRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a `texts` card; the router sees `fit`, harm is judged on `gate`."""
+
+    text: str
+    label: str
+    part: str
+
+
+class BackgroundRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One unlabelled text of a background card.
+
+    `domain` is the id of the expert whose slice the text lies in, where there is such a slice:
+    that expert need not leave the text alone, and the backbone column does not claim it while
+    the expert is composed. None: no expert's business.
+    """
+
+    text: str
+    domain: str | None = None
+
+
+def parse_rows(data: bytes, kind: type[T], *, source: str) -> list[T]:
+    """Read JSON lines.
+
+    Raises:
+        UsageError: If a line is not such a row; the message names the line.
+    """
+    decoder = msgspec.json.Decoder(kind)
+    rows = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            fields = ", ".join(kind.__struct_fields__)
+            raise UsageError(
+                f"{source}, line {number}", expected=f"a JSON object with {fields}", found=str(e)
+            ) from e
+    return rows
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read labelled rows from a JSON-lines file.
+
+    Raises:
+        UsageError: If the file cannot be read, is empty, or a line is not a row.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise UsageError(f"cannot read {path}", found=e.strerror or str(e)) from e
+    rows = parse_rows(data, Row, source=str(path))
+    if not rows:
+        raise UsageError(f"{path} has no rows", expected='lines like {"text": …, "label": …}')
+    return rows
+
+
+def write_rows(rows: Iterable[msgspec.Struct]) -> bytes:
+    """Write JSON lines."""
+    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)

@@ -1,0 +1,97 @@
+"""The part of the contract that has to be computed: canary, card, and what is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..registry.errors import CardError, PluginError
+from ..registry.files import BackboneFiles, ExpertFiles
+from ..registry.violations import Violation
+from .assemble import Attached, background_of, make_backbone, make_expert
+from .backbone import Backbone
+from .bus import BusConfig, LayerNorm
+from .experts import Expert
+from .plugins import Plugins
+from .rows import BackgroundRow
+from .train_expert import off_domain
+
+__all__ = ["check_off_domain", "measure_off_domain", "verify_expert"]
+
+AGREEMENT = 0.02
+"""How far the recomputed ‖W_c Δ‖ may be from the manifest's, relatively."""
+
+
+def verify_expert(
+    files: ExpertFiles, *, backbone: BackboneFiles | None, plugins: Plugins | None = None
+) -> tuple[Violation, ...]:
+    """Compute what a manifest promises: the canary, and ‖W_c Δ‖ on the background card.
+
+    Args:
+        files: The expert, statically sound.
+        backbone: The backbone it fits; without one only the canary is computed.
+        plugins: Who makes the parts; by default the environment's.
+    """
+    plugins = plugins or Plugins()
+    manifest = files.manifest
+    config = BusConfig(
+        width=manifest.reads.width, labels=backbone.manifest.labels if backbone else ()
+    )
+    try:
+        made = make_expert(files, bus=config, plugins=plugins, providers={})
+    except PluginError as e:
+        return (Violation("form_unknown", "form", "a form somebody provides", str(e), e.hint),)
+    except CardError as e:
+        return (Violation("card_rows", "card", e.expected, e.found or str(e), e.hint),)
+    if isinstance(made, Violation):
+        return (made,)
+    if backbone is None or manifest.off_domain is None:
+        return ()
+    live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
+    found = check_off_domain(made, live, background_of(backbone), encode=live.encode)
+    return () if found is None else (found,)
+
+
+def measure_off_domain(
+    expert: Expert,
+    expert_id: str,
+    backbone: Backbone,
+    background: Sequence[BackgroundRow],
+    *,
+    encode: Callable[[Sequence[str]], Tensor],
+) -> float | None:
+    """Return √ mean ‖W_c Δ(z)‖² over the background rows outside the expert's own domain.
+
+    None where there is nothing to measure: no such rows, or an expert with labels of its own.
+    """
+    texts = [r.text for r in background if r.domain != expert_id]
+    if not texts or backbone.classifier is None or expert.space == "labels":
+        return None
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
+    with torch.inference_mode():
+        return float(off_domain(expert, norm(encode(texts)), backbone.classifier).sqrt())
+
+
+def check_off_domain(
+    attached: Attached,
+    backbone: Backbone,
+    background: Sequence[BackgroundRow],
+    *,
+    encode: Callable[[Sequence[str]], Tensor],
+) -> Violation | None:
+    """Return a violation if an expert does more to others' inputs than its manifest says."""
+    manifest = attached.files.manifest
+    if manifest.off_domain is None:
+        return None
+    measured = measure_off_domain(attached.expert, manifest.id, backbone, background, encode=encode)
+    if measured is None or measured <= manifest.off_domain * (1 + AGREEMENT) + 1e-4:
+        return None
+    return Violation(
+        "off_domain",
+        "off_domain",
+        f"at most {manifest.off_domain:.4g}, as its manifest says",
+        f"{measured:.4g} on the backbone's background card",
+        "The expert disturbs inputs that are not its own: ask its author for a new build.",
+    )

@@ -1,0 +1,1 @@
+"""redhost expert: sums from 2 to 20 on the tiny arithmetic backbone (data only)."""

@@ -1,0 +1,82 @@
+"""`redhost lab …`: the experiments as commands. Torch is imported inside commands only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["lab"]
+
+WORK = click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("build/lab"),
+    show_default=True,
+    help="Where long work keeps its checkpoints; the same command goes on from there.",
+)
+
+
+@click.group()
+def lab() -> None:
+    """Build the tiny backbone and its experts; reproduce the results."""
+
+
+@lab.command()
+@click.option("--split", "number", type=click.IntRange(0, 4), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder for the project folders, e.g. plugins.",
+)
+@WORK
+def build(*, number: int, seed: int, out: Path, work: Path) -> None:
+    """Pretrain and adapt the tiny backbone of a split, and train its five experts.
+
+    `redhost lab build --out plugins` makes the packages that ship.
+    """
+    from red_lab.packages import build_all
+
+    for folder in build_all(number, seed=seed, out=out, work=work / f"split{number}"):
+        click.echo(str(folder))
+
+
+@lab.command()
+def share() -> None:
+    """Say what share of the data the installed tiny backbone saw."""
+    from red_lab.packages import installed_share
+
+    click.echo(installed_share())
+
+
+@lab.command()
+@click.option("--splits", type=click.IntRange(1, 5), default=5, show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("docs/results/tiny-ranges"),
+    show_default=True,
+)
+@WORK
+def results(*, splits: int, out: Path, work: Path) -> None:
+    """Measure everything over the splits, a backbone built for each; writes metrics.json."""
+    from red_lab.results import run
+
+    click.echo(run(splits=splits, out=out, work=work))
+
+
+@lab.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("docs/results/bench"),
+    show_default=True,
+)
+@click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
+def bench(*, out: Path, runs: int) -> None:
+    """Time the command line with 100 installed experts, and recompose; medians of several runs."""
+    from red_lab.bench import run
+
+    click.echo(run(out=out, runs=runs))

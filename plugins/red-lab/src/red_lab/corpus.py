@@ -1,0 +1,127 @@
+"""The text a tiny language model learns arithmetic from.
+
+Every example is a question and its answer, drawn without end and without state: the batch of a
+step depends on the split, the seed and the step alone, so that training can stop and resume
+anywhere.  No example contains a pair of operands that its split holds out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import NamedTuple, Self
+
+from red_lab.arithmetic import Pair, Split, orders, prompt
+
+__all__ = ["Corpus", "Example", "Mixture"]
+
+
+class Example(NamedTuple):
+    """What is asked, and what a language model has to write after it."""
+
+    question: str
+    answer: str
+
+
+Draw = Callable[[random.Random], Example]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """How often each kind of example is drawn (weights; they need not add up to 1).
+
+    Attributes:
+        plus: Sums of the training pairs of the domain, operands 1..50.
+        wide: Sums with operands 0..99.
+        minus: Differences of the same width.
+        compare: Which of two numbers is larger.
+        times: Products of factors 0..12.
+    """
+
+    plus: float = 0.60
+    wide: float = 0.30
+    minus: float = 0.06
+    compare: float = 0.02
+    times: float = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Seeded batches of examples that a split allows.
+
+    Attributes:
+        seed: What every batch depends on, beside its number.
+        draws: One generator for each kind of example.
+        weights: How often each is used.
+    """
+
+    seed: int
+    draws: tuple[Draw, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, split: Split, *, seed: int, mixture: Mixture | None = None, largest: int = 99
+    ) -> Self:
+        """Return the corpus of a split.
+
+        Args:
+            split: What is held out.
+            seed: The seed of all batches.
+            mixture: How often each kind of example is drawn.
+            largest: The largest operand of wide sums, of differences and of comparisons.
+        """
+        mixture = mixture or Mixture()
+        draws = _draws(split, largest=largest)
+        names = [field.name for field in fields(mixture)]
+        return cls(
+            seed=seed,
+            draws=tuple(draws[name] for name in names),
+            weights=tuple(getattr(mixture, name) for name in names),
+        )
+
+    def batch(self, step: int, *, size: int) -> list[Example]:
+        """Return the ``size`` examples of a step."""
+        rng = random.Random(f"corpus {self.seed} {step}")  # noqa: S311  (no secret)
+        return [draw(rng) for draw in rng.choices(self.draws, self.weights, k=size)]
+
+
+def _draws(split: Split, *, largest: int) -> dict[str, Draw]:
+    """Return one generator per kind of example, each clear of held-out pairs."""
+    home = [ordered for pair in split.train_pairs() for ordered in orders(pair)]
+    wide = _allowed(split, largest=largest)
+    return {
+        "plus": partial(_plus, pairs=home),
+        "wide": partial(_plus, pairs=wide),
+        "minus": partial(_minus, pairs=wide),
+        "compare": partial(_compare, largest=largest),
+        "times": _times,
+    }
+
+
+def _allowed(split: Split, *, largest: int) -> list[Pair]:
+    """Return all ordered pairs of operands 0..largest that may be learnt from."""
+    pairs = ((a, b) for a in range(largest + 1) for b in range(a, largest + 1))
+    return [ordered for p in pairs if not split.holds_out(p) for ordered in orders(p)]
+
+
+def _plus(rng: random.Random, *, pairs: Sequence[Pair]) -> Example:
+    a, b = rng.choice(pairs)
+    return Example(prompt(a, b), str(a + b))
+
+
+def _minus(rng: random.Random, *, pairs: Sequence[Pair]) -> Example:
+    a, b = rng.choice(pairs)
+    return Example(f"What is {a + b} minus {b}?", str(a))
+
+
+def _compare(rng: random.Random, *, largest: int) -> Example:
+    a, b = rng.randint(0, largest), rng.randint(0, largest)
+    return Example(f"Is {a} more than {b}?", "yes" if a > b else "no")
+
+
+def _times(rng: random.Random) -> Example:
+    a, b = rng.randint(0, 12), rng.randint(0, 12)
+    return Example(f"What is {a} times {b}?", str(a * b))

@@ -1,0 +1,208 @@
+"""What is installed, read from metadata alone: nothing that is found here is ever imported.
+
+Entry points are read from each distribution's ``entry_points.txt`` by hand:
+``importlib.metadata.entry_points()`` raises for everyone when one file is malformed, and parsing
+METADATA with the email parser costs more than everything else together.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from .errors import UsageError
+
+__all__ = [
+    "MANIFESTS",
+    "EntryPointInfo",
+    "Kind",
+    "Package",
+    "canonical",
+    "discover",
+    "entries",
+    "from_folder",
+    "headers",
+    "plugin_entry_points",
+]
+
+Kind = Literal["expert", "backbone"]
+
+MANIFESTS: dict[Kind, str] = {"expert": "expert.json", "backbone": "backbone.json"}
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed expert or backbone, as its metadata describe it.
+
+    Attributes:
+        kind: What it offers.
+        dist: The distribution's name, e.g. ``red-expert-range1``.
+        version: The distribution's version.
+        module: The top-level package its entry point names.
+        folder: Where manifest and weights lie; None when that cannot be told.
+        editable: Whether it was installed with ``pip install -e`` (PEP 610).
+    """
+
+    kind: Kind
+    dist: str
+    version: str
+    module: str
+    folder: Path | None
+    editable: bool
+
+    def __str__(self) -> str:
+        return f"{self.dist} {self.version}".rstrip()
+
+
+@dataclass(frozen=True)
+class EntryPointInfo:
+    """A plugin's entry point, not yet imported."""
+
+    name: str
+    value: str
+    dist: str
+    version: str
+    summary: str
+
+
+def discover(kind: Kind) -> tuple[Package, ...]:
+    """Return every installed package that offers an expert or a backbone, sorted by module."""
+    found = (
+        _package(kind, value, dist)
+        for dist, text in _distributions(f"redhost.{kind}s")
+        for _, value in entries(text, f"redhost.{kind}s")
+    )
+    return tuple(sorted(found, key=lambda package: (package.module, package.dist)))
+
+
+def plugin_entry_points(
+    group: Literal["redhost.plugins", "redhost.commands"],
+) -> tuple[EntryPointInfo, ...]:
+    """Return the entry points of a group of plugins, without importing any of them."""
+    found = []
+    for dist, text in _distributions(group):
+        fields = _fields(dist)
+        for name, value in entries(text, group):
+            summary = fields.get("summary", "")
+            info = EntryPointInfo(name, value, fields["name"], fields["version"], summary)
+            found.append(info)
+    return tuple(sorted(found, key=lambda info: (info.name, info.dist)))
+
+
+def from_folder(path: Path) -> Package:
+    """Describe a package that is not installed.
+
+    Args:
+        path: A folder that holds a manifest, or a project with ``src/<module>/`` that does.
+
+    Returns:
+        The package. Without any manifest it is an expert whose files will be found missing.
+
+    Raises:
+        UsageError: If there is no such folder.
+    """
+    if not path.is_dir():
+        raise UsageError("nothing to check", expected="a folder", found=str(path))
+    project = _project(path)
+    for folder in (path, *sorted(path.glob("src/*"))):
+        for kind, name in MANIFESTS.items():
+            if (folder / name).is_file():
+                return Package(kind, *project, folder.resolve().name, folder, False)
+    return Package("expert", *project, path.resolve().name, path, False)
+
+
+def canonical(dist: str) -> str:
+    """Return a distribution's name in the one spelling that compares (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", dist).lower()
+
+
+def entries(text: str, group: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each entry point of a group, skipping what cannot be read."""
+    section = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            section = line.strip("[]").strip()
+        elif section == group and "=" in line and not line.startswith(("#", ";")):
+            name, _, value = line.partition("=")
+            yield name.strip(), value.strip()
+
+
+def headers(text: str) -> dict[str, str]:
+    """Read name, version and summary from the text of METADATA (or an egg-info's PKG-INFO)."""
+    fields = {"name": "", "version": ""}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.lower() in {"name", "version", "summary"}:
+            fields[key.lower()] = value.strip()
+    return fields
+
+
+def _distributions(group: str) -> Iterator[tuple[metadata.Distribution, str]]:
+    """Yield each distribution that mentions a group, with its entry points; first on path wins."""
+    seen = set()
+    for dist in metadata.distributions():
+        text = _text(dist, "entry_points.txt")
+        if group not in text:
+            continue
+        name = canonical(_fields(dist)["name"])
+        if name not in seen:
+            seen.add(name)
+            yield dist, text
+
+
+def _text(dist: metadata.Distribution, name: str) -> str:
+    try:
+        return dist.read_text(name) or ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _fields(dist: metadata.Distribution) -> dict[str, str]:
+    return headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
+
+
+def _package(kind: Kind, value: str, dist: metadata.Distribution) -> Package:
+    fields = _fields(dist)
+    folder = _folder(dist, value, MANIFESTS[kind]) if value.isidentifier() else None
+    return Package(kind, fields["name"], fields["version"], value, folder, _editable(dist))
+
+
+def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:
+    """Find a top-level package's folder; `find_spec` on a top-level name imports nothing."""
+    beside = Path(str(dist.locate_file(module)))
+    if beside.is_dir():
+        return beside
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    return next(
+        (place for place in places if (place / manifest).is_file()), next(iter(places), None)
+    )
+
+
+def _editable(dist: metadata.Distribution) -> bool:
+    text = _text(dist, "direct_url.json")
+    try:
+        return bool(text) and json.loads(text)["dir_info"]["editable"] is True
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _project(path: Path) -> tuple[str, str]:
+    """Return name and version of the project a folder belongs to, as far as it says so."""
+    import tomllib
+
+    name = path.resolve().name
+    try:
+        project = tomllib.loads((path / "pyproject.toml").read_text("utf-8"))["project"]
+        return str(project.get("name", name)), str(project.get("version", ""))
+    except (OSError, ValueError, KeyError, AttributeError):
+        return name, ""

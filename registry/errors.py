@@ -1,0 +1,133 @@
+"""The one tree of exceptions: who, expected, found, what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+__all__ = [
+    "BackboneMismatchError",
+    "CanaryError",
+    "CardError",
+    "CompositionError",
+    "ContractError",
+    "HarmError",
+    "IntegrityError",
+    "LockHeldError",
+    "ManifestError",
+    "MissingError",
+    "PluginError",
+    "RedhostError",
+    "SettingsError",
+    "StoreError",
+    "UnknownNameError",
+    "UsageError",
+    "short",
+    "suggest",
+]
+
+
+class RedhostError(Exception):
+    """Everything redhost raises on purpose.
+
+    Args:
+        problem: Who failed and at what, e.g. ``expert 'fr-legal' was not attached``.
+        expected: What would have been right.
+        found: What was there instead.
+        hint: What the reader can type or change next.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self, problem: str, *, expected: str = "", found: str = "", hint: str = ""
+    ) -> None:
+        self.problem, self.expected, self.found, self.hint = problem, expected, found, hint
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        facts = [f"expected {self.expected}"] if self.expected else []
+        facts += [f"found {self.found}"] if self.found else []
+        line = f"{self.problem}: {', '.join(facts)}" if facts else self.problem
+        return f"{line}. {self.hint}" if self.hint else line
+
+
+class ManifestError(RedhostError):
+    """A manifest is not JSON, or says something the closed schema does not know."""
+
+
+class IntegrityError(RedhostError):
+    """Bytes on disk are not the bytes that were promised."""
+
+
+class ContractError(RedhostError):
+    """A package is sound in itself but does not fit where it is wanted."""
+
+
+class BackboneMismatchError(ContractError):
+    """An expert was built on another backbone than the one at hand (law 4)."""
+
+
+class CanaryError(ContractError):
+    """An expert does not compute what its author recorded."""
+
+
+class CardError(ContractError):
+    """A routing card cannot teach the router that was asked for."""
+
+
+class CompositionError(RedhostError):
+    """A composition cannot be made, or cannot be loaded again."""
+
+
+class HarmError(CompositionError):
+    """A recompose was refused because something that worked would stop working (law 3)."""
+
+
+class PluginError(RedhostError):
+    """A plugin is misspelt, in conflict, or raised."""
+
+
+class UsageError(RedhostError):
+    """The command or call cannot mean anything as written."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UsageError):
+    """A name is not among those known; the closest ones are suggested."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        listed = f"Known: {', '.join(names)}." if names else f"There is no {kind} here."
+        super().__init__(f"unknown {kind} {name!r}", hint=f"{suggest(name, names)}{listed}")
+
+
+class MissingError(RedhostError):
+    """The environment lacks what the command needs (nothing installed, nothing composed)."""
+
+    exit_code = 3
+
+
+class SettingsError(MissingError):
+    """Settings are missing or leave a choice open."""
+
+
+class LockHeldError(MissingError):
+    """Another process is writing to the same home."""
+
+
+class StoreError(MissingError):
+    """The state on disk cannot be read or written."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return ``Did you mean 'x'? `` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {close[0]!r}? " if close else ""
+
+
+def short(digest: str) -> str:
+    """Return a digest as people read it: ``sha256:`` and its first twelve digits."""
+    return f"sha256:{digest[:12]}…" if digest else "none"

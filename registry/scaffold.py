@@ -1,0 +1,88 @@
+"""The project around a package: pyproject.toml, README.md, an import package without code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Template
+from typing import Literal
+
+__all__ = ["write_project"]
+
+_PYPROJECT = Template("""\
+[build-system]
+requires = ["hatchling>=1.27"]
+build-backend = "hatchling.build"
+
+[project]
+name = "$dist"
+version = "$version"
+description = "$summary"
+readme = "README.md"
+license = "$license"
+requires-python = ">=3.11"
+dependencies = []
+
+[project.entry-points."redhost.${kind}s"]
+$id = "$module"
+
+[tool.hatch.build.targets.wheel]
+packages = ["src/$module"]
+# A .gitignore must not be able to drop the weights.
+artifacts = ["*.safetensors"]
+
+[tool.hatch.build.targets.sdist]
+artifacts = ["*.safetensors"]
+""")
+
+_README = Template("""\
+# $dist
+
+$summary
+
+A data package for [redhost](https://pypi.org/project/redhost/): a manifest and weights, no code.
+
+    pip install $dist
+    redhost list-experts
+    redhost recompose
+""")
+
+
+def write_project(
+    folder: Path,
+    *,
+    kind: Literal["backbone", "expert"],
+    package_id: str,
+    summary: str,
+    version: str = "0.1.0",
+    license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
+) -> Path:
+    """Write a project that installs as a data package.
+
+    Args:
+        folder: The project's folder, made where it is missing; files of it are replaced.
+        kind: What it carries.
+        package_id: The id in its manifest; the distribution is ``red-KIND-ID``.
+        summary: One line about it.
+        version: Of the distribution.
+        license: SPDX expression.
+
+    Returns:
+        The folder that manifest and weights go into.
+    """
+    dist = f"red-{kind}-{package_id}"
+    module = dist.replace("-", "_").replace(".", "_")
+    words = {
+        "dist": dist,
+        "module": module,
+        "id": package_id,
+        "kind": kind,
+        "summary": summary.replace('"', "'"),
+        "version": version,
+        "license": license,
+    }
+    inner = folder / "src" / module
+    inner.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(_PYPROJECT.substitute(words), "utf-8")
+    (folder / "README.md").write_text(_README.substitute(words), "utf-8")
+    (inner / "__init__.py").write_text(f'"""{words["summary"]} (data only)."""\n', "utf-8")
+    return inner

@@ -1,0 +1,212 @@
+"""How far each package gets: discovered → valid → compatible → enabled → attached.
+
+A failure is a value on the rung where it happened: one broken package never stops a command that
+does not need it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .contract import bus_violation, check_compatible
+from .discover import MANIFESTS, Package, canonical
+from .errors import ContractError, RedhostError
+from .files import ExpertFiles, read_expert
+from .integrity import MAX_FILE
+from .manifest import BackboneManifest, ExpertManifest, parse_expert
+from .sources import reader
+from .verdicts import Verdict, VerdictMemory, stamps
+from .violations import Violation
+
+__all__ = ["Listing", "State", "survey"]
+
+State = Literal["discovered", "valid", "compatible", "enabled", "attached"]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A package and the last rung it reached.
+
+    Attributes:
+        package: What was found.
+        id: The expert's id, as far as the manifest could be read.
+        manifest: The manifest, likewise.
+        digest: The digest of a valid package's content.
+        state: The last rung reached.
+        violations: What kept it from the next one; empty when nothing failed.
+    """
+
+    package: Package
+    id: str | None = None
+    manifest: ExpertManifest | None = None
+    digest: str | None = None
+    state: State = "discovered"
+    violations: tuple[Violation, ...] = ()
+
+    @property
+    def code(self) -> str | None:
+        """The stable code of the first failure."""
+        return self.violations[0].code if self.violations else None
+
+    @property
+    def reason(self) -> str | None:
+        """The first failure as one line."""
+        return self.violations[0].reason if self.violations else None
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about the first failure."""
+        return self.violations[0].hint if self.violations else None
+
+    @property
+    def name(self) -> str:
+        """How errors speak of it: ``expert 'range1' (red-expert-range1 0.1.0)``."""
+        return f"expert {self.id or self.package.module!r} ({self.package})"
+
+    def error(self) -> RedhostError:
+        """Return the first failure as an exception, for a command that needs this package."""
+        who = f"{self.name} was not attached"
+        return self.violations[0].error(who) if self.violations else ContractError(who)
+
+    def to_json(self) -> dict[str, str | int | None]:
+        """Return what ``list-experts --json`` prints."""
+        manifest = self.manifest
+        return {
+            "id": self.id,
+            "dist": self.package.dist,
+            "version": self.package.version,
+            "state": self.state,
+            "code": self.code,
+            "reason": self.reason,
+            "hint": self.hint,
+            "form": manifest.form if manifest else None,
+            "rank": manifest.rank if manifest else None,
+            "writes": manifest.writes.space if manifest else None,
+            "backbone": manifest.backbone.name if manifest else None,
+        }
+
+
+def survey(
+    packages: Iterable[Package],
+    *,
+    backbone: BackboneManifest | None,
+    disabled: Collection[str] = (),
+    attached: Mapping[str, str] | None = None,
+    memory: VerdictMemory | None = None,
+) -> tuple[Listing, ...]:
+    """Take each package up the ladder as far as it gets.
+
+    Args:
+        packages: What `discover` found.
+        backbone: The backbone at hand; without one no package gets beyond ``valid``.
+        disabled: Ids and distributions that the user disabled. A distribution's name tells two
+            packages of one id apart.
+        attached: Expert id → digest in the current composition. A package with another digest
+            is a pending update: it stays ``enabled``.
+        memory: Verdicts of earlier surveys; only for showing, never for attaching.
+
+    Returns:
+        A listing per package, sorted by id.
+    """
+    off = {*disabled, *map(canonical, disabled)}
+    judged = [_judge(package, memory) for package in packages]
+    providers = _providers(listing for listing, _ in judged if not _is_off(listing, off))
+    found = []
+    for listing, classes in judged:
+        one = _fit(listing, classes, backbone, None if _is_off(listing, off) else providers)
+        found.append(_switch(one, off, attached or {}))
+    if memory is not None:
+        memory.save()
+    return tuple(sorted(found, key=lambda one: (one.id or one.package.module, one.package.dist)))
+
+
+def _judge(package: Package, memory: VerdictMemory | None) -> tuple[Listing, int | None]:
+    """Take a package to ``valid`` if it is; return also the C of its logits, if it has any."""
+    raw = reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
+    manifest = raw if isinstance(raw, Violation) else parse_expert(raw)
+    if isinstance(manifest, Violation):
+        return Listing(package, violations=(manifest,)), None
+    verdict = _verdict(package, manifest, memory)
+    listing = Listing(package, manifest.id, manifest, verdict.digest, "valid", verdict.violations)
+    return (
+        replace(listing, state="discovered") if verdict.violations else listing
+    ), verdict.classes
+
+
+def _verdict(package: Package, manifest: ExpertManifest, memory: VerdictMemory | None) -> Verdict:
+    if memory is None or package.folder is None:
+        return _read(package)
+    names = {MANIFESTS["expert"], manifest.weights.file, manifest.canary.file}
+    seen = stamps(package.folder, names | ({manifest.card.file} if manifest.card.file else set()))
+    known = memory.recall(package.folder, seen)
+    if known is not None:
+        return known
+    verdict = _read(package)
+    memory.remember(package.folder, seen, verdict)
+    return verdict
+
+
+def _read(package: Package) -> Verdict:
+    found = read_expert(package)
+    if isinstance(found, ExpertFiles):
+        return Verdict(digest=found.digest, classes=found.classes)
+    return Verdict(violations=found)
+
+
+def _fit(
+    listing: Listing,
+    classes: int | None,
+    backbone: BackboneManifest | None,
+    providers: Mapping[str, list[Package]] | None,
+) -> Listing:
+    """Take a valid package to ``compatible``, if it fits."""
+    manifest = listing.manifest
+    if listing.violations or manifest is None:
+        return listing
+    if providers is not None and (wrong := _duplicate(listing, providers)):
+        return replace(listing, violations=(wrong,))
+    if backbone is None:
+        return replace(listing, violations=bus_violation(manifest.bus_api, who="the expert"))
+    if problems := check_compatible(manifest, backbone, classes=classes):
+        return replace(listing, violations=problems)
+    return replace(listing, state="compatible")
+
+
+def _switch(listing: Listing, off: set[str], attached: Mapping[str, str]) -> Listing:
+    """Take a compatible package to the top, unless the user switched it off."""
+    if listing.state != "compatible":
+        return listing
+    if _is_off(listing, off):
+        return replace(listing, violations=(_disabled(listing),))
+    same = attached.get(listing.id or "") == listing.digest
+    return replace(listing, state="attached" if same else "enabled")
+
+
+def _providers(listings: Iterable[Listing]) -> Mapping[str, list[Package]]:
+    """Return id → the valid packages that provide it."""
+    found: defaultdict[str, list[Package]] = defaultdict(list)
+    for listing in listings:
+        if listing.id is not None and listing.state == "valid":
+            found[listing.id].append(listing.package)
+    return found
+
+
+def _duplicate(listing: Listing, providers: Mapping[str, list[Package]]) -> Violation | None:
+    packages = providers[listing.id or ""]
+    if len(packages) == 1:
+        return None
+    names = " and ".join(sorted(map(str, packages)))
+    hint = "Uninstall one, or disable one with 'redhost disable DIST'."
+    return Violation("duplicate_id", "id", f"one package for {listing.id!r}", names, hint)
+
+
+def _disabled(listing: Listing) -> Violation:
+    hint = f"Enable it with 'redhost enable {listing.id}'."
+    return Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
+
+
+def _is_off(listing: Listing, off: set[str]) -> bool:
+    return listing.id in off or canonical(listing.package.dist) in off

@@ -1,0 +1,53 @@
+"""What is composed, and how what is installed has drifted from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .inventory import current_record, take_inventory
+from .lock import Drift, derive, drift
+
+__all__ = ["Status", "take_status"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """The answer to `redhost status`; None and empty where nothing is composed."""
+
+    home: str
+    generation: int | None
+    parent: int | None
+    backbone: str | None
+    fingerprint: str | None
+    experts: tuple[str, ...]
+    router: str | None
+    drift: tuple[Drift, ...]
+
+
+def take_status(home: Path) -> Status:
+    """Compare the current generation of a home with what is installed."""
+    record = current_record(home)
+    if record is None:
+        return Status(
+            home=str(home),
+            generation=None,
+            parent=None,
+            backbone=None,
+            fingerprint=None,
+            experts=(),
+            router=None,
+            drift=(),
+        )
+    inventory = take_inventory(home, backbone=record.backbone.id)
+    fingerprint = inventory.backbone.fingerprint if inventory.backbone else "none"
+    return Status(
+        home=str(home),
+        generation=record.number,
+        parent=record.parent,
+        backbone=record.backbone.id,
+        fingerprint=record.backbone.fingerprint,
+        experts=tuple(m.id for m in record.experts),
+        router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
+        drift=drift(derive(record), inventory.listings, fingerprint=fingerprint),
+    )

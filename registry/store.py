@@ -1,0 +1,86 @@
+"""The bytes of everything that was ever composed, by digest.
+
+Thanks to the store the previous composition keeps answering after ``pip uninstall``, and rollback
+needs nothing but a rename.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from . import atomic
+from .errors import StoreError, short
+
+__all__ = ["Store"]
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+class Store:
+    """``HOME/store/<sha256>/``: one folder per expert or backbone, never changed in place.
+
+    Args:
+        home: The folder of a project's state.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "store"
+
+    def has(self, digest: str) -> bool:
+        """Tell whether the bytes of this digest are here."""
+        return self._path(digest).is_dir()
+
+    def digests(self) -> frozenset[str]:
+        """Return every digest that is here."""
+        if not self.folder.is_dir():
+            return frozenset()
+        return frozenset(p.name for p in self.folder.iterdir() if _DIGEST.fullmatch(p.name))
+
+    def get(self, digest: str) -> dict[str, bytes]:
+        """Read every file of a digest; the caller checks that they still hash to it.
+
+        Raises:
+            StoreError: If they are not here or cannot be read.
+        """
+        try:
+            return {p.name: p.read_bytes() for p in sorted(self._path(digest).iterdir())}
+        except OSError as e:
+            raise StoreError(
+                f"cannot read {short(digest)} from the store",
+                found="nothing" if isinstance(e, FileNotFoundError) else str(e.strerror),
+                hint="Install the package again and run 'redhost recompose'.",
+            ) from e
+
+    def put(self, files: Mapping[str, bytes], *, digest: str) -> None:
+        """Store the files of a digest; a damaged copy is replaced, an equal one is kept.
+
+        Args:
+            files: Content by plain file name.
+            digest: The digest of the package, as `files.read_expert` gives it.
+
+        Raises:
+            StoreError: If a name is not plain, or the disk is full or failing.
+        """
+        if bad := sorted(name for name in files if not _PLAIN.fullmatch(name)):
+            raise StoreError("cannot store", expected="plain file names", found=repr(bad[0]))
+        path = self._path(digest)
+        if path.is_dir():
+            if self.get(digest) == dict(files):
+                return
+            atomic.discard(path)
+        with atomic.reporting(self.folder):
+            atomic.make_folder(self.folder)
+        atomic.write_folder(path, files)
+
+    def purge(self, digests: Iterable[str]) -> None:
+        """Remove stored copies; those that are not here are passed over."""
+        for digest in sorted(set(digests) & self.digests()):
+            atomic.discard(self._path(digest))
+
+    def _path(self, digest: str) -> Path:
+        if not _DIGEST.fullmatch(digest):
+            raise StoreError("no such digest", expected="64 hexadecimal digits", found=repr(digest))
+        return self.folder / digest

@@ -1,0 +1,179 @@
+"""redhost: `pip install` an expert; only the router is retrained, and nothing else moves.
+
+Everything public is here, and loaded when first used: ``import redhost`` does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .core.adapt import AdaptSettings, adapt, delta
+    from .core.backbone import Backbone
+    from .core.bus import Bus, BusConfig, LayerNorm
+    from .core.composed import Answer, Composed
+    from .core.evaluate import Evaluation
+    from .core.experts import Expert, Linear, LowRank, OwnHead
+    from .core.features import FeatureCache
+    from .core.hooks import hookimpl
+    from .core.host import Host
+    from .core.packaging import library_versions, save_backbone, save_expert
+    from .core.plugins import Plugins
+    from .core.receipt import Receipt
+    from .core.recompose import Order, Outcome
+    from .core.routers import ColumnData, Router, build_router
+    from .core.rows import BackgroundRow, CardRow, Row, read_rows, write_rows
+    from .core.statistics import Statistics
+    from .core.train_expert import ExpertSettings, off_domain, train_expert
+    from .core.train_router import RouterSettings, train_router
+    from .core.verify import measure_off_domain
+    from .core.workspace import compose, open_backbone
+    from .registry.errors import (
+        BackboneMismatchError,
+        CanaryError,
+        CardError,
+        CompositionError,
+        ContractError,
+        HarmError,
+        IntegrityError,
+        LockHeldError,
+        ManifestError,
+        MissingError,
+        PluginError,
+        RedhostError,
+        SettingsError,
+        StoreError,
+        UnknownNameError,
+        UsageError,
+    )
+    from .registry.manifest import BackboneRef, Base, ExpertManifest, Training
+    from .registry.scaffold import write_project
+    from .registry.states import Listing
+
+_HOME = {
+    "core.adapt": ("AdaptSettings", "adapt", "delta"),
+    "core.backbone": ("Backbone",),
+    "core.bus": ("Bus", "BusConfig", "LayerNorm"),
+    "core.composed": ("Answer", "Composed"),
+    "core.evaluate": ("Evaluation",),
+    "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
+    "core.features": ("FeatureCache",),
+    "core.hooks": ("hookimpl",),
+    "core.host": ("Host",),
+    "core.packaging": ("library_versions", "save_backbone", "save_expert"),
+    "core.plugins": ("Plugins",),
+    "core.receipt": ("Receipt",),
+    "core.recompose": ("Order", "Outcome"),
+    "core.routers": ("ColumnData", "Router", "build_router"),
+    "core.rows": ("BackgroundRow", "CardRow", "Row", "read_rows", "write_rows"),
+    "core.statistics": ("Statistics",),
+    "core.train_expert": ("ExpertSettings", "off_domain", "train_expert"),
+    "core.train_router": ("RouterSettings", "train_router"),
+    "core.verify": ("measure_off_domain",),
+    "core.workspace": ("compose", "open_backbone"),
+    "registry.errors": (
+        "BackboneMismatchError",
+        "CanaryError",
+        "CardError",
+        "CompositionError",
+        "ContractError",
+        "HarmError",
+        "IntegrityError",
+        "LockHeldError",
+        "ManifestError",
+        "MissingError",
+        "PluginError",
+        "RedhostError",
+        "SettingsError",
+        "StoreError",
+        "UnknownNameError",
+        "UsageError",
+    ),
+    "registry.manifest": ("BackboneRef", "Base", "ExpertManifest", "Training"),
+    "registry.scaffold": ("write_project",),
+    "registry.states": ("Listing",),
+}
+_WHERE = {name: module for module, names in _HOME.items() for name in names}
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AdaptSettings",
+    "Answer",
+    "Backbone",
+    "BackboneMismatchError",
+    "BackboneRef",
+    "BackgroundRow",
+    "Base",
+    "Bus",
+    "BusConfig",
+    "CanaryError",
+    "CardError",
+    "CardRow",
+    "ColumnData",
+    "Composed",
+    "CompositionError",
+    "ContractError",
+    "Evaluation",
+    "Expert",
+    "ExpertManifest",
+    "ExpertSettings",
+    "FeatureCache",
+    "HarmError",
+    "Host",
+    "IntegrityError",
+    "LayerNorm",
+    "Linear",
+    "Listing",
+    "LockHeldError",
+    "LowRank",
+    "ManifestError",
+    "MissingError",
+    "Order",
+    "Outcome",
+    "OwnHead",
+    "PluginError",
+    "Plugins",
+    "Receipt",
+    "RedhostError",
+    "Router",
+    "RouterSettings",
+    "Row",
+    "SettingsError",
+    "Statistics",
+    "StoreError",
+    "Training",
+    "UnknownNameError",
+    "UsageError",
+    "__version__",
+    "adapt",
+    "build_router",
+    "compose",
+    "delta",
+    "hookimpl",
+    "library_versions",
+    "measure_off_domain",
+    "off_domain",
+    "open_backbone",
+    "read_rows",
+    "save_backbone",
+    "save_expert",
+    "train_expert",
+    "train_router",
+    "write_project",
+    "write_rows",
+]
+
+logging.getLogger("redhost").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'redhost' has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,173 @@
+"""A small world for the core's tests: a random backbone, and experts as real packages on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3Model
+
+import redhost
+from redhost.registry.manifest import BackboneManifest
+
+LABELS = tuple("abcdef")
+WORDS = {"red": "ab", "green": "cd", "blue": "ef"}
+"""Each expert's id and labels; its domain is texts that repeat its id's letters."""
+
+Builder = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def save_tiny_model(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
+    """Write an ordinary Hugging Face folder with a random Qwen3 encoder."""
+    signs = ["<pad>", "<unk>", *(chr(c) for c in range(32, 127))]
+    core = Tokenizer(WordLevel({s: i for i, s in enumerate(signs)}, unk_token="<unk>"))
+    core.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")  # type: ignore[assignment]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, unk_token="<unk>", pad_token="<pad>", model_max_length=64
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3Model(
+            Qwen3Config(
+                vocab_size=len(signs),
+                hidden_size=width,
+                intermediate_size=2 * width,
+                num_hidden_layers=3,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=8,
+                max_position_embeddings=64,
+            )
+        )
+        for p in model.parameters():
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=0.3)  # features that differ between texts
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def texts_of(name: str, count: int, *, start: int = 0) -> list[tuple[str, str]]:
+    """Return labelled texts of a domain: (text, label)."""
+    labels = WORDS[name]
+    return [(f"{name} {n} {labels[n % 2]}", labels[n % 2]) for n in range(start, start + count)]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def bare(model_folder: Path) -> redhost.Backbone:
+    return redhost.Backbone.load(f"hf:{model_folder}")
+
+
+@pytest.fixture(scope="session")
+def backbone(bare: redhost.Backbone) -> redhost.Backbone:
+    """The random backbone with a random classifier over six labels."""
+    import dataclasses
+
+    generator = torch.Generator().manual_seed(1)
+    classifier = torch.randn(len(LABELS), bare.width, generator=generator)
+    return dataclasses.replace(bare, classifier=classifier, labels=LABELS)
+
+
+@pytest.fixture(scope="session")
+def backbone_folder(
+    backbone: redhost.Backbone, model_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The backbone as a package's folder."""
+    project = tmp_path_factory.mktemp("backbone")
+    folder = redhost.write_project(
+        project, kind="backbone", package_id="toy", summary="random weights"
+    )
+    background = [redhost.BackgroundRow(text=f"{w} 9", domain=w) for w in WORDS]
+    background += [redhost.BackgroundRow(text=f"nothing {n}") for n in range(12)]
+    evaluation = [
+        redhost.Row(text=t, label=y, domain=w) for w in WORDS for t, y in texts_of(w, 6, start=60)
+    ]
+    redhost.save_backbone(
+        folder,
+        backbone=backbone,
+        backbone_id="toy",
+        base=redhost.Base(kind="carried"),
+        files={p.name: p.read_bytes() for p in model_folder.iterdir()},
+        background=redhost.write_rows(background),
+        evaluation=redhost.write_rows(evaluation),
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def manifest(backbone_folder: Path) -> BackboneManifest:
+    return redhost.open_backbone(backbone_folder)[0]
+
+
+@pytest.fixture(scope="session")
+def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Builder:
+    """Return a function that trains an expert and writes it as a package's folder."""
+
+    def build(
+        project: Path,
+        name: str,
+        *,
+        expert_id: str | None = None,
+        settings: redhost.ExpertSettings | None = None,
+        gate: Sequence[redhost.CardRow] | None = None,
+    ) -> Path:
+        norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+        data = texts_of(name, 40)
+        h = backbone.encode([t for t, _ in data])
+        assert backbone.classifier is not None
+        expert = redhost.train_expert(
+            h,
+            [y for _, y in data],
+            norm=norm,
+            classifier=backbone.classifier,
+            labels=LABELS,
+            domain_labels=tuple(WORDS[name]),
+            settings=settings or redhost.ExpertSettings(rank=8, epochs=60, learning_rate=1e-2),
+        )
+        expert_id = expert_id or name
+        folder = redhost.write_project(
+            project, kind="expert", package_id=expert_id, summary=f"knows {name}"
+        )
+        card = [
+            redhost.CardRow(text=t, label=y, part=part)
+            for part, start in (("fit", 40), ("gate", 50))
+            for t, y in texts_of(name, 10, start=start)
+        ]
+        redhost.save_expert(
+            folder,
+            expert=expert,
+            expert_id=expert_id,
+            backbone=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+            width=backbone.width,
+            domain=f"texts about {name}",
+            card=[r for r in card if r.part == "fit"]
+            + list(gate if gate is not None else [r for r in card if r.part == "gate"]),
+            canary=norm(h[:4]),
+            training=redhost.Training(data="0" * 64, seed=0, epochs=60),
+        )
+        return folder
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def expert_folders(
+    build_expert: Builder, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Three experts as packages' folders, by id."""
+    return {name: build_expert(tmp_path_factory.mktemp(name), name) for name in WORDS}

@@ -1,0 +1,213 @@
+"""Fake packages as real dist-info folders, and homes to publish into."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from redhost.registry.composition import BackboneRecord, Composition, Member, RouterRecord
+from redhost.registry.discover import Package, discover
+from redhost.registry.generations import Generations
+from redhost.registry.manifest import BackboneManifest, Base, Norm
+
+D, R, LABELS = 16, 4, ("2", "3", "4")
+FINGERPRINT = "f" * 64
+
+Tensors = dict[str, "np.ndarray[Any, Any]"]
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def tensors() -> Tensors:
+    rng = np.random.default_rng(0)
+    return {
+        "U": rng.normal(size=(R, D)).astype("float32"),
+        "V": rng.normal(size=(D, R)).astype("float32"),
+    }
+
+
+def expert_files(
+    expert_id: str,
+    *,
+    weights: Tensors | None = None,
+    change: Mapping[str, Any] | None = None,
+    raw: Mapping[str, bytes] | None = None,
+) -> dict[str, bytes]:
+    """Return the files of an expert; ``change`` patches the manifest by dotted path."""
+    rows = [{"text": f"q{i}", "label": "2", "part": p} for i in range(2) for p in ("fit", "gate")]
+    files = {
+        "expert.safetensors": save(weights or tensors()),
+        "card.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode(),
+        "canary.safetensors": save({"z": np.zeros((2, D), "f4"), "delta": np.zeros((2, D), "f4")}),
+    }
+    manifest: dict[str, Any] = {
+        "schema": "redhost.expert/1",
+        "id": expert_id,
+        "bus_api": ">=1,<2",
+        "backbone": {"name": "tiny", "fingerprint": FINGERPRINT},
+        "form": "residual",
+        "reads": {"tap": "final", "width": D},
+        "writes": {"space": "hidden", "tap": "final"},
+        "rank": R,
+        "activation": "gelu",
+        "labels": list(LABELS),
+        "domain": "sums",
+        "weights": {"file": "expert.safetensors", "sha256": sha(files["expert.safetensors"])},
+        "card": {
+            "kind": "texts",
+            "file": "card.jsonl",
+            "sha256": sha(files["card.jsonl"]),
+            "fit": 2,
+            "gate": 2,
+        },
+        "canary": {
+            "file": "canary.safetensors",
+            "sha256": sha(files["canary.safetensors"]),
+            "tolerance": 1e-5,
+        },
+        "training": {"data": "0" * 8, "seed": 0, "epochs": 1},
+        "license": "Apache-2.0",
+    }
+    for path, value in (change or {}).items():
+        *parents, last = path.split(".")
+        place = manifest
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    files["expert.json"] = json.dumps(manifest).encode()
+    return {**files, **(raw or {})}
+
+
+def backbone_manifest(**changes: Any) -> BackboneManifest:
+    fields: dict[str, Any] = {
+        "id": "tiny",
+        "bus_api": ">=1,<2",
+        "base": Base(kind="hub", id="a/b", revision="1"),
+        "labels": LABELS,
+        "width": D,
+        "pooling": "last",
+        "norm": Norm(),
+        "tokenizer": "a" * 64,
+        "fingerprint": FINGERPRINT,
+        "license": "Apache-2.0",
+    }
+    return BackboneManifest(**{**fields, **changes})
+
+
+@dataclass
+class Site:
+    """A site-packages folder on ``sys.path``."""
+
+    folder: Path
+    imported: list[str] = field(default_factory=list)
+
+    def install(
+        self,
+        dist: str,
+        files: Mapping[str, bytes],
+        *,
+        group: str = "redhost.experts",
+        version: str = "0.1.0",
+        module: str | None = None,
+        value: str | None = None,
+        code: str = "raise AssertionError('imported')\n",
+        extra_rows: str = "",
+    ) -> Path:
+        module = module or dist.replace("-", "_")
+        folder = self.folder / module
+        info = self.folder / f"{dist.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        info.mkdir()
+        for name, data in {"__init__.py": code.encode(), **files}.items():
+            (folder / name).write_bytes(data)
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\nSummary: Made up.\n\nText\n"
+        )
+        (info / "entry_points.txt").write_text(f"[{group}]\n{dist} = {value or module}\n")
+        rows = [self._row(p) for p in sorted([*folder.iterdir(), *info.iterdir()])]
+        rows.append(f"{info.name}/RECORD,,")
+        (info / "RECORD").write_text("\n".join(rows) + "\n" + extra_rows)
+        importlib.invalidate_caches()
+        return folder
+
+    def _row(self, path: Path) -> str:
+        data = path.read_bytes()
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        return f"{path.relative_to(self.folder).as_posix()},sha256={digest},{len(data)}"
+
+    def expert(self, expert_id: str, *, dist: str | None = None, **changes: Any) -> Path:
+        return self.install(dist or f"red-expert-{expert_id}", expert_files(expert_id, **changes))
+
+    def experts(self) -> tuple[Package, ...]:
+        """Return the installed experts of this site alone, whatever else the venv holds."""
+        return tuple(p for p in discover("expert") if p.folder and self.folder in p.folder.parents)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return Site(folder)
+
+
+@pytest.fixture
+def make_expert() -> Callable[..., dict[str, bytes]]:
+    return expert_files
+
+
+@pytest.fixture
+def make_tensors() -> Callable[[], Tensors]:
+    return tensors
+
+
+@pytest.fixture
+def make_backbone() -> Callable[..., BackboneManifest]:
+    return backbone_manifest
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def publish(home: Path) -> Callable[..., Composition]:
+    """Publish a composition of made-up experts: ``publish("a", "b")`` or ``publish(a=b"…")``."""
+
+    def call(*ids: str, **contents: bytes) -> Composition:
+        generations = Generations(home)
+        files = {expert_id: b"bytes of " + expert_id.encode() for expert_id in ids} | contents
+        for data in files.values():
+            generations.store.put({"expert.json": data}, digest=sha(data))
+        draft = Composition(
+            backbone=BackboneRecord(id="tiny", fingerprint=FINGERPRINT),
+            experts=tuple(
+                Member(id=i, dist=f"red-{i}", version="1", digest=sha(data))
+                for i, data in files.items()
+            ),
+            router=RouterRecord(
+                kind="linear", level="full", digest="d" * 64, seed=0, columns=tuple(sorted(files))
+            ),
+            settings={"tolerance": 1.0},
+        )
+        with generations.writer(timeout=5) as writer:
+            return generations.publish(
+                draft,
+                {"router.safetensors": b"router", "receipt.json": b"{}"},
+                writer=writer,
+            )
+
+    return call

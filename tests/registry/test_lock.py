@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from redhost.registry.errors import StoreError
+from redhost.registry.integrity import sha256_hex
+from redhost.registry.lock import LOCK, LockedExpert, derive, drift, read
+from redhost.registry.states import survey
+
+
+def test_reads_what_publish_wrote(home: Path, publish: Any) -> None:
+    composition = publish("b", "a")
+    lock = read(home / LOCK)
+    assert lock == derive(composition)
+    assert lock is not None
+    assert list(lock.experts) == ["a", "b"]
+    assert lock.settings == {"tolerance": 1.0}
+    assert read(home / "nowhere") is None
+    (home / LOCK).write_bytes(b"{}")
+    with pytest.raises(StoreError):
+        read(home / LOCK)
+
+
+def test_drift(site: Any, home: Path, publish: Any, make_backbone: Any) -> None:
+    for name in ("same", "changed", "new", "off"):
+        site.expert(name)
+    listings = survey(site.experts(), backbone=make_backbone(), disabled={"off"})
+    digests = {x.id: x.digest or "" for x in listings}
+    composition = publish("same", "changed", "gone", "off")
+    lock = derive(composition)
+    same = LockedExpert(dist="d", version="1", digest=digests["same"])
+    lock = msgspec.structs.replace(lock, experts={**lock.experts, "same": same})
+    found = drift(lock, listings, fingerprint="e" * 64, plugins={"plug": "1"})
+    assert [(x.id, x.kind) for x in found] == [
+        ("backbone", "changed"),
+        ("changed", "changed"),
+        ("gone", "missing"),
+        ("new", "new"),
+        ("off", "broken"),
+        ("plug", "new"),
+    ]
+    assert sha256_hex(b"bytes of changed")[:12] in found[1].locked

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from redhost.registry import verdicts
+from redhost.registry.states import Listing, survey
+from redhost.registry.verdicts import Verdict, VerdictMemory, stamps
+
+KEYS = ["id", "dist", "version", "state", "code", "reason", "hint", "form", "rank", "writes"]
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files count as settled at once."""
+    monkeypatch.setattr(verdicts, "_UNSETTLED", -(10**12))
+
+
+def by_dist(listings: tuple[Listing, ...]) -> dict[str, tuple[str, str | None]]:
+    return {one.package.dist: (one.state, one.code) for one in listings}
+
+
+def test_the_ladder(site: Any, make_backbone: Any) -> None:
+    site.expert("attached")
+    site.expert("pending")
+    site.expert("off")
+    site.expert("foreign", change={"backbone.fingerprint": "e" * 64})
+    site.expert("broken", change={"weights.sha256": "0" * 64})
+    site.expert("garbled", raw={"expert.json": b"{"})
+    site.install("empty", {})
+    packages = site.experts()
+    first = {x.id: x.digest or "" for x in survey(packages, backbone=make_backbone())}
+    attached = {"attached": first["attached"], "pending": "0" * 64}
+    found = survey(packages, backbone=make_backbone(), disabled={"off"}, attached=attached)
+    assert by_dist(found) == {
+        "red-expert-attached": ("attached", None),
+        "red-expert-pending": ("enabled", None),
+        "red-expert-off": ("compatible", "disabled"),
+        "red-expert-foreign": ("valid", "backbone_mismatch"),
+        "red-expert-broken": ("discovered", "weights_digest"),
+        "red-expert-garbled": ("discovered", "manifest_json"),
+        "empty": ("discovered", "package_files"),
+    }
+    assert [*found[0].to_json()] == [*KEYS, "backbone"]
+    assert json.dumps([one.to_json() for one in found])
+    assert [x.id or x.package.module for x in found] == sorted(
+        x.id or x.package.module for x in found
+    )
+
+
+def test_without_a_backbone_nothing_gets_beyond_valid(site: Any) -> None:
+    site.expert("a")
+    site.expert("b", change={"bus_api": ">=2"})
+    assert by_dist(survey(site.experts(), backbone=None)) == {
+        "red-expert-a": ("valid", None),
+        "red-expert-b": ("valid", "bus_api"),
+    }
+
+
+def test_two_packages_of_one_id_both_fail_and_are_both_named(site: Any, make_backbone: Any) -> None:
+    site.expert("math")
+    site.expert("math", dist="mathpack")
+    found = survey(site.experts(), backbone=make_backbone())
+    assert {(x.state, x.code) for x in found} == {("valid", "duplicate_id")}
+    assert "mathpack 0.1.0 and red-expert-math 0.1.0" in str(found[0].error())
+    eased = survey(site.experts(), backbone=make_backbone(), disabled={"mathpack"})
+    assert by_dist(eased) == {
+        "mathpack": ("compatible", "disabled"),
+        "red-expert-math": ("enabled", None),
+    }
+
+
+def test_errors_read_as_the_style_guide_says(site: Any, make_backbone: Any) -> None:
+    site.expert(
+        "fr",
+        change={"reads.width": 512},
+        weights={
+            "U": np.ones((4, 512), "f4"),
+            "V": np.ones((512, 4), "f4"),
+        },
+    )
+    (found,) = survey(site.experts(), backbone=make_backbone())
+    assert str(found.error()) == (
+        "expert 'fr' (red-expert-fr 0.1.0) was not attached: reads.width: expected 16, the bus of "
+        "backbone 'tiny', found 512. Retrain it on this backbone."
+    )
+
+
+def remembered(site: Any, home: Path, make_backbone: Any) -> tuple[Listing, ...]:
+    memory = VerdictMemory(home / "cache" / "verdicts.json")
+    return survey(site.experts(), backbone=make_backbone(), memory=memory)
+
+
+@pytest.mark.usefixtures("settled")
+def test_verdicts_are_remembered(
+    site: Any, home: Path, make_backbone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.expert("a")
+    site.expert("b", change={"weights.sha256": "0" * 64})
+    cold = remembered(site, home, make_backbone)
+    monkeypatch.setattr("redhost.registry.states.read_expert", lambda _: pytest.fail("read"))
+    assert remembered(site, home, make_backbone) == cold
+
+
+def overwrite(path: Path) -> None:
+    """Change a file in place: same inode, same size, and the old mtime put back."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    with path.open("rb+") as file:
+        file.write(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize("name", ["expert.safetensors", "card.jsonl", "canary.safetensors"])
+def test_a_changed_file_is_noticed(site: Any, home: Path, make_backbone: Any, name: str) -> None:
+    folder = site.expert("a")
+    assert remembered(site, home, make_backbone)[0].state == "enabled"
+    time.sleep(0.02)
+    overwrite(folder / name)
+    assert remembered(site, home, make_backbone)[0].state == "discovered"
+
+
+@pytest.mark.usefixtures("settled")
+def test_the_twin_with_a_stale_key_does_not_notice(
+    site: Any, home: Path, make_backbone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "redhost.registry.states.stamps",
+        lambda folder, names: tuple((name, 0, 0, 0, 0) for name in sorted(names)),
+    )
+    folder = site.expert("a")
+    assert remembered(site, home, make_backbone)[0].state == "enabled"
+    overwrite(folder / "card.jsonl")
+    assert remembered(site, home, make_backbone)[0].state == "enabled"  # wrong: what we guard
+
+
+def test_young_files_are_not_remembered(site: Any, home: Path) -> None:
+    folder = site.expert("a")
+    memory = VerdictMemory(home / "verdicts.json")
+    (folder / "card.jsonl").touch()
+    seen = stamps(folder, ["card.jsonl"])
+    memory.remember(folder, seen, Verdict(digest="d"))
+    assert memory.recall(folder, seen) is None
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"\xff", b'{"schema":"other"}', b'{"entries":{"a":1}}']
+)
+def test_a_corrupt_memory_is_an_empty_one(
+    site: Any, home: Path, make_backbone: Any, data: bytes
+) -> None:
+    site.expert("a")
+    (home / "cache").mkdir(parents=True)
+    (home / "cache" / "verdicts.json").write_bytes(data)
+    assert remembered(site, home, make_backbone)[0].state == "enabled"
+    assert VerdictMemory(home / "cache" / "verdicts.json")._entries
+
+
+SURVEY = """
+import sys
+from pathlib import Path
+from redhost.registry.discover import discover
+from redhost.registry.states import survey
+from redhost.registry.verdicts import VerdictMemory
+found = survey(discover("expert"), backbone=None, memory=VerdictMemory(Path(sys.argv[1])))
+assert sum(x.state == "valid" for x in found) >= 100, found
+assert not {"torch", "transformers", "red_expert_e0"} & sys.modules.keys()
+print("numpy" in sys.modules)
+"""
+
+
+def test_a_hundred_experts_are_listed_within_200_ms(site: Any, home: Path) -> None:
+    for number in range(100):
+        site.expert(f"e{number}")
+    time.sleep(0.15)
+    env = {**os.environ, "PYTHONPATH": str(site.folder)}
+    command = [sys.executable, "-c", SURVEY, str(home / "verdicts.json")]
+    seconds, out = [], ""
+    for _ in range(8):
+        start = time.perf_counter()
+        out = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+        seconds.append(time.perf_counter() - start)
+    assert out == "False\n"
+    assert statistics.median(seconds[1:]) <= 0.2

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redhost.registry.errors import IntegrityError, StoreError, UnknownNameError
+from redhost.registry.trust import config_folder, digest_of, distrust, is_trusted, trust, trusted
+
+
+@pytest.fixture
+def plugin(site: Any) -> Path:
+    folder: Path = site.install("my-plugin", {"more.py": b"x = 1\n"}, group="redhost.plugins")
+    return folder
+
+
+def test_trust_lasts_until_the_code_changes(plugin: Path, tmp_path: Path) -> None:
+    assert not is_trusted("my-plugin", folder=tmp_path)
+    digest = trust("My_Plugin", folder=tmp_path)
+    assert trusted(folder=tmp_path) == {"my-plugin": digest}
+    assert is_trusted("my-plugin", folder=tmp_path)
+    (plugin / "more.py").write_text("x = 2\n")
+    assert not is_trusted("my-plugin", folder=tmp_path)
+    trust("my-plugin", folder=tmp_path)
+    distrust("my-plugin", folder=tmp_path)
+    assert not is_trusted("my-plugin", folder=tmp_path)
+
+
+def test_an_unlisted_module_changes_the_digest_and_byte_code_does_not(plugin: Path) -> None:
+    digest = digest_of("my-plugin")
+    (plugin / "__pycache__").mkdir()
+    (plugin / "__pycache__" / "more.pyc").write_bytes(b"")
+    assert digest_of("my-plugin") == digest
+    (plugin / "extra.py").write_text("")
+    assert digest_of("my-plugin") != digest
+
+
+@pytest.mark.parametrize("row", ["../../etc/passwd,,", "/dev/zero,,", "a/../../../x,,"])
+def test_rows_that_leave_the_site_folder_are_refused_before_reading(site: Any, row: str) -> None:
+    site.install("my-plugin", {}, group="redhost.plugins", extra_rows=row + "\n")
+    with pytest.raises(IntegrityError, match="inside the site folder"):
+        digest_of("my-plugin")
+
+
+def test_editable_plugins_are_digested_by_their_source(
+    site: Any, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = site.folder / "my_plugin-0.1.0.dist-info"
+    (info / "direct_url.json").write_text(json.dumps({"url": "", "dir_info": {"editable": True}}))
+    (info / "RECORD").write_text("")
+    digest = digest_of("my-plugin")
+    (plugin / "more.py").write_text("x = 3\n")
+    assert digest_of("my-plugin") != digest
+
+
+def test_problems_are_said(plugin: Path, site: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'my-plugin'"):
+        digest_of("my-plugim")
+    (plugin / "more.py").unlink()
+    with pytest.raises(IntegrityError, match="force-reinstall"):
+        digest_of("my-plugin")
+    (tmp_path / "trust.json").write_bytes(b"{")
+    with pytest.raises(StoreError, match=r"trust\.json"):
+        is_trusted("my-plugin", folder=tmp_path)
+
+
+def test_the_record_lies_with_the_user() -> None:
+    assert config_folder({"REDHOST_CONFIG": "/x"}) == Path("/x")
+    assert "redhost" in str(config_folder({}))
