@@ -5,7 +5,7 @@ EXPERTS := range1 range2 range3 range4 range5
 PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab
 DEMO_HOME := .redhost/demo
 
-.PHONY: demo test lint types wheels results bench clean
+.PHONY: demo test lint types wheels index results bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
@@ -36,7 +36,7 @@ types: .venv/packages
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
 
-wheels: .venv/base
+wheels index: .venv/base
 	rm -rf dist && mkdir dist
 	for p in . $(PACKAGES); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$p -q || exit 1; done
 

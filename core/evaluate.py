@@ -19,7 +19,7 @@ from .composed import Composed, by_domain, right
 from .routers import CentroidRouter, ColumnData, Router, StatisticsRouter
 from .rows import Row
 
-__all__ = ["Evaluation", "columns_data", "evaluate", "hard"]
+__all__ = ["Evaluation", "columns_data", "evaluate", "hard", "hits_by_system"]
 
 Encode = Callable[[Sequence[str]], Tensor]
 
@@ -77,10 +77,7 @@ def evaluate(composed: Composed, rows: Sequence[Row], *, encode: Encode) -> Eval
         rows: Labelled texts; `domain` says whose slice a row lies in.
         encode: Texts → h ``(N, D)``, usually through the feature cache.
     """
-    h = encode([r.text for r in rows])
-    hits = {
-        name: right(p, rows, composed.bus.labels) for name, p in _systems(composed, rows, h, encode)
-    }
+    hits = hits_by_system(composed, rows, encode=encode)
     domains = by_domain(hits["routed"], rows)
     overall = {name: float(values.mean()) for name, values in hits.items()}
     return Evaluation(
@@ -91,11 +88,18 @@ def evaluate(composed: Composed, rows: Sequence[Row], *, encode: Encode) -> Eval
         oracle=overall["oracle"],
         baselines={n: a for n, a in overall.items() if n not in {"routed", "oracle"}},
         table={name: by_domain(values, rows) for name, values in hits.items()},
-        routed=_routed(composed, rows, h),
+        routed=_routed(composed, rows, encode([r.text for r in rows])),
         rows=len(rows),
         counts={d: sum(r.domain == d for r in rows) for d in domains},
         generation=composed.generation,
     )
+
+
+def hits_by_system(composed: Composed, rows: Sequence[Row], *, encode: Encode) -> dict[str, Tensor]:
+    """Return, by system, whether each row is answered rightly: ``(N,)`` of 0.0 and 1.0."""
+    h = encode([r.text for r in rows])
+    answers = _systems(composed, rows, h, encode)
+    return {name: right(p, rows, composed.bus.labels) for name, p in answers}
 
 
 def columns_data(composed: Composed, *, encode: Encode) -> list[ColumnData]:

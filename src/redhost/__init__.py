@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .core.backbone import Backbone
     from .core.bus import Bus, BusConfig, LayerNorm
     from .core.composed import Answer, Composed
-    from .core.evaluate import Evaluation
+    from .core.evaluate import Evaluation, evaluate, hits_by_system
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.features import FeatureCache
     from .core.hooks import hookimpl
@@ -57,7 +57,7 @@ _HOME = {
     "core.backbone": ("Backbone",),
     "core.bus": ("Bus", "BusConfig", "LayerNorm"),
     "core.composed": ("Answer", "Composed"),
-    "core.evaluate": ("Evaluation",),
+    "core.evaluate": ("Evaluation", "evaluate", "hits_by_system"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
     "core.features": ("FeatureCache",),
     "core.hooks": ("hookimpl",),
@@ -152,6 +152,8 @@ __all__ = [
     "build_router",
     "compose",
     "delta",
+    "evaluate",
+    "hits_by_system",
     "hookimpl",
     "library_versions",
     "measure_off_domain",

@@ -65,6 +65,7 @@ def results(*, splits: int, out: Path, work: Path) -> None:
     from red_lab.results import run
 
     click.echo(run(splits=splits, out=out, work=work))
+    _refresh_readme()
 
 
 @lab.command()
@@ -80,3 +81,13 @@ def bench(*, out: Path, runs: int) -> None:
     from red_lab.bench import run
 
     click.echo(run(out=out, runs=runs))
+    _refresh_readme()
+
+
+def _refresh_readme() -> None:
+    """Write the results into the README of the project at hand, if this is one."""
+    from red_lab.readme import refresh
+
+    page = Path("README.md")
+    if page.exists() and "<!-- results: " in page.read_text("utf-8"):
+        page.write_text(refresh(page.read_text("utf-8"), root=Path()), "utf-8")

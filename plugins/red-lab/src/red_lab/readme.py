@@ -1,0 +1,84 @@
+"""Keep the README's numbers equal to the results files they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from red_lab.report import NAMES
+
+__all__ = ["BLOCKS", "bench_block", "ranges_block", "refresh"]
+
+ROWS = (
+    "backbone",
+    "best_single",
+    "uniform",
+    "sum",
+    "routed",
+    "mixture",
+    "single_adapter",
+    "oracle",
+)
+
+
+def ranges_block(metrics: Mapping[str, Any]) -> str:
+    """Return the README's table of the tiny ranges."""
+    default = f"routed_{metrics['default_router']}"
+    lines = ["| system | accuracy on unseen pairs | 95 % |", "|---|---|---|"]
+    for key in ROWS:
+        name = default if key == "routed" else key
+        a = metrics["systems"][name]["accuracy"]
+        title = f"**{NAMES[name]} (the default)**" if key == "routed" else NAMES[name]
+        lines.append(f"| {title} | {a['mean']:.3f} | {a['low']:.3f}–{a['high']:.3f} |")
+    gap = metrics["paired"][f"{metrics['default_router']} - backbone"]
+    note = (
+        f"{metrics['splits']} splits, {metrics['rows']} rows; router over backbone "
+        f"{100 * gap['mean']:+.1f} points ({100 * gap['low']:+.1f} … {100 * gap['high']:+.1f}); "
+        f"the backbone saw {metrics['share']:.0%} of the experts' training pairs. "
+        "[All figures](docs/results/tiny-ranges/README.md)."
+    )
+    return "\n".join([*lines, "", note])
+
+
+def bench_block(bench: Mapping[str, Any]) -> str:
+    """Return the README's table of what people wait for."""
+    names = {
+        "python": "`python -c pass`",
+        "help": "`redhost --help`",
+        "list_experts_100": "`redhost list-experts --json`, 100 installed experts",
+        "recompose_cold": "`redhost recompose`, five experts, nothing cached",
+        "predict": "`redhost predict`, one text",
+    }
+    lines = ["| whole process, median of several | seconds | × bare Python |", "|---|---|---|"]
+    lines += [
+        f"| {title} | {bench['median_seconds'][key]:.2f} | {bench['times_python'][key]:.0f} |"
+        for key, title in names.items()
+    ]
+    return "\n".join(lines)
+
+
+BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
+    "bench": ("docs/results/bench/bench.json", bench_block),
+}
+"""Name of a block in the README → the file its numbers come from, and how it is written."""
+
+
+def refresh(text: str, *, root: Path) -> str:
+    """Return a page with every block whose results file exists written anew.
+
+    A block stands between ``<!-- results: NAME -->`` and ``<!-- /results -->``.
+    """
+    for name, (file, write) in BLOCKS.items():
+        path = root / file
+        if not path.exists():
+            continue
+        start, end = f"<!-- results: {name} -->\n", "<!-- /results -->"
+        before, found, rest = text.partition(start)
+        if found:
+            _, _, after = rest.partition(end)
+            body = write(json.loads(path.read_text("utf-8")))
+            text = f"{before}{start}{body}\n{end}{after}"
+    return text

@@ -1,0 +1,83 @@
+"""Write the metrics of the tiny ranges as a page that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from red_lab.arithmetic import RANGES
+
+__all__ = ["write_report"]
+
+NAMES = {
+    "backbone": "backbone alone",
+    "best_single": "best single expert (chosen on these very rows)",
+    "uniform": "uniform weights",
+    "sum": "plain sum of all experts, no router",
+    "hard": "trained router, hard top-1",
+    "mixture": "mixture over the same experts",
+    "routed_centroid": "router: nearest centroid",
+    "routed_statistics": "router: statistics",
+    "routed_linear": "router: linear",
+    "routed_mlp": "router: MLP",
+    "single_adapter": "one adapter, same parameters, all data",
+    "oracle": "oracle routing (label-informed)",
+    "ceiling": "ceiling: the backbone's blocks adapted on all data",
+}
+
+
+def write_report(metrics: Mapping[str, Any], path: Path) -> None:
+    """Write a Markdown page for metrics of the schema ``red-lab.tiny-ranges/1``."""
+    path.write_text("\n".join([*_head(metrics), *_systems(metrics), *_paired(metrics)]), "utf-8")
+
+
+def _head(metrics: Mapping[str, Any]) -> list[str]:
+    gate = ", ".join(f"{k} {v:.4f}" for k, v in metrics["gate"].items())
+    return [
+        "# Five range experts on the tiny backbone",
+        "",
+        "Written by `redhost lab results` from `metrics.json`; do not edit.",
+        "",
+        f"{metrics['rows']} unseen operand pairs in order, over {metrics['splits']} splits, a "
+        f"backbone built for each on {metrics['share']:.0%} of the experts' training pairs. "
+        "Intervals are 95 %, by bootstrap over unordered pairs.",
+        "",
+        f"Router kinds on the cards' gate rows: {gate}; the best is the default "
+        f"(`{metrics['default_router']}`).",
+        "",
+    ]
+
+
+def _systems(metrics: Mapping[str, Any]) -> list[str]:
+    names = [n for n, _, _ in RANGES]
+    lines = [f"| system | {' | '.join(names)} | overall | 95 % |", "|---" * (len(names) + 3) + "|"]
+    for key, name in NAMES.items():
+        system = metrics["systems"].get(key)
+        if system is None:
+            continue
+        a = system["accuracy"]
+        cells = " | ".join(f"{system['ranges'][n]:.3f}" for n in names)
+        lines.append(f"| {name} | {cells} | {a['mean']:.4f} | {a['low']:.4f}–{a['high']:.4f} |")
+    return [*lines, ""]
+
+
+def _paired(metrics: Mapping[str, Any]) -> list[str]:
+    lines = ["| paired difference | mean | 95 % |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {d['mean']:+.4f} | {d['low']:+.4f} … {d['high']:+.4f} |"
+        for name, d in metrics["paired"].items()
+    ]
+    names = [n for n, _, _ in RANGES]
+    lines += ["", "What each range gains or loses when an expert is uninstalled and the router", ""]
+    lines[-1:] = ["retrained (points, paired, 95 %):", ""]
+    lines += [f"| without | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for left, row in metrics["left_out"].items():
+        cells = " | ".join(
+            "{mean:+.1f} ({low:+.1f} … {high:+.1f})".format(
+                **{k: 100 * v for k, v in row[n].items()}
+            )
+            for n in names
+        )
+        lines.append(f"| {left} | {cells} |")
+    return [*lines, ""]

@@ -1,0 +1,199 @@
+"""Measure the shipped set-up over the splits: a backbone built for each, intervals by pair.
+
+Everything that needs no extra training comes from `redhost.evaluate`; what does need training
+is added here: one adapter with all the experts' parameters on all their data, and the ceiling,
+the backbone's own blocks adapted on all the data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import redhost
+from red_lab.arithmetic import RANGES, SPLITS, Split, pairs_in, pairs_with
+from red_lab.base import LABELS, Recipe, adapt_on, language_model
+from red_lab.intervals import Array, interval
+from red_lab.packages import build_all
+from red_lab.ranges import EXPERT, Bench, open_bench, role_rows, train
+from red_lab.report import write_report
+from red_lab.tiny_pretrain import pretrain
+
+__all__ = ["KINDS", "Hits", "run"]
+
+log = logging.getLogger("red_lab")
+
+KINDS = ("statistics", "linear", "mlp", "centroid")
+"""Router kinds compared on gate rows; ties go to the earlier one."""
+
+Hits = dict[str, list[float]]
+
+
+def run(*, splits: int, out: Path, work: Path) -> Path:
+    """Measure the splits, those already measured excepted, and write the report.
+
+    Args:
+        splits: How many of the five splits.
+        out: Where metrics.json and the report go.
+        work: Where checkpoints and the splits' own results are kept.
+
+    Returns:
+        The path of metrics.json.
+    """
+    measured = []
+    for number in range(min(splits, SPLITS)):
+        file = work / f"split{number}" / "result.json"
+        if not file.exists():
+            result = measure(number, work=work / f"split{number}")
+            file.write_text(json.dumps(result), "utf-8")
+        measured.append(json.loads(file.read_text("utf-8")))
+    out.mkdir(parents=True, exist_ok=True)
+    metrics = summarise(measured)
+    path = out / "metrics.json"
+    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    write_report(metrics, out / "README.md")
+    return path
+
+
+def measure(number: int, *, work: Path) -> dict[str, Any]:
+    """Build a split's packages and measure everything on its held-out rows."""
+    split = Split.numbered(number)
+    start = time.perf_counter()
+    backbone, *experts = build_all(number, seed=0, out=work / "packages", work=work)
+    built = time.perf_counter()
+    bench = open_bench(backbone, split)
+    gate, hits = {}, {}
+    for kind in KINDS:
+        outcome = redhost.compose(backbone, experts, order=redhost.Order(router=kind))
+        gate[kind] = outcome.receipt.accuracy.overall
+        rows = outcome.composed.evaluation
+        found = redhost.hits_by_system(outcome.composed, rows, encode=bench.features)
+        hits[f"routed_{kind}"] = found["routed"].tolist()
+        if kind == KINDS[0]:
+            hits |= {name: v.tolist() for name, v in found.items() if name != "routed"}
+            left = _leave_one_out(backbone, experts, bench)
+    hits["single_adapter"] = _single_adapter(bench, rows)
+    hits["ceiling"] = _ceiling(split, rows, work=work)
+    return {
+        "split": number,
+        "texts": [r.text for r in rows],
+        "domains": [r.domain for r in rows],
+        "hits": hits,
+        "left_out": left,
+        "gate": gate,
+        "seconds": {"build": built - start, "measure": time.perf_counter() - built},
+    }
+
+
+def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metrics over all splits: means, intervals, paired differences."""
+    pool = Pool(measured)
+    default = max(KINDS, key=lambda k: (pool.gate(k), -KINDS.index(k)))
+    names = list(measured[0]["hits"])
+    return {
+        "schema": "red-lab.tiny-ranges/1",
+        "splits": len(measured),
+        "rows": len(pool.clusters),
+        "share": Recipe().share,
+        "default_router": default,
+        "gate": {k: pool.gate(k) for k in KINDS},
+        "systems": {n: {"accuracy": pool.accuracy(n), "ranges": pool.ranges(n)} for n in names},
+        "paired": {
+            f"{default} - {other}": pool.difference(f"routed_{default}", other)
+            for other in ("backbone", "single_adapter", "oracle", "mixture", "ceiling")
+        },
+        "left_out": {n: pool.without(n) for n in pool.left},
+        "seconds": {
+            k: float(np.median([m["seconds"][k] for m in measured])) for k in ("build", "measure")
+        },
+    }
+
+
+class Pool:
+    """The rows of all splits together; a cluster is a pair of operands of one split."""
+
+    def __init__(self, measured: Sequence[Mapping[str, Any]]) -> None:
+        self.measured = measured
+        self.clusters = [
+            f"{m['split']} {next(iter(pairs_in(t)))}" for m in measured for t in m["texts"]
+        ]
+        self.domains = np.array([d for m in measured for d in m["domains"]])
+        self.left = sorted(measured[0]["left_out"])
+
+    def hits(self, name: str, *, key: str = "hits") -> Array:
+        """Return the hits of a system over all splits, ``(N,)``."""
+        return np.array([x for m in self.measured for x in m[key][name]])
+
+    def gate(self, kind: str) -> float:
+        """Return a router kind's mean accuracy on the gate rows."""
+        return float(np.mean([m["gate"][kind] for m in self.measured]))
+
+    def accuracy(self, name: str) -> dict[str, float]:
+        """Return mean over splits, with the interval over pairs."""
+        return self._mean(self.hits(name), self.clusters)
+
+    def ranges(self, name: str) -> dict[str, float]:
+        """Return the accuracy by range."""
+        hits = self.hits(name)
+        return {n: float(hits[self.domains == n].mean()) for n, _, _ in RANGES}
+
+    def difference(self, one: str, other: str) -> dict[str, float]:
+        """Return the paired difference of two systems."""
+        return self._mean(self.hits(one) - self.hits(other), self.clusters)
+
+    def without(self, expert_id: str) -> dict[str, dict[str, float]]:
+        """Return what each range gains or loses without an expert, paired, router retrained."""
+        change = self.hits(expert_id, key="left_out") - self.hits(f"routed_{KINDS[0]}")
+        found = {}
+        for name, _, _ in RANGES:
+            mask = self.domains == name
+            clusters = [c for c, m in zip(self.clusters, mask, strict=True) if m]
+            found[name] = self._mean(change[mask], clusters)
+        return found
+
+    def _mean(self, values: Array, clusters: Sequence[str]) -> dict[str, float]:
+        low, high = interval(values, clusters)
+        return {"mean": float(values.mean()), "low": low, "high": high}
+
+
+def _leave_one_out(backbone: Path, experts: Sequence[Path], bench: Bench) -> Hits:
+    """Return the hits of the default router retrained without each expert."""
+    found: Hits = {}
+    for i, (name, _, _) in enumerate(RANGES):
+        others = [p for n, p in enumerate(experts) if n != i]
+        outcome = redhost.compose(backbone, others, order=redhost.Order(router=KINDS[0]))
+        rows = outcome.composed.evaluation
+        hits = redhost.hits_by_system(outcome.composed, rows, encode=bench.features)
+        found[name] = hits["routed"].tolist()
+    return found
+
+
+def _single_adapter(bench: Bench, rows: Sequence[redhost.Row]) -> list[float]:
+    """Train one adapter with all experts' ranks on all experts' rows; return its hits."""
+    settings = dataclasses.replace(EXPERT, rank=len(RANGES) * (EXPERT.rank or 0), off_domain=0.0)
+    adapter = train(bench, role_rows(bench.split, "train"), name=None, settings=settings)
+    h = bench.features([r.text for r in rows])
+    with torch.inference_mode():
+        logits = (h + adapter(bench.norm(h))) @ bench.classifier.T
+    return _right(logits, rows)
+
+
+def _ceiling(split: Split, rows: Sequence[redhost.Row], *, work: Path) -> list[float]:
+    """Adapt the backbone's own blocks on all the experts' rows; return the hits."""
+    bare = language_model(pretrain(split, checkpoint=work / "lm-0.pt"))
+    backbone = adapt_on(bare, pairs_with(split, "train"), recipe=Recipe(), seed=0)
+    if backbone.classifier is None:
+        raise redhost.UsageError("the base stage made no classifier")
+    return _right(backbone.encode([r.text for r in rows]) @ backbone.classifier.T, rows)
+
+
+def _right(logits: torch.Tensor, rows: Sequence[redhost.Row]) -> list[float]:
+    return [float(LABELS[int(i)] == r.label) for i, r in zip(logits.argmax(-1), rows, strict=True)]
