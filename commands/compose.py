@@ -29,7 +29,9 @@ __all__ = ["COMMANDS"]
 @click.command()
 @home_option
 @backbone_option
-@click.option("--router", metavar="KIND", help="mlp, linear, centroid, statistics, or a plugin's.")
+@click.option(
+    "--router", metavar="KIND", help="evidence, statistics, centroid, linear, mlp, or a plugin's."
+)
 @click.option(
     "--level",
     type=click.Choice(["zero", "row", "full"]),

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from ..registry.errors import CompositionError
+from .evidence import evidence
 from .experts import Expert, LowRank
 from .stack import LowRankStack
 
@@ -149,7 +150,13 @@ class Bus(nn.Module):
 
     def weights(self, z: Tensor) -> Tensor:
         """Return α = softmax(router(z)), ``(B, K)``."""
-        return torch.softmax(self.router(z), dim=-1)
+        if not getattr(self.router, "reads_evidence", False):
+            return torch.softmax(self.router(z), dim=-1)
+        return torch.softmax(self.router(z, self.evidence(z)), dim=-1)
+
+    def evidence(self, z: Tensor) -> Tensor:
+        """Return e(z), how much each expert wants to have a say, ``(B, K)``."""
+        return evidence(self.parts(), z, classifier=self.classifier, columns=len(self.columns))
 
     def probabilities(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return p(y|x) over `labels`, ``(B, L)``, for given weights ``(B, K)``."""

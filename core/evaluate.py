@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from .bus import BACKBONE
-from .cards import background_data, column_data
 from .composed import Composed, by_domain, right
+from .learn import learn_columns
 from .routers import CentroidRouter, ColumnData, Router, StatisticsRouter
 from .rows import Row
 
@@ -104,22 +104,17 @@ def hits_by_system(composed: Composed, rows: Sequence[Row], *, encode: Encode) -
 
 def columns_data(composed: Composed, *, encode: Encode) -> list[ColumnData]:
     """Return what a router may learn of each column of a composition, from its cards."""
-
-    def encode_z(texts: Sequence[str]) -> Tensor:
-        z: Tensor = composed.bus.norm(encode(texts))
-        return z
-
-    data = [
-        column_data(composed.cards[i], encode_z=encode_z, seed=composed.seed)
-        for i in composed.bus.ids
-    ]
-    if BACKBONE in composed.bus.columns:
-        background = background_data(
-            composed.background, column=BACKBONE, composed=composed.bus.ids, encode_z=encode_z
-        )
-        if background is not None:
-            data.append(background)
-    return data
+    bus = composed.bus
+    return learn_columns(
+        composed.cards,
+        dict(zip(bus.ids, bus.parts(), strict=True)),
+        composed.background,
+        backbone_column=BACKBONE if BACKBONE in bus.columns else None,
+        norm=bus.norm,
+        classifier=composed.backbone.classifier,
+        encode=encode,
+        seed=composed.seed,
+    )
 
 
 def hard(alpha: Tensor) -> Tensor:

@@ -13,17 +13,18 @@ from typing import Literal
 
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..registry.errors import HarmError, UsageError
 from .assemble import Attached, Providers, load_router, make_bus, make_norm, make_router
 from .backbone import Backbone
 from .bus import BACKBONE
 from .candidates import Candidates
-from .cards import background_data, column_data, gate_rows
+from .cards import gate_rows
 from .composed import Composed, by_domain, right
 from .digests import tensor_digest
 from .evaluate import Encode
+from .learn import learn_columns
 from .plugins import Plugins
 from .receipt import Accuracy, Change, Receipt, RouterReceipt
 from .routers import ColumnData, Router
@@ -45,6 +46,8 @@ class Order:
         seed: Where randomness comes from.
         tolerance: Points a domain may lose before the composition is refused.
         accept: Whether to publish even so.
+        backbone_column: Whether the router may choose to change nothing, where the backbone
+            ships a background card to learn that from.
         settings: How routers without a closed form are trained.
     """
 
@@ -53,6 +56,7 @@ class Order:
     seed: int = 0
     tolerance: float = 1.0
     accept: bool = False
+    backbone_column: bool = True
     settings: RouterSettings = field(default_factory=RouterSettings)
 
 
@@ -117,7 +121,7 @@ def recompose(
     norm = make_norm(
         bus=bench.backbone.bus_config(), plugins=bench.plugins, providers=bench.providers
     )
-    data = learn(bench, norm=norm, seed=order.seed)
+    data = learn(bench, order, norm=norm)
     router, report = _router(bench, order, data, weights=weights, progress=progress)
     composed = _compose(bench, order, router, columns=report.columns)
     accuracy = _judge(bench, composed)
@@ -140,19 +144,19 @@ def recompose(
     return Outcome(composed=composed, receipt=receipt, router_bytes=_to_bytes(router))
 
 
-def learn(bench: Bench, *, norm: nn.Module, seed: int) -> list[ColumnData]:
-    """Return the data of every column: the experts' fit rows, then the background's."""
-
-    def encode_z(texts: Sequence[str]) -> Tensor:
-        z: Tensor = norm(bench.encode(texts))
-        return z
-
+def learn(bench: Bench, order: Order, *, norm: nn.Module) -> list[ColumnData]:
+    """Return the data of every column of the composition to be."""
     attached = bench.candidates.attached
-    data = [column_data(a.card, encode_z=encode_z, seed=seed) for a in attached.values()]
-    background = background_data(
-        bench.background, column=BACKBONE, composed=tuple(attached), encode_z=encode_z
+    return learn_columns(
+        {i: a.card for i, a in attached.items()},
+        {i: a.expert for i, a in attached.items()},
+        bench.background,
+        backbone_column=BACKBONE if order.backbone_column else None,
+        norm=norm,
+        classifier=bench.backbone.classifier,
+        encode=bench.encode,
+        seed=order.seed,
     )
-    return data if background is None else [*data, background]
 
 
 def _router(

@@ -56,8 +56,7 @@ def train_router(
         progress: Called with (steps done, steps in all).
     """
     if isinstance(router, Router) and router.closed_form:
-        parent = None if only is None else router
-        router.solve([d for d in data if only is None or d.column in only], parent=parent)
+        router.solve(data, only=only)
         router.requires_grad_(False)
         return
     z = torch.cat([d.z for d in data])

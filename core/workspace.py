@@ -34,7 +34,7 @@ __all__ = [
     "read_package",
 ]
 
-DEFAULT_ROUTER = "statistics"
+DEFAULT_ROUTER = "evidence"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..bus import BusConfig
 from .base import ColumnData, Router
 from .centroid import CentroidRouter
+from .evidence import EvidenceRouter
 from .linear import LinearRouter
 from .mlp import MlpRouter
 from .statistics import StatisticsRouter
@@ -13,6 +14,7 @@ __all__ = [
     "KINDS",
     "CentroidRouter",
     "ColumnData",
+    "EvidenceRouter",
     "LinearRouter",
     "MlpRouter",
     "Router",
@@ -20,7 +22,13 @@ __all__ = [
     "build_router",
 ]
 
-KINDS: tuple[type[Router], ...] = (CentroidRouter, LinearRouter, MlpRouter, StatisticsRouter)
+KINDS: tuple[type[Router], ...] = (
+    CentroidRouter,
+    EvidenceRouter,
+    LinearRouter,
+    MlpRouter,
+    StatisticsRouter,
+)
 
 
 def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int) -> Router | None:

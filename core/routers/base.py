@@ -23,18 +23,21 @@ class ColumnData:
         z: Rows of the column's domain, ``(N, D)``; drawn from `statistics` where the card
             ships no rows.
         statistics: The sums of the domain.
+        evidence: The experts' evidence on the rows, ``(N, K)``; None before there are experts.
     """
 
     column: str
     z: Tensor
     statistics: Statistics
+    evidence: Tensor | None = None
 
 
 class Router(nn.Module):
     """The gate: z → logits, one for each column. The only thing `recompose` trains.
 
     A kind with a closed form implements `solve`; the others are trained by gradient. Parameters
-    named by `column_parameters` have one row for each column, which is what level `row` moves.
+    named by `column_parameters` have one row for each column, which is what level `row` moves. A
+    kind that `reads_evidence` is called with e(z) ``(B, K)`` as a second argument.
 
     Args:
         width: D, the width of z.
@@ -44,21 +47,22 @@ class Router(nn.Module):
 
     kind: ClassVar[str]
     closed_form: ClassVar[bool] = False
+    reads_evidence: ClassVar[bool] = False
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__()
         self.width, self.columns, self.seed = width, columns, seed
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         raise NotImplementedError
 
-    def solve(self, columns: Sequence[ColumnData], *, parent: Router | None = None) -> None:
+    def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set the weights in closed form.
 
         Args:
-            columns: The data of the columns to set, in column order.
-            parent: For level `row`, the router whose other columns were kept.
+            columns: The data of all columns, in column order.
+            only: For level `row`, the columns that may move; the others keep every bit.
         """
         raise NotImplementedError(f"a {self.kind} router has no closed form")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +23,13 @@ class CentroidRouter(Router):
         self.centroid = nn.Parameter(torch.zeros(len(columns), width))
         self.spread = nn.Parameter(torch.ones(1))
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         # ‖z‖² is the same for every column, and softmax does not see it.
         score = z @ self.centroid.T - 0.5 * self.centroid.square().sum(-1)
         return score / self.spread
 
-    def solve(self, columns: Sequence[ColumnData], *, parent: Router | None = None) -> None:
+    def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set each column's centroid to the mean of its rows, and τ from all rows at home."""
         with torch.no_grad():
             distance, rows = 0.0, 0.0
@@ -37,10 +37,11 @@ class CentroidRouter(Router):
                 s = data.statistics
                 n = s.counts.sum()
                 mean = s.sums.sum(0) / n
-                self.centroid[self.columns.index(data.column)] = mean.to(self.centroid.dtype)
+                if only is None or data.column in only:
+                    self.centroid[self.columns.index(data.column)] = mean.to(self.centroid.dtype)
                 distance += float(s.scatter.trace() - n * mean.square().sum())
                 rows += float(n)
-            if parent is None:
+            if only is None:
                 self.spread.fill_(max(distance / max(rows, 1.0) / self.width, 1e-6))
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..statistics import within_covariance
+from ..statistics import Statistics, within_covariance
 from .base import ColumnData, Router
 
 __all__ = ["StatisticsRouter"]
@@ -35,36 +35,35 @@ class StatisticsRouter(Router):
 
     owner: Tensor
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         delta = nn.functional.linear(z, self.weight, self.bias)  # (B, Y)
         parts = [torch.logsumexp(delta[:, self.owner == k], -1) for k in range(len(self.columns))]
         return torch.stack(parts, dim=-1)
 
-    def solve(self, columns: Sequence[ColumnData], *, parent: Router | None = None) -> None:
-        """Set the discriminants of the given columns; Σ stays the parent's where there is one."""
-        statistics = [data.statistics for data in columns]
-        if parent is None:
-            precision = torch.linalg.inv(within_covariance(statistics))
+    def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
+        """Set Σ⁻¹ and the discriminants; with `only`, Σ stays and only those columns move."""
+        if only is None:
+            precision = torch.linalg.inv(within_covariance([d.statistics for d in columns]))
             self.precision.data = precision.to(torch.float32)
-        precision = self.precision.detach().to(torch.float64)
-        new = {self.columns.index(data.column) for data in columns}
+        moving = [d for d in columns if only is None or d.column in only]
+        new = {self.columns.index(d.column) for d in moving}
         kept = torch.tensor([int(k) not in new for k in self.owner], dtype=torch.bool)
-        weights, biases, owners = (
-            [self.weight.data[kept]],
-            [self.bias.data[kept]],
-            [self.owner[kept]],
-        )
-        for data in columns:
-            s = data.statistics
-            weight = s.means @ precision  # (Y, D)
-            prior = torch.log(s.counts / s.counts.sum())
-            bias = prior - 0.5 * (weight * s.means).sum(-1)
-            weights.append(weight.to(torch.float32))
-            biases.append(bias.to(torch.float32))
-            owners.append(torch.full((len(s.labels),), self.columns.index(data.column)))
-        self.weight.data, self.bias.data = torch.cat(weights), torch.cat(biases)
+        weights, biases, owners = [self.weight[kept]], [self.bias[kept]], [self.owner[kept]]
+        for data in moving:
+            weight, bias = self._discriminants(data.statistics)
+            weights.append(weight)
+            biases.append(bias)
+            owners.append(torch.full((len(weight),), self.columns.index(data.column)))
+        self.weight.data, self.bias.data = torch.cat(weights).detach(), torch.cat(biases).detach()
         self.owner = torch.cat(owners)
+
+    def _discriminants(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        """Return Σ⁻¹ μ_y ``(Y, D)`` and log π_y − ½ μ_yᵀ Σ⁻¹ μ_y ``(Y,)``, π_y by the counts."""
+        weight = statistics.means @ self.precision.detach().to(torch.float64)
+        prior = torch.log(statistics.counts / statistics.counts.sum())
+        bias = prior - 0.5 * (weight * statistics.means).sum(-1)
+        return weight.to(torch.float32), bias.to(torch.float32)
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return nothing: rows count labels, not columns; see `adopt`."""

@@ -77,6 +77,8 @@ def _levels(home: Path, python: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return the router's seconds and rows for each kind and level, features cached."""
     found = {}
     for kind, level in (
+        ("evidence", "full"),
+        ("evidence", "row"),
         ("statistics", "full"),
         ("statistics", "zero"),
         ("linear", "full"),

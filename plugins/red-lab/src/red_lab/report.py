@@ -19,6 +19,7 @@ NAMES = {
     "mixture": "mixture over the same experts",
     "routed_centroid": "router: nearest centroid",
     "routed_statistics": "router: statistics",
+    "routed_evidence": "router: evidence",
     "routed_linear": "router: linear",
     "routed_mlp": "router: MLP",
     "single_adapter": "one adapter, same parameters, all data",

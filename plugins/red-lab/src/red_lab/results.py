@@ -31,7 +31,7 @@ __all__ = ["KINDS", "Hits", "run"]
 
 log = logging.getLogger("red_lab")
 
-KINDS = ("statistics", "linear", "mlp", "centroid")
+KINDS = ("evidence", "statistics", "linear", "mlp", "centroid")
 """Router kinds compared on gate rows; ties go to the earlier one."""
 
 Hits = dict[str, list[float]]

@@ -1,0 +1,62 @@
+"""What a router learns from: the experts' fit rows and the background, with the experts' voices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .cards import Card, background_data, column_data
+from .evidence import evidence
+from .experts import Expert
+from .routers.base import ColumnData
+from .rows import BackgroundRow
+
+__all__ = ["learn_columns"]
+
+
+def learn_columns(
+    cards: Mapping[str, Card],
+    experts: Mapping[str, Expert],
+    background: Sequence[BackgroundRow],
+    *,
+    backbone_column: str | None,
+    norm: nn.Module,
+    classifier: Tensor | None,
+    encode: Callable[[Sequence[str]], Tensor],
+    seed: int,
+) -> list[ColumnData]:
+    """Return the data of every column, in column order.
+
+    Args:
+        cards: The experts' cards by id.
+        experts: The experts by id.
+        background: The backbone's background card; without rows there is no backbone column.
+        backbone_column: The backbone column's name; None for none.
+        norm: h → z.
+        classifier: W_c ``(C, D)``.
+        encode: Texts → h ``(N, D)``.
+        seed: Where rows drawn from statistics come from.
+    """
+
+    def encode_z(texts: Sequence[str]) -> Tensor:
+        z: Tensor = norm(encode(texts))
+        return z
+
+    ids = sorted(experts)
+    data = [column_data(cards[i], encode_z=encode_z, seed=seed) for i in ids]
+    if backbone_column is not None:
+        others = background_data(
+            background, column=backbone_column, composed=ids, encode_z=encode_z
+        )
+        data += [] if others is None else [others]
+    parts = [experts[i] for i in ids]
+    with torch.inference_mode():
+        return [
+            dataclasses.replace(
+                d, evidence=evidence(parts, d.z, classifier=classifier, columns=len(data))
+            )
+            for d in data
+        ]
