@@ -64,8 +64,7 @@ def gather(
         MissingError: If no expert passes.
     """
     attached: dict[str, Attached] = {}
-    left_out: list[LeftOut] = []
-    hints: dict[str, str] = {}
+    failed: list[tuple[Listing, Violation]] = []
     for listing in listings:
         made = _try(listing, bus=bus, plugins=plugins, providers=providers)
         if isinstance(made, Attached):
@@ -73,19 +72,18 @@ def gather(
         if isinstance(made, Attached):
             attached[made.files.manifest.id] = made
         else:
-            name = listing.id or listing.package.dist
-            left_out.append(LeftOut(id=name, code=made.code, reason=made.reason))
-            hints[name] = made.hint
-    before = {m.id for m in previous.experts} if previous else set()
-    disabled = {x.id for x in left_out if x.code == "disabled"}
-    _refuse_failing(before - disabled, [x for x in left_out if x.id not in attached], hints)
+            failed.append((listing, made))
+    members = {m.id: m.dist for m in previous.experts} if previous else {}
+    for listing, violation in failed:
+        _refuse_failing(members, attached, listing, violation)
     if not attached:
-        raise _nothing(left_out, hints, backbone)
+        raise _nothing(failed, backbone)
+    left_out = [LeftOut(id=_name(x), code=v.code, reason=v.reason) for x, v in failed]
     return Candidates(
         attached={i: attached[i] for i in sorted(attached)},
         listings={x.id: x for x in listings if x.id in attached and x.code is None},
         left_out=tuple(sorted(left_out, key=lambda x: (x.id, x.code))),
-        withdrawn=tuple(sorted(before - attached.keys())),
+        withdrawn=tuple(sorted(members.keys() - attached.keys())),
     )
 
 
@@ -111,27 +109,38 @@ def _try(
         return Violation(code, "package", e.expected or "a part that can be made", str(e), e.hint)
 
 
-def _refuse_failing(before: set[str], left_out: list[LeftOut], hints: Mapping[str, str]) -> None:
-    """Refuse to lose a member that is installed but broken (law 3)."""
-    for x in left_out:
-        if x.id in before:
-            raise HarmError(
-                f"expert {x.id!r} is in the current composition and now fails ({x.code})",
-                found=x.reason,
-                hint=f"{hints[x.id]} To go on without it: 'redhost disable {x.id}'.",
-            )
+def _refuse_failing(
+    members: Mapping[str, str],
+    attached: Mapping[str, Attached],
+    listing: Listing,
+    violation: Violation,
+) -> None:
+    """Refuse to lose a member that is installed but broken (law 3).
+
+    A manifest that cannot be read has no id any more: then the distribution tells who it was.
+    """
+    dist = listing.package.dist
+    lost = [i for i, d in members.items() if i not in attached and (listing.id == i or dist == d)]
+    if lost and violation.code != "disabled":
+        raise HarmError(
+            f"expert {lost[0]!r} is in the current composition and now fails ({violation.code})",
+            found=violation.reason,
+            hint=f"{violation.hint} To go on without it: 'redhost disable {_name(listing)}'.",
+        )
 
 
-def _nothing(
-    left_out: list[LeftOut], hints: Mapping[str, str], backbone: BackboneManifest
-) -> MissingError:
-    if left_out:
-        first = left_out[0]
+def _name(listing: Listing) -> str:
+    return listing.id or listing.package.dist
+
+
+def _nothing(failed: list[tuple[Listing, Violation]], backbone: BackboneManifest) -> MissingError:
+    if failed:
+        listing, violation = failed[0]
         return MissingError(
             "no installed expert can be attached",
             expected=f"an expert for backbone {backbone.id!r}",
-            found=f"{first.id}: {first.reason}",
-            hint=hints[first.id],
+            found=f"{_name(listing)}: {violation.reason}",
+            hint=violation.hint,
         )
     return MissingError(
         "no experts are installed",

@@ -177,10 +177,10 @@ def _fit(
 
 def _switch(listing: Listing, off: set[str], attached: Mapping[str, str]) -> Listing:
     """Take a compatible package to the top, unless the user switched it off."""
+    if _is_off(listing, off):
+        return replace(listing, violations=(_disabled(listing), *listing.violations))
     if listing.state != "compatible":
         return listing
-    if _is_off(listing, off):
-        return replace(listing, violations=(_disabled(listing),))
     same = attached.get(listing.id or "") == listing.digest
     return replace(listing, state="attached" if same else "enabled")
 
@@ -204,7 +204,7 @@ def _duplicate(listing: Listing, providers: Mapping[str, list[Package]]) -> Viol
 
 
 def _disabled(listing: Listing) -> Violation:
-    hint = f"Enable it with 'redhost enable {listing.id}'."
+    hint = f"Enable it with 'redhost enable {listing.id or listing.package.dist}'."
     return Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .core.hooks import hookimpl
     from .core.host import Host
     from .core.packaging import library_versions, save_backbone, save_expert
-    from .core.plugins import Plugins
+    from .core.plugins import Plugins, PluginState
     from .core.receipt import Receipt
     from .core.recompose import Order, Outcome
     from .core.routers import ColumnData, Router, build_router
@@ -63,7 +63,7 @@ _HOME = {
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
     "core.packaging": ("library_versions", "save_backbone", "save_expert"),
-    "core.plugins": ("Plugins",),
+    "core.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
     "core.recompose": ("Order", "Outcome"),
     "core.routers": ("ColumnData", "Router", "build_router"),
@@ -135,6 +135,7 @@ __all__ = [
     "Outcome",
     "OwnHead",
     "PluginError",
+    "PluginState",
     "Plugins",
     "Receipt",
     "RedhostError",
