@@ -34,7 +34,8 @@ def write_report(metrics: Mapping[str, Any], path: Path) -> None:
 
 
 def _head(metrics: Mapping[str, Any]) -> list[str]:
-    gate = ", ".join(f"{k} {v:.4f}" for k, v in metrics["gate"].items())
+    best_first = sorted(metrics["gate"].items(), key=lambda pair: (-pair[1], pair[0]))
+    gate = ", ".join(f"{k} {v:.4f}" for k, v in best_first)
     return [
         "# Five range experts on the tiny backbone",
         "",

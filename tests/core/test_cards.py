@@ -1,0 +1,98 @@
+"""Cards: what a router may learn, from rows, vectors or sums alone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import safetensors.torch
+import torch
+
+import redhost
+from redhost.core.cards import background_data, column_data, gate_rows, read_card
+from redhost.core.rows import parse_rows
+from redhost.registry.errors import CardError, UsageError
+from redhost.registry.files import read_expert
+from redhost.registry.manifest import CardRef, ExpertManifest
+
+D = 16
+
+
+@pytest.fixture
+def told(expert_folders) -> ExpertManifest:
+    files = read_expert({p.name: p.read_bytes() for p in expert_folders["red"].iterdir()})
+    return files.manifest
+
+
+def with_card(manifest: ExpertManifest, kind: str, **fields: object) -> ExpertManifest:
+    card = CardRef(kind=kind, file=None if kind == "none" else "card", sha256=None, **fields)
+    return msgspec.structs.replace(manifest, card=card)
+
+
+def encode_z(texts) -> torch.Tensor:
+    return torch.stack([torch.full((D,), float(len(t))) for t in texts])
+
+
+def texts_card() -> bytes:
+    rows = [("a", "a", "fit"), ("bb", "b", "fit"), ("ccc", "a", "gate")]
+    return redhost.write_rows(redhost.CardRow(text=t, label=y, part=p) for t, y, p in rows)
+
+
+def test_a_texts_card_teaches_from_fit_and_is_judged_on_gate(told) -> None:
+    card = read_card(with_card(told, "texts", fit=2, gate=1), {"card": texts_card()})
+    data = column_data(card, encode_z=encode_z, seed=0)
+    assert data.column == "red" and data.z[:, 0].tolist() == [1.0, 2.0]
+    assert data.statistics.labels == ("a", "b")
+    assert [(r.text, r.label, r.domain) for r in gate_rows(card)] == [("ccc", "a", "red")]
+
+
+def test_a_card_with_other_counts_than_said_is_refused(told) -> None:
+    with pytest.raises(CardError, match="fit rows: expected 5, found 2"):
+        read_card(with_card(told, "texts", fit=5, gate=1), {"card": texts_card()})
+
+
+def test_a_card_with_labels_not_in_the_manifest_is_refused(told) -> None:
+    strange = msgspec.structs.replace(told, labels=("a",))
+    with pytest.raises(CardError, match="found b"):
+        read_card(with_card(strange, "texts", fit=2, gate=1), {"card": texts_card()})
+
+
+def test_a_vectors_card_needs_no_encoding(told) -> None:
+    z = torch.randn(3, D)
+    data = safetensors.torch.save({"fit_z": z, "fit_label": torch.tensor([0, 1, 1])})
+    card = read_card(with_card(told, "vectors", fit=3), {"card": data})
+    learnt = column_data(card, encode_z=lambda _: pytest.fail("encoded"), seed=0)
+    assert torch.equal(learnt.z, z)
+    assert learnt.statistics.counts.tolist() == [1.0, 2.0]
+    assert gate_rows(card) == []
+
+
+def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(told) -> None:
+    rows = torch.randn(40, D)
+    s = redhost.Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
+    data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
+    card = read_card(with_card(told, "statistics", fit=40), {"card": data})
+    one, again = (column_data(card, encode_z=encode_z, seed=3) for _ in range(2))
+    other = column_data(card, encode_z=encode_z, seed=4)
+    assert torch.equal(one.z, again.z) and not torch.equal(one.z, other.z)
+    torch.testing.assert_close(one.statistics.sums, s.sums)
+
+
+def test_a_none_card_cannot_teach_a_router(told) -> None:
+    card = read_card(with_card(told, "none"), {})
+    with pytest.raises(CardError, match="expert 'red' ships no routing card"):
+        column_data(card, encode_z=encode_z, seed=0)
+
+
+def test_the_backbone_column_learns_from_what_is_nobodys_domain() -> None:
+    rows = [redhost.BackgroundRow(text="x"), redhost.BackgroundRow(text="yy", domain="red")]
+    both = background_data(rows, column="backbone", composed=["green"], encode_z=encode_z)
+    one = background_data(rows, column="backbone", composed=["red"], encode_z=encode_z)
+    assert both is not None and len(both.z) == 2
+    assert one is not None and one.z[:, 0].tolist() == [1.0]
+    assert background_data(rows[1:], column="b", composed=["red"], encode_z=encode_z) is None
+
+
+def test_a_bad_row_is_named_by_its_line() -> None:
+    data = b'{"text": "a", "label": "b", "part": "fit"}\n\n{"text": 3}\n'
+    with pytest.raises(UsageError, match="the card, line 3: expected a JSON object with text"):
+        parse_rows(data, redhost.CardRow, source="the card")

@@ -1,0 +1,197 @@
+"""Experts: training one alone, writing it, reading the same bits back, checking what it says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+
+import redhost
+from redhost.core.canary import check_canary
+from redhost.core.experts import build_expert
+from redhost.core.train_expert import expert_logits, init_expert
+from redhost.core.verify import verify_expert
+from redhost.registry.errors import ContractError, UsageError
+from redhost.registry.files import read_backbone, read_expert
+
+LABELS = tuple("abcdef")
+
+
+@pytest.fixture(scope="module")
+def world(backbone):
+    """Features of one domain and of another."""
+    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    h = backbone.encode([f"red {n}" for n in range(30)])
+    others = backbone.encode([f"green {n}" for n in range(30)])
+    return norm, h, ["ab"[n % 2] for n in range(30)], others, backbone.classifier
+
+
+def train(world, **settings) -> redhost.Expert:
+    norm, h, answers, others, classifier = world
+    return redhost.train_expert(
+        h,
+        answers,
+        norm=norm,
+        classifier=classifier,
+        labels=LABELS,
+        domain_labels=("a", "b"),
+        settings=redhost.ExpertSettings(
+            **{"rank": 8, "epochs": 200, "learning_rate": 1e-2, **settings}
+        ),
+        background=others,
+    )
+
+
+@pytest.mark.parametrize("form", ["residual", "mlp", "linear"])
+@pytest.mark.parametrize("space", ["hidden", "logits"])
+def test_an_untrained_expert_changes_nothing(world, form, space) -> None:
+    norm, h, _, _, classifier = world
+    settings = redhost.ExpertSettings(form=form, space=space)
+    out = 16 if space == "hidden" else len(LABELS)
+    expert = init_expert(settings, width=16, out=out, labels=LABELS)
+    assert torch.equal(expert_logits(expert, h, norm(h), classifier), h @ classifier.T)
+
+
+def test_rank_defaults_to_a_quarter_of_the_width() -> None:
+    assert init_expert(redhost.ExpertSettings(), width=64, out=64, labels=LABELS).U.shape == (
+        16,
+        64,
+    )
+
+
+@pytest.mark.parametrize("form", ["residual", "mlp", "linear"])
+@pytest.mark.parametrize("space", ["hidden", "logits"])
+def test_every_form_learns_its_domain(world, form, space) -> None:
+    norm, h, answers, _, classifier = world
+    expert = train(world, form=form, space=space, off_domain=0.0)
+    best = expert_logits(expert, h, norm(h), classifier).argmax(-1)
+    assert (
+        sum(LABELS[int(i)] == y for i, y in zip(best, answers, strict=True)) >= 20
+    )  # ten would be chance
+    assert not any(p.requires_grad for p in expert.parameters())
+
+
+def test_training_is_deterministic_for_a_seed(world) -> None:
+    one, two, other = train(world, noise=0.1), train(world, noise=0.1), train(world, seed=1)
+    assert torch.equal(one.V, two.V) and not torch.equal(one.V, other.V)
+
+
+def test_the_penalty_makes_an_expert_leave_others_alone(world) -> None:
+    norm, _, _, others, classifier = world
+    free, tame = train(world, off_domain=0.0), train(world, off_domain=1.0)
+    z = norm(others)
+    with torch.inference_mode():
+        assert redhost.off_domain(tame, z, classifier) < 0.2 * redhost.off_domain(
+            free, z, classifier
+        )
+
+
+def test_a_label_the_backbone_cannot_answer_is_refused(world) -> None:
+    norm, h, _, _, classifier = world
+    with pytest.raises(UsageError, match="found z"):
+        redhost.train_expert(
+            h,
+            ["z"] * len(h),
+            norm=norm,
+            classifier=classifier,
+            labels=LABELS,
+            domain_labels=("z",),
+            settings=redhost.ExpertSettings(),
+        )
+
+
+def forms() -> dict[str, redhost.Expert]:
+    g = torch.Generator().manual_seed(0)
+
+    def r(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=g)
+
+    low: dict = {"activation": "silu", "labels": ("a", "b")}
+    return {
+        "residual hidden": redhost.LowRank(U=r(4, 16), V=r(16, 4), space="hidden", **low),
+        "residual logits": redhost.LowRank(U=r(4, 16), V=r(6, 4), space="logits", **low),
+        "mlp hidden": redhost.LowRank(
+            U=r(4, 16), V=r(16, 4), u=r(4), v=r(16), space="hidden", **low
+        ),
+        "mlp labels": redhost.LowRank(U=r(4, 16), V=r(2, 4), u=r(4), v=r(2), space="labels", **low),
+        "linear hidden": redhost.Linear(W=r(16, 16), b=r(16), space="hidden", labels=("a", "b")),
+        "linear labels": redhost.Linear(
+            W=r(2, 16), b=r(2), space="labels", labels=("a", "b"), temperature=2.5
+        ),
+        "residual labels": redhost.OwnHead(
+            U=r(4, 16), V=r(16, 4), W=r(2, 16), b=r(2), temperature=0.5, **low
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", forms())
+def test_saving_and_reading_changes_nothing(name, tmp_path) -> None:
+    expert = forms()[name]
+    z = torch.randn(5, 16, generator=torch.Generator().manual_seed(9))
+    manifest = redhost.save_expert(
+        tmp_path,
+        expert=expert,
+        expert_id="x",
+        backbone=redhost.BackboneRef(name="toy", fingerprint="0" * 64),
+        width=16,
+        domain="d",
+        card=[redhost.CardRow(text="t", label="a", part="fit")],
+        canary=z,
+        training=redhost.Training(data="0", seed=0, epochs=0),
+    )
+    files = read_expert({p.name: p.read_bytes() for p in tmp_path.iterdir()})
+    assert not isinstance(files, tuple), files
+    again = build_expert(files.manifest, safetensors.torch.load(files.weights))
+    assert again is not None and torch.equal(again(z), expert(z))
+    assert (again.space, again.labels, again.temperature) == (
+        expert.space,
+        expert.labels,
+        expert.temperature,
+    )
+    assert check_canary(manifest, again, files.canary) is None
+    assert verify_expert(files, backbone=None) == ()
+
+
+def test_tensors_of_other_shapes_are_refused(expert_folders) -> None:
+    files = read_expert({p.name: p.read_bytes() for p in expert_folders["red"].iterdir()})
+    with pytest.raises(ContractError, match="expected"):
+        build_expert(files.manifest, {"U": torch.zeros(3, 16), "V": torch.zeros(16, 3)})
+
+
+def test_what_is_done_off_the_domain_is_measured_again(expert_folders, backbone_folder, tmp_path):
+    folder = expert_folders["red"]
+    files = {p.name: p.read_bytes() for p in folder.iterdir()}
+    backbone = read_backbone({p.name: p.read_bytes() for p in backbone_folder.iterdir()})
+    manifest = json.loads(files["expert.json"])
+    _, live, background = redhost.open_backbone(backbone_folder)
+    loaded = read_expert(files)
+    expert = build_expert(loaded.manifest, safetensors.torch.load(loaded.weights))
+    measured = redhost.measure_off_domain(expert, "red", live, background, encode=live.encode)
+    for said, codes in ((measured, []), (measured / 2, ["off_domain"])):
+        text = json.dumps({**manifest, "off_domain": said}).encode()
+        checked = read_expert({**files, "expert.json": text})
+        assert [v.code for v in verify_expert(checked, backbone=backbone)] == codes
+
+
+def test_evidence_is_loud_at_home_and_silent_away(world) -> None:
+    from redhost.core.evidence import evidence
+
+    norm, h, _, others, classifier = world
+    expert = train(world, off_domain=1.0)
+    home = evidence([expert], norm(h), classifier=classifier, columns=2)
+    away = evidence([expert], norm(others), classifier=classifier, columns=2)
+    delta = expert(norm(h)) @ classifier.T
+    torch.testing.assert_close(home[:, 0], delta.norm(dim=1))
+    assert home[:, 0].mean() > 3 * away[:, 0].mean()
+    assert torch.equal(home[:, 1], torch.zeros(30))
+
+
+def test_evidence_of_own_labels_is_the_top_log_probability() -> None:
+    from redhost.core.evidence import evidence
+
+    expert = forms()["linear labels"]
+    z = torch.randn(5, 16)
+    expected = torch.log_softmax(expert(z) / 2.5, -1).max(-1).values
+    torch.testing.assert_close(evidence([expert], z, classifier=None, columns=1)[:, 0], expected)

@@ -1,0 +1,141 @@
+"""The lab: folds and splits, intervals, and pages whose numbers come from files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from red_lab import arithmetic
+from red_lab.arithmetic import Split
+from red_lab.base import adaptation_pairs, language_model
+from red_lab.intervals import interval
+from red_lab.readme import BLOCKS, refresh
+from red_lab.report import write_report
+from red_lab.tiny_model import Shape, make_model, make_tokenizer
+from red_lab.tiny_pretrain import Pretraining, pretrain
+
+ROOT = Path(__file__).parents[2]
+SMALL = Shape(width=16, blocks=2, heads=2, inner=32)
+
+
+def test_readme_numbers_are_those_of_the_results_files() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert refresh(text, root=ROOT) == text
+    for name, (file, _) in BLOCKS.items():
+        assert (ROOT / file).exists() and f"<!-- results: {name} -->" in text
+
+
+def test_the_readme_check_would_notice_a_changed_number() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    changed = text.replace("| backbone alone | 0.8", "| backbone alone | 0.7")
+    assert changed != text and refresh(changed, root=ROOT) == text
+
+
+def test_the_results_page_is_written_from_its_metrics(tmp_path) -> None:
+    folder = ROOT / "docs" / "results" / "tiny-ranges"
+    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
+    write_report(metrics, tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
+
+
+def test_the_default_router_is_the_one_that_won_on_gate_rows() -> None:
+    from redhost.core.workspace import DEFAULT_ROUTER
+
+    file = ROOT / "docs" / "results" / "tiny-ranges" / "metrics.json"
+    gate = json.loads(file.read_text("utf-8"))["gate"]
+    assert gate[DEFAULT_ROUTER] == max(gate.values())
+
+
+@pytest.mark.parametrize("k", range(5))
+def test_every_split_keeps_a_pair_of_every_sum_for_training(k: int) -> None:
+    split = Split.numbered(k)
+    train = {a + b for a, b in split.train_pairs()}
+    assert train == set(range(2, 101))
+    assert set(split.train_pairs()).isdisjoint(split.test_pairs())
+    assert split.held == {2 * k, 2 * k + 1, (2 * k + 2) % 10}
+
+
+def test_split_0_keeps_the_four_sums_with_one_pair() -> None:
+    assert Split.numbered(0).exempt <= {2, 3, 99, 100}
+    for total in (2, 3, 99, 100):
+        pairs = [p for p in Split.numbered(0).test_pairs() if sum(p) == total]
+        assert pairs == []
+
+
+def test_the_base_stage_sees_no_card_pair() -> None:
+    split = Split.numbered(0)
+    seen = set(adaptation_pairs(split, share=0.2))
+    card = set(arithmetic.pairs_with(split, "fit")) | set(arithmetic.pairs_with(split, "gate"))
+    assert seen and seen.isdisjoint(card)
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("What is 12 plus 8?", {(8, 12)}),
+        ("49 minus 12", {(12, 37)}),
+        ("1 + 2 + 3", {(1, 2), (1, 3), (2, 3), (3, 3)}),
+        ("no numbers", set()),
+    ],
+)
+def test_pairs_are_found_in_any_form(text: str, pairs: set) -> None:
+    assert set(arithmetic.pairs_in(text)) == pairs
+
+
+def test_an_interval_is_wider_for_fewer_clusters() -> None:
+    rng = np.random.default_rng(0)
+    values = np.repeat(rng.integers(2, size=50), 4).astype(float)
+    together = [str(i // 4) for i in range(200)]
+    apart = [str(i) for i in range(200)]
+    wide, narrow = interval(values, together), interval(values, apart)
+    assert wide[1] - wide[0] > 1.5 * (narrow[1] - narrow[0])
+    assert wide[0] < values.mean() < wide[1]
+
+
+def test_the_tokenizer_is_one_token_a_character() -> None:
+    assert len(make_tokenizer()("What is 37 plus 12?")["input_ids"]) == 19
+
+
+def test_pretraining_goes_on_where_it_stopped_bit_for_bit(tmp_path, monkeypatch) -> None:
+    torch.set_num_threads(1)
+    settings = Pretraining(steps=6, batch=8, every=2)
+    split = Split.numbered(0)
+    whole = pretrain(split, shape=SMALL, settings=settings)
+    file = tmp_path / "lm.pt"
+    from red_lab import tiny_pretrain as module
+
+    step, calls = module._step, []
+
+    def stopping(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(module, "_step", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(split, shape=SMALL, settings=settings, checkpoint=file)
+    monkeypatch.undo()
+    resumed = pretrain(split, shape=SMALL, settings=settings, checkpoint=file)
+    states = whole.state_dict(), resumed.state_dict()
+    assert all(torch.equal(states[0][k], states[1][k]) for k in states[0])
+
+
+def test_a_pretrained_model_is_an_ordinary_backbone() -> None:
+    backbone = language_model(make_model(SMALL, seed=0))
+    assert backbone.encode(["What is 1 plus 2?"]).shape == (1, 16)
+
+
+def test_lab_commands_say_what_they_do() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "redhost", "lab", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert {"build", "results", "bench", "share"} <= set(done.stdout.split())

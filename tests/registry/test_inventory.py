@@ -1,0 +1,95 @@
+"""Inventory, status, audit and scaffold: what is installed, judged and reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from redhost.registry.audit import resolve_targets, static_check
+from redhost.registry.disabled import Disabled
+from redhost.registry.discover import discover, from_folder
+from redhost.registry.errors import UnknownNameError
+from redhost.registry.inventory import take_inventory
+from redhost.registry.scaffold import write_project
+from redhost.registry.status import take_status
+
+
+def test_inventory_lists_a_package_and_remembers_its_verdict(site, home) -> None:
+    site.expert("red")
+    [found] = [x for x in take_inventory(home).listings if x.id == "red"]
+    again = [x for x in take_inventory(home).listings if x.id == "red"]
+    assert found.digest == again[0].digest
+
+
+def test_inventory_without_remembering_touches_no_home(site, home) -> None:
+    site.expert("red")
+    take_inventory(home, remember=False)
+    assert not home.exists()
+
+
+def test_inventory_says_why_there_is_no_backbone(site, home) -> None:
+    site.expert("red")
+    inventory = take_inventory(home, backbone="none-such")
+    assert inventory.backbone is None
+    assert "unknown backbone 'none-such'" in str(inventory.problem)
+    assert {x.state for x in inventory.listings if x.id == "red"} == {"valid"}
+
+
+def test_status_of_an_empty_home_is_empty(home) -> None:
+    status = take_status(home)
+    assert (status.generation, status.experts, status.drift) == (None, (), ())
+
+
+def test_status_names_what_drifted(site, home, publish) -> None:
+    publish("red")
+    drift = {d.id: d.kind for d in take_status(home).drift}
+    assert drift["red"] == "missing"
+
+
+def test_targets_are_ids_distributions_folders_and_wheels(site, home, tmp_path) -> None:
+    folder = site.expert("red")
+    for name in ("red", "red-expert-red", str(folder)):
+        [target] = resolve_targets([name], home=home, backbone="none-such")
+        assert target.name == name and static_check(target) == ()
+    wheel = tmp_path / "x.whl"
+    wheel.write_bytes(b"no archive")
+    [target] = resolve_targets([str(wheel)], home=home, backbone=None)
+    assert [v.code for v in static_check(target)] == ["package_files"]
+
+
+def test_no_targets_mean_everything_installed(site, home) -> None:
+    site.expert("red")
+    site.expert("green")
+    names = {t.name for t in resolve_targets([], home=home, backbone="none-such")}
+    assert {"red", "green"} <= names
+
+
+def test_an_unknown_target_is_suggested(site, home) -> None:
+    site.expert("red")
+    with pytest.raises(UnknownNameError, match="Did you mean 'red'"):
+        resolve_targets(["rde"], home=home, backbone=None)
+
+
+def test_both_of_two_packages_with_one_id_are_reported(site, home) -> None:
+    site.expert("red")
+    site.expert("red", dist="also-red")
+    targets = resolve_targets(["red"], home=home, backbone="none-such")
+    assert [t.found[0].code for t in targets] == ["duplicate_id", "duplicate_id"]
+
+
+def test_a_disabled_package_is_checked_like_any_other(site, home) -> None:
+    site.expert("red")
+    Disabled(home).disable("red")
+    [target] = resolve_targets(["red"], home=home, backbone="none-such")
+    assert static_check(target) == ()
+
+
+@pytest.mark.parametrize("kind", ["expert", "backbone"])
+def test_a_scaffold_is_a_project_that_installs(tmp_path, environment, kind, make_expert) -> None:
+    summary = 'knows "things"'
+    folder = write_project(tmp_path / "p", kind=kind, package_id="fr-legal", summary=summary)
+    assert folder.name == f"red_{kind}_fr_legal"
+    (folder / f"{kind}.json").write_bytes(make_expert("fr-legal")["expert.json"])
+    assert environment.install(tmp_path / "p") == f"red-{kind}-fr-legal"
+    mine = [p for p in discover(kind) if p.module == folder.name]
+    assert mine[0].dist == f"red-{kind}-fr-legal"
+    assert from_folder(tmp_path / "p").kind == kind

@@ -1,0 +1,325 @@
+"""The command line: what it imports, what it prints, how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from redhost.cli import cli, main
+
+SHIPPED = ["range1", "range2", "range3", "range4", "range5"]
+
+
+def run(
+    *arguments: str,
+    home: Path,
+    code: int = 0,
+    stdin: str | None = None,
+    env: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "redhost", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        input=stdin,
+        cwd=home.parent,
+        env={**os.environ, "REDHOST_HOME": str(home), **(env or {})},
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the shipped experts composed, by the command."""
+    home = tmp_path_factory.mktemp("composed") / "home"
+    receipt = json.loads(run("recompose", "--json", home=home).stdout)
+    assert receipt["generation"] == 1
+    return home
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run the command in this process; return exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as e:
+        main(arguments)
+    out, err = capsys.readouterr()
+    return int(e.value.code or 0), out, err
+
+
+LIGHT = [
+    ["--help"],
+    [],
+    ["list-experts"],
+    ["list-experts", "--json"],
+    ["status"],
+    ["history"],
+    ["schema"],
+    ["schema", "backbone"],
+    ["recompose", "--help"],
+    ["--version"],
+]
+
+
+@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
+def test_light_commands_import_neither_torch_nor_any_package(composed, arguments) -> None:
+    code = (
+        "import sys\nfrom redhost.cli import main\n"
+        f"try: main({arguments!r})\nexcept SystemExit as e: assert not e.code, e.code\n"
+        "heavy = {'torch', 'transformers'} & sys.modules.keys()\n"
+        "packages = {m for m in sys.modules if m.startswith('red_')}\n"
+        "sys.exit(str(heavy | packages) if heavy | packages else 0)"
+    )
+    run_code(code, composed)
+    run_code(code, composed)  # and again, with verdicts remembered
+
+
+def run_code(code: str, home: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "REDHOST_HOME": str(home)},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_redhost_does_not_import_torch() -> None:
+    code = "import sys, redhost; sys.exit('torch' in sys.modules or 'click' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_public_name_can_be_had() -> None:
+    import redhost
+
+    assert sorted(redhost.__all__) == sorted(set(redhost.__all__))
+    assert all(getattr(redhost, name) is not None for name in redhost.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = redhost.nothing
+
+
+def test_list_experts_never_imports_a_package_that_raises(environment, tmp_path) -> None:
+    import importlib.util
+    import shutil
+
+    origin = importlib.util.find_spec("red_expert_range1").origin
+    folder = environment.folder / "raising"
+    shutil.copytree(Path(origin).parent, folder)
+    (folder / "__init__.py").write_text("raise SystemExit('imported')")
+    manifest = json.loads((folder / "expert.json").read_text())
+    (folder / "expert.json").write_text(json.dumps({**manifest, "id": "raising"}))
+    environment.write_info("raising", "1.0", "raising", {"redhost.experts": "raising = raising"})
+    done = run(
+        "list-experts",
+        "--json",
+        home=tmp_path / "home",
+        env={"PYTHONPATH": str(environment.folder)},
+    )
+    assert {x["id"]: x["state"] for x in json.loads(done.stdout)}["raising"] == "enabled"
+
+
+def test_list_experts_json_has_the_promised_keys(composed) -> None:
+    found = json.loads(run("list-experts", "--json", home=composed).stdout)
+    assert [x["id"] for x in found] == SHIPPED
+    for x in found:
+        assert set(x) == {
+            "id",
+            "dist",
+            "version",
+            "state",
+            "code",
+            "reason",
+            "hint",
+            "form",
+            "rank",
+            "writes",
+            "backbone",
+        }
+        assert x["state"] == "attached" and x["code"] is None
+
+
+def test_receipt_json_has_the_promised_keys(composed) -> None:
+    receipt = json.loads(run("recompose", "--dry-run", "--json", home=composed).stdout)
+    assert {
+        "generation",
+        "parent",
+        "router",
+        "backbone",
+        "experts",
+        "left_out",
+        "withdrawn",
+        "not_gated",
+        "accuracy",
+        "seconds",
+        "seed",
+    } <= set(receipt)
+    assert {"kind", "level", "seconds", "rows", "digest"} <= set(receipt["router"])
+    assert receipt["backbone"]["before"] == receipt["backbone"]["after"]
+    assert {"before", "after", "overall", "oracle"} <= set(receipt["accuracy"])
+    assert receipt["generation"] is None and set(receipt["experts"]) == set(SHIPPED)
+
+
+def test_predict_answers_with_weights(composed) -> None:
+    done = run("predict", "--json", "What is 37 plus 12?", home=composed)
+    [answer] = json.loads(done.stdout)
+    assert set(answer) == {"input", "label", "probability", "weights", "generation"}
+    assert answer["label"] == "49" and answer["generation"] == 1
+    assert max(answer["weights"], key=answer["weights"].get) == "range3"
+
+
+def test_predict_reads_standard_input(composed) -> None:
+    done = run("predict", "-", home=composed, stdin="What is 1 plus 2?\n\nWhat is 50 plus 50?\n")
+    assert "→ 3 " in done.stdout and "→ 100 " in done.stdout
+
+
+def test_evaluate_json_has_the_promised_keys(composed, tmp_path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"text": "What is 3 plus 4?", "label": "7", "domain": "range1"}\n')
+    result = json.loads(run("evaluate", "--json", "--data", str(data), home=composed).stdout)
+    assert {"overall", "macro", "worst", "domains", "oracle", "baselines", "rows"} <= set(result)
+    assert {"backbone", "best_single", "uniform", "centroid", "hard"} <= set(result["baselines"])
+    assert result["rows"] == 1 and set(result["domains"]) == {"range1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"text": "a", "label": "1"}\n{"text": "b"}\n', "line 2: expected a JSON object with"),
+        ("not json\n", "line 1: expected a JSON object"),
+        ("", "has no rows"),
+    ],
+)
+def test_bad_rows_are_named_by_their_line(composed, tmp_path, capsys, text, words) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text(text)
+    code, _, err = call(capsys, "evaluate", "--home", str(composed), "--data", str(data))
+    assert code == 2 and words in err and err.count("\n") == 1
+
+
+def test_check_passes_what_is_sound(composed) -> None:
+    found = json.loads(run("check", "--json", "range3", home=composed).stdout)
+    assert found == [{"target": "range3", "ok": True, "violations": []}]
+
+
+def test_check_takes_folders_and_names_every_violation(composed, tmp_path) -> None:
+    import importlib.util
+    import shutil
+
+    origin = Path(importlib.util.find_spec("red_expert_range2").origin)
+    folder = tmp_path / "copy"
+    shutil.copytree(origin.parent, folder)
+    weights = folder / "expert.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    done = run("check", "--json", str(folder), home=composed, code=1)
+    [report] = json.loads(done.stdout)
+    assert not report["ok"]
+    assert {"field", "expected", "found", "hint"} <= set(report["violations"][0])
+
+
+def test_unknown_ids_are_suggested(composed, capsys) -> None:
+    code, _, err = call(capsys, "check", "rnage3", "--home", str(composed))
+    assert code == 2
+    assert "unknown expert 'rnage3'. Did you mean 'range3'? Known: range1, range2" in err
+
+
+def test_unknown_commands_are_suggested(capsys) -> None:
+    code, _, err = call(capsys, "recompse")
+    assert code == 2 and "Did you mean 'recompose'?" in err
+
+
+def test_nothing_composed_is_exit_3(tmp_path, capsys) -> None:
+    code, _, err = call(capsys, "predict", "x", "--home", str(tmp_path / "none"))
+    assert code == 3
+    assert err.startswith("redhost: nothing is composed in ") and err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(tmp_path, capsys) -> None:
+    _, _, err = call(capsys, "--debug", "rollback", "--home", str(tmp_path / "none"))
+    assert "Traceback" in err
+
+
+def test_rollback_status_history_and_gc(composed, tmp_path, capsys) -> None:
+    import shutil
+
+    home = tmp_path / "copy"
+    shutil.copytree(composed, home)
+    at = ("--home", str(home))
+    assert call(capsys, "recompose", "--router", "centroid", "--accept", *at)[0] == 0
+    status = json.loads(call(capsys, "status", "--json", *at)[1])
+    assert (status["generation"], status["parent"], status["drift"]) == (2, 1, [])
+    assert [r["number"] for r in json.loads(call(capsys, "history", "--json", *at)[1])] == [1, 2]
+    assert json.loads(call(capsys, "rollback", "--json", *at)[1])["generation"] == 1
+    code, _, err = call(capsys, "rollback", "7", *at)
+    assert code == 2 and "unknown generation '7'" in err
+    purged = json.loads(call(capsys, "gc", "--keep", "1", "--json", *at)[1])
+    assert purged["generations"] == [2]
+
+
+def test_disable_and_enable_show_in_list_and_status(composed, tmp_path, capsys) -> None:
+    import shutil
+
+    home = tmp_path / "copy"
+    shutil.copytree(composed, home)
+    at = ("--home", str(home))
+    call(capsys, "disable", "range2", *at)
+    listed = json.loads(call(capsys, "list-experts", "--json", *at)[1])
+    assert {x["id"]: x["code"] for x in listed}["range2"] == "disabled"
+    assert "drift       range2: broken" in call(capsys, "status", *at)[1]
+    assert "was disabled already" in call(capsys, "disable", "range2", *at)[1]
+    call(capsys, "enable", "range2", *at)
+    assert "drift" not in call(capsys, "status", *at)[1]
+
+
+def test_bare_redhost_says_where_one_stands(composed, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("REDHOST_HOME", str(composed))
+    out = call(capsys)[1]
+    assert "composed   generation 1" in out and "next: redhost predict" in out
+    assert len(out.splitlines()) <= 10
+    monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "none"))
+    assert "next: redhost recompose" in call(capsys)[1]
+
+
+COMMAND = "import click\n\n@click.command()\ndef hello():\n    click.echo('hello')\n"
+
+
+def test_commands_of_packages_are_listed_without_being_imported(environment) -> None:
+    environment.install_code(
+        "shouter",
+        {"__init__.py": "raise SystemExit('imported')"},
+        {"redhost.commands": "shout = shouter:hello"},
+    )
+    help_text = CliRunner().invoke(cli, ["--help"]).output
+    assert "shout" in help_text and "Made for a test." in help_text
+
+
+def test_commands_of_packages_run_when_typed(environment, capsys) -> None:
+    environment.install_code(
+        "greeter", {"__init__.py": COMMAND}, {"redhost.commands": "hello = greeter:hello"}
+    )
+    assert call(capsys, "hello")[:2] == (0, "hello\n")
+
+
+def test_a_broken_command_is_one_clear_line(environment, capsys) -> None:
+    environment.install_code(
+        "shouter",
+        {"__init__.py": "raise RuntimeError('no voice')"},
+        {"redhost.commands": "shout = shouter:hello"},
+    )
+    code, _, err = call(capsys, "shout")
+    assert code == 1 and "shouter 1.0 cannot be loaded: found RuntimeError: no voice" in err
+    assert call(capsys, "--help")[0] == 0
+
+
+def test_built_in_commands_win(environment, capsys) -> None:
+    environment.install_code(
+        "imposter", {"__init__.py": COMMAND}, {"redhost.commands": "schema = imposter:hello"}
+    )
+    assert "hello" not in call(capsys, "schema")[1]

@@ -1,0 +1,35 @@
+"""Kill the whole command at any moment: the old or the new generation answers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import redhost
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+def test_a_killed_recompose_leaves_a_generation_that_answers(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    command = [sys.executable, "-m", "redhost", "recompose", "--home", str(home), "--accept"]
+    start = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    whole = time.monotonic() - start
+    moments = random.Random(0)
+    for n in range(5):
+        router = ("linear", "mlp", "centroid")[n % 3]
+        child = subprocess.Popen(
+            [*command, "--router", router], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(whole * moments.uniform(0.5, 1.0))
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        [answer] = redhost.Host.open(home).predict(["What is 37 plus 12?"])
+        assert answer.label == "49" and answer.generation is not None

@@ -1,0 +1,115 @@
+"""The built wheels: nothing missing, nothing extra, and they work without the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = [ROOT, *sorted((ROOT / "plugins").glob("red-*"))]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every package of the project as a wheel, by distribution."""
+    out = tmp_path_factory.mktemp("wheels")
+    for project in PACKAGES:
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "build",
+                "--wheel",
+                "--no-isolation",
+                "--outdir",
+                str(out),
+                str(project),
+            ],
+            check=True,
+            capture_output=True,
+        )
+    return {path.name.split("-")[0]: path for path in out.glob("*.whl")}
+
+
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {n for n in archive.namelist() if ".dist-info/" not in n}
+
+
+def tracked(*paths: str) -> list[str]:
+    done = subprocess.run(["git", "ls-files", *paths], cwd=ROOT, check=True, capture_output=True)
+    return done.stdout.decode().splitlines()
+
+
+def test_the_hosts_wheel_holds_exactly_the_host(wheels: dict[str, Path]) -> None:
+    expected = {f"redhost/{n}" for n in tracked("core", "registry", "commands", "cli.py")}
+    expected |= {f"redhost/{n}" for n in ("__init__.py", "__main__.py", "py.typed")}
+    assert names(wheels["redhost"]) == expected
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_an_experts_wheel_holds_exactly_its_package(wheels: dict[str, Path], n: int) -> None:
+    module = f"red_expert_range{n}"
+    files = ("__init__.py", "canary.safetensors", "card.jsonl", "expert.json", "expert.safetensors")
+    assert names(wheels[module]) == {f"{module}/{f}" for f in files}
+
+
+def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> None:
+    folder = "plugins/red-backbone-tiny/src/"
+    expected = {n.removeprefix(folder) for n in tracked(folder)}
+    assert names(wheels["red_backbone_tiny"]) == expected
+    assert "red_backbone_tiny/model.safetensors" in expected
+
+
+def test_wheels_do_the_main_job_without_the_checkout(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            str(site),
+            *map(str, wheels.values()),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    # Third-party packages come from this environment, our own must come from the wheels.
+    code = (
+        f"import sys; root, site = {str(ROOT)!r}, {str(site)!r}\n"
+        "others = [p for p in sys.path if root not in p or 'site-packages' in p]\n"
+        "sys.path[:] = [site, *others]\n"
+        "import redhost; assert redhost.__file__.startswith(site), redhost.__file__\n"
+        "from redhost.cli import main; main(sys.argv[1:])"
+    )
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "REDHOST_HOME": str(tmp_path / "h")},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    listed = json.loads(run("list-experts", "--json"))
+    assert [x["state"] for x in listed] == ["enabled"] * 5
+    assert json.loads(run("recompose", "--json"))["accuracy"]["overall"] >= 0.95
+    assert json.loads(run("predict", "--json", "What is 37 plus 12?"))[0]["label"] == "49"
+    assert json.loads(run("check", "--json", str(wheels["red_expert_range3"])))[0]["ok"]
