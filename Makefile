@@ -21,6 +21,7 @@ DEMO_HOME := .redhost/demo
 demo: .venv/packages
 	$(BIN)/redhost list-experts --home $(DEMO_HOME)
 	$(BIN)/redhost recompose --home $(DEMO_HOME)
+	$(BIN)/redhost list-experts --home $(DEMO_HOME)
 	$(BIN)/redhost evaluate --home $(DEMO_HOME)
 	$(BIN)/redhost predict --home $(DEMO_HOME) "What is 37 plus 12?"
 	@$(BIN)/redhost lab share

@@ -56,10 +56,10 @@ def run(*, splits: int, out: Path, work: Path) -> Path:
             file.write_text(json.dumps(result), "utf-8")
         measured.append(json.loads(file.read_text("utf-8")))
     out.mkdir(parents=True, exist_ok=True)
-    metrics = summarise(measured)
     path = out / "metrics.json"
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    write_report(metrics, out / "README.md")
+    text = json.dumps(summarise(measured), indent=2, sort_keys=True) + "\n"
+    path.write_text(text, "utf-8")
+    write_report(json.loads(text), out / "README.md")
     return path
 
 
