@@ -23,7 +23,7 @@ class CentroidRouter(Router):
         self.centroid = nn.Parameter(torch.zeros(len(columns), width))
         self.spread = nn.Parameter(torch.ones(1))
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         # ‖z‖² is the same for every column, and softmax does not see it.
         score = z @ self.centroid.T - 0.5 * self.centroid.square().sum(-1)

@@ -20,7 +20,7 @@ class LinearRouter(Router):
         self.weight = nn.Parameter(torch.zeros(len(columns), width))
         self.bias = nn.Parameter(torch.zeros(len(columns)))
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         return nn.functional.linear(z, self.weight, self.bias)
 

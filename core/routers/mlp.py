@@ -26,7 +26,7 @@ class MlpRouter(Router):
         self.weight = nn.Parameter(torch.zeros(len(columns), HIDDEN))
         self.bias = nn.Parameter(torch.zeros(len(columns)))
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         hidden = torch.relu(nn.functional.linear(z, self.inner_weight, self.inner_bias))
         return nn.functional.linear(hidden, self.weight, self.bias)

@@ -35,7 +35,7 @@ class StatisticsRouter(Router):
 
     owner: Tensor
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         delta = nn.functional.linear(z, self.weight, self.bias)  # (B, Y)
         parts = [torch.logsumexp(delta[:, self.owner == k], -1) for k in range(len(self.columns))]
