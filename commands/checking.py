@@ -9,7 +9,7 @@ from typing import Any
 from ..registry.audit import Target, resolve_targets, static_check
 from ..registry.violations import Violation
 
-__all__ = ["check_targets"]
+__all__ = ["check_targets", "require_sound"]
 
 
 def check_targets(
@@ -26,6 +26,20 @@ def check_targets(
 
             violations[target] = verify_expert(target.files, backbone=target.backbone)
     return [_report(t, violations[t]) for t in found]
+
+
+def require_sound(project: Path, *, home: Path | None) -> None:
+    """Check a project's package.
+
+    Raises:
+        ContractError: With its first violation, if it has any.
+    """
+    from ..registry.settings import resolve_home
+
+    [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=None)
+    found = static_check(target)
+    if found:
+        raise found[0].error(f"{project} cannot be packed")
 
 
 def _report(target: Target, violations: Sequence[Violation]) -> dict[str, Any]:

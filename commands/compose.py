@@ -141,25 +141,31 @@ def predict(
 @home_option
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help='JSON lines {"text", "label", "domain"}; by default the backbone\'s own rows.',
+    metavar="FILE",
+    help="JSON lines, CSV, Parquet, or -; by default the backbone's own held-out rows.",
 )
+@click.option("--text-field", default="text", show_default=True)
+@click.option("--label-field", default="label", show_default=True)
 @click.option("--leave-one-out", is_flag=True, help="What each domain loses without each expert.")
 @device_option
 @json_option
 def evaluate(
     *,
     home: Path | None,
-    data: Path | None,
+    data: str | None,
+    text_field: str,
+    label_field: str,
     leave_one_out: bool,
     device: str | None,
     as_json: bool,
 ) -> None:
     """Evaluate the current generation beside everything simpler."""
-    from ..core.rows import read_rows
+    from ..core.tables import read_table
 
     host = open_host(home, device=device)
-    rows = None if data is None else read_rows(data)
+    rows = None
+    if data is not None:
+        rows = read_table(data, text_field=text_field, label_field=label_field)
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
     if as_json:

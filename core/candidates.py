@@ -91,14 +91,8 @@ def _try(
     listing: Listing, *, bus: BusConfig, plugins: Plugins, providers: Providers
 ) -> Attached | Violation:
     """Attach one package from bytes read now, or say what is wrong."""
-    if listing.code is not None:
-        return Violation(
-            listing.code,
-            "package",
-            "an expert that passes every check",
-            listing.reason or listing.code,
-            listing.hint or "",
-        )
+    if listing.violations:
+        return listing.violations[0]
     files = read_expert(listing.package)
     if not isinstance(files, ExpertFiles):
         return files[0]

@@ -33,6 +33,8 @@ class Card:
         z: For ``vectors``: the fit rows ``(N, D)``.
         labels: For ``vectors``: their labels.
         statistics: For ``statistics``.
+        gate_h: For ``vectors``: features of the gate rows, ``(G, D)``.
+        gate_labels: For ``vectors``: their labels.
     """
 
     column: str
@@ -41,6 +43,8 @@ class Card:
     z: Tensor | None = None
     labels: tuple[str, ...] = ()
     statistics: Statistics | None = None
+    gate_h: Tensor | None = None
+    gate_labels: tuple[str, ...] = ()
 
 
 def read_card(manifest: ExpertManifest, files: Mapping[str, bytes]) -> Card:
@@ -61,8 +65,7 @@ def read_card(manifest: ExpertManifest, files: Mapping[str, bytes]) -> Card:
     tensors = safetensors.torch.load(data)
     try:
         if ref.kind == "vectors":
-            names = tuple(manifest.labels[int(i)] for i in tensors["fit_label"])
-            return Card(column=manifest.id, kind="vectors", z=tensors["fit_z"], labels=names)
+            return _vectors(manifest, tensors)
         statistics = Statistics(
             labels=manifest.labels,
             counts=tensors["counts"].to(torch.float64),
@@ -123,11 +126,47 @@ def background_data(
     return ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, [""] * len(texts)))
 
 
-def gate_rows(card: Card) -> list[Row]:
-    """Return the card's gate rows; cards without texts have none that a host can judge on."""
-    return [
-        Row(text=r.text, label=r.label, domain=card.column) for r in card.rows if r.part == "gate"
+def gate_rows(
+    cards: Sequence[Card], *, encode: Callable[[Sequence[str]], Tensor], vectors: bool = True
+) -> tuple[Tensor, list[Row]]:
+    """Return the features ``(G, D)`` and labels of all gate rows a host can judge on.
+
+    Args:
+        cards: The cards.
+        encode: Texts → h ``(N, D)``.
+        vectors: Whether `encode` is of the backbone that the cards' vectors come from.
+    """
+    texts = [
+        Row(text=r.text, label=r.label, domain=c.column)
+        for c in cards
+        for r in c.rows
+        if r.part == "gate"
     ]
+    parts, rows = [encode([r.text for r in texts])], texts
+    for card in cards:
+        if vectors and card.gate_h is not None:
+            parts.append(card.gate_h)
+            rows += [Row(text="", label=y, domain=card.column) for y in card.gate_labels]
+    return torch.cat(parts), rows
+
+
+def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Card:
+    """Read a vectors card; h = z · scale + shift for the gate rows."""
+
+    def names(key: str) -> tuple[str, ...]:
+        return tuple(manifest.labels[int(i)] for i in tensors[key])
+
+    gate_h = None
+    if manifest.card.gate:
+        gate_h = tensors["gate_z"] * tensors["gate_scale"] + tensors["gate_shift"]
+    return Card(
+        column=manifest.id,
+        kind="vectors",
+        z=tensors["fit_z"],
+        labels=names("fit_label"),
+        gate_h=gate_h,
+        gate_labels=names("gate_label") if gate_h is not None else (),
+    )
 
 
 def _check_counts(manifest: ExpertManifest, rows: Sequence[CardRow]) -> None:

@@ -138,9 +138,10 @@ def _systems(
         systems = [
             ("backbone", p(torch.zeros_like(experts))),
             ("best_single", _best_single(composed, rows, h, z)),
-            ("sum", p(experts)),
             ("uniform", p(experts / experts.sum())),
         ]
+        if not bus.own:  # weights that sum to E are no mixture
+            systems.append(("sum", p(experts)))
         data = columns_data(composed, encode=encode)
         systems += [
             (kind.kind, p(torch.softmax(_solved(kind, composed, data)(z), -1)))

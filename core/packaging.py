@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -31,8 +31,8 @@ from ..registry.manifest import (
 )
 from .backbone import Backbone, tokenizer_digest
 from .canary import make_canary
+from .card_files import CardFile
 from .experts import Expert, Linear, LowRank, OwnHead
-from .rows import CardRow, write_rows
 
 __all__ = ["library_versions", "save_backbone", "save_expert"]
 
@@ -48,13 +48,13 @@ def save_expert(
     backbone: BackboneRef,
     width: int,
     domain: str,
-    card: Sequence[CardRow],
+    card: CardFile,
     canary: Tensor,
     training: Training,
     off_domain: float | None = None,
     license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
 ) -> ExpertManifest:
-    """Write expert.json, the weights, a `texts` card and the canary into a folder.
+    """Write expert.json, the weights, the card and the canary into a folder.
 
     Args:
         folder: The package's folder.
@@ -63,7 +63,7 @@ def save_expert(
         backbone: The backbone it was trained on.
         width: D.
         domain: The slice of inputs it knows, in a sentence.
-        card: Rows the expert never trained on.
+        card: Of rows the expert never trained on.
         canary: Bus vectors to remember, ``(N, D)``.
         training: How it was trained.
         off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
@@ -71,9 +71,10 @@ def save_expert(
     """
     files = {
         "expert.safetensors": safetensors.torch.save(_contiguous(expert.state_dict())),
-        "card.jsonl": write_rows(card),
         "canary.safetensors": make_canary(expert, canary),
     }
+    if card.name is not None and card.data is not None:
+        files[card.name] = card.data
     manifest = ExpertManifest(
         id=expert_id,
         bus_api=BUS_RANGE,
@@ -89,11 +90,11 @@ def save_expert(
         domain=domain,
         weights=FileRef(file="expert.safetensors", sha256=_sha(files["expert.safetensors"])),
         card=CardRef(
-            kind="texts",
-            file="card.jsonl",
-            sha256=_sha(files["card.jsonl"]),
-            fit=sum(r.part == "fit" for r in card),
-            gate=sum(r.part == "gate" for r in card),
+            kind=card.kind,
+            file=card.name,
+            sha256=None if card.data is None else _sha(card.data),
+            fit=card.fit,
+            gate=card.gate,
         ),
         canary=CanaryRef(
             file="canary.safetensors",

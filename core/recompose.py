@@ -271,17 +271,16 @@ def _compose(
 
 def _judge(bench: Bench, composed: Composed) -> Accuracy:
     """Measure both compositions on the gate rows of the cards at hand."""
-    rows = [row for a in bench.candidates.attached.values() for row in gate_rows(a.card)]
+    h, rows = gate_rows([a.card for a in bench.candidates.attached.values()], encode=bench.encode)
     if not rows:
         return Accuracy(before=None, after={}, overall=None, oracle=None, rows={})
-    h = bench.encode([r.text for r in rows])
     with torch.inference_mode():
         z = composed.bus.norm(h)
         p, _ = composed.bus(h)
         oracle = composed.bus.probabilities(h, z, composed.oracle_weights(rows))
     hits = right(p, rows, composed.bus.labels)
     return Accuracy(
-        before=_before(bench, rows),
+        before=_before(bench),
         after=by_domain(hits, rows),
         overall=float(hits.mean()),
         oracle=float(right(oracle, rows, composed.bus.labels).mean()),
@@ -289,14 +288,14 @@ def _judge(bench: Bench, composed: Composed) -> Accuracy:
     )
 
 
-def _before(bench: Bench, rows: Sequence[Row]) -> dict[str, float] | None:
+def _before(bench: Bench) -> dict[str, float] | None:
     """Return the current composition's accuracy on the domains that both have."""
     if bench.previous is None or bench.encode_previous is None:
         return None
-    shared = [r for r in rows if r.domain in bench.previous.bus.ids]
-    if not shared:
-        return {}
-    return bench.previous.accuracy(bench.encode_previous([r.text for r in shared]), shared)
+    shared = [a.card for i, a in bench.candidates.attached.items() if i in bench.previous.bus.ids]
+    same = bench.previous.fingerprint == bench.fingerprint
+    h, rows = gate_rows(shared, encode=bench.encode_previous, vectors=same)
+    return bench.previous.accuracy(h, rows) if rows else {}
 
 
 def _refuse_harm(accuracy: Accuracy, *, tolerance: float) -> None:

@@ -1,25 +1,53 @@
-"""Train one expert alone: its own column at 1, through the frozen classifier.
+"""Train one expert alone: its own column at 1, everything else frozen.
 
-    loss = CE(softmax(W_c (h + Δ(z))), y) + λ · mean over background of ‖W_c Δ(z)‖²
+    loss = CE(p(y|x), y) + λ · mean over background of ‖logits that Δ adds‖²
 
-The second term teaches the expert to leave other people's inputs alone, which makes
-Proposition 3's small residuals (seed 000) true off the expert's domain by training, and routing
-errors cheap.
+with p through the frozen classifier, softmax(W_c (h + Δ(z))), or over labels of the expert's own,
+softmax(Δ(z)). The second term teaches the expert to leave other people's inputs alone, which
+makes Proposition 3's small residuals (seed 000) true off the expert's domain by training, and
+routing errors cheap.
 """
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from ..registry.errors import UsageError
-from .experts import Expert, Linear, LowRank, Space
+from .checkpoint import load_checkpoint, save_checkpoint
+from .experts import Expert, Linear, LowRank, OwnHead, Space
 
-__all__ = ["ExpertSettings", "expert_logits", "init_expert", "off_domain", "train_expert"]
+__all__ = [
+    "ExpertSettings",
+    "Rows",
+    "TrainedExpert",
+    "expert_logits",
+    "init_expert",
+    "off_domain",
+    "train_expert",
+]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rows:
+    """Features with their labels: h ``(N, D)`` and N answers."""
+
+    h: Tensor
+    answers: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedExpert:
+    """A frozen expert, the epoch it was taken from, and its loss on the validation rows."""
+
+    expert: Expert
+    epoch: int
+    loss: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +66,7 @@ class ExpertSettings:
         dropout: Share of z's entries dropped while training.
         noise: Standard deviation of Gaussian noise added to z while training.
         off_domain: λ, the weight of the background term.
+        patience: Epochs without a better validation loss before training stops.
         seed: Initial weights, order of rows, dropout and noise.
     """
 
@@ -52,6 +81,7 @@ class ExpertSettings:
     dropout: float = 0.0
     noise: float = 0.0
     off_domain: float = 1.0
+    patience: int = 20
     seed: int = 0
 
 
@@ -72,13 +102,23 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     if settings.form == "linear":
         zeros = torch.zeros(out, width)
         return Linear(W=zeros, b=torch.zeros(out), space=space, labels=labels)
+    inner = torch.randn(rank, width, generator=generator) / width**0.5
+    if settings.form == "residual" and space == "labels":
+        return OwnHead(
+            U=inner,
+            V=torch.zeros(width, rank),
+            W=torch.zeros(out, width),
+            b=torch.zeros(out),
+            activation=settings.activation,
+            labels=labels,
+        )
     if settings.form not in {"residual", "mlp"}:
         raise UsageError(
             f"form {settings.form!r} cannot be trained", expected="residual, mlp or linear"
         )
     biased = settings.form == "mlp"
     return LowRank(
-        U=torch.randn(rank, width, generator=generator) / width**0.5,
+        U=inner,
         V=torch.zeros(out, rank),
         u=torch.zeros(rank) if biased else None,
         v=torch.zeros(out) if biased else None,
@@ -88,78 +128,160 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     )
 
 
-def expert_logits(expert: Expert, h: Tensor, z: Tensor, classifier: Tensor) -> Tensor:
-    """Return the logits of one expert at column weight 1, ``(B, C)``."""
+def expert_logits(expert: Expert, h: Tensor, z: Tensor, classifier: Tensor | None) -> Tensor:
+    """Return the logits of one expert at column weight 1, ``(B, C)`` or over its own labels."""
     delta: Tensor = expert(z)
+    if expert.space == "labels" or classifier is None:
+        return delta
     if expert.space == "hidden":
         return (h + delta) @ classifier.T
     return h @ classifier.T + delta
 
 
-def off_domain(expert: Expert, z: Tensor, classifier: Tensor) -> Tensor:
-    """Return mean ‖W_c Δ(z)‖² over rows ``(B, D)``, what the expert does to others' logits."""
+def off_domain(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor:
+    """Return mean ‖logits that Δ adds‖² over rows ``(B, D)``: W_c Δ(z), or Δ(z) itself."""
     delta: Tensor = expert(z)
-    logits = delta @ classifier.T if expert.space == "hidden" else delta
-    return logits.square().sum(-1).mean()
+    if expert.space == "hidden" and classifier is not None:
+        delta = delta @ classifier.T
+    return delta.square().sum(-1).mean()
 
 
 def train_expert(
-    h: Tensor,
-    answers: Sequence[str],
+    rows: Rows,
     *,
     norm: Callable[[Tensor], Tensor],
-    classifier: Tensor,
+    classifier: Tensor | None,
     labels: Sequence[str],
     domain_labels: Sequence[str],
     settings: ExpertSettings,
+    valid: Rows | None = None,
     background: Tensor | None = None,
+    checkpoint: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Expert:
-    """Train an expert that shares the backbone's classifier.
+) -> TrainedExpert:
+    """Train an expert on its domain's rows.
 
     Args:
-        h: Features of the domain's rows, ``(N, D)``.
-        answers: Their labels.
+        rows: What it learns.
         norm: The bus norm, h → z.
-        classifier: W_c ``(C, D)``, frozen.
+        classifier: W_c ``(C, D)``, frozen; not needed for labels of its own.
         labels: The classifier's labels.
-        domain_labels: The labels the expert may answer.
+        domain_labels: The labels the expert may answer, in the order of its own logits.
         settings: How.
+        valid: Rows to stop early on; without them the last epoch is taken.
         background: Features to leave alone, ``(M, D)``.
+        checkpoint: Written now and then; training goes on from it where it exists.
         progress: Called with (epochs done, epochs in all).
 
-    Returns:
-        The trained expert, frozen.
-
     Raises:
-        UsageError: If an answer is not a label of the classifier.
+        UsageError: If an answer is not among the labels it can have.
     """
-    targets = _targets(answers, labels)
-    out = classifier.shape[1] if settings.space == "hidden" else len(labels)
-    expert = init_expert(settings, width=h.shape[1], out=out, labels=domain_labels)
-    generator = torch.Generator().manual_seed(settings.seed)
-    optimizer = torch.optim.AdamW(
-        expert.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+    own = settings.space == "labels"
+    names = domain_labels if own else labels
+    out = rows.h.shape[1] if settings.space == "hidden" else len(names)
+    expert = init_expert(settings, width=rows.h.shape[1], out=out, labels=domain_labels)
+    run = _Run(expert, settings, steps=settings.epochs * -(-len(rows.h) // settings.batch))
+    if checkpoint is not None and checkpoint.exists():
+        run.load(load_checkpoint(checkpoint))
+    data = _Batch(rows.h, norm(rows.h), _targets(rows.answers, names))
+    judged = (
+        None if valid is None else _Batch(valid.h, norm(valid.h), _targets(valid.answers, names))
     )
-    steps = settings.epochs * -(-len(h) // settings.batch)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(steps, 1))
-    z, others = norm(h), None if background is None else norm(background)
-    for epoch in range(1, settings.epochs + 1):
-        order = torch.randperm(len(h), generator=generator)
-        for rows in torch.split(order, settings.batch):
-            logits = expert_logits(
-                expert, h[rows], _disturb(z[rows], settings, generator), classifier
-            )
-            loss = nn.functional.cross_entropy(logits, targets[rows])
-            if others is not None and len(others) and settings.off_domain > 0:
-                loss = loss + settings.off_domain * off_domain(expert, others, classifier)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+    others = norm(background) if background is not None and len(background) else None
+    while run.epoch < settings.epochs and run.epoch - run.best_epoch < settings.patience:
+        run.pass_over(data, classifier=classifier, background=others)
+        run.judge(judged, classifier=classifier)
+        if checkpoint is not None:
+            save_checkpoint(checkpoint, run.state())
         if progress is not None:
-            progress(epoch, settings.epochs)
-    return copy.deepcopy(expert).requires_grad_(False).eval()
+            progress(run.epoch, settings.epochs)
+    return run.finish(judged is not None)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    h: Tensor
+    z: Tensor
+    targets: Tensor
+
+
+class _Run:
+    """The state of a training: all of it can be written down and taken up again."""
+
+    def __init__(self, expert: Expert, settings: ExpertSettings, *, steps: int) -> None:
+        self.expert, self.settings, self.steps = expert, settings, max(steps, 1)
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self.optimizer = torch.optim.AdamW(
+            expert.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self.epoch = self.step = self.best_epoch = 0
+        self.best_loss = math.inf
+        self.best = {k: v.clone() for k, v in expert.state_dict().items()}
+
+    def pass_over(
+        self, data: _Batch, *, classifier: Tensor | None, background: Tensor | None
+    ) -> None:
+        """Take one step for each batch of a shuffled pass."""
+        order = torch.randperm(len(data.h), generator=self.generator)
+        for rows in torch.split(order, self.settings.batch):
+            z = _disturb(data.z[rows], self.settings, self.generator)
+            logits = expert_logits(self.expert, data.h[rows], z, classifier)
+            loss = nn.functional.cross_entropy(logits, data.targets[rows])
+            if background is not None and self.settings.off_domain > 0:
+                penalty = off_domain(self.expert, background, classifier)
+                loss = loss + self.settings.off_domain * penalty
+            for group in self.optimizer.param_groups:
+                decay = 0.5 * (1 + math.cos(math.pi * self.step / self.steps))
+                group["lr"] = self.settings.learning_rate * decay
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.step += 1
+        self.epoch += 1
+
+    def judge(self, valid: _Batch | None, *, classifier: Tensor | None) -> None:
+        """Remember the weights if they are the best so far; without rows, the latest are."""
+        loss = -float(self.epoch)
+        if valid is not None:
+            with torch.inference_mode():
+                logits = expert_logits(self.expert, valid.h, valid.z, classifier)
+                loss = float(nn.functional.cross_entropy(logits, valid.targets))
+        if loss < self.best_loss:
+            self.best_loss, self.best_epoch = loss, self.epoch
+            self.best = {k: v.clone() for k, v in self.expert.state_dict().items()}
+
+    def finish(self, judged: bool) -> TrainedExpert:
+        """Return the best expert, frozen."""
+        self.expert.load_state_dict(self.best)
+        expert = self.expert.requires_grad_(False).eval()
+        return TrainedExpert(
+            expert=expert, epoch=self.best_epoch, loss=self.best_loss if judged else None
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything a checkpoint needs."""
+        state = {f"expert.{k}": v for k, v in self.expert.state_dict().items()}
+        state |= {f"best.{k}": v for k, v in self.best.items()}
+        for n, (_, moments) in enumerate(self.optimizer.state.items()):
+            state |= {f"optimizer.{n}.{k}": v for k, v in moments.items()}
+        state["generator"] = self.generator.get_state()
+        numbers = [self.epoch, self.step, self.best_epoch, self.best_loss]
+        return {**state, "numbers": torch.tensor(numbers, dtype=torch.float64)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        self.expert.load_state_dict(_under(state, "expert."))
+        self.best = _under(state, "best.")
+        for n, parameter in enumerate(self.expert.parameters()):
+            self.optimizer.state[parameter] = _under(state, f"optimizer.{n}.")
+        self.generator.set_state(state["generator"])
+        epoch, step, best_epoch, best_loss = state["numbers"].tolist()
+        self.epoch, self.step, self.best_epoch = int(epoch), int(step), int(best_epoch)
+        self.best_loss = best_loss
+
+
+def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v.clone() for k, v in state.items() if k.startswith(prefix)}
 
 
 def _targets(answers: Sequence[str], labels: Sequence[str]) -> Tensor:
@@ -167,8 +289,8 @@ def _targets(answers: Sequence[str], labels: Sequence[str]) -> Tensor:
     strange = sorted(set(answers) - place.keys())
     if strange:
         raise UsageError(
-            "the backbone cannot answer every label of the data",
-            expected="labels of its classifier",
+            "not every label of the data can be answered",
+            expected="labels of the backbone's classifier",
             found=", ".join(strange[:5]),
             hint="Let the expert write labels of its own (--writes labels).",
         )

@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from ..registry.composition import Composition
-from ..registry.discover import Package, from_folder
+from ..registry.discover import Package, discover, from_folder
 from ..registry.files import BackboneFiles, read_backbone
 from ..registry.manifest import BackboneManifest
+from ..registry.settings import choose_backbone, resolve_home
 from ..registry.states import Listing, survey
 from .assemble import Providers, background_of, evaluation_of, make_backbone
+from .author import Shop
 from .backbone import Backbone
 from .candidates import gather
 from .composed import Composed
@@ -30,6 +32,7 @@ __all__ = [
     "cached",
     "compose",
     "open_backbone",
+    "open_shop",
     "open_workspace",
     "read_package",
 ]
@@ -93,6 +96,32 @@ def open_backbone(
     files = read_package(from_folder(folder))
     made = make_backbone(files, plugins=plugins or Plugins(), providers={}, device=device)
     return files.manifest, made, background_of(files)
+
+
+def open_shop(
+    home: Path | None,
+    *,
+    backbone: str | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Shop:
+    """Open the installed backbone for an author, with the feature cache of a home.
+
+    Args:
+        home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
+        backbone: Which backbone, when several are installed.
+        device: Where the trunk runs.
+        progress: Called with (texts encoded, texts to encode).
+    """
+    files = read_package(choose_backbone(discover("backbone"), backbone))
+    made = make_backbone(files, plugins=Plugins(), providers={}, device=device or "cpu")
+    cache = resolve_home(home) / "cache" / "features"
+    return Shop(
+        backbone=made,
+        manifest=files.manifest,
+        background=background_of(files),
+        encode=cached(made, files.manifest.fingerprint, cache, progress),
+    )
 
 
 def open_workspace(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from string import Template
 from typing import Literal
 
-__all__ = ["write_project"]
+from .errors import UsageError
+
+__all__ = ["check_id", "write_project"]
 
 _PYPROJECT = Template("""\
 [build-system]
@@ -45,6 +48,20 @@ A data package for [redhost](https://pypi.org/project/redhost/): a manifest and 
     redhost list-experts
     redhost recompose
 """)
+
+
+def check_id(package_id: str) -> None:
+    """Check that a name can be an id.
+
+    Raises:
+        UsageError: If it cannot; the message says what can.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", package_id) or package_id == "backbone":
+        raise UsageError(
+            f"{package_id!r} cannot be an id",
+            expected="lower-case letters, digits, '.', '_' and '-', starting with one of the first "
+            "two, and not 'backbone'",
+        )
 
 
 def write_project(

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .discover import MANIFESTS, Kind, Package, entries, headers
+from .errors import UsageError
 from .integrity import MAX_FILE
 from .violations import Violation
 
-__all__ = ["Wheel", "read_wheel"]
+__all__ = ["Wheel", "build_wheel", "read_wheel"]
 
 MAX_MEMBERS = 10_000
 MAX_TOTAL = 512 * 2**20
@@ -59,6 +60,25 @@ def read_wheel(path: Path) -> Wheel | Violation:
         return Violation("package_files", path.name, e.expected, e.found, _HINT)
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as e:
         return Violation("package_files", path.name, "a wheel", str(e) or "another file", _HINT)
+
+
+def build_wheel(project: Path, out: Path) -> Path:
+    """Build the wheel of a project.
+
+    Args:
+        project: The project's folder, with a hatchling pyproject.toml.
+        out: Where the wheel goes.
+
+    Raises:
+        UsageError: If the project cannot be built.
+    """
+    from hatchling.builders.wheel import WheelBuilder
+
+    try:
+        builder = WheelBuilder(str(project))
+        return Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise UsageError(f"{project} cannot be built", found=str(e)) from e
 
 
 def _read(archive: zipfile.ZipFile) -> Wheel:

@@ -192,7 +192,10 @@ def test_evaluate_json_has_the_promised_keys(composed, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"text": "a", "label": "1"}\n{"text": "b"}\n', "line 2: expected a JSON object with"),
+        (
+            '{"text": "a", "label": "1"}\n{"text": "b"}\n',
+            "line 2: expected a label in 'label', found no such field",
+        ),
         ("not json\n", "line 1: expected a JSON object"),
         ("", "has no rows"),
     ],

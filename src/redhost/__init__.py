@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from .core.adapt import AdaptSettings, adapt, delta
     from .core.backbone import Backbone
     from .core.bus import Bus, BusConfig, LayerNorm
+    from .core.card_files import (
+        CardFile,
+        no_card,
+        statistics_card,
+        texts_card,
+        vectors_card,
+    )
     from .core.composed import Answer, Composed
     from .core.evaluate import Evaluation, evaluate, hits_by_system
     from .core.experts import Expert, Linear, LowRank, OwnHead
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from .core.routers import ColumnData, Router, build_router
     from .core.rows import BackgroundRow, CardRow, Row, read_rows, write_rows
     from .core.statistics import Statistics
-    from .core.train_expert import ExpertSettings, off_domain, train_expert
+    from .core.train_expert import ExpertSettings, Rows, TrainedExpert, off_domain, train_expert
     from .core.train_router import RouterSettings, train_router
     from .core.verify import measure_off_domain
     from .core.workspace import compose, open_backbone
@@ -56,6 +63,13 @@ _HOME = {
     "core.adapt": ("AdaptSettings", "adapt", "delta"),
     "core.backbone": ("Backbone",),
     "core.bus": ("Bus", "BusConfig", "LayerNorm"),
+    "core.card_files": (
+        "CardFile",
+        "no_card",
+        "statistics_card",
+        "texts_card",
+        "vectors_card",
+    ),
     "core.composed": ("Answer", "Composed"),
     "core.evaluate": ("Evaluation", "evaluate", "hits_by_system"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
@@ -69,7 +83,13 @@ _HOME = {
     "core.routers": ("ColumnData", "Router", "build_router"),
     "core.rows": ("BackgroundRow", "CardRow", "Row", "read_rows", "write_rows"),
     "core.statistics": ("Statistics",),
-    "core.train_expert": ("ExpertSettings", "off_domain", "train_expert"),
+    "core.train_expert": (
+        "ExpertSettings",
+        "Rows",
+        "TrainedExpert",
+        "off_domain",
+        "train_expert",
+    ),
     "core.train_router": ("RouterSettings", "train_router"),
     "core.verify": ("measure_off_domain",),
     "core.workspace": ("compose", "open_backbone"),
@@ -111,6 +131,7 @@ __all__ = [
     "BusConfig",
     "CanaryError",
     "CardError",
+    "CardFile",
     "CardRow",
     "ColumnData",
     "Composed",
@@ -142,9 +163,11 @@ __all__ = [
     "Router",
     "RouterSettings",
     "Row",
+    "Rows",
     "SettingsError",
     "Statistics",
     "StoreError",
+    "TrainedExpert",
     "Training",
     "UnknownNameError",
     "UsageError",
@@ -158,13 +181,17 @@ __all__ = [
     "hookimpl",
     "library_versions",
     "measure_off_domain",
+    "no_card",
     "off_domain",
     "open_backbone",
     "read_rows",
     "save_backbone",
     "save_expert",
+    "statistics_card",
+    "texts_card",
     "train_expert",
     "train_router",
+    "vectors_card",
     "write_project",
     "write_rows",
 ]

@@ -131,14 +131,13 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         h = backbone.encode([t for t, _ in data])
         assert backbone.classifier is not None
         expert = redhost.train_expert(
-            h,
-            [y for _, y in data],
+            redhost.Rows(h=h, answers=[y for _, y in data]),
             norm=norm,
             classifier=backbone.classifier,
             labels=LABELS,
             domain_labels=tuple(WORDS[name]),
             settings=settings or redhost.ExpertSettings(rank=8, epochs=60, learning_rate=1e-2),
-        )
+        ).expert
         expert_id = expert_id or name
         folder = redhost.write_project(
             project, kind="expert", package_id=expert_id, summary=f"knows {name}"
@@ -155,8 +154,10 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
             backbone=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
             width=backbone.width,
             domain=f"texts about {name}",
-            card=[r for r in card if r.part == "fit"]
-            + list(gate if gate is not None else [r for r in card if r.part == "gate"]),
+            card=redhost.texts_card(
+                [r for r in card if r.part == "fit"]
+                + list(gate if gate is not None else [r for r in card if r.part == "gate"])
+            ),
             canary=norm(h[:4]),
             training=redhost.Training(data="0" * 64, seed=0, epochs=60),
         )

@@ -32,6 +32,11 @@ def encode_z(texts) -> torch.Tensor:
     return torch.stack([torch.full((D,), float(len(t))) for t in texts])
 
 
+def no_texts(texts) -> torch.Tensor:
+    assert not texts
+    return torch.empty(0, D)
+
+
 def texts_card() -> bytes:
     rows = [("a", "a", "fit"), ("bb", "b", "fit"), ("ccc", "a", "gate")]
     return redhost.write_rows(redhost.CardRow(text=t, label=y, part=p) for t, y, p in rows)
@@ -42,7 +47,9 @@ def test_a_texts_card_teaches_from_fit_and_is_judged_on_gate(told) -> None:
     data = column_data(card, encode_z=encode_z, seed=0)
     assert data.column == "red" and data.z[:, 0].tolist() == [1.0, 2.0]
     assert data.statistics.labels == ("a", "b")
-    assert [(r.text, r.label, r.domain) for r in gate_rows(card)] == [("ccc", "a", "red")]
+    h, rows = gate_rows([card], encode=encode_z)
+    assert [(r.text, r.label, r.domain) for r in rows] == [("ccc", "a", "red")]
+    assert h[:, 0].tolist() == [3.0]
 
 
 def test_a_card_with_other_counts_than_said_is_refused(told) -> None:
@@ -63,7 +70,7 @@ def test_a_vectors_card_needs_no_encoding(told) -> None:
     learnt = column_data(card, encode_z=lambda _: pytest.fail("encoded"), seed=0)
     assert torch.equal(learnt.z, z)
     assert learnt.statistics.counts.tolist() == [1.0, 2.0]
-    assert gate_rows(card) == []
+    assert gate_rows([card], encode=no_texts)[1] == []
 
 
 def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(told) -> None:
@@ -96,3 +103,29 @@ def test_a_bad_row_is_named_by_its_line() -> None:
     data = b'{"text": "a", "label": "b", "part": "fit"}\n\n{"text": 3}\n'
     with pytest.raises(UsageError, match="the card, line 3: expected a JSON object with text"):
         parse_rows(data, redhost.CardRow, source="the card")
+
+
+def test_a_vectors_card_is_judged_on_features_it_gives_back(told) -> None:
+    gate_h = 3 * torch.randn(4, D) + 1
+    file = redhost.vectors_card(
+        fit_z=torch.randn(2, D),
+        fit_labels=["a", "b"],
+        gate_h=gate_h,
+        gate_labels=["a"] * 4,
+        labels=told.labels,
+        eps=1e-5,
+    )
+    card = read_card(with_card(told, "vectors", fit=2, gate=4), {"card": file.data})
+    h, rows = gate_rows([card], encode=no_texts)
+    torch.testing.assert_close(h, gate_h)
+    assert [r.label for r in rows] == ["a"] * 4
+    assert gate_rows([card], encode=no_texts, vectors=False)[1] == []
+
+
+def test_a_statistics_card_refuses_to_give_single_rows_away() -> None:
+    z = torch.randn(9, D)
+    with pytest.raises(CardError, match="at least 5 rows of each label, found fewer of b"):
+        redhost.statistics_card(z, ["a"] * 5 + ["b"] * 4, labels=["a", "b"])
+    file = redhost.statistics_card(z, ["a"] * 9, labels=["a"])
+    tensors = safetensors.torch.load(file.data)
+    torch.testing.assert_close(tensors["sums"][0], z.sum(0))

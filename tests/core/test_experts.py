@@ -31,8 +31,7 @@ def world(backbone):
 def train(world, **settings) -> redhost.Expert:
     norm, h, answers, others, classifier = world
     return redhost.train_expert(
-        h,
-        answers,
+        redhost.Rows(h=h, answers=answers),
         norm=norm,
         classifier=classifier,
         labels=LABELS,
@@ -41,7 +40,7 @@ def train(world, **settings) -> redhost.Expert:
             **{"rank": 8, "epochs": 200, "learning_rate": 1e-2, **settings}
         ),
         background=others,
-    )
+    ).expert
 
 
 @pytest.mark.parametrize("form", ["residual", "mlp", "linear"])
@@ -92,8 +91,7 @@ def test_a_label_the_backbone_cannot_answer_is_refused(world) -> None:
     norm, h, _, _, classifier = world
     with pytest.raises(UsageError, match="found z"):
         redhost.train_expert(
-            h,
-            ["z"] * len(h),
+            redhost.Rows(h=h, answers=["z"] * len(h)),
             norm=norm,
             classifier=classifier,
             labels=LABELS,
@@ -137,7 +135,7 @@ def test_saving_and_reading_changes_nothing(name, tmp_path) -> None:
         backbone=redhost.BackboneRef(name="toy", fingerprint="0" * 64),
         width=16,
         domain="d",
-        card=[redhost.CardRow(text="t", label="a", part="fit")],
+        card=redhost.texts_card([redhost.CardRow(text="t", label="a", part="fit")]),
         canary=z,
         training=redhost.Training(data="0", seed=0, epochs=0),
     )

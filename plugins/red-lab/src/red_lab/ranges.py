@@ -106,7 +106,7 @@ def build_expert(
         backbone=bench.reference,
         width=bench.backbone.width,
         domain=f"'{prompt(20, 22)}' with answers from {low} to {high}",
-        card=card,
+        card=redhost.texts_card(card),
         canary=bench.norm(bench.features([r.text for r in data[:8]])),
         off_domain=redhost.measure_off_domain(
             expert, name, bench.backbone, bench.background, encode=bench.features
@@ -133,15 +133,14 @@ def train(
     labels = bench.backbone.labels
     others = [r.text for r in bench.background if name is not None and r.domain != name]
     return redhost.train_expert(
-        bench.features([r.text for r in data]),
-        [r.label for r in data],
+        redhost.Rows(h=bench.features([r.text for r in data]), answers=[r.label for r in data]),
         norm=bench.norm,
         classifier=bench.classifier,
         labels=labels,
         domain_labels=[y for y in labels if name is None or range_of(int(y)) == name],
         settings=settings,
         background=bench.features(others) if others else None,
-    )
+    ).expert
 
 
 def role_rows(split: Split, role: str, name: str | None = None) -> list[Row]:

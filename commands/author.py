@@ -1,0 +1,198 @@
+"""Commands for authors: new-backbone, new-expert, train-expert, pack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from .common import backbone_option, bar, device_option, home_option, json_option, print_json
+
+__all__ = ["COMMANDS"]
+
+PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
+
+
+@click.command("new-backbone")
+@click.argument("name")
+@click.option(
+    "--from", "source", required=True, metavar="SOURCE", help="hf:DIR_OR_NAME or gguf:FILE."
+)
+@click.option("--revision", help="The commit to pin, for hub names.")
+@click.option("--pooling", type=click.Choice(["mean", "last"]), default="mean", show_default=True)
+@click.option(
+    "--last-blocks",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How many top blocks the base stage adapts, with --data.",
+)
+@click.option("--data", metavar="FILE", help="Labelled rows for the base stage.")
+@click.option("--background", metavar="FILE", help="A text a line: what experts leave alone.")
+@click.option("--evaluation", metavar="FILE", help="Held-out labelled rows.")
+@click.option("--text-field", default="text", show_default=True)
+@click.option("--label-field", default="label", show_default=True)
+@click.option("--epochs", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def new_backbone(
+    *,
+    name: str,
+    source: str,
+    revision: str | None,
+    pooling: Literal["mean", "last"],
+    last_blocks: int,
+    data: str | None,
+    background: str | None,
+    evaluation: str | None,
+    text_field: str,
+    label_field: str,
+    epochs: int,
+    seed: int,
+) -> None:
+    """Make ./red-backbone-NAME, an installable backbone, from any encoder."""
+    from ..core.adapt import AdaptSettings
+    from ..core.new_backbone import new_backbone as make
+    from ..core.tables import read_table, read_texts
+    from ..registry.errors import UsageError, short
+    from ..registry.scaffold import check_id
+
+    check_id(name)
+    project = Path(f"red-backbone-{name}")
+    if project.exists():
+        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
+    if last_blocks and data is None:
+        raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
+    fields = {"text_field": text_field, "label_field": label_field}
+    with bar("new-backbone") as progress:
+        manifest = make(
+            project,
+            name,
+            source,
+            revision=revision,
+            pooling=pooling,
+            rows=read_table(data, **fields) if data else (),
+            settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
+            background=read_texts(background) if background else (),
+            evaluation=read_table(evaluation, **fields) if evaluation else (),
+            progress=progress,
+        )
+    click.echo(
+        f"{project}: width {manifest.width}, {len(manifest.labels)} labels, "
+        f"fingerprint {short(manifest.fingerprint)}\nnext: pip install ./{project}"
+    )
+
+
+@click.command("new-expert")
+@click.argument("name")
+@backbone_option
+@click.option("--form", type=click.Choice(["residual", "linear", "mlp"]), default="residual")
+@click.option("--rank", type=click.IntRange(min=1), help="R (default: a quarter of the width).")
+@click.option(
+    "--writes",
+    type=click.Choice(["hidden", "logits", "labels"]),
+    default="labels",
+    show_default=True,
+    help="Through the backbone's classifier (hidden, logits), or labels of its own.",
+)
+@click.option(
+    "--card",
+    type=click.Choice(["texts", "vectors", "statistics", "none"]),
+    default="texts",
+    show_default=True,
+    help="What the package shows of its domain, so that any host can route to it.",
+)
+def new_expert(
+    *,
+    name: str,
+    backbone: str | None,
+    form: Literal["residual", "linear", "mlp"],
+    rank: int | None,
+    writes: Literal["hidden", "logits", "labels"],
+    card: Literal["texts", "vectors", "statistics", "none"],
+) -> None:
+    """Make ./red-expert-NAME, a project that lacks nothing but data."""
+    from ..registry.errors import UsageError
+    from ..registry.project import ExpertPlan, write_plan
+    from ..registry.scaffold import check_id, write_project
+
+    check_id(name)
+    project = Path(f"red-expert-{name}")
+    if project.exists():
+        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
+    plan = ExpertPlan(id=name, backbone=backbone, form=form, rank=rank, writes=writes, card=card)
+    write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
+    write_plan(project, plan)
+    click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+
+
+@click.command("train-expert")
+@click.argument("project", type=PROJECT)
+@click.option("--data", required=True, metavar="FILE", help="JSON lines, CSV, Parquet, or -.")
+@click.option("--valid", metavar="FILE", help="Validation rows (default: a tenth of the data).")
+@click.option("--text-field", default="text", show_default=True)
+@click.option("--label-field", default="label", show_default=True)
+@click.option("--epochs", type=click.IntRange(min=1), default=200, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@home_option
+@device_option
+@json_option
+def train_expert(
+    *,
+    project: Path,
+    data: str,
+    valid: str | None,
+    text_field: str,
+    label_field: str,
+    epochs: int,
+    seed: int,
+    home: Path | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Train the expert of PROJECT alone on your data; the same command resumes after Ctrl-C."""
+    from ..core.author import split_rows, train_package
+    from ..core.tables import read_table
+    from ..core.train_expert import ExpertSettings
+    from ..core.workspace import open_shop
+    from ..registry.project import read_plan
+
+    plan = read_plan(project)
+    rows = read_table(data, text_field=text_field, label_field=label_field)
+    own = read_table(valid, text_field=text_field, label_field=label_field) if valid else None
+    parts = split_rows(rows, valid=own)
+    settings = ExpertSettings(
+        form=plan.form, space=plan.writes, rank=plan.rank, epochs=epochs, seed=seed
+    )
+    with bar("train-expert") as progress:
+        shop = open_shop(home, backbone=plan.backbone, device=device, progress=progress)
+        manifest = train_package(
+            project, plan, parts, shop=shop, settings=settings, progress=progress
+        )
+    if as_json:
+        print_json(manifest)
+        return
+    metrics = ", ".join(f"{k} {v:.3f}" for k, v in manifest.training.metrics.items())
+    click.echo(
+        f"expert {plan.id!r}: {len(manifest.labels)} labels, accuracy {metrics}; "
+        f"trained on {len(parts.train)} rows, card {manifest.card.kind} "
+        f"({manifest.card.fit} fit, {manifest.card.gate} gate)"
+    )
+    click.echo(f"next: redhost pack {project}")
+
+
+@click.command()
+@click.argument("project", type=PROJECT)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: DIR/dist.")
+@home_option
+def pack(*, project: Path, out: Path | None, home: Path | None) -> None:
+    """Check PROJECT and build its wheel."""
+    from ..registry.wheels import build_wheel
+    from .checking import require_sound
+
+    require_sound(project, home=home)
+    wheel = build_wheel(project, out or project / "dist")
+    click.echo(f"{wheel}\nnext: pip install {wheel} && redhost recompose")
+
+
+COMMANDS = (new_backbone, new_expert, train_expert, pack)

@@ -1,0 +1,245 @@
+"""The author's path: from a project and labelled rows to a finished package folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..registry.errors import UsageError
+from ..registry.manifest import BackboneManifest, BackboneRef, ExpertManifest, Training
+from ..registry.project import ExpertPlan, package_in
+from .backbone import Backbone
+from .bus import LayerNorm
+from .calibrate import fit_temperature
+from .card_files import CardFile, no_card, statistics_card, texts_card, vectors_card
+from .experts import Expert
+from .packaging import library_versions, save_expert
+from .rows import BackgroundRow, CardRow, Row
+from .train_expert import ExpertSettings, Rows, expert_logits, train_expert
+from .verify import measure_off_domain
+
+__all__ = ["Parts", "Shop", "split_rows", "train_package"]
+
+CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
+CANARIES = 8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shop:
+    """What an author works with.
+
+    Attributes:
+        backbone: The frozen backbone.
+        manifest: Its manifest.
+        background: Its background card.
+        encode: Texts → h, through the feature cache.
+    """
+
+    backbone: Backbone
+    manifest: BackboneManifest
+    background: tuple[BackgroundRow, ...]
+    encode: Callable[[Sequence[str]], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """An author's rows, each in one part; equal texts are never in two."""
+
+    train: tuple[Row, ...]
+    valid: tuple[Row, ...]
+    fit: tuple[Row, ...]
+    gate: tuple[Row, ...]
+
+
+def split_rows(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) -> Parts:
+    """Set rows aside before anything is trained, by the hash of their text.
+
+    A quarter, 512 rows at most, goes to the card, half `fit` and half `gate`; a tenth of the rest
+    to validation where none is given. Every label keeps a row to train on.
+
+    Args:
+        rows: The author's rows.
+        valid: Validation rows of the author's own.
+
+    Raises:
+        UsageError: If all rows have one label, or a validation text stands among the rows too.
+    """
+    if len({r.label for r in rows}) < 2:  # noqa: PLR2004
+        raise UsageError(
+            "the data has one label only", expected="at least two", found=rows[0].label
+        )
+    both = {r.text for r in rows} & {r.text for r in valid or ()}
+    if both:
+        raise UsageError(
+            "validation rows stand in the training data too", found=repr(min(both))[:60]
+        )
+    ordered = sorted(rows, key=lambda r: (_hash(r.text), r.label))
+    kept = {r.label: r.text for r in reversed(ordered)}
+    free = [r for r in ordered if kept[r.label] != r.text and r.text not in kept.values()]
+    texts = list(dict.fromkeys(r.text for r in free))
+    card = texts[: min(CARD_ROWS, int(CARD_SHARE * len(rows)))]
+    fit, gate = set(card[::2]), set(card[1::2])
+    rest = texts[len(card) :]
+    chosen = set(rest[: int(VALID_SHARE * len(rest))]) if valid is None else set()
+    aside = fit | gate | chosen
+    return Parts(
+        train=tuple(r for r in ordered if r.text not in aside),
+        valid=tuple(r for r in ordered if r.text in chosen) if valid is None else tuple(valid),
+        fit=tuple(r for r in ordered if r.text in fit)[:256],
+        gate=tuple(r for r in ordered if r.text in gate)[:256],
+    )
+
+
+def train_package(
+    project: Path,
+    plan: ExpertPlan,
+    parts: Parts,
+    *,
+    shop: Shop,
+    settings: ExpertSettings,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExpertManifest:
+    """Train the expert of a project and write it into the project's package.
+
+    Args:
+        project: The project's folder.
+        plan: What kind of expert it is.
+        parts: The author's rows.
+        shop: The backbone and what goes with it.
+        settings: How to train; form, space and rank are the plan's.
+        progress: Called with (epochs done, epochs in all).
+
+    Raises:
+        UsageError: If the plan cannot be carried out on this backbone.
+    """
+    labels = _labels(plan, parts, shop.backbone)
+    norm = LayerNorm(width=shop.backbone.width, eps=shop.backbone.eps)
+    others = [r.text for r in shop.background if r.domain != plan.id]
+    checkpoint = project / ".redhost-training.safetensors"
+    trained = train_expert(
+        _features(shop, parts.train),
+        norm=norm,
+        classifier=shop.backbone.classifier,
+        labels=shop.backbone.labels,
+        domain_labels=labels,
+        settings=settings,
+        valid=_features(shop, parts.valid) if parts.valid else None,
+        background=shop.encode(others) if others else None,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    expert = trained.expert
+    if plan.writes == "labels" and parts.fit:
+        expert.temperature = _temperature(expert, norm(shop.encode(_texts(parts.fit))), parts.fit)
+    manifest = save_expert(
+        package_in(project),
+        expert=expert,
+        expert_id=plan.id,
+        backbone=BackboneRef(name=shop.manifest.id, fingerprint=shop.manifest.fingerprint),
+        width=shop.backbone.width,
+        domain=plan.domain or f"texts with one of {len(labels)} labels",
+        card=_card(plan, parts, shop, labels, norm),
+        canary=norm(shop.encode(_texts(parts.train[:CANARIES]))),
+        off_domain=measure_off_domain(
+            expert, plan.id, shop.backbone, shop.background, encode=shop.encode
+        ),
+        training=Training(
+            data=_digest(parts),
+            seed=settings.seed,
+            epochs=trained.epoch,
+            metrics={
+                name: _accuracy(expert, shop, norm, rows)
+                for name, rows in (
+                    ("train", parts.train),
+                    ("valid", parts.valid),
+                    ("gate", parts.gate),
+                )
+                if rows
+            },
+            versions=library_versions(),
+        ),
+        license=plan.license,
+    )
+    checkpoint.unlink(missing_ok=True)
+    return manifest
+
+
+def _labels(plan: ExpertPlan, parts: Parts, backbone: Backbone) -> tuple[str, ...]:
+    """Return the labels the expert may answer, in a stable order."""
+    found = {r.label for p in (parts.train, parts.valid, parts.fit, parts.gate) for r in p}
+    if plan.writes == "labels":
+        return tuple(sorted(found))
+    strange = sorted(found - set(backbone.labels))
+    if strange:
+        raise UsageError(
+            f"expert {plan.id!r} writes {plan.writes}, through the backbone's classifier",
+            expected=f"labels of backbone {backbone.name!r} ({len(backbone.labels)} of them)",
+            found=", ".join(strange[:5]),
+            hint='Set writes = "labels" in the project\'s pyproject.toml.',
+        )
+    return tuple(y for y in backbone.labels if y in found)
+
+
+def _card(
+    plan: ExpertPlan, parts: Parts, shop: Shop, labels: Sequence[str], norm: LayerNorm
+) -> CardFile:
+    """Write the kind of card the author chose."""
+    if plan.card == "none":
+        return no_card()
+    if plan.card == "texts":
+        return texts_card(
+            [
+                CardRow(text=r.text, label=r.label, part=part)
+                for part, rows in (("fit", parts.fit), ("gate", parts.gate))
+                for r in rows
+            ]
+        )
+    if plan.card == "statistics":
+        rows = (*parts.fit, *parts.gate)
+        z = norm(shop.encode(_texts(rows)))
+        return statistics_card(z, [r.label for r in rows], labels=labels)
+    return vectors_card(
+        fit_z=norm(shop.encode(_texts(parts.fit))),
+        fit_labels=[r.label for r in parts.fit],
+        gate_h=shop.encode(_texts(parts.gate)),
+        gate_labels=[r.label for r in parts.gate],
+        labels=labels,
+        eps=shop.backbone.eps,
+    )
+
+
+def _temperature(expert: Expert, z: Tensor, rows: Sequence[Row]) -> float:
+    place = {y: n for n, y in enumerate(expert.labels)}
+    with torch.inference_mode():
+        return fit_temperature(expert(z), torch.tensor([place[r.label] for r in rows]))
+
+
+def _accuracy(expert: Expert, shop: Shop, norm: LayerNorm, rows: Sequence[Row]) -> float:
+    names = expert.labels if expert.space == "labels" else shop.backbone.labels
+    h = shop.encode(_texts(rows))
+    with torch.inference_mode():
+        best = expert_logits(expert, h, norm(h), shop.backbone.classifier).argmax(-1)
+    return sum(names[int(i)] == r.label for i, r in zip(best, rows, strict=True)) / len(rows)
+
+
+def _features(shop: Shop, rows: Sequence[Row]) -> Rows:
+    return Rows(h=shop.encode(_texts(rows)), answers=[r.label for r in rows])
+
+
+def _texts(rows: Sequence[Row]) -> list[str]:
+    return [r.text for r in rows]
+
+
+def _digest(parts: Parts) -> str:
+    """Return the sha256 over the rows an expert learnt from."""
+    lines = [f"{r.text}\t{r.label}" for r in (*parts.train, *parts.valid)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,115 @@
+"""Make a backbone package from any encoder: referred to or carried, adapted or as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..registry.errors import UsageError
+from ..registry.manifest import BackboneManifest, Base, Training
+from ..registry.scaffold import write_project
+from .adapt import AdaptSettings, adapt, delta
+from .backbone import Backbone
+from .packaging import library_versions, save_backbone
+from .rows import BackgroundRow, Row, write_rows
+from .trunk import Pooling
+
+__all__ = ["new_backbone"]
+
+LEAVE = frozenset({".gitattributes", "README.md"})
+"""Files of a model folder that a package does not need."""
+
+
+def new_backbone(
+    project: Path,
+    backbone_id: str,
+    source: str,
+    *,
+    revision: str | None = None,
+    pooling: Pooling = "mean",
+    rows: Sequence[Row] = (),
+    settings: AdaptSettings | None = None,
+    background: Sequence[BackgroundRow] = (),
+    evaluation: Sequence[Row] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> BackboneManifest:
+    """Write a project with a backbone package.
+
+    A folder's files are carried along; a hub name is referred to by its commit, a GGUF file by
+    its path. Without `rows` the backbone has no classifier, and experts bring labels of their own.
+
+    Args:
+        project: The project's folder.
+        backbone_id: The backbone's id.
+        source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
+        revision: The commit to pin, for hub names.
+        pooling: ``mean`` or ``last``.
+        rows: Labelled rows for the base stage.
+        settings: How the base stage trains.
+        background: Texts that experts learn to leave alone.
+        evaluation: Held-out labelled rows.
+        progress: Called with (steps done, steps in all) of the base stage.
+
+    Raises:
+        UsageError: If the source cannot be packaged.
+        MissingError: If it cannot be loaded.
+    """
+    bare = Backbone.load(source, revision=revision, pooling=pooling)
+    finished = dataclasses.replace(bare, name=backbone_id)
+    changed = None
+    if rows:
+        finished = adapt(
+            finished,
+            [r.text for r in rows],
+            [r.label for r in rows],
+            labels=sorted({r.label for r in rows}),
+            settings=settings or AdaptSettings(),
+            progress=progress,
+        )
+        changed = delta(bare.trunk, finished.trunk)
+    folder = write_project(
+        project, kind="backbone", package_id=backbone_id, summary=f"redhost backbone {backbone_id}"
+    )
+    base, files = _base(source, revision)
+    return save_backbone(
+        folder,
+        backbone=finished,
+        backbone_id=backbone_id,
+        base=base,
+        files=files,
+        delta=changed,
+        background=write_rows(background) if background else None,
+        evaluation=write_rows(evaluation) if evaluation else None,
+        training=Training(
+            data=f"{len(rows)} labelled rows",
+            seed=(settings or AdaptSettings()).seed,
+            epochs=(settings or AdaptSettings()).epochs if rows else 0,
+            versions=library_versions(),
+            note=f"from {source}",
+        ),
+    )
+
+
+def _base(source: str, revision: str | None) -> tuple[Base, dict[str, bytes]]:
+    """Return how a package names its base, and the files it carries."""
+    kind, _, where = source.partition(":")
+    path = Path(where).expanduser()
+    if kind == "gguf":
+        return Base(kind="file", id=str(path.resolve())), {}
+    if not path.is_dir():
+        if revision is None:
+            raise UsageError(
+                f"{source} is a hub name and no revision is pinned",
+                expected="the commit, with --revision",
+                hint="Names move; a backbone is identified by content.",
+            )
+        return Base(kind="hub", id=where, revision=revision), {}
+    files = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if _carried(p)}
+    return Base(kind="carried"), files
+
+
+def _carried(path: Path) -> bool:
+    """Say whether a file of a model folder belongs into the package: no code, no pickles."""
+    wanted = {".json", ".txt", ".model", ".safetensors"}
+    return path.is_file() and path.suffix in wanted and path.name not in LEAVE
