@@ -146,6 +146,11 @@ def predict(
 )
 @click.option("--text-field", default="text", show_default=True)
 @click.option("--label-field", default="label", show_default=True)
+@click.option(
+    "--outside",
+    metavar="FILE",
+    help="A text a line, from elsewhere: report how often they are declined, with the AUROC.",
+)
 @click.option("--leave-one-out", is_flag=True, help="What each domain loses without each expert.")
 @device_option
 @json_option
@@ -155,23 +160,36 @@ def evaluate(
     data: str | None,
     text_field: str,
     label_field: str,
+    outside: str | None,
     leave_one_out: bool,
     device: str | None,
     as_json: bool,
 ) -> None:
     """Evaluate the current generation beside everything simpler."""
-    from ..core.tables import read_table
+    import msgspec
+
+    from ..core.tables import read_table, read_texts
 
     host = open_host(home, device=device)
     rows = None
     if data is not None:
         rows = read_table(data, text_field=text_field, label_field=label_field)
+    strangers = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
+        if outside is not None:
+            texts = [r.text for r in read_texts(outside)]
+            strangers = host.outside(texts, rows, progress=progress)
     if as_json:
-        print_json(result)
-    else:
-        _print_evaluation(result)
+        told = msgspec.to_builtins(result)
+        print_json(told if strangers is None else {**told, "outside": strangers})
+        return
+    _print_evaluation(result)
+    if strangers is not None:
+        click.echo(
+            f"outside: {strangers.declined:.1%} of {strangers.rows} texts declined, "
+            f"{strangers.declined_inside:.1%} of the experts' own; AUROC {strangers.auroc:.3f}"
+        )
 
 
 def _print_evaluation(result: Evaluation) -> None:

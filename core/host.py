@@ -23,6 +23,7 @@ from .assemble import from_generation
 from .composed import Answer, Composed
 from .evaluate import Encode, Evaluation, evaluate
 from .leave_one_out import leave_one_out
+from .outside import Outside, judge_outside
 from .plugins import Plugins
 from .publish import locked_router, publish
 from .receipt import Receipt
@@ -177,6 +178,26 @@ class Host:
             return result
         matrix = leave_one_out(composed, chosen, encode=encode, plugins=self.plugins)
         return msgspec.structs.replace(result, leave_one_out=matrix)
+
+    def outside(
+        self,
+        texts: Sequence[str],
+        rows: Sequence[Row] | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Outside:
+        """Report how often the current generation declines texts from elsewhere.
+
+        Args:
+            texts: Texts of a source that no expert and no background card comes from.
+            rows: Rows of the experts' domains; by default the backbone's held-out rows.
+            progress: Called with (texts encoded, texts to encode).
+        """
+        composed = self.composed
+        inside = list(rows) if rows is not None else list(composed.evaluation)
+        return judge_outside(
+            composed, texts, inside, encode=self.encoder(composed, progress=progress)
+        )
 
     # -- what is installed --------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .core.features import FeatureCache
     from .core.hooks import hookimpl
     from .core.host import Host
+    from .core.outside import Outside
     from .core.packaging import library_versions, save_backbone, save_expert
     from .core.plugins import Plugins, PluginState
     from .core.receipt import Receipt
@@ -76,6 +77,7 @@ _HOME = {
     "core.features": ("FeatureCache",),
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
+    "core.outside": ("Outside",),
     "core.packaging": ("library_versions", "save_backbone", "save_expert"),
     "core.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
@@ -154,6 +156,7 @@ __all__ = [
     "MissingError",
     "Order",
     "Outcome",
+    "Outside",
     "OwnHead",
     "PluginError",
     "PluginState",
