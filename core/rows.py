@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from ..registry.errors import UsageError
 
-__all__ = ["BackgroundRow", "CardRow", "Row", "parse_rows", "read_rows", "write_rows"]
+__all__ = ["BackgroundRow", "CardRow", "Row", "parse_rows", "write_rows"]
 
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -62,22 +61,6 @@ def parse_rows(data: bytes, kind: type[T], *, source: str) -> list[T]:
             raise UsageError(
                 f"{source}, line {number}", expected=f"a JSON object with {fields}", found=str(e)
             ) from e
-    return rows
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Read labelled rows from a JSON-lines file.
-
-    Raises:
-        UsageError: If the file cannot be read, is empty, or a line is not a row.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as e:
-        raise UsageError(f"cannot read {path}", found=e.strerror or str(e)) from e
-    rows = parse_rows(data, Row, source=str(path))
-    if not rows:
-        raise UsageError(f"{path} has no rows", expected='lines like {"text": …, "label": …}')
     return rows
 
 

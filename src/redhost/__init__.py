@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from .core.receipt import Receipt
     from .core.recompose import Order, Outcome
     from .core.routers import ColumnData, Router, build_router
-    from .core.rows import BackgroundRow, CardRow, Row, read_rows, write_rows
+    from .core.rows import BackgroundRow, CardRow, Row, write_rows
     from .core.statistics import Statistics
+    from .core.tables import read_table
     from .core.train_expert import ExpertSettings, Rows, TrainedExpert, off_domain, train_expert
     from .core.train_router import RouterSettings, train_router
     from .core.verify import measure_off_domain
@@ -83,8 +84,9 @@ _HOME = {
     "core.receipt": ("Receipt",),
     "core.recompose": ("Order", "Outcome"),
     "core.routers": ("ColumnData", "Router", "build_router"),
-    "core.rows": ("BackgroundRow", "CardRow", "Row", "read_rows", "write_rows"),
+    "core.rows": ("BackgroundRow", "CardRow", "Row", "write_rows"),
     "core.statistics": ("Statistics",),
+    "core.tables": ("read_table",),
     "core.train_expert": (
         "ExpertSettings",
         "Rows",
@@ -187,7 +189,7 @@ __all__ = [
     "no_card",
     "off_domain",
     "open_backbone",
-    "read_rows",
+    "read_table",
     "save_backbone",
     "save_expert",
     "statistics_card",
