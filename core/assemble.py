@@ -10,6 +10,7 @@ import safetensors.torch
 from torch import nn
 
 from ..registry.composition import Composition
+from ..registry.errors import PluginError
 from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from ..registry.violations import Violation
 from .backbone import Backbone
@@ -78,6 +79,12 @@ def make_expert(
         bus=bus,
     )
     _note(dist, plugins, providers)
+    if not isinstance(expert, Expert):
+        raise PluginError(
+            f"plugin {dist!r} made expert {manifest.id!r}",
+            expected="a redhost.Expert",
+            found=type(expert).__name__,
+        )
     expert = expert.eval().requires_grad_(False)
     violation = check_canary(manifest, expert, files.canary)
     if violation is not None:

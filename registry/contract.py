@@ -90,6 +90,7 @@ def classes_in(manifest: ExpertManifest, header: Mapping[str, TensorInfo]) -> in
 def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
     """Check what the schema cannot say: that the fields of a manifest agree with each other."""
     return (
+        *_reserved(manifest.id),
         *_bus_range(manifest.bus_api),
         *_rank(manifest),
         *_labels(manifest.labels, least=1),
@@ -151,6 +152,11 @@ def _bus_range(bus_api: str) -> Iterator[Violation]:
         SpecifierSet(bus_api)
     except InvalidSpecifier:
         yield _field("bus_api", "a version range such as '>=1,<2'", repr(bus_api))
+
+
+def _reserved(expert_id: str) -> Iterator[Violation]:
+    if expert_id == "backbone":
+        yield _field("id", "another id: the router's own column has this name", repr(expert_id))
 
 
 def _rank(manifest: ExpertManifest) -> Iterator[Violation]:

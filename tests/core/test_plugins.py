@@ -158,6 +158,18 @@ def test_a_package_brings_its_own_expert_form(toy, tmp_path, build_expert) -> No
     assert "shifted" in host(tmp_path).recompose(accept=True).experts
 
 
+def test_an_expert_that_is_none_is_named(toy, tmp_path) -> None:
+    install_plugin(
+        toy,
+        "taker",
+        EXPERT.replace('manifest.form == "shifter:shift"', "True").replace(
+            'Shift(tensors["by"])', "torch.nn.Identity()"
+        ),
+    )
+    with pytest.raises(redhost.MissingError, match=r"expected a redhost\.Expert, found Identity"):
+        host(tmp_path).recompose()
+
+
 def test_two_providers_of_one_kind_are_an_error_that_names_both(toy, tmp_path) -> None:
     install_plugin(toy, "evener", ROUTER)
     install_plugin(toy, "levener", ROUTER)

@@ -6,6 +6,7 @@ import pytest
 
 from redhost.registry.contract import check_compatible, expected_tensors
 from redhost.registry.errors import ContractError
+from redhost.registry.files import read_expert
 from redhost.registry.manifest import ExpertManifest, parse_expert
 
 
@@ -80,3 +81,9 @@ def test_logits_have_the_classes_of_the_backbone(make_expert: Any, make_backbone
     assert check_compatible(logits, make_backbone(), classes=3) == ()
     with pytest.raises(ContractError):
         expected_tensors(logits, classes=None)
+
+
+def test_an_expert_cannot_take_the_name_of_the_backbone_column(make_expert) -> None:
+    found = read_expert(make_expert("backbone"))
+    assert isinstance(found, tuple)
+    assert [(v.code, v.field) for v in found] == [("manifest_field", "id")]
