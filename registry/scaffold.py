@@ -37,6 +37,18 @@ artifacts = ["*.safetensors"]
 artifacts = ["*.safetensors"]
 """)
 
+_TEST = Template('''\
+"""The contract of $dist, as any host will check it."""
+
+from pathlib import Path
+
+from redhost.testing import assert_expert_contract
+
+
+def test_the_package_keeps_its_contract() -> None:
+    assert_expert_contract(Path(__file__).parents[1])
+''')
+
 _README = Template("""\
 # $dist
 
@@ -102,4 +114,7 @@ def write_project(
     (folder / "pyproject.toml").write_text(_PYPROJECT.substitute(words), "utf-8")
     (folder / "README.md").write_text(_README.substitute(words), "utf-8")
     (inner / "__init__.py").write_text(f'"""{words["summary"]} (data only)."""\n', "utf-8")
+    if kind == "expert":
+        (folder / "tests").mkdir(exist_ok=True)
+        (folder / "tests" / "test_contract.py").write_text(_TEST.substitute(words), "utf-8")
     return inner

@@ -49,7 +49,7 @@ def tracked(*paths: str) -> list[str]:
 
 def test_the_hosts_wheel_holds_exactly_the_host(wheels: dict[str, Path]) -> None:
     expected = {f"redhost/{n}" for n in tracked("core", "registry", "commands", "cli.py")}
-    expected |= {f"redhost/{n}" for n in ("__init__.py", "__main__.py", "py.typed")}
+    expected |= {f"redhost/{n}" for n in ("__init__.py", "__main__.py", "py.typed", "testing.py")}
     assert names(wheels["redhost"]) == expected
 
 

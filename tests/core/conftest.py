@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3Model
 
 import redhost
 from redhost.registry.manifest import BackboneManifest
+from redhost.testing import tiny_backbone
 
 LABELS = tuple("abcdef")
 WORDS = {"red": "ab", "green": "cd", "blue": "ef"}
@@ -27,36 +24,6 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def save_tiny_model(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
-    """Write an ordinary Hugging Face folder with a random Qwen3 encoder."""
-    signs = ["<pad>", "<unk>", *(chr(c) for c in range(32, 127))]
-    core = Tokenizer(WordLevel({s: i for i, s in enumerate(signs)}, unk_token="<unk>"))
-    core.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")  # type: ignore[assignment]
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, unk_token="<unk>", pad_token="<pad>", model_max_length=64
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen3Model(
-            Qwen3Config(
-                vocab_size=len(signs),
-                hidden_size=width,
-                intermediate_size=2 * width,
-                num_hidden_layers=3,
-                num_attention_heads=2,
-                num_key_value_heads=1,
-                head_dim=8,
-                max_position_embeddings=64,
-            )
-        )
-        for p in model.parameters():
-            if p.dim() > 1:
-                torch.nn.init.normal_(p, std=0.3)  # features that differ between texts
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def texts_of(name: str, count: int, *, start: int = 0) -> list[tuple[str, str]]:
     """Return labelled texts of a domain: (text, label)."""
     labels = WORDS[name]
@@ -65,7 +32,7 @@ def texts_of(name: str, count: int, *, start: int = 0) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
+    return tiny_backbone(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,172 @@
+"""The certify kit: what an expert's author, or a plugin's, tests with.
+
+Public as `redhost.testing`. Nothing here imports torch until it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .bus import Bus
+    from .composed import Composed
+
+__all__ = ["assert_bus_laws", "assert_expert_contract", "assert_same_answers", "tiny_backbone"]
+
+
+def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
+    """Check an expert as `redhost check` does: every promise of its manifest, canary included.
+
+    Args:
+        target: A project or package folder, a wheel, or the id of an installed expert.
+        backbone: The backbone to check against; by default the one its manifest names, where
+            that is installed.
+
+    Raises:
+        AssertionError: Naming every broken promise, one a line.
+    """
+    from ..registry.audit import resolve_targets, static_check
+    from ..registry.settings import resolve_home
+    from .verify import verify_expert
+
+    home = resolve_home()
+    [named, *_] = resolve_targets([str(target)], home=home, backbone=backbone)
+    if backbone is None and named.files is not None:
+        backbone = named.files.manifest.backbone.name
+    broken = []
+    for found in resolve_targets([str(target)], home=home, backbone=backbone):
+        violations = static_check(found)
+        if not violations and found.files is not None:
+            violations = verify_expert(found.files, backbone=found.backbone)
+        broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
+    assert not broken, "\n".join([f"{target} breaks its contract:", *broken])  # noqa: S101
+
+
+def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:
+    """Check the algebraic laws of a bus on features ``(N, D)``.
+
+    α = 0 is the backbone bit for bit; one column at 1 is that expert alone; every answer is a
+    distribution; a batch equals its rows.
+
+    Args:
+        bus: The bus.
+        h: Features, at least two rows.
+        tolerance: Largest deviation where stacked products may change bits.
+
+    Raises:
+        AssertionError: Naming the law.
+    """
+    import torch
+
+    with torch.inference_mode():
+        z = bus.norm(h)
+        p, alpha = bus(h)
+        nothing = bus.probabilities(h, z, torch.zeros_like(alpha))
+        rows = torch.cat([bus(h[i : i + 1])[0] for i in range(len(h))])
+        laws = {
+            "answers are distributions": torch.allclose(
+                p.sum(-1), torch.ones(len(h)), atol=tolerance
+            ),
+            "α = 0 is the backbone, bit for bit": torch.equal(nothing, _backbone(bus, h)),
+            "a batch equals its rows": torch.allclose(p, rows, atol=tolerance),
+            "mixing one column is that column": all(
+                torch.allclose(
+                    bus.alone(h, z, k), bus.mixture(h, z, _one(alpha, k)), atol=tolerance
+                )
+                for k in range(len(bus.columns))
+            ),
+        }
+    broken = [law for law, holds in laws.items() if not holds]
+    assert not broken, f"broken laws: {', '.join(broken)}"  # noqa: S101
+
+
+def assert_same_answers(one: Composed, two: Composed, texts: Sequence[str]) -> None:
+    """Check that two compositions answer alike, bit for bit.
+
+    Raises:
+        AssertionError: Naming the first text they differ on.
+    """
+    import torch
+
+    with torch.inference_mode():
+        p, _ = one.bus(one.backbone.encode(texts))
+        q, _ = two.bus(two.backbone.encode(texts))
+    assert one.bus.labels == two.bus.labels, "other labels"  # noqa: S101
+    differ = [t for t, a, b in zip(texts, p, q, strict=True) if not torch.equal(a, b)]
+    assert not differ, f"other probabilities for {differ[0]!r}"  # noqa: S101
+
+
+def tiny_backbone(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
+    """Write an ordinary Hugging Face folder: a random, tiny Qwen3 that reads characters.
+
+    Args:
+        folder: Where.
+        seed: Of the weights.
+        width: D.
+
+    Returns:
+        The folder, for ``redhost.Backbone.load(f"hf:{folder}")``.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3Model
+
+    tokenizer = _character_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3Model(
+            Qwen3Config(
+                vocab_size=len(tokenizer),
+                hidden_size=width,
+                intermediate_size=2 * width,
+                num_hidden_layers=3,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=8,
+                max_position_embeddings=64,
+            )
+        )
+        for p in model.parameters():
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=0.3)  # features that differ between texts
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _character_tokenizer() -> Any:
+    from tokenizers import Regex, Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import PreTrainedTokenizerFast
+
+    make: Any = PreTrainedTokenizerFast
+    signs = ["<pad>", "<unk>", *(chr(c) for c in range(32, 127))]
+    characters: Any = Tokenizer(WordLevel({s: i for i, s in enumerate(signs)}, unk_token=signs[1]))
+    characters.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
+    return make(
+        tokenizer_object=characters, unk_token=signs[1], pad_token=signs[0], model_max_length=64
+    )
+
+
+def _backbone(bus: Bus, h: Tensor) -> Tensor:
+    """Return what the backbone alone answers, ``(N, L)``."""
+    import torch
+
+    p = h.new_zeros(len(h), len(bus.labels))
+    if bus.classifier is None:
+        p[:, 0] = 1.0
+    else:
+        p[:, : bus.classifier.shape[0]] = torch.softmax(h @ bus.classifier.T, dim=-1)
+    return p
+
+
+def _one(alpha: Tensor, column: int) -> Tensor:
+    import torch
+
+    one = torch.zeros_like(alpha)
+    one[:, column] = 1.0
+    return one
