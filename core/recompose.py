@@ -209,7 +209,7 @@ def _train(
     if order.level == "zero" and not (isinstance(router, Router) and router.closed_form):
         raise UsageError(
             f"a {order.router!r} router has no level 'zero'",
-            expected="a router with a closed form: centroid or statistics",
+            expected="a router with a closed form: evidence, statistics or centroid",
             found=order.router,
             hint="Use --level full, or --router statistics.",
         )

@@ -1,0 +1,9 @@
+"""The contract of red-expert-range5, as any host will check it."""
+
+from pathlib import Path
+
+from redhost.testing import assert_expert_contract
+
+
+def test_the_package_keeps_its_contract() -> None:
+    assert_expert_contract(Path(__file__).parents[1])
