@@ -88,7 +88,8 @@ def bar(title: str) -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)  # disabled where nobody sees it: it would leave an empty line
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=None)
 
         def show(done: int, total: int) -> None:

@@ -42,7 +42,7 @@ __all__ = ["COMMANDS"]
     "--tolerance",
     type=click.FloatRange(min=0),
     metavar="POINTS",
-    help="What a domain may lose before the composition is refused (default: 1).",
+    help="What a domain may lose before it is refused (default: 1, or 2 gate rows if more).",
 )
 @click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
 @click.option("--locked", is_flag=True, help="Refuse unless what is installed is what is locked.")

@@ -64,7 +64,7 @@ def _load(entry: EntryPointInfo) -> click.Command:
     module, _, attribute = entry.value.partition(":")
     try:
         command = getattr(importlib.import_module(module), attribute)
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise PluginError(
             f"command {entry.name!r} of {entry.dist} {entry.version} cannot be loaded",
             found=f"{type(e).__name__}: {e}",

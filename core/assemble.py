@@ -10,7 +10,7 @@ import safetensors.torch
 from torch import nn
 
 from ..registry.composition import Composition
-from ..registry.errors import PluginError
+from ..registry.errors import IntegrityError, PluginError, short
 from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from ..registry.violations import Violation
 from .backbone import Backbone
@@ -157,16 +157,22 @@ def from_generation(
         backbone_bytes: The stored backbone.
         expert_bytes: The stored experts by id.
         router_bytes: The router's weights.
-        plugins: Who makes the parts.
+        plugins: Who makes the parts; only those that made them when it was composed.
         device: Where the trunk runs.
+
+    Raises:
+        IntegrityError: If stored bytes are not those that were composed.
+        PluginError: If a plugin that made a part is gone or has changed.
     """
-    providers: Providers = {}
-    backbone_files = _sound(read_backbone(backbone_bytes), record.backbone.id)
+    plugins, providers = plugins.only(record.providers), Providers()
+    backbone_files = _sound(
+        read_backbone(backbone_bytes), record.backbone.id, digest=record.backbone.digest
+    )
     backbone = make_backbone(backbone_files, plugins=plugins, providers=providers, device=device)
     config = backbone.bus_config()
     attached = {}
     for member in record.experts:
-        files = _sound(read_expert(expert_bytes[member.id]), member.id)
+        files = _sound(read_expert(expert_bytes[member.id]), member.id, digest=member.digest)
         made = make_expert(files, bus=config, plugins=plugins, providers=providers)
         if isinstance(made, Violation):
             raise made.error(f"stored expert {member.id!r}")
@@ -230,7 +236,14 @@ def _note(dist: str | None, plugins: Plugins, providers: Providers) -> None:
         providers[dist] = plugins.digest(dist)
 
 
-def _sound(files: F | tuple[Violation, ...], who: str) -> F:
+def _sound(files: F | tuple[Violation, ...], who: str, *, digest: str) -> F:
     if isinstance(files, tuple):
         raise files[0].error(f"stored {who!r}")
+    if files.digest != digest:
+        raise IntegrityError(
+            f"stored {who!r} is damaged",
+            expected=short(digest),
+            found=short(files.digest),
+            hint="Install the package again and run 'redhost recompose'.",
+        )
     return files

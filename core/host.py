@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import msgspec
 
+from ..registry.composition import Composition
 from ..registry.discover import discover
-from ..registry.errors import MissingError
+from ..registry.errors import HarmError, MissingError, RedhostError, UsageError
 from ..registry.generations import Generations
 from ..registry.inventory import take_inventory
-from ..registry.lock import LOCK
+from ..registry.lock import LOCK, LockFile
 from ..registry.lock import read as read_lock
 from ..registry.settings import Settings, choose_backbone, load_settings, resolve_home
 from ..registry.states import Listing
@@ -25,7 +27,7 @@ from .evaluate import Encode, Evaluation, evaluate
 from .leave_one_out import leave_one_out
 from .outside import Outside, judge_outside
 from .plugins import Plugins
-from .publish import locked_router, publish
+from .publish import locked_router, publish, refuse_drift
 from .receipt import Receipt
 from .recompose import Level, Order, Outcome, recompose
 from .rows import Row
@@ -176,7 +178,10 @@ class Host:
         result = evaluate(composed, chosen, encode=encode)
         if not leave_out:
             return result
-        matrix = leave_one_out(composed, chosen, encode=encode, plugins=self.plugins)
+        plugins = self.plugins
+        if composed.generation is not None:
+            plugins = plugins.only(self.generations.load(composed.generation).providers)
+        matrix = leave_one_out(composed, chosen, encode=encode, plugins=plugins)
         return msgspec.structs.replace(result, leave_one_out=matrix)
 
     def outside(
@@ -225,9 +230,11 @@ class Host:
             router: The router's kind.
             level: ``full``, ``row`` or ``zero``.
             seed: Where randomness comes from.
-            tolerance: Points a domain may lose before the composition is refused.
+            tolerance: Points a domain may lose before the composition is refused; by default one,
+                or two gate rows where that is more.
             accept: Publish even so.
-            locked: Refuse unless what is installed equals the lock; reuse its router.
+            locked: Refuse unless what is installed equals the lock; reuse its router, whose
+                kind, level and seed the lock alone says.
             dry_run: Do everything but publish.
             progress: Called with (steps done, steps in all).
 
@@ -237,13 +244,15 @@ class Host:
         Raises:
             HarmError: If something that worked would stop working.
             MissingError: If there is nothing to compose, or the lock's router is gone.
+            UsageError: If the level is not one the router has, or contradicts the lock.
         """
         flags = Settings(router=router, level=level, seed=seed, tolerance=tolerance)
         order = _order(flags.over(self.settings), accept=accept)
+        lock = self._lock(flags) if locked else None
         if dry_run:
-            return self._compose(order, locked=locked, progress=progress)[1].receipt
+            return self._compose(order, lock=lock, progress=progress)[1].receipt
         with self.generations.writer() as writer:
-            workspace, outcome = self._compose(order, locked=locked, progress=progress)
+            workspace, outcome = self._compose(order, lock=lock, progress=progress)
             receipt = publish(
                 workspace, outcome, store=self.store, generations=self.generations, writer=writer
             )
@@ -254,22 +263,70 @@ class Host:
         """Make an older generation current again; by default the parent. Nothing is trained."""
         return self.generations.rollback(number).number
 
+    def _lock(self, flags: Settings) -> LockFile:
+        """Return the lock to follow; flags may not say otherwise than it does."""
+        lock = read_lock(self.home / LOCK)
+        if lock is None:
+            raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
+        said = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
+        for name, value in said.items():
+            wanted = getattr(flags, name)
+            if wanted not in {None, value}:
+                raise UsageError(
+                    f"--locked uses the {name} of the lock",
+                    expected=str(value),
+                    found=str(wanted),
+                    hint="Leave it out, or recompose without --locked.",
+                )
+        return lock
+
     def _compose(
-        self, order: Order, *, locked: bool, progress: Progress | None
+        self, order: Order, *, lock: LockFile | None, progress: Progress | None
     ) -> tuple[Workspace, Outcome]:
         """Do everything of a recompose but publish."""
-        workspace = self._workspace(progress)
-        weights = None
-        if locked:
-            lock = read_lock(self.home / LOCK)
-            weights = locked_router(workspace, lock, generations=self.generations)
-        return workspace, recompose(workspace.bench, order, weights=weights, progress=progress)
+        workspace = self._workspace(progress, accept=order.accept)
+        if lock is None:
+            return workspace, recompose(workspace.bench, order, progress=progress)
+        weights = locked_router(workspace, lock, generations=self.generations)
+        order = replace(
+            order,
+            router=lock.router.kind,
+            level=cast("Level", lock.router.level),
+            seed=lock.router.seed,
+        )
+        outcome = recompose(workspace.bench, order, weights=weights, progress=progress)
+        # Only now is it known which plugins make the norm and the router.
+        refuse_drift(workspace, lock, plugins=workspace.bench.providers)
+        return workspace, outcome
 
-    def _workspace(self, progress: Progress | None) -> Workspace:
+    def _previous(self, *, accept: bool) -> tuple[Composition | None, Composed | None]:
+        """Return the current generation; with `accept`, one that cannot be loaded is let go.
+
+        Raises:
+            HarmError: If it cannot be loaded, so that nothing can be compared with it.
+        """
+        current = self.generations.current()
+        if current is None:
+            return None, None
+        record = None
+        try:
+            record = self.generations.load(current)
+            return record, self.load(current)
+        except RedhostError as e:
+            if accept:
+                log.warning("not compared with generation %s: %s", current, e.reason)
+                return record, None
+            raise HarmError(
+                f"generation {current} cannot be loaded, so nothing can be compared with it",
+                found=e.reason,
+                hint="Repair it, or compose anew with --accept.",
+            ) from e
+
+    def _workspace(self, progress: Progress | None, *, accept: bool) -> Workspace:
         """Read, check and build everything that is installed."""
         package = choose_backbone(discover("backbone"), self.settings.backbone)
         inventory = take_inventory(self.home, backbone=self.settings.backbone, remember=False)
-        current = self.generations.current()
+        record, previous = self._previous(accept=accept)
         return open_workspace(
             package,
             read_package(package),
@@ -277,8 +334,8 @@ class Host:
             plugins=self.plugins,
             cache=self.cache,
             device=self.device,
-            record=None if current is None else self.generations.load(current),
-            previous=None if current is None else self.load(current),
+            record=record,
+            previous=previous,
             progress=progress,
         )
 
@@ -288,6 +345,6 @@ def _order(settings: Settings, *, accept: bool) -> Order:
         router=settings.router or DEFAULT_ROUTER,
         level=settings.level or "full",
         seed=settings.seed or 0,
-        tolerance=1.0 if settings.tolerance is None else settings.tolerance,
+        tolerance=settings.tolerance,
         accept=accept,
     )

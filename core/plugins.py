@@ -6,17 +6,18 @@ becomes a state, never a crash; a command that needs what it provides then fails
 
 from __future__ import annotations
 
+import copy
 import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pluggy
 
 from ..registry import trust
 from ..registry.discover import EntryPointInfo, plugin_entry_points
-from ..registry.errors import PluginError
+from ..registry.errors import PluginError, RedhostError, short
 from . import builtin
 from .hooks import PROJECT, HookSpec
 
@@ -52,7 +53,34 @@ class Plugins:
         self.manager.register(builtin, name=BUILTIN)
         found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
         self._digests: dict[str, str] = {}
+        self._dists: dict[str, str] = {}
+        self._allowed: frozenset[str] | None = None
         self.states = tuple(self._load(e) for e in sorted(found, key=lambda e: (e.dist, e.name)))
+
+    def only(self, providers: Mapping[str, str]) -> Self:
+        """Return these plugins without all that had no part in a composition.
+
+        A published generation answers with the code it was composed with: a plugin that came
+        later changes nothing, and one that is gone or changed is an error, not another answer.
+
+        Args:
+            providers: Distribution → digest, as the composition records it.
+
+        Raises:
+            PluginError: If one of them is not loaded, or is not what it was.
+        """
+        for dist, digest in sorted(providers.items()):
+            found = self._digests.get(dist, "")
+            if found != digest:
+                raise PluginError(
+                    f"plugin {dist!r} made a part of this composition",
+                    expected=short(digest),
+                    found=short(found) if found else "no such plugin loaded",
+                    hint="See 'redhost plugins'; install and trust it again, or recompose.",
+                )
+        some = copy.copy(self)
+        some._allowed = frozenset(providers)
+        return some
 
     def make(self, hook: str, *, what: str, **arguments: Any) -> Any:
         """Ask a factory hook for a part.
@@ -78,10 +106,10 @@ class Plugins:
         made = {name: self._ask(name, hook, arguments) for name in self._others()}
         made = {name: part for name, part in made.items() if part is not None}
         if len(made) > 1:
-            both = " and ".join(sorted(made))
+            both = " and ".join(sorted(self._dists[name] for name in made))
             raise PluginError(f"two plugins provide {what}: {both}", hint="Uninstall one of them.")
         for name, part in made.items():
-            return part, name
+            return part, self._dists[name]
         part = self._ask(BUILTIN, hook, arguments)
         if part is None:
             raise PluginError(
@@ -120,7 +148,11 @@ class Plugins:
 
     def _others(self) -> list[str]:
         names = [name for name, plugin in self.manager.list_name_plugin() if plugin is not None]
-        return sorted(name for name in names if name != BUILTIN)
+        return sorted(
+            name
+            for name in names
+            if name != BUILTIN and (self._allowed is None or self._dists[name] in self._allowed)
+        )
 
     def _ask(self, name: str, hook: str, arguments: Mapping[str, Any]) -> Any:
         """Call one plugin's implementation of a hook; None where it has none."""
@@ -147,25 +179,33 @@ class Plugins:
                 hint=hint,
             )
 
-        if not trust.is_trusted(entry.dist):
-            return state(
-                "untrusted",
-                "its code was not read or allowed by you",
-                f"Run 'redhost trust {entry.dist}'.",
-            )
+        # A distribution may bring several plugins; the first goes by the distribution's name.
+        first = entry.dist not in self._dists
+        name = entry.dist if first else f"{entry.dist}:{entry.name}"
         try:
-            self._digests[entry.dist] = trust.digest_of(entry.dist)
-            self._register(entry)
-        except Exception as e:
+            if not trust.is_trusted(entry.dist):
+                return state(
+                    "untrusted",
+                    "its code was not read or allowed by you",
+                    f"Run 'redhost trust {entry.dist}'.",
+                )
+            digest = trust.digest_of(entry.dist)
+            self._register(entry, name)
+        except (Exception, SystemExit) as e:
             # pluggy leaves a plugin half registered when it refuses it.
-            if self.manager.has_plugin(entry.dist):
-                self.manager.unregister(name=entry.dist)
+            if self.manager.has_plugin(name):
+                self.manager.unregister(name=name)
+            self._dists.pop(name, None)
+            if isinstance(e, RedhostError):
+                return state("failed", e.reason, e.hint)
             return state("failed", f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}.")
+        self._digests[entry.dist] = digest
         return state("loaded")
 
-    def _register(self, entry: EntryPointInfo) -> None:
+    def _register(self, entry: EntryPointInfo, name: str) -> None:
         plugin = importlib.import_module(entry.value)
-        self.manager.register(plugin, name=entry.dist)
+        self._dists[name] = entry.dist
+        self.manager.register(plugin, name=name)
         self.manager.check_pending()
 
     def _untrusted_hint(self) -> str:

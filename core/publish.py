@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ..registry.composition import BackboneRecord, Composition, Member, RouterRecord
@@ -14,7 +16,7 @@ from .receipt import Receipt
 from .recompose import Outcome
 from .workspace import Workspace
 
-__all__ = ["locked_router", "publish"]
+__all__ = ["locked_router", "publish", "refuse_drift"]
 
 
 def publish(
@@ -34,7 +36,9 @@ def publish(
     store.put(workspace.files.files, digest=workspace.files.digest)
     for attached in bench.candidates.attached.values():
         store.put(attached.files.files, digest=attached.files.digest)
-    receipt = msgspec.structs.replace(outcome.receipt, generation=generations.next_number())
+    receipt = msgspec.structs.replace(
+        outcome.receipt, generation=generations.next_number(), parent=generations.current()
+    )
     generations.publish(
         _draft(workspace, outcome),
         {
@@ -46,20 +50,22 @@ def publish(
     return receipt
 
 
-def locked_router(
-    workspace: Workspace, lock: LockFile | None, *, generations: Generations
-) -> bytes:
-    """Return the router weights a lock names, if what is installed is what it names.
+def refuse_drift(
+    workspace: Workspace, lock: LockFile, *, plugins: Mapping[str, str] | None = None
+) -> None:
+    """Refuse to follow a lock that names something else than what is installed.
+
+    Args:
+        workspace: What is installed.
+        lock: The lock.
+        plugins: Distribution → digest of the plugins that made a part; not compared when None.
 
     Raises:
-        MissingError: If there is no lock, or no generation here holds its router.
-        CompositionError: If anything installed differs from the lock.
+        CompositionError: If anything differs.
     """
-    if lock is None:
-        raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
     bench = workspace.bench
     installed = tuple(bench.candidates.listings.values())
-    differences = drift(lock, installed, fingerprint=bench.fingerprint, plugins=bench.providers)
+    differences = drift(lock, installed, fingerprint=bench.fingerprint, plugins=plugins)
     if differences:
         first = differences[0]
         raise CompositionError(
@@ -69,6 +75,16 @@ def locked_router(
             found=first.installed,
             hint="Install what the lock names, or recompose without --locked.",
         )
+
+
+def locked_router(workspace: Workspace, lock: LockFile, *, generations: Generations) -> bytes:
+    """Return the router weights a lock names, if what is installed is what it names.
+
+    Raises:
+        MissingError: If no generation here holds its router.
+        CompositionError: If anything installed differs from the lock.
+    """
+    refuse_drift(workspace, lock)
     for record in reversed(generations.history()):
         if record.router.digest == lock.router.digest:
             return generations.file(record.number, "router.safetensors")

@@ -44,7 +44,8 @@ class Order:
         router: The router's kind.
         level: How much of it to retrain.
         seed: Where randomness comes from.
-        tolerance: Points a domain may lose before the composition is refused.
+        tolerance: Points a domain may lose before the composition is refused; None is one
+            point or two gate rows, whichever is larger.
         accept: Whether to publish even so.
         backbone_column: Whether the router may choose to change nothing, where the backbone
             ships a background card to learn that from.
@@ -54,7 +55,7 @@ class Order:
     router: str
     level: Level = "full"
     seed: int = 0
-    tolerance: float = 1.0
+    tolerance: float | None = None
     accept: bool = False
     backbone_column: bool = True
     settings: RouterSettings = field(default_factory=RouterSettings)
@@ -298,11 +299,11 @@ def _before(bench: Bench) -> dict[str, float] | None:
     return bench.previous.accuracy(h, rows) if rows else {}
 
 
-def _refuse_harm(accuracy: Accuracy, *, tolerance: float) -> None:
+def _refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
     """Refuse when a domain of both compositions falls by more than the tolerance (law 3)."""
     for domain, before in (accuracy.before or {}).items():
         after, rows = accuracy.after[domain], accuracy.rows[domain]
-        allowed = max(tolerance / 100, 2 / rows)
+        allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
         if before - after > allowed + 1e-9:
             raise HarmError(
                 f"domain {domain!r} would fall by {100 * (before - after):.1f} points",

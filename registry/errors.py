@@ -46,11 +46,15 @@ class RedhostError(Exception):
         self.problem, self.expected, self.found, self.hint = problem, expected, found, hint
         super().__init__(str(self))
 
-    def __str__(self) -> str:
+    @property
+    def reason(self) -> str:
+        """The line without its hint."""
         facts = [f"expected {self.expected}"] if self.expected else []
         facts += [f"found {self.found}"] if self.found else []
-        line = f"{self.problem}: {', '.join(facts)}" if facts else self.problem
-        return f"{line}. {self.hint}" if self.hint else line
+        return f"{self.problem}: {', '.join(facts)}" if facts else self.problem
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.hint}" if self.hint else self.reason
 
 
 class ManifestError(RedhostError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from .composition import Composition
 from .disabled import Disabled
 from .discover import MANIFESTS, Package, discover
-from .errors import RedhostError
+from .errors import IntegrityError, RedhostError, UnknownNameError
 from .generations import Generations
 from .manifest import BackboneManifest, parse_backbone
 from .settings import choose_backbone
@@ -54,7 +54,7 @@ def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = 
         discover("expert"),
         backbone=manifest,
         disabled=Disabled(home).names(),
-        attached=_members(current_record(home)),
+        attached=_members(home),
         memory=VerdictMemory(home / "cache" / "verdicts.json") if remember else None,
     )
     return Inventory(listings, manifest, problem)
@@ -80,5 +80,10 @@ def current_record(home: Path) -> Composition | None:
     return None if number is None else generations.load(number)
 
 
-def _members(record: Composition | None) -> Mapping[str, str]:
+def _members(home: Path) -> Mapping[str, str]:
+    """Return id → digest of the current generation; a damaged one has attached nothing."""
+    try:
+        record = current_record(home)
+    except (IntegrityError, UnknownNameError):  # for who needs the generation to report
+        return {}
     return record.members() if record else {}

@@ -67,6 +67,11 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
     assert "red_backbone_tiny/model.safetensors" in expected
 
 
+def test_the_labs_wheel_holds_exactly_its_package(wheels: dict[str, Path]) -> None:
+    folder = "plugins/red-lab/src/"
+    assert names(wheels["red_lab"]) == {n.removeprefix(folder) for n in tracked(folder)}
+
+
 def test_wheels_do_the_main_job_without_the_checkout(
     wheels: dict[str, Path], tmp_path: Path
 ) -> None:

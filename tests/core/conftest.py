@@ -24,10 +24,16 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def texts_of(name: str, count: int, *, start: int = 0) -> list[tuple[str, str]]:
+def labelled(name: str, count: int, *, start: int = 0) -> list[tuple[str, str]]:
     """Return labelled texts of a domain: (text, label)."""
     labels = WORDS[name]
     return [(f"{name} {n} {labels[n % 2]}", labels[n % 2]) for n in range(start, start + count)]
+
+
+@pytest.fixture(scope="session")
+def texts_of() -> Callable[..., list[tuple[str, str]]]:
+    """Return the function from a domain to its labelled texts."""
+    return labelled
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +68,7 @@ def backbone_folder(
     background = [redhost.BackgroundRow(text=f"{w} 9", domain=w) for w in WORDS]
     background += [redhost.BackgroundRow(text=f"nothing {n}") for n in range(12)]
     evaluation = [
-        redhost.Row(text=t, label=y, domain=w) for w in WORDS for t, y in texts_of(w, 6, start=60)
+        redhost.Row(text=t, label=y, domain=w) for w in WORDS for t, y in labelled(w, 6, start=60)
     ]
     redhost.save_backbone(
         folder,
@@ -92,9 +98,10 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         expert_id: str | None = None,
         settings: redhost.ExpertSettings | None = None,
         gate: Sequence[redhost.CardRow] | None = None,
+        card: redhost.CardFile | None = None,
     ) -> Path:
         norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
-        data = texts_of(name, 40)
+        data = labelled(name, 40)
         h = backbone.encode([t for t, _ in data])
         assert backbone.classifier is not None
         expert = redhost.train_expert(
@@ -109,10 +116,10 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         folder = redhost.write_project(
             project, kind="expert", package_id=expert_id, summary=f"knows {name}"
         )
-        card = [
+        rows = [
             redhost.CardRow(text=t, label=y, part=part)
             for part, start in (("fit", 40), ("gate", 50))
-            for t, y in texts_of(name, 10, start=start)
+            for t, y in labelled(name, 10, start=start)
         ]
         redhost.save_expert(
             folder,
@@ -121,9 +128,10 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
             backbone=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
             width=backbone.width,
             domain=f"texts about {name}",
-            card=redhost.texts_card(
-                [r for r in card if r.part == "fit"]
-                + list(gate if gate is not None else [r for r in card if r.part == "gate"])
+            card=card
+            or redhost.texts_card(
+                [r for r in rows if r.part == "fit"]
+                + list(gate if gate is not None else [r for r in rows if r.part == "gate"])
             ),
             canary=norm(h[:4]),
             training=redhost.Training(data="0" * 64, seed=0, epochs=60),
@@ -139,3 +147,17 @@ def expert_folders(
 ) -> dict[str, Path]:
     """Three experts as packages' folders, by id."""
     return {name: build_expert(tmp_path_factory.mktemp(name), name) for name in WORDS}
+
+
+@pytest.fixture
+def installed(environment, backbone_folder, expert_folders):
+    """The toy backbone and three experts, installed; importing an expert would raise."""
+    environment.install(backbone_folder.parents[1])
+    for folder in expert_folders.values():
+        environment.install(folder.parents[1], code="raise AssertionError('imported')\n")
+    return environment
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"

@@ -84,6 +84,39 @@ def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(told) -> None:
     torch.testing.assert_close(one.statistics.sums, s.sums)
 
 
+def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(told) -> None:
+    rows = torch.randn(40, D)
+    s = redhost.Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
+    data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
+    cards = [
+        read_card(
+            with_card(msgspec.structs.replace(told, id=name), "statistics", fit=40), {"card": data}
+        )
+        for name in ("red", "green", "blue")
+    ]
+
+    def drawn(order) -> dict[str, torch.Tensor]:
+        return {c.column: column_data(c, encode_z=encode_z, seed=3).z for c in order}
+
+    one, other = drawn(cards), drawn(cards[::-1])
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not torch.equal(one["red"], one["green"])
+
+
+@pytest.mark.parametrize("kind", ["vectors", "statistics"])
+def test_a_card_that_lacks_a_tensor_is_refused_by_its_name(told, kind) -> None:
+    data = safetensors.torch.save({"other": torch.zeros(1)})
+    with pytest.raises(CardError, match=r"card of expert 'red': found no tensor '(fit_z|counts)'"):
+        read_card(with_card(told, kind, fit=1), {"card": data})
+
+
+def test_a_texts_card_without_fit_rows_cannot_teach(told) -> None:
+    rows = redhost.write_rows([redhost.CardRow(text="a", label="a", part="gate")])
+    card = read_card(with_card(told, "texts", fit=0, gate=1), {"card": rows})
+    with pytest.raises(CardError, match="has no fit rows"):
+        column_data(card, encode_z=no_texts, seed=0)
+
+
 def test_a_none_card_cannot_teach_a_router(told) -> None:
     card = read_card(with_card(told, "none"), {})
     with pytest.raises(CardError, match="expert 'red' ships no routing card"):

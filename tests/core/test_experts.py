@@ -113,8 +113,10 @@ def forms() -> dict[str, redhost.Expert]:
         "mlp hidden": redhost.LowRank(
             U=r(4, 16), V=r(16, 4), u=r(4), v=r(16), space="hidden", **low
         ),
+        "mlp logits": redhost.LowRank(U=r(4, 16), V=r(6, 4), u=r(4), v=r(6), space="logits", **low),
         "mlp labels": redhost.LowRank(U=r(4, 16), V=r(2, 4), u=r(4), v=r(2), space="labels", **low),
         "linear hidden": redhost.Linear(W=r(16, 16), b=r(16), space="hidden", labels=("a", "b")),
+        "linear logits": redhost.Linear(W=r(6, 16), b=r(6), space="logits", labels=("a", "b")),
         "linear labels": redhost.Linear(
             W=r(2, 16), b=r(2), space="labels", labels=("a", "b"), temperature=2.5
         ),

@@ -79,11 +79,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def toy(environment, backbone_folder, expert_folders):
-    environment.install(backbone_folder.parents[1])
-    for folder in expert_folders.values():
-        environment.install(folder.parents[1])
-    return environment
+def toy(installed):
+    return installed
 
 
 def install_plugin(environment, dist: str, code: str, *, trusted: bool = True) -> None:
@@ -203,6 +200,8 @@ def test_trust_ends_when_the_code_changes(toy) -> None:
         ("raise RuntimeError('broken on import')", "RuntimeError: broken on import"),
         (ROUTER.replace("make_router", "make_ruoter"), "redhost_make_ruoter"),
         (ROUTER.replace("columns, seed", "columns, sede"), "sede"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("this is no Python", "SyntaxError"),
     ],
 )
 def test_a_broken_plugin_is_a_state_and_not_a_crash(toy, tmp_path, code, reason) -> None:
@@ -212,6 +211,87 @@ def test_a_broken_plugin_is_a_state_and_not_a_crash(toy, tmp_path, code, reason)
     assert reason in (state_of("broken").reason or "")
     assert state_of("evener").state == "loaded"
     host(tmp_path).recompose(router="even", accept=True)
+
+
+def test_a_plugin_whose_files_cannot_be_told_any_more_is_a_state(toy) -> None:
+    install_plugin(toy, "evener", ROUTER)
+    (toy.folder / "evener-1.0.dist-info" / "RECORD").write_text("../../etc/passwd,,\n")
+    state = state_of("evener")
+    assert state.state == "failed" and "files inside the site folder" in (state.reason or "")
+    assert "pip uninstall evener" in (state.hint or "")
+
+
+def test_one_distribution_may_bring_several_plugins(toy, tmp_path) -> None:
+    files = {"__init__.py": "", "router.py": ROUTER, "norm.py": NORM}
+    entries = {"redhost.plugins": "a = many.router\nb = many.norm"}
+    toy.install_code("many", files, entries)
+    trust.trust("many")
+    states = [(s.name, s.state) for s in redhost.Plugins().states if s.dist == "many"]
+    assert states == [("a", "loaded"), ("b", "loaded")]
+    host(tmp_path).recompose(router="even", accept=True)
+    assert set(host(tmp_path).generations.load(1).providers) == {"many"}
+
+
+def test_one_broken_plugin_of_a_distribution_leaves_its_other_one_alone(toy, tmp_path) -> None:
+    files = {"__init__.py": "", "router.py": ROUTER, "broken.py": "1 / 0"}
+    entries = {"redhost.plugins": "a = many.router\nb = many.broken"}
+    toy.install_code("many", files, entries)
+    trust.trust("many")
+    states = [(s.name, s.state) for s in redhost.Plugins().states if s.dist == "many"]
+    assert states == [("a", "loaded"), ("b", "failed")]
+    host(tmp_path).recompose(router="even", accept=True)
+
+
+TEXTS = ["red 61 b", "green 62 c", "nothing 4"]
+
+
+def answers(tmp_path: Path) -> list[tuple[str, float]]:
+    return [(a.label, a.probability) for a in host(tmp_path).predict(TEXTS)]
+
+
+@pytest.mark.parametrize(
+    "late", [NORM, BACKBONE, ROUTER.replace("return Even", "return 1 / 0, Even")]
+)
+def test_a_plugin_that_came_later_does_not_change_what_is_composed(toy, tmp_path, late) -> None:
+    host(tmp_path).recompose()
+    before = answers(tmp_path)
+    install_plugin(toy, "late", late)
+    assert state_of("late").state == "loaded"
+    assert answers(tmp_path) == before
+    host(tmp_path).evaluate(leave_out=True)
+
+
+@pytest.mark.parametrize("change", ["uninstalled", "untrusted", "another version"])
+def test_without_the_plugin_that_made_a_part_nothing_else_answers(toy, tmp_path, change) -> None:
+    install_plugin(toy, "doubler", NORM)
+    host(tmp_path).recompose()
+    before = answers(tmp_path)
+    source = toy.package("doubler") / "__init__.py"
+    if change == "uninstalled":
+        toy.uninstall("doubler")
+    else:
+        source.write_text(NORM.replace("2 *", "3 *"))
+        if change == "another version":
+            trust.trust("doubler")
+    with pytest.raises(PluginError, match="plugin 'doubler' made a part of this composition"):
+        answers(tmp_path)
+    with pytest.raises(redhost.HarmError, match="generation 1 cannot be loaded"):
+        host(tmp_path).recompose()
+    assert host(tmp_path).recompose(accept=True).generation == 2
+    if change != "uninstalled":
+        source.write_text(NORM)
+        trust.trust("doubler")
+        host(tmp_path).rollback(1)
+        assert answers(tmp_path) == before
+
+
+def test_locked_follows_a_lock_that_names_plugins(toy, tmp_path) -> None:
+    install_plugin(toy, "evener", ROUTER)
+    first = host(tmp_path).recompose(router="even")
+    assert host(tmp_path).recompose(locked=True).router.digest == first.router.digest
+    install_plugin(toy, "doubler", NORM)
+    with pytest.raises(redhost.CompositionError, match="doubler is new"):
+        host(tmp_path).recompose(locked=True)
 
 
 def test_a_hook_that_raises_is_named(toy, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Recompose, in memory: law 1, the systems beside the router, all orders of discovery."""
+"""Recompose, in memory: law 1, harm, cards of every kind, all orders of discovery."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import torch
 
 import redhost
 from redhost.core.digests import tensor_digest
+from redhost.core.receipt import Accuracy
+from redhost.core.recompose import Bench, _refuse_harm, recompose
+from redhost.core.workspace import open_workspace, read_package
+from redhost.registry.discover import from_folder
+from redhost.registry.states import survey
 
 
 @pytest.fixture(scope="module")
@@ -57,51 +62,100 @@ def test_law_1_would_notice_a_router_that_moves_an_expert(
     assert moved == {"red"} and receipt.backbone.before == receipt.backbone.after
 
 
-def test_systems_are_what_their_names_say(outcome) -> None:
-    composed = outcome.composed
-    rows = composed.evaluation
-    encode = composed.backbone.encode
-    hits = redhost.hits_by_system(composed, rows, encode=encode)
-    bus, h = composed.bus, encode([r.text for r in rows])
-    z = bus.norm(h)
-    labels = torch.tensor([bus.labels.index(r.label) for r in rows])
-
-    def right(logits: torch.Tensor) -> torch.Tensor:
-        return (logits.argmax(-1) == labels).double()
-
-    deltas = torch.stack([e(z) for e in bus.parts()], 1)
-    w = composed.backbone.classifier.T
-    assert torch.equal(hits["backbone"], right(h @ w))
-    assert torch.equal(hits["sum"], right((h + deltas.sum(1)) @ w))
-    assert torch.equal(hits["uniform"], right((h + deltas.mean(1)) @ w))
-    own = torch.tensor([bus.ids.index(r.domain) for r in rows])
-    assert torch.equal(hits["oracle"], right((h + deltas[torch.arange(len(rows)), own]) @ w))
-    singles = [right((h + deltas[:, i]) @ w).mean() for i in range(3)]
-    assert hits["best_single"].mean() == max(singles)
-    alpha = bus.weights(z)
-    hat = h + (alpha[:, :3, None] * deltas).sum(1)
-    assert torch.equal(hits["routed"], right(hat @ w))
-    one = torch.zeros_like(alpha)
-    one[torch.arange(len(rows)), alpha.argmax(-1)] = 1
-    assert torch.equal(hits["hard"], right((h + (one[:, :3, None] * deltas).sum(1)) @ w))
-
-
-def test_leaving_one_out_equals_composing_without_it(outcome, backbone_folder, expert_folders):
-    from redhost.core.leave_one_out import leave_one_out
-
-    composed = outcome.composed
-    encode = composed.backbone.encode
-    matrix = leave_one_out(composed, composed.evaluation, encode=encode, plugins=redhost.Plugins())
-    others = [f for name, f in expert_folders.items() if name != "red"]
-    without = redhost.compose(backbone_folder, others).composed
-    expected = redhost.evaluate(without, without.evaluation, encode=encode).domains
-    assert matrix["red"] == expected
-
-
 def test_the_backbone_column_can_be_left_out(backbone_folder, expert_folders) -> None:
     order = redhost.Order(router="linear", backbone_column=False)
     composed = redhost.compose(backbone_folder, list(expert_folders.values()), order=order).composed
     assert composed.bus.columns == ("blue", "green", "red")
+
+
+@pytest.mark.parametrize(
+    ("rows", "after", "tolerance"),
+    [
+        (20, 0.90, None),  # two rows of twenty
+        (1000, 0.99, None),  # one point
+        (20, 0.50, 50.0),
+        (20, 1.00, 0.0),
+    ],
+)
+def test_a_fall_within_the_tolerance_is_no_harm(rows, after, tolerance) -> None:
+    _refuse_harm(fallen_to(after, rows), tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("rows", "after", "tolerance"),
+    [
+        (20, 0.85, None),
+        (1000, 0.98, None),
+        (20, 0.95, 1.0),  # a tolerance that is given is exact
+        (20, 0.95, 0.0),
+    ],
+)
+def test_a_fall_beyond_the_tolerance_is_refused(rows, after, tolerance) -> None:
+    with pytest.raises(redhost.HarmError, match=rf"domain 'red' would fall .* {rows} gate rows"):
+        _refuse_harm(fallen_to(after, rows), tolerance=tolerance)
+
+
+def fallen_to(after: float, rows: int) -> Accuracy:
+    return Accuracy(
+        before={"red": 1.0}, after={"red": after}, overall=None, oracle=None, rows={"red": rows}
+    )
+
+
+@pytest.fixture
+def bench(backbone_folder, expert_folders) -> Bench:
+    package = from_folder(backbone_folder)
+    files = read_package(package)
+    listings = survey(map(from_folder, expert_folders.values()), backbone=files.manifest)
+    plugins = redhost.Plugins(())
+    return open_workspace(package, files, listings, plugins=plugins, cache=None, device="cpu").bench
+
+
+@pytest.mark.parametrize("router", ["linear", "mlp"])
+def test_an_interrupted_recompose_leaves_everything_frozen_and_unchanged(bench, router) -> None:
+    parts = [
+        bench.backbone.trunk.model,
+        *(a.expert for a in bench.candidates.attached.values()),
+    ]
+    before = [tensor_digest(part.state_dict()) for part in parts]
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recompose(bench, redhost.Order(router=router), progress=stop)
+    assert not any(p.requires_grad for part in parts for p in part.parameters())
+    assert all(p.grad is None for part in parts for p in part.parameters())
+    assert [tensor_digest(part.state_dict()) for part in parts] == before
+
+
+@pytest.mark.parametrize("router", ["evidence", "statistics", "centroid", "linear", "mlp"])
+def test_a_statistics_card_teaches_every_kind_of_router(
+    backbone, backbone_folder, expert_folders, build_expert, tmp_path, texts_of, router
+) -> None:
+    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    rows = texts_of("red", 40, start=40)
+    z = norm(backbone.encode([t for t, _ in rows]))
+    card = redhost.statistics_card(z, [y for _, y in rows], labels=("a", "b"))
+    private = build_expert(tmp_path / "private", "red", card=card)
+    folders = [private, expert_folders["green"], expert_folders["blue"]]
+    order = redhost.Order(router=router)
+    one = redhost.compose(backbone_folder, folders, order=order)
+    again = redhost.compose(backbone_folder, folders[::-1], order=order)
+    assert one.receipt.router.digest == again.receipt.router.digest
+    assert one.receipt.not_gated == ("red",)
+
+    def weight(domain: str) -> float:
+        texts = [t for t, _ in texts_of(domain, 20, start=20)]
+        return sum(a.weights["red"] for a in one.composed.answer(texts)) / 20
+
+    assert weight("red") > 2 * max(weight("green"), weight("blue"))
+
+
+def test_a_none_card_is_refused(backbone_folder, expert_folders, build_expert, tmp_path) -> None:
+    mute = build_expert(tmp_path / "mute", "red", card=redhost.no_card())
+    with pytest.raises(redhost.CardError, match="expert 'red' ships no routing card") as e:
+        redhost.compose(backbone_folder, [mute, expert_folders["green"]])
+    assert e.value.exit_code == 1
 
 
 def test_an_interrupted_training_freezes_everything(backbone_folder, expert_folders) -> None:

@@ -1,0 +1,103 @@
+"""recompose, predict and evaluate, for people."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_a_receipt_says_that_nothing_else_moved(home, call) -> None:
+    code, out, err = call("recompose", "--dry-run")
+    assert code == 0 and "dry run (parent 1)" in out
+    assert out.count("unchanged") == 6 and "CHANGED" not in out  # five experts, one backbone
+    assert "router evidence/full trained on " in out
+    assert "dry run" not in err  # the bar goes to stderr, the result to stdout
+
+
+def test_a_receipt_names_who_left(home, call) -> None:
+    call("disable", "range2")
+    out = call("recompose")[1]
+    assert "generation 2 (parent 1)" in out
+    assert "withdrawn  range2" in out and "left out   range2: disabled: " in out
+
+
+def test_without_a_closed_form_level_zero_is_wrong_usage(home, call) -> None:
+    code, _, err = call("recompose", "--router", "mlp", "--level", "zero", "--accept")
+    assert code == 2 and "closed form" in err and "--level full" in err
+
+
+def test_an_unknown_router_is_one_line(home, call) -> None:
+    code, _, err = call("recompose", "--router", "evidense")
+    assert code == 1 and "nobody provides a router of kind 'evidense'" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--level=half", "--seed=-1", "--tolerance=-1", "--colour=red"])
+def test_impossible_flags_are_wrong_usage(home, call, flag) -> None:
+    assert call("recompose", flag)[0] == 2
+
+
+def test_locked_and_another_router_are_wrong_usage(home, call) -> None:
+    code, _, err = call("recompose", "--locked", "--router", "mlp")
+    assert code == 2 and "--locked uses the router of the lock: expected evidence, found mlp" in err
+
+
+def test_locked_refuses_drift_with_exit_1_and_a_missing_router_with_exit_3(home, call) -> None:
+    assert call("recompose", "--locked")[0] == 0
+    call("disable", "range2")
+    code, _, err = call("recompose", "--locked")
+    assert code == 1 and "range2 is missing" in err
+    call("enable", "range2")
+    (home / "current").unlink()
+    for path in (home / "generations").glob("*/composition.json"):
+        path.unlink()
+    code, _, err = call("recompose", "--locked")
+    assert code == 3 and "no generation in" in err
+
+
+def test_predict_draws_the_weights(home, call) -> None:
+    code, out, _ = call("predict", "What is 37 plus 12?")
+    first, second, *_ = out.splitlines()
+    assert code == 0 and first.startswith("What is 37 plus 12? → 49  (p = ")
+    assert second.split()[0] == "range3" and "█" in second
+
+
+@pytest.mark.parametrize("arguments", [[], ["--colour"]])
+def test_predict_without_texts_is_wrong_usage(home, call, arguments) -> None:
+    assert call("predict", *arguments)[0] == 2
+
+
+def test_predict_of_nothing_but_blanks_is_an_empty_list(home, call) -> None:
+    assert call("predict", "--json", " ")[:2] == (0, "[]\n")
+
+
+def test_evaluate_prints_every_system_and_what_each_expert_is_good_for(
+    home, call, tmp_path
+) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("text,label\nWhat is 3 plus 4?,7\nWhat is 30 plus 4?,34\n")
+    jsonl = tmp_path / "rows.jsonl"
+    row = {"text": "What is 3 plus 4?", "label": "7", "domain": "range1"}
+    jsonl.write_text(json.dumps(row) + "\n")
+    out = call("evaluate", "--data", str(data))[1]
+    assert "generation 1, accuracy" in out
+    assert all(name in out for name in ("backbone", "best_single", "uniform", "routed", "oracle"))
+    out = call("evaluate", "--data", str(jsonl), "--leave-one-out")[1]
+    assert "leave one out" in out and "without range3" in out
+
+
+def test_evaluate_leave_one_out_in_json_is_a_matrix(home, call, tmp_path) -> None:
+    jsonl = tmp_path / "rows.jsonl"
+    row = {"text": "What is 3 plus 4?", "label": "7", "domain": "range1"}
+    jsonl.write_text(json.dumps(row) + "\n")
+    result = json.loads(call("evaluate", "--json", "--data", str(jsonl), "--leave-one-out")[1])
+    assert set(result["leave_one_out"]) == {f"range{n}" for n in range(1, 6)}
+    assert all(set(row) == {"range1"} for row in result["leave_one_out"].values())
+
+
+def test_outside_texts_are_reported_with_the_auroc(home, call, tmp_path) -> None:
+    texts = tmp_path / "outside.txt"
+    texts.write_text("Is 3 more than 4?\nhello there\n")
+    out = call("evaluate", "--outside", str(texts))[1]
+    assert "of 2 texts declined" in out and "AUROC" in out

@@ -1,0 +1,112 @@
+"""list-experts, check, enable and disable, for people."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of range2's package folder."""
+    origin = Path(importlib.util.find_spec("red_expert_range2").origin)
+    return Path(shutil.copytree(origin.parent, tmp_path / "copy"))
+
+
+def test_the_list_is_a_table_with_a_row_for_each_expert(home, call) -> None:
+    code, out, _ = call("list-experts")
+    assert code == 0
+    for n in range(1, 6):
+        [row] = [line for line in out.splitlines() if f"red-expert-range{n}" in line]
+        assert "attached" in row and "residual" in row
+
+
+def test_what_keeps_an_expert_out_stands_below_the_table(home, call) -> None:
+    assert call("disable", "range2")[1] == "range2 disabled\nnext: redhost recompose\n"
+    out = call("list-experts")[1]
+    assert "expert 'range2' (red-expert-range2 " in out
+    assert ": disabled: " in out
+    assert "'redhost enable range2'" in out
+
+
+@pytest.mark.parametrize("command", ["enable", "disable"])
+def test_an_unknown_expert_cannot_be_switched(home, call, command) -> None:
+    code, _, err = call(command, "rang2")
+    assert code == 2 and "unknown expert 'rang2'. Did you mean 'range2'?" in err
+
+
+def test_a_switch_that_changes_nothing_says_so(home, call) -> None:
+    assert call("enable", "range2")[1] == "range2 was enabled already\n"
+
+
+def test_an_uninstalled_expert_can_still_be_enabled_again(home, call) -> None:
+    from redhost.registry.disabled import Disabled
+
+    Disabled(home).disable("gone")
+    assert call("enable", "gone")[0] == 0
+    assert Disabled(home).names() == frozenset()
+
+
+def test_a_damaged_list_of_the_disabled_is_exit_3_and_enables_nobody(home, call) -> None:
+    (home / "disabled.json").write_text("{")
+    code, _, err = call("list-experts")
+    assert code == 3 and "disabled.json" in err and err.count("\n") == 1
+
+
+def test_check_says_ok_for_each_and_exits_0(home, call) -> None:
+    code, out, _ = call("check", "range1", "range3")
+    assert (code, out) == (0, "range1: ok\nrange3: ok\n")
+
+
+def test_check_without_names_checks_everything_installed(home, call) -> None:
+    code, out, _ = call("check", "--json")
+    assert code == 0 and [x["target"] for x in json.loads(out)] == [
+        f"range{n}" for n in range(1, 6)
+    ]
+
+
+def test_one_failure_among_many_is_exit_1(home, call, copy) -> None:
+    manifest = json.loads((copy / "expert.json").read_text())
+    (copy / "expert.json").write_text(json.dumps({**manifest, "colour": "red"}))
+    code, out, _ = call("check", "range1", str(copy))
+    assert code == 1 and f"range1: ok\n{copy}: failed\n" in out
+    assert "colour" in out and "expected" in out
+
+
+def test_a_disabled_expert_can_be_checked(home, call) -> None:
+    call("disable", "range2")
+    assert call("check", "range2")[:2] == (0, "range2: ok\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"not a wheel"])
+def test_a_file_that_is_no_wheel_is_a_violation(home, call, tmp_path, content) -> None:
+    wheel = tmp_path / "x-1-py3-none-any.whl"
+    wheel.write_bytes(content)
+    code, out, _ = call("check", "--json", str(wheel))
+    assert code == 1 and not json.loads(out)[0]["ok"]
+
+
+def test_a_folder_without_a_manifest_is_a_violation(home, call, tmp_path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, out, _ = call("check", "--json", str(empty))
+    [violation] = json.loads(out)[0]["violations"]
+    assert code == 1 and violation["code"] == "package_files"
+
+
+def test_an_unknown_backbone_is_suggested(home, call) -> None:
+    code, out, err = call("recompose", "--backbone", "tinny")
+    assert (code, out) == (2, "")
+    assert err.startswith("redhost: unknown backbone 'tinny'. Did you mean 'tiny'?")
+
+
+def test_the_schema_is_closed(call) -> None:
+    told = json.loads(call("schema")[1])
+    text = json.dumps(told)
+    assert '"additionalProperties": false' in text and "off_domain" in text
+    assert "fingerprint" in call("schema", "backbone")[1]
+    assert call("schema", "nothing")[0] == 2

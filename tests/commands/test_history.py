@@ -1,0 +1,72 @@
+"""status, history, rollback and gc, for people."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:
+    code, out, _ = call("status", "--home", str(tmp_path / "new"))
+    assert code == 0 and "generation  none" in out and "next: redhost recompose" in out
+    assert not (tmp_path / "new").exists()
+
+
+def test_status_names_generation_backbone_experts_and_router(home, call) -> None:
+    out = call("status")[1]
+    assert "generation  1  (parent none)" in out and "backbone    tiny" in out
+    assert "experts     range1, range2, range3, range4, range5" in out
+    assert "router      evidence (full, seed 0)" in out and "drift" not in out
+
+
+def test_history_marks_the_current_generation(home, call) -> None:
+    call("recompose", "--router", "centroid", "--accept")
+    rows = [line.split("│") for line in call("history")[1].splitlines() if line.startswith("│")]
+    assert [row[1].strip() for row in rows] == ["1", "2 *"]
+    assert [row[6].strip() for row in rows] == ["evidence/full", "centroid/full"]
+
+
+def test_rollback_answers_with_the_generation_asked_for(home, call) -> None:
+    before = json.loads(call("predict", "--json", "What is 37 plus 12?")[1])
+    call("recompose", "--router", "centroid", "--accept")
+    assert json.loads(call("predict", "--json", "What is 37 plus 12?")[1]) != before
+    assert call("rollback", "1")[1].startswith("generation 1 is current: range1, range2")
+    assert json.loads(call("predict", "--json", "What is 37 plus 12?")[1]) == before
+
+
+def test_the_first_generation_has_nothing_to_roll_back_to(home, call) -> None:
+    code, _, err = call("rollback")
+    assert code == 3 and "generation 1 is the first" in err
+
+
+def test_a_recompose_after_a_rollback_has_the_generation_rolled_back_to_as_parent(
+    home, call
+) -> None:
+    call("recompose", "--router", "centroid", "--accept")
+    call("rollback")
+    receipt = json.loads(call("recompose", "--router", "linear", "--accept", "--json")[1])
+    assert (receipt["generation"], receipt["parent"]) == (3, 1)
+    assert json.loads(call("rollback", "--json")[1])["generation"] == 1
+
+
+def test_gc_keeps_what_is_current(home, call) -> None:
+    call("recompose", "--router", "centroid", "--accept")
+    assert call("gc", "--keep", "1")[1] == "removed 1 generations, 0 packages\n"
+    assert call("predict", "What is 37 plus 12?")[0] == 0
+    assert call("gc", "--keep", "0")[0] == 2
+
+
+def test_gc_of_an_empty_home_removes_nothing(call, tmp_path) -> None:
+    out = call("gc", "--json", "--home", str(tmp_path / "new"))[1]
+    assert json.loads(out) == {"generations": [], "digests": []}
+
+
+def test_a_home_that_is_a_file_is_wrong_usage(call, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = call("recompose", "--home", str(tmp_path / "file"))
+    assert code == 2 and "is a file" in err
+
+
+def test_a_home_that_cannot_be_made_is_exit_3(call, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = call("recompose", "--home", str(tmp_path / "file" / "home"))
+    assert code == 3 and err.startswith("redhost: cannot ") and err.count("\n") == 1
