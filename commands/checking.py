@@ -13,10 +13,11 @@ __all__ = ["check_targets", "require_sound"]
 
 
 def check_targets(
-    targets: Sequence[str], *, home: Path | None, backbone: str | None
+    targets: Sequence[str], *, home: Path | None, backbone: str | None, strict: bool = False
 ) -> list[dict[str, Any]]:
     """Check installed ids, wheels and folders; with no targets, all installed experts."""
     from ..registry.settings import resolve_home
+    from ..registry.strict import strict_check
 
     found = resolve_targets(targets, home=resolve_home(home), backbone=backbone)
     violations = {t: static_check(t) for t in found}
@@ -25,6 +26,8 @@ def check_targets(
             from ..core.verify import verify_expert
 
             violations[target] = verify_expert(target.files, backbone=target.backbone)
+        if strict:
+            violations[target] = (*violations[target], *strict_check(target))
     return [_report(t, violations[t]) for t in found]
 
 

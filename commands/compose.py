@@ -131,7 +131,8 @@ def predict(
         print_json(answers)
         return
     for answer in answers:
-        click.echo(f"{answer.input} → {answer.label}  (p = {answer.probability:.3f})")
+        sure = "" if answer.probability is None else f"  (p = {answer.probability:.3f})"
+        click.echo(f"{answer.input} → {answer.label}{sure}")
         for column, weight in sorted(answer.weights.items(), key=lambda pair: -pair[1]):
             if weight >= 0.005:  # noqa: PLR2004  (what two digits can show)
                 click.echo(f"  {column:<12} {weight:4.2f} {'█' * round(30 * weight)}")
@@ -173,7 +174,8 @@ def evaluate(
     host = open_host(home, device=device)
     rows = None
     if data is not None:
-        rows = read_table(data, text_field=text_field, label_field=label_field)
+        numbers = host.composed.bus.task.name == "regression"
+        rows = read_table(data, text_field=text_field, label_field=label_field, numbers=numbers)
     strangers = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
@@ -200,6 +202,9 @@ def _print_evaluation(result: Evaluation) -> None:
         for name, row in result.table.items()
     ]
     rows.append(["rows", *(result.counts[d] for d in domains), result.rows])
+    if result.mae is not None:
+        errors = [f"{result.mae[d]:.3g}" for d in (*domains, "overall")]
+        rows.append(["mean absolute error", *errors])
     table(f"generation {result.generation}, accuracy", ("system", *domains, "overall"), rows)
     if result.leave_one_out is None:
         return

@@ -54,14 +54,21 @@ def _wanted(home: Path | None, backbone: str | None) -> str | None:
 @click.argument("targets", nargs=-1)
 @home_option
 @backbone_option
+@click.option("--strict", is_flag=True, help="Ask for what a published expert should have as well.")
 @json_option
 def check(
-    *, targets: tuple[str, ...], home: Path | None, backbone: str | None, as_json: bool
+    *,
+    targets: tuple[str, ...],
+    home: Path | None,
+    backbone: str | None,
+    strict: bool,
+    as_json: bool,
 ) -> None:
     """Check experts against their contract: installed IDs, wheels or folders (default: all)."""
     from .checking import check_targets
 
-    reports = check_targets(targets, home=home, backbone=_wanted(home, backbone))
+    wanted = _wanted(home, backbone)
+    reports = check_targets(targets, home=home, backbone=wanted, strict=strict)
     if as_json:
         print_json(reports)
     else:

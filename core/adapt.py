@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..registry.errors import UsageError
 from .backbone import Backbone
+from .tasks import Task
 from .trunk import Trunk, blocks_of
 
 __all__ = ["AdaptSettings", "adapt", "delta", "trainable_names"]
@@ -75,22 +76,28 @@ def adapt(
         model=copy.deepcopy(backbone.trunk.model),
         tokenizer=backbone.trunk.tokenizer,
         pooling=backbone.trunk.pooling,
+        max_tokens=backbone.trunk.max_tokens,
     )
     names = trainable_names(trunk, last_blocks=settings.last_blocks)
     generator = torch.Generator().manual_seed(settings.seed)
     head = 0.02 * torch.randn(len(labels), trunk.width, generator=generator)
     classifier = nn.Parameter(head)
     parameters = [p for n, p in trunk.model.named_parameters() if n in names]
-    place = {label: i for i, label in enumerate(labels)}
-    targets = torch.tensor([place[a] for a in answers])
+    task = backbone.task
+    targets = task.targets(answers, labels)
+    units = task.units(targets, classifier=head)
     try:
         for p in parameters:
             p.requires_grad_(True)
-        _train(trunk, classifier, parameters, texts, targets, settings, generator, progress)
+        job = _Job(trunk, classifier, parameters, task, generator)
+        _train(job, texts, units.of(targets), settings, progress)
     finally:
         trunk.model.requires_grad_(False)
     return dataclasses.replace(
-        backbone, trunk=trunk, classifier=classifier.detach(), labels=tuple(labels)
+        backbone,
+        trunk=trunk,
+        classifier=classifier.detach() * units.scale,
+        labels=tuple(labels),
     )
 
 
@@ -122,17 +129,26 @@ def delta(base: Trunk, adapted: Trunk) -> dict[str, Tensor]:
     }
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What is trained, for which task, and where randomness comes from."""
+
+    trunk: Trunk
+    classifier: nn.Parameter
+    parameters: list[nn.Parameter]
+    task: Task
+    generator: torch.Generator
+
+
 def _train(
-    trunk: Trunk,
-    classifier: nn.Parameter,
-    parameters: list[nn.Parameter],
+    job: _Job,
     texts: Sequence[str],
     targets: Tensor,
     settings: AdaptSettings,
-    generator: torch.Generator,
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Run AdamW with a cosine schedule over batches of equal token length."""
+    trunk, classifier, parameters = job.trunk, job.classifier, job.parameters
     optimizer = torch.optim.AdamW(
         [
             {"params": parameters, "lr": settings.learning_rate},
@@ -142,7 +158,7 @@ def _train(
         weight_decay=settings.weight_decay,
     )
     ids = [trunk.tokens(t) for t in texts]
-    batches = [_batches(ids, settings.batch, generator) for _ in range(settings.epochs)]
+    batches = [_batches(ids, settings.batch, job.generator) for _ in range(settings.epochs)]
     total = sum(len(b) for b in batches)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: _rate(step, total=total, warmup=settings.warmup)
@@ -150,7 +166,7 @@ def _train(
     for step, rows in enumerate((b for epoch in batches for b in epoch), start=1):
         tokens = torch.tensor([ids[i] for i in rows])
         h = trunk.pool(trunk.hidden(tokens))
-        loss = nn.functional.cross_entropy(h @ classifier.T, targets[rows])
+        loss = job.task.loss(h @ classifier.T, targets[rows])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_([*parameters, classifier], settings.clip)

@@ -89,7 +89,8 @@ def make_expert(
     violation = check_canary(manifest, expert, files.canary)
     if violation is not None:
         return violation
-    return Attached(files=files, expert=expert, card=read_card(manifest, files.files))
+    card = read_card(manifest, files.files, task=bus.task)
+    return Attached(files=files, expert=expert, card=card)
 
 
 def make_norm(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
@@ -217,6 +218,7 @@ def make_bus(
         experts={i: a.expert for i, a in attached.items()},
         classifier=backbone.classifier,
         labels=backbone.labels,
+        task=backbone.task,
         backbone_column=BACKBONE in columns,
     )
     return bus.eval().requires_grad_(False)

@@ -20,6 +20,8 @@ from .card_files import CardFile, no_card, statistics_card, texts_card, vectors_
 from .experts import Expert
 from .packaging import library_versions, save_expert
 from .rows import BackgroundRow, CardRow, Row
+from .statistics import Statistics
+from .tasks import Classification, Regression, Task
 from .train_expert import ExpertSettings, Rows, expert_logits, train_expert
 from .verify import measure_off_domain
 
@@ -56,7 +58,9 @@ class Parts:
     gate: tuple[Row, ...]
 
 
-def split_rows(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) -> Parts:
+def split_rows(
+    rows: Sequence[Row], *, valid: Sequence[Row] | None = None, task: Task | None = None
+) -> Parts:
     """Set rows aside before anything is trained, by the hash of their text.
 
     A quarter, 512 rows at most, goes to the card, half `fit` and half `gate`; a tenth of the rest
@@ -65,6 +69,7 @@ def split_rows(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) -> Pa
     Args:
         rows: The author's rows.
         valid: Validation rows of the author's own.
+        task: Classes, the default, or numbers, which are no classes to keep a row of each.
 
     Raises:
         UsageError: If all rows have one label, or a validation text stands among the rows too.
@@ -79,8 +84,9 @@ def split_rows(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) -> Pa
             "validation rows stand in the training data too", found=repr(min(both))[:60]
         )
     ordered = sorted(rows, key=lambda r: (_hash(r.text), r.label))
-    kept = {r.label: r.text for r in reversed(ordered)}
-    free = [r for r in ordered if kept[r.label] != r.text and r.text not in kept.values()]
+    groups = (task or Classification()).groups([r.label for r in ordered])
+    kept = {g: r.text for g, r in zip(reversed(groups), reversed(ordered), strict=True)}.values()
+    free = [r for r in ordered if r.text not in set(kept)]
     texts = list(dict.fromkeys(r.text for r in free))
     card = texts[: min(CARD_ROWS, int(CARD_SHARE * len(rows)))]
     fit, gate = set(card[::2]), set(card[1::2])
@@ -117,6 +123,7 @@ def train_package(
     Raises:
         UsageError: If the plan cannot be carried out on this backbone.
     """
+    task = shop.backbone.task
     labels = _labels(plan, parts, shop.backbone)
     norm = LayerNorm(width=shop.backbone.width, eps=shop.backbone.eps)
     others = [r.text for r in shop.background if r.domain != plan.id]
@@ -128,13 +135,14 @@ def train_package(
         labels=shop.backbone.labels,
         domain_labels=labels,
         settings=settings,
+        task=task,
         valid=_features(shop, parts.valid) if parts.valid else None,
         background=shop.encode(others) if others else None,
         checkpoint=checkpoint,
         progress=progress,
     )
     expert = trained.expert
-    if plan.writes == "labels" and parts.fit:
+    if plan.writes == "labels" and parts.fit and not isinstance(task, Regression):
         expert.temperature = _temperature(expert, norm(shop.encode(_texts(parts.fit))), parts.fit)
     manifest = save_expert(
         package_in(project),
@@ -142,7 +150,7 @@ def train_package(
         expert_id=plan.id,
         backbone=BackboneRef(name=shop.manifest.id, fingerprint=shop.manifest.fingerprint),
         width=shop.backbone.width,
-        domain=plan.domain or f"texts with one of {len(labels)} labels",
+        domain=plan.domain or _domain(task, labels),
         card=_card(plan, parts, shop, labels, norm),
         canary=norm(shop.encode(_texts(parts.train[:CANARIES]))),
         off_domain=measure_off_domain(
@@ -152,15 +160,7 @@ def train_package(
             data=_digest(parts),
             seed=settings.seed,
             epochs=trained.epoch,
-            metrics={
-                name: _accuracy(expert, shop, norm, rows)
-                for name, rows in (
-                    ("train", parts.train),
-                    ("valid", parts.valid),
-                    ("gate", parts.gate),
-                )
-                if rows
-            },
+            metrics=_metrics(expert, shop, norm, parts),
             versions=library_versions(),
         ),
         license=plan.license,
@@ -171,7 +171,8 @@ def train_package(
 
 def _labels(plan: ExpertPlan, parts: Parts, backbone: Backbone) -> tuple[str, ...]:
     """Return the labels the expert may answer, in a stable order."""
-    found = {r.label for p in (parts.train, parts.valid, parts.fit, parts.gate) for r in p}
+    rows = [r for p in (parts.train, parts.valid, parts.fit, parts.gate) for r in p]
+    found = set(backbone.task.groups([r.label for r in rows]))
     if plan.writes == "labels":
         return tuple(sorted(found))
     strange = sorted(found - set(backbone.labels))
@@ -199,10 +200,11 @@ def _card(
                 for r in rows
             ]
         )
+    rows = (*parts.train, *parts.valid, *parts.fit, *parts.gate)  # sums give no row away
+    z = norm(shop.encode(_texts(rows)))
+    groups = shop.backbone.task.groups([r.label for r in rows])
     if plan.card == "statistics":
-        rows = (*parts.fit, *parts.gate)
-        z = norm(shop.encode(_texts(rows)))
-        return statistics_card(z, [r.label for r in rows], labels=labels)
+        return statistics_card(z, groups, labels=labels)
     return vectors_card(
         fit_z=norm(shop.encode(_texts(parts.fit))),
         fit_labels=[r.label for r in parts.fit],
@@ -210,7 +212,14 @@ def _card(
         gate_labels=[r.label for r in parts.gate],
         labels=labels,
         eps=shop.backbone.eps,
+        statistics=Statistics.of_rows(z, groups),
+        task=shop.backbone.task,
     )
+
+
+def _domain(task: Task, labels: Sequence[str]) -> str:
+    numbers = isinstance(task, Regression)
+    return "texts with a number" if numbers else f"texts with one of {len(labels)} labels"
 
 
 def _temperature(expert: Expert, z: Tensor, rows: Sequence[Row]) -> float:
@@ -219,12 +228,21 @@ def _temperature(expert: Expert, z: Tensor, rows: Sequence[Row]) -> float:
         return fit_temperature(expert(z), torch.tensor([place[r.label] for r in rows]))
 
 
-def _accuracy(expert: Expert, shop: Shop, norm: LayerNorm, rows: Sequence[Row]) -> float:
+def _metrics(expert: Expert, shop: Shop, norm: LayerNorm, parts: Parts) -> dict[str, float]:
+    """Return the share of rows answered rightly, by part; for numbers the MAE as well."""
+    task = shop.backbone.task
     names = expert.labels if expert.space == "labels" else shop.backbone.labels
-    h = shop.encode(_texts(rows))
-    with torch.inference_mode():
-        best = expert_logits(expert, h, norm(h), shop.backbone.classifier).argmax(-1)
-    return sum(names[int(i)] == r.label for i, r in zip(best, rows, strict=True)) / len(rows)
+    metrics = {}
+    for name, rows in (("train", parts.train), ("valid", parts.valid), ("gate", parts.gate)):
+        if not rows:
+            continue
+        h = shop.encode(_texts(rows))
+        with torch.inference_mode():
+            logits = expert_logits(expert, h, norm(h), shop.backbone.classifier)
+        metrics[name] = float(task.right(logits, rows, names).mean())
+        if isinstance(task, Regression):
+            metrics[f"{name}_mae"] = float(task.error(logits, rows).mean())
+    return metrics
 
 
 def _features(shop: Shop, rows: Sequence[Row]) -> Rows:

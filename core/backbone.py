@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from ..registry.errors import BackboneMismatchError, IntegrityError, short
 from .bus import BusConfig
 from .digests import backbone_fingerprint
+from .tasks import Classification, Task, make_task
 from .trunk import Pooling, Trunk, load_trunk
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Backbone:
         classifier: W_c ``(C, D)``, or None where the backbone answers nothing itself.
         labels: The C labels, in the classifier's order.
         eps: ε of the bus norm.
+        task: Whether it answers labels or a number.
         name: The manifest's id, or the source it was loaded from.
     """
 
@@ -44,22 +47,32 @@ class Backbone:
     classifier: Tensor | None = None
     labels: tuple[str, ...] = ()
     eps: float = 1e-5
+    task: Task = field(default_factory=Classification)
     name: str = field(default="")
 
     @classmethod
-    def load(cls, source: str, *, revision: str | None = None, pooling: Pooling = "last") -> Self:
+    def load(
+        cls,
+        source: str,
+        *,
+        revision: str | None = None,
+        pooling: Pooling = "last",
+        max_tokens: int | None = None,
+    ) -> Self:
         """Load a bare backbone from ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
 
         Args:
             source: A Hugging Face folder or hub name (e.g. ``hf:Qwen/Qwen3-0.6B``), or a file.
             revision: The commit to pin, for hub names.
             pooling: ``last`` or ``mean``.
+            max_tokens: Where longer texts are cut; by default the model's longest input.
 
         Raises:
             UsageError: If the source is of no known kind.
             MissingError: If it cannot be loaded.
         """
-        return cls(trunk=load_trunk(source, revision=revision, pooling=pooling), name=source)
+        trunk = load_trunk(source, revision=revision, pooling=pooling, max_tokens=max_tokens)
+        return cls(trunk=trunk, name=source)
 
     @classmethod
     def from_package(
@@ -81,6 +94,7 @@ class Backbone:
             classifier=classifier,
             labels=manifest.labels,
             eps=manifest.norm.eps,
+            task=make_task(manifest.task, resolution=manifest.resolution),
             name=manifest.id,
         )
         backbone.verify(manifest.fingerprint)
@@ -108,7 +122,7 @@ class Backbone:
 
     def bus_config(self) -> BusConfig:
         """Return what a factory needs to know to build parts for this backbone's bus."""
-        return BusConfig(width=self.width, labels=self.labels, eps=self.eps)
+        return BusConfig(width=self.width, labels=self.labels, eps=self.eps, task=self.task)
 
     def fingerprint(self) -> str:
         """Return the digest over tensors, classifier, labels, tokenizer, pooling and norm."""
@@ -118,6 +132,8 @@ class Backbone:
             labels=self.labels,
             tokenizer=tokenizer_digest(self.trunk.tokenizer),
             pooling=self.trunk.pooling,
+            max_tokens=self.trunk.max_tokens,
+            task=self.task.name,
             norm={"kind": "layernorm", "eps": self.eps},
         )
 
@@ -151,15 +167,16 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 def _package_trunk(manifest: BackboneManifest, files: Mapping[str, bytes]) -> Trunk:
     """Load the trunk a manifest names: from carried bytes, a hub, or a file."""
     base = manifest.base
+    load = partial(load_trunk, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
     if base.kind == "hub":
-        return load_trunk(f"hf:{base.id}", revision=base.revision, pooling=manifest.pooling)
+        return load(f"hf:{base.id}", revision=base.revision)
     if base.kind == "file":
-        return load_trunk(f"gguf:{base.id}", pooling=manifest.pooling)
+        return load(f"gguf:{base.id}")
     # transformers reads folders: give it one that holds exactly the bytes that were hashed.
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         for name in base.files:
             Path(folder, name).write_bytes(files[name])
-        return load_trunk(f"hf:{folder}", pooling=manifest.pooling)
+        return load(f"hf:{folder}")
 
 
 def _apply_delta(trunk: Trunk, data: bytes) -> None:

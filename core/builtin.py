@@ -39,7 +39,7 @@ def redhost_make_norm(bus: BusConfig) -> nn.Module:
 def redhost_make_router(
     kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int
 ) -> nn.Module | None:
-    """Make a router of a built-in kind: evidence, statistics, centroid, linear or mlp."""
+    """Make a router of a built-in kind; see `routers.KINDS`."""
     return build_router(kind, bus, columns, seed)
 
 

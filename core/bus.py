@@ -18,24 +18,23 @@ for bit, by an expert that joins with labels of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..registry.contract import VALUE
 from ..registry.errors import CompositionError
 from .evidence import evidence
 from .experts import Expert, LowRank
 from .stack import LowRankStack
+from .tasks import NONE, Classification, Regression, Task
 
 __all__ = ["BACKBONE", "NONE", "Bus", "BusConfig", "LayerNorm", "Output", "union_labels"]
 
 BACKBONE = "backbone"
 """The name of the column that changes nothing."""
-
-NONE = "none"
-"""The label of the backbone column where the backbone has no labels of its own."""
 
 Output = Literal["mixture", "residual"]
 
@@ -48,12 +47,14 @@ class BusConfig:
         width: D, the width of h and z.
         labels: The labels of the backbone's classifier, C of them, in its order.
         eps: The ε of the bus norm.
+        task: Whether the bus answers labels or a number.
         device: Where the parts live.
     """
 
     width: int
     labels: tuple[str, ...]
     eps: float = 1e-5
+    task: Task = field(default_factory=Classification)
     device: str = "cpu"
 
 
@@ -69,11 +70,16 @@ class LayerNorm(nn.Module):
         return nn.functional.layer_norm(h, (self.width,), eps=self.eps)
 
 
-def union_labels(shared: Sequence[str], experts: Mapping[str, Expert]) -> tuple[str, ...]:
+def union_labels(
+    shared: Sequence[str], experts: Mapping[str, Expert], *, task: Task
+) -> tuple[str, ...]:
     """Return the bus's label space: the backbone's labels, then the experts' own, id by id.
 
     Without labels of the backbone the space starts with `NONE`, the backbone column's answer.
+    A bus that answers a number has that one output.
     """
+    if isinstance(task, Regression):
+        return (VALUE,)
     labels = dict.fromkeys(shared or (NONE,))
     for expert_id in sorted(experts):
         if experts[expert_id].space == "labels":
@@ -101,16 +107,18 @@ class Bus(nn.Module):
         experts: Mapping[str, Expert],
         classifier: Tensor | None,
         labels: Sequence[str] = (),
+        task: Task | None = None,
         backbone_column: bool = False,
     ) -> None:
         super().__init__()
+        self.task = task or Classification()
         self.ids = tuple(sorted(experts))
         self.columns = (*self.ids, BACKBONE) if backbone_column else self.ids
         self.norm, self.router = norm, router
         self.experts = nn.ModuleList(experts[i] for i in self.ids)
         self.register_buffer("classifier", classifier, persistent=False)
         self.shared_labels = tuple(labels)
-        self.labels = union_labels(labels, experts)
+        self.labels = union_labels(labels, experts, task=self.task)
         self._wire()
 
     classifier: Tensor | None
@@ -159,24 +167,27 @@ class Bus(nn.Module):
         return evidence(self.parts(), z, classifier=self.classifier, columns=len(self.columns))
 
     def probabilities(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
-        """Return p(y|x) over `labels`, ``(B, L)``, for given weights ``(B, K)``."""
+        """Return p(y|x) over `labels` ``(B, L)``, or ŷ ``(B, 1)``, for weights ``(B, K)``."""
         if not self.own:
-            return torch.softmax(self.logits(h, z, alpha), dim=-1)
+            return self.task.output(self.logits(h, z, alpha))
         p = h.new_zeros(h.shape[0], len(self.labels))
         own = alpha[:, self.own].sum(-1, keepdim=True)
+        if self.classifier is None and isinstance(self.task, Regression):
+            alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)  # nobody else speaks
         p[:, : max(1, len(self.shared_labels))] = (1 - own) * self._shared(h, z, alpha)
         for i in self.own:
-            p_i = torch.softmax(self.parts()[i](z) / self.parts()[i].temperature, dim=-1)
+            expert = self.parts()[i]
+            p_i = self.task.output(expert(z), temperature=expert.temperature)
             p = p.index_add(1, self.own_labels[i], alpha[:, i : i + 1] * p_i)
         return p
 
     def _shared(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return p_H, the component of all that share the classifier, ``(B, C)``."""
         if self.classifier is None:
-            return h.new_ones(h.shape[0], 1)
+            return h.new_full((h.shape[0], 1), float(self.task.name == "classification"))
         mine = [k for k in range(len(self.columns)) if k not in self.own]
         total = alpha[:, mine].sum(-1, keepdim=True).clamp_min(1e-12)
-        return torch.softmax(self.logits(h, z, alpha / total), dim=-1)
+        return self.task.output(self.logits(h, z, alpha / total))
 
     def residual(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return ĥ = h + Σ_i α_i Δ_i(z), ``(B, D)`` (seed 001, section 4.4.3)."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..registry.errors import CardError
 from .rows import CardRow, write_rows
 from .statistics import Statistics
+from .tasks import Classification, Task
 
 __all__ = ["CardFile", "no_card", "statistics_card", "texts_card", "vectors_card"]
 
@@ -56,6 +57,8 @@ def vectors_card(
     gate_labels: Sequence[str],
     labels: Sequence[str],
     eps: float,
+    statistics: Statistics | None = None,
+    task: Task | None = None,
 ) -> CardFile:
     """Return a card of bus vectors: z, and for gate rows what it takes to get h back.
 
@@ -66,18 +69,22 @@ def vectors_card(
         gate_labels: Their labels.
         labels: The manifest's labels; rows refer to them by index.
         eps: ε of the bus norm.
+        statistics: Sums over all the author's rows, which say more than the few rows shown.
+        task: Where it is a regression, rows carry their number in place of the index.
     """
-    place = {label: n for n, label in enumerate(labels)}
+    targets = (task or Classification()).targets
     shift = gate_h.mean(-1, keepdim=True)
     scale = (gate_h.var(-1, unbiased=False, keepdim=True) + eps).sqrt()
     tensors = {
         "fit_z": fit_z.contiguous(),
-        "fit_label": torch.tensor([place[y] for y in fit_labels], dtype=torch.int64),
+        "fit_label": targets(fit_labels, labels),
         "gate_z": ((gate_h - shift) / scale).contiguous(),
-        "gate_label": torch.tensor([place[y] for y in gate_labels], dtype=torch.int64),
+        "gate_label": targets(gate_labels, labels),
         "gate_shift": shift.contiguous(),
         "gate_scale": scale.contiguous(),
     }
+    if statistics is not None:
+        tensors |= _sums(statistics, labels)
     return CardFile(
         kind="vectors",
         name="card.safetensors",
@@ -106,16 +113,19 @@ def statistics_card(z: Tensor, row_labels: Sequence[str], *, labels: Sequence[st
             found=f"fewer of {', '.join(few[:5])}",
             hint="Bring more rows of them, or choose --card texts.",
         )
-    found = Statistics.of_rows(z, row_labels)
+    return CardFile(
+        kind="statistics",
+        name="card.safetensors",
+        data=safetensors.torch.save(_sums(Statistics.of_rows(z, row_labels), labels)),
+        fit=min(len(z), 256),
+    )
+
+
+def _sums(found: Statistics, labels: Sequence[str]) -> dict[str, Tensor]:
+    """Return the tensors of statistics, label by label in the manifest's order."""
     order = torch.tensor([found.labels.index(y) for y in labels])
-    tensors = {
+    return {
         "counts": found.counts[order].to(torch.int64),
         "sums": found.sums[order].to(torch.float32),
         "scatter": found.scatter.to(torch.float32),
     }
-    return CardFile(
-        kind="statistics",
-        name="card.safetensors",
-        data=safetensors.torch.save(tensors),
-        fit=min(len(z), 256),
-    )

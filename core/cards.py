@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import safetensors.torch
 import torch
@@ -15,6 +15,7 @@ from ..registry.manifest import ExpertManifest
 from .routers.base import ColumnData
 from .rows import BackgroundRow, CardRow, Row, parse_rows
 from .statistics import Statistics
+from .tasks import Classification, Regression, Task
 
 __all__ = ["Card", "background_data", "column_data", "gate_rows", "read_card"]
 
@@ -32,9 +33,10 @@ class Card:
         rows: For ``texts``.
         z: For ``vectors``: the fit rows ``(N, D)``.
         labels: For ``vectors``: their labels.
-        statistics: For ``statistics``.
+        statistics: For ``statistics``, and where a ``vectors`` card brings them along.
         gate_h: For ``vectors``: features of the gate rows, ``(G, D)``.
         gate_labels: For ``vectors``: their labels.
+        task: What the labels are: classes, or numbers.
     """
 
     column: str
@@ -45,15 +47,18 @@ class Card:
     statistics: Statistics | None = None
     gate_h: Tensor | None = None
     gate_labels: tuple[str, ...] = ()
+    task: Task = field(default_factory=Classification)
 
 
-def read_card(manifest: ExpertManifest, files: Mapping[str, bytes]) -> Card:
+def read_card(
+    manifest: ExpertManifest, files: Mapping[str, bytes], *, task: Task | None = None
+) -> Card:
     """Read the card of an expert from bytes that were checked against its manifest.
 
     Raises:
         CardError: If the card is not what the manifest says it is.
     """
-    ref = manifest.card
+    ref, task = manifest.card, task or Classification()
     if ref.kind == "none" or ref.file is None:
         return Card(column=manifest.id, kind="none")
     data = files[ref.file]
@@ -61,17 +66,13 @@ def read_card(manifest: ExpertManifest, files: Mapping[str, bytes]) -> Card:
         source = f"card of expert {manifest.id!r}"
         rows = tuple(parse_rows(data, CardRow, source=source))
         _check_counts(manifest, rows)
-        return Card(column=manifest.id, kind="texts", rows=rows)
+        _check_labels(manifest, [r.label for r in rows], task)
+        return Card(column=manifest.id, kind="texts", rows=rows, task=task)
     tensors = safetensors.torch.load(data)
     try:
         if ref.kind == "vectors":
-            return _vectors(manifest, tensors)
-        statistics = Statistics(
-            labels=manifest.labels,
-            counts=tensors["counts"].to(torch.float64),
-            sums=tensors["sums"].to(torch.float64),
-            scatter=tensors["scatter"].to(torch.float64),
-        )
+            return _vectors(manifest, tensors, task)
+        statistics = _statistics(manifest, tensors)
     except (KeyError, IndexError) as e:
         raise CardError(f"card of expert {manifest.id!r}", found=f"no tensor {e}") from e
     return Card(column=manifest.id, kind="statistics", statistics=statistics)
@@ -108,7 +109,8 @@ def column_data(
         )
     if not len(z):
         raise CardError(f"card of expert {card.column!r} has no fit rows")
-    return ColumnData(column=card.column, z=z, statistics=Statistics.of_rows(z, labels))
+    statistics = card.statistics or Statistics.of_rows(z, card.task.groups(labels))
+    return ColumnData(column=card.column, z=z, statistics=statistics)
 
 
 def background_data(
@@ -150,10 +152,21 @@ def gate_rows(
     return torch.cat(parts), rows
 
 
-def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Card:
+def _statistics(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Statistics:
+    return Statistics(
+        labels=manifest.labels,
+        counts=tensors["counts"].to(torch.float64),
+        sums=tensors["sums"].to(torch.float64),
+        scatter=tensors["scatter"].to(torch.float64),
+    )
+
+
+def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task) -> Card:
     """Read a vectors card; h = z · scale + shift for the gate rows."""
 
     def names(key: str) -> tuple[str, ...]:
+        if isinstance(task, Regression):
+            return tuple(repr(float(x)) for x in tensors[key])
         return tuple(manifest.labels[int(i)] for i in tensors[key])
 
     gate_h = None
@@ -166,6 +179,8 @@ def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Card:
         labels=names("fit_label"),
         gate_h=gate_h,
         gate_labels=names("gate_label") if gate_h is not None else (),
+        statistics=_statistics(manifest, tensors) if "counts" in tensors else None,
+        task=task,
     )
 
 
@@ -176,7 +191,13 @@ def _check_counts(manifest: ExpertManifest, rows: Sequence[CardRow]) -> None:
             raise CardError(
                 f"card of expert {manifest.id!r}, {part} rows", expected=str(said), found=str(found)
             )
-    strange = sorted({r.label for r in rows} - set(manifest.labels))
+
+
+def _check_labels(manifest: ExpertManifest, labels: Sequence[str], task: Task) -> None:
+    if isinstance(task, Regression):
+        task.targets(labels)
+        return
+    strange = sorted(set(labels) - set(manifest.labels))
     if strange:
         raise CardError(
             f"card of expert {manifest.id!r}",

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from .backbone import Backbone
-from .bus import Bus
+from .bus import BACKBONE, Bus
 from .cards import Card
 from .rows import BackgroundRow, Row
+from .tasks import NONE, Reading
 
 __all__ = ["Answer", "Composed"]
 
@@ -23,26 +24,29 @@ class Answer:
 
     Attributes:
         input: The text.
-        label: The most probable label.
-        probability: Its probability, 0–1.
+        label: The most probable label; where numbers are answered, the number spelt out.
+        probability: Its probability, 0–1; None for a number.
         weights: α by column: how much each expert had a say.
         generation: The generation that answered.
+        value: The number, where numbers are answered.
     """
 
     input: str
     label: str
-    probability: float
+    probability: float | None
     weights: dict[str, float]
     generation: int | None
+    value: float | None = None
 
     def _repr_html_(self) -> str:
         bars = "".join(
             f"<div>{escape(c)} <progress value='{a:.4f}' max='1'></progress> {a:.2f}</div>"
             for c, a in sorted(self.weights.items(), key=lambda pair: -pair[1])
         )
+        sure = "" if self.probability is None else f"{self.probability:.2f}, "
         return (
             f"<p>{escape(self.input)} → <b>{escape(self.label)}</b> "
-            f"({self.probability:.2f}, generation {self.generation})</p>{bars}"
+            f"({sure}generation {self.generation})</p>{bars}"
         )
 
 
@@ -78,23 +82,31 @@ class Composed:
             return []
         with torch.inference_mode():
             p, alpha = self.bus(self.backbone.encode(texts))
-        best = p.max(dim=-1)
+        readings = self.bus.task.read(p, self.bus.labels)
         return [
-            Answer(
-                input=text,
-                label=self.bus.labels[int(best.indices[n])],
-                probability=float(best.values[n]),
-                weights=dict(zip(self.bus.columns, alpha[n].tolist(), strict=True)),
-                generation=self.generation,
-            )
-            for n, text in enumerate(texts)
+            self._answer(text, reading, dict(zip(self.bus.columns, weights, strict=True)))
+            for text, reading, weights in zip(texts, readings, alpha.tolist(), strict=True)
         ]
+
+    def _answer(self, text: str, reading: Reading, weights: dict[str, float]) -> Answer:
+        """Put one answer together; a number nobody stands for is declined, as a class is."""
+        heaviest = max(weights, key=lambda c: weights[c])
+        if reading.value is not None and heaviest == BACKBONE and self.backbone.classifier is None:
+            reading = Reading(label=NONE)
+        return Answer(
+            input=text,
+            label=reading.label,
+            probability=reading.probability,
+            value=reading.value,
+            weights=weights,
+            generation=self.generation,
+        )
 
     def accuracy(self, h: Tensor, rows: Sequence[Row]) -> dict[str, float]:
         """Return the accuracy by domain for features ``(N, D)`` of labelled rows."""
         with torch.inference_mode():
             p, _ = self.bus(h)
-        return by_domain(right(p, rows, self.bus.labels), rows)
+        return by_domain(self.bus.task.right(p, rows, self.bus.labels), rows)
 
     def oracle_weights(self, rows: Sequence[Row]) -> Tensor:
         """Return α ``(N, K)`` with each row's own expert at 1; zero where it is not composed."""
@@ -103,13 +115,6 @@ class Composed:
             if row.domain in self.bus.ids:
                 alpha[n, self.bus.columns.index(row.domain)] = 1.0
         return alpha
-
-
-def right(p: Tensor, rows: Sequence[Row], labels: Sequence[str]) -> Tensor:
-    """Say for each row whether its label is the most probable, ``(N,)`` of 0.0 and 1.0."""
-    place = {label: n for n, label in enumerate(labels)}
-    target = torch.tensor([place.get(r.label, -1) for r in rows], dtype=torch.int64)
-    return (p.argmax(dim=-1) == target).to(torch.float64)
 
 
 def by_domain(hits: Tensor, rows: Sequence[Row]) -> dict[str, float]:

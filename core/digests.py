@@ -30,6 +30,8 @@ def backbone_fingerprint(
     tokenizer: str,
     pooling: str,
     norm: Mapping[str, str | float],
+    max_tokens: int | None = None,
+    task: str = "classification",
 ) -> str:
     """Return what identifies a backbone.
 
@@ -40,8 +42,10 @@ def backbone_fingerprint(
         tokenizer: The tokenizer's digest.
         pooling: ``last`` or ``mean``.
         norm: The bus norm's kind and ε.
+        max_tokens: Where texts are cut, if not at the model's longest input.
+        task: What it answers.
     """
-    parts = {
+    parts: dict[str, object] = {
         "tensors": tensor_digest(tensors),
         "classifier": "" if classifier is None else tensor_digest({"weight": classifier}),
         "labels": list(labels),
@@ -49,4 +53,8 @@ def backbone_fingerprint(
         "pooling": pooling,
         "norm": dict(norm),
     }
+    if max_tokens is not None:
+        parts["max_tokens"] = max_tokens
+    if task != "classification":
+        parts["task"] = task
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from .bus import BACKBONE
-from .composed import Composed, by_domain, right
+from .composed import Composed, by_domain
 from .learn import learn_columns
 from .routers import CentroidRouter, ColumnData, Router, StatisticsRouter
 from .rows import Row
+from .tasks import Regression
 
 __all__ = ["Evaluation", "columns_data", "evaluate", "hard", "hits_by_system"]
 
@@ -39,6 +40,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         rows: How many rows.
         counts: Rows by domain.
         generation: What was evaluated.
+        mae: Where numbers are answered: mean |ŷ − y| of the composition, by domain and
+            ``overall``; accuracies are then exact matches after rounding.
         leave_one_out: By expert left out: accuracy by domain after retraining the router.
     """
 
@@ -53,6 +56,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     counts: dict[str, int]
     generation: int | None
+    mae: dict[str, float] | None = None
     leave_one_out: dict[str, dict[str, float]] | None = None
 
     def _repr_html_(self) -> str:
@@ -92,6 +96,7 @@ def evaluate(composed: Composed, rows: Sequence[Row], *, encode: Encode) -> Eval
         rows=len(rows),
         counts={d: sum(r.domain == d for r in rows) for d in domains},
         generation=composed.generation,
+        mae=_mae(composed, rows, encode([r.text for r in rows])),
     )
 
 
@@ -99,7 +104,8 @@ def hits_by_system(composed: Composed, rows: Sequence[Row], *, encode: Encode) -
     """Return, by system, whether each row is answered rightly: ``(N,)`` of 0.0 and 1.0."""
     h = encode([r.text for r in rows])
     answers = _systems(composed, rows, h, encode)
-    return {name: right(p, rows, composed.bus.labels) for name, p in answers}
+    judge = composed.bus.task.right
+    return {name: judge(p, rows, composed.bus.labels) for name, p in answers}
 
 
 def columns_data(composed: Composed, *, encode: Encode) -> list[ColumnData]:
@@ -164,8 +170,19 @@ def _solved(kind: type[Router], composed: Composed, data: Sequence[ColumnData]) 
 
 def _best_single(composed: Composed, rows: Sequence[Row], h: Tensor, z: Tensor) -> Tensor:
     """Return p of the single expert that is best on these very rows: a generous baseline."""
+    judge = composed.bus.task.right
     alone = [composed.bus.alone(h, z, k) for k in range(len(composed.bus.ids))]
-    return max(alone, key=lambda p: float(right(p, rows, composed.bus.labels).mean()))
+    return max(alone, key=lambda p: float(judge(p, rows, composed.bus.labels).mean()))
+
+
+def _mae(composed: Composed, rows: Sequence[Row], h: Tensor) -> dict[str, float] | None:
+    """Return the mean absolute error, overall and by domain; None where labels are answered."""
+    task = composed.bus.task
+    if not isinstance(task, Regression):
+        return None
+    with torch.inference_mode():
+        error = task.error(composed.bus(h)[0], rows)
+    return {"overall": float(error.mean()), **by_domain(error, rows)}
 
 
 def _routed(composed: Composed, rows: Sequence[Row], h: Tensor) -> dict[str, float]:

@@ -1,7 +1,9 @@
 """The experts' own evidence: how much each wants to have a say, as one number a row.
 
     e_i(z) = ‖W_c Δ_i(z)‖             where the expert writes to the shared classifier
-    e_i(z) = max_y log p_i(y | z)      where it has labels of its own
+    e_i(z) = logsumexp_y Δ_i(z)_y / T   where it has labels of its own (the energy score,
+                                        Liu et al. 2020)
+    e_i(z) = 0                         where it answers a number of its own
     e      = 0                         for the backbone column
 
 Trained to leave other domains alone, an expert is quiet off its own (small ‖W_c Δ‖), so its
@@ -39,8 +41,10 @@ def evidence(
 
 def _voice(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor:
     delta: Tensor = expert(z)
+    if expert.space == "labels" and delta.shape[-1] == 1:
+        return delta.new_zeros(delta.shape[0])
     if expert.space == "labels":
-        return torch.log_softmax(delta / expert.temperature, dim=-1).amax(dim=-1)
+        return torch.logsumexp(delta / expert.temperature, dim=-1)
     if expert.space == "hidden" and classifier is not None:
         delta = delta @ classifier.T
     return delta.square().sum(-1).sqrt()

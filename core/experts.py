@@ -53,6 +53,10 @@ class Expert(nn.Module):
         """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
         raise NotImplementedError
 
+    def to_units(self, *, scale: float, shift: float) -> None:
+        """Multiply what is written by `scale` and add `shift`, folded into the last layer."""
+        raise NotImplementedError
+
 
 class LowRank(Expert):
     """Δ = V σ(U z + u) + v; the forms `residual` (no biases) and `mlp` (both)."""
@@ -79,6 +83,12 @@ class LowRank(Expert):
         """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
         units = nn.functional.linear(z, self.U, self.u)  # (B, R)
         return nn.functional.linear(ACTIVATIONS[self.activation](units), self.V, self.v)
+
+    def to_units(self, *, scale: float, shift: float) -> None:
+        """Fold scale and shift into V and v; a shift needs a v."""
+        self.V.data *= scale
+        if self.v is not None:
+            self.v.data = self.v.data * scale + shift
 
     def inner_bias(self) -> Tensor:
         """Return u ``(R,)``, zeros where the form has none."""
@@ -108,6 +118,11 @@ class Linear(Expert):
         """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
         return nn.functional.linear(z, self.W, self.b)
 
+    def to_units(self, *, scale: float, shift: float) -> None:
+        """Fold scale and shift into W and b."""
+        self.W.data *= scale
+        self.b.data = self.b.data * scale + shift
+
 
 class OwnHead(Expert):
     """W (z + V σ(U z)) + b: a residual step, then classifier rows of the expert's own."""
@@ -132,6 +147,11 @@ class OwnHead(Expert):
         """Return the logits over the expert's own labels, ``(B, L_i)``."""
         units = ACTIVATIONS[self.activation](nn.functional.linear(z, self.U))
         return nn.functional.linear(z + nn.functional.linear(units, self.V), self.W, self.b)
+
+    def to_units(self, *, scale: float, shift: float) -> None:
+        """Fold scale and shift into W and b."""
+        self.W.data *= scale
+        self.b.data = self.b.data * scale + shift
 
 
 def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Expert | None:

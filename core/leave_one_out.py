@@ -55,6 +55,7 @@ def _without(composed: Composed, expert_id: str, *, encode: Encode, plugins: Plu
             experts=experts,
             classifier=composed.backbone.classifier,
             labels=composed.backbone.labels,
+            task=composed.backbone.task,
             backbone_column=BACKBONE in columns,
         ),
         cards={i: c for i, c in composed.cards.items() if i != expert_id},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from .adapt import AdaptSettings, adapt, delta
 from .backbone import Backbone
 from .packaging import library_versions, save_backbone
 from .rows import BackgroundRow, Row, write_rows
+from .tasks import Classification, Task
 from .trunk import Pooling
 
 __all__ = ["new_backbone"]
@@ -28,6 +30,8 @@ def new_backbone(
     *,
     revision: str | None = None,
     pooling: Pooling = "mean",
+    max_tokens: int | None = None,
+    task: Task | None = None,
     rows: Sequence[Row] = (),
     settings: AdaptSettings | None = None,
     background: Sequence[BackgroundRow] = (),
@@ -45,6 +49,9 @@ def new_backbone(
         source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
         revision: The commit to pin, for hub names.
         pooling: ``mean`` or ``last``.
+        max_tokens: Where longer texts are cut; by default what a sentence encoder's folder says,
+            else the model's longest input.
+        task: Whether it answers labels (the default) or a number.
         rows: Labelled rows for the base stage.
         settings: How the base stage trains.
         background: Texts that experts learn to leave alone.
@@ -55,15 +62,18 @@ def new_backbone(
         UsageError: If the source cannot be packaged.
         MissingError: If it cannot be loaded.
     """
-    bare = Backbone.load(source, revision=revision, pooling=pooling)
-    finished = dataclasses.replace(bare, name=backbone_id)
+    bare = Backbone.load(
+        source, revision=revision, pooling=pooling, max_tokens=max_tokens or _made_for(source)
+    )
+    task = task or Classification()
+    finished = dataclasses.replace(bare, name=backbone_id, task=task)
     changed = None
     if rows:
         finished = adapt(
             finished,
             [r.text for r in rows],
             [r.label for r in rows],
-            labels=sorted({r.label for r in rows}),
+            labels=sorted(set(task.groups([r.label for r in rows]))),
             settings=settings or AdaptSettings(),
             progress=progress,
         )
@@ -107,6 +117,16 @@ def _base(source: str, revision: str | None) -> tuple[Base, dict[str, bytes]]:
         return Base(kind="hub", id=where, revision=revision), {}
     files = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if _carried(p)}
     return Base(kind="carried"), files
+
+
+def _made_for(source: str) -> int | None:
+    """Return the number of tokens a folder of sentence-transformers says its model is made for."""
+    path = Path(source.partition(":")[2]).expanduser() / "sentence_bert_config.json"
+    try:
+        said = json.loads(path.read_text("utf-8"))["max_seq_length"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return said if isinstance(said, int) and said > 0 else None
 
 
 def _carried(path: Path) -> bool:

@@ -21,7 +21,7 @@ from .backbone import Backbone
 from .bus import BACKBONE
 from .candidates import Candidates
 from .cards import gate_rows
-from .composed import Composed, by_domain, right
+from .composed import Composed, by_domain
 from .digests import tensor_digest
 from .evaluate import Encode
 from .learn import learn_columns
@@ -279,6 +279,7 @@ def _judge(bench: Bench, composed: Composed) -> Accuracy:
         z = composed.bus.norm(h)
         p, _ = composed.bus(h)
         oracle = composed.bus.probabilities(h, z, composed.oracle_weights(rows))
+    right = composed.bus.task.right
     hits = right(p, rows, composed.bus.labels)
     return Accuracy(
         before=_before(bench),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Statistics", "oas_shrinkage", "within_covariance"]
+__all__ = ["Statistics", "oas_shrinkage", "shrunk", "within_covariance", "within_scatter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +68,26 @@ class Statistics:
 
 
 def within_covariance(parts: Sequence[Statistics]) -> Tensor:
-    """Return the pooled within-class covariance, shrunk towards a multiple of the identity.
-
-    Σ = (Σ_i S_i − Σ_y s_y s_yᵀ / n_y) / (N − Y), then (1 − ρ) Σ + ρ tr(Σ)/D · I with ρ by
-    `oas_shrinkage`.
+    """Return the pooled within-class covariance, shrunk: ``(D, D)``, positive definite, float64.
 
     Args:
         parts: One statistics per domain, summed in the order given.
-
-    Returns:
-        A positive definite matrix, ``(D, D)``, float64.
     """
+    scatter, freedom = within_scatter(parts)
+    return shrunk(scatter / freedom, freedom=freedom)
+
+
+def within_scatter(parts: Sequence[Statistics]) -> tuple[Tensor, float]:
+    """Return W = Σ_i S_i − Σ_y s_y s_yᵀ / n_y, ``(D, D)``, and its degrees of freedom N − Y."""
     scatter = torch.stack([p.scatter for p in parts]).sum(0)
     between = torch.stack([(p.sums / p.counts[:, None]).T @ p.sums for p in parts]).sum(0)
     rows = float(sum(float(p.counts.sum()) for p in parts))
     classes = sum(len(p.labels) for p in parts)
-    freedom = max(rows - classes, 1.0)
-    covariance = (scatter - between) / freedom
+    return scatter - between, max(rows - classes, 1.0)
+
+
+def shrunk(covariance: Tensor, *, freedom: float) -> Tensor:
+    """Return (1 − ρ) Σ + ρ tr(Σ)/D · I, symmetric, with ρ by `oas_shrinkage`."""
     width = covariance.shape[0]
     scale = covariance.trace() / width
     rho = oas_shrinkage(covariance, freedom=freedom)

@@ -26,6 +26,7 @@ def read_table(
     text_field: str = "text",
     label_field: str = "label",
     domain_field: str = "domain",
+    numbers: bool = False,
 ) -> list[Row]:
     """Read labelled rows.
 
@@ -35,13 +36,19 @@ def read_table(
         text_field: Where the text stands.
         label_field: Where the label stands; numbers become their usual spelling.
         domain_field: Where the domain stands, where there is one.
+        numbers: Whether labels have to be numbers, the targets of a regression.
 
     Raises:
         UsageError: If anything is wrong; the message names the line.
     """
     name = "standard input" if str(source) == "-" else str(source)
     fields = (text_field, label_field, domain_field)
-    rows = [_row(cells, fields, f"{name}, {where}") for where, cells in _cells(source, name)]
+    rows = []
+    for where, cells in _cells(source, name):
+        rows.append(_row(cells, fields, f"{name}, {where}"))
+        if numbers and not _is_number(rows[-1].label):
+            found = repr(rows[-1].label)[:40]
+            raise UsageError(f"{name}, {where}", expected="a finite number", found=found)
     if not rows:
         raise UsageError(
             f"{name} has no rows", expected=f"rows with {text_field!r} and {label_field!r}"
@@ -140,6 +147,13 @@ def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise UsageError(f"cannot read {name}", found=str(e).splitlines()[0]) from e
     for number, cells in enumerate(table, start=1):
         yield f"row {number}", cells
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
 
 
 def _row(cells: Mapping[str, Any], fields: tuple[str, str, str], where: str) -> Row:

@@ -9,13 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .environment import Environment
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .bus import Bus
     from .composed import Composed
 
-__all__ = ["assert_bus_laws", "assert_expert_contract", "assert_same_answers", "tiny_backbone"]
+__all__ = [
+    "Environment",
+    "assert_bus_laws",
+    "assert_expert_contract",
+    "assert_same_answers",
+    "backbone_project",
+    "expert_project",
+    "tiny_backbone",
+]
 
 
 def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
@@ -100,7 +110,7 @@ def assert_same_answers(one: Composed, two: Composed, texts: Sequence[str]) -> N
     assert not differ, f"other probabilities for {differ[0]!r}"  # noqa: S101
 
 
-def tiny_backbone(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
+def tiny_backbone(folder: str | Path, *, seed: int = 0, width: int = 16) -> Path:
     """Write an ordinary Hugging Face folder: a random, tiny Qwen3 that reads characters.
 
     Args:
@@ -114,7 +124,7 @@ def tiny_backbone(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
     import torch
     from transformers import Qwen3Config, Qwen3Model
 
-    tokenizer = _character_tokenizer()
+    folder, tokenizer = Path(folder), _character_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3Model(
@@ -137,6 +147,61 @@ def tiny_backbone(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
     return folder
 
 
+def backbone_project(project: Path, *, seed: int = 0) -> Path:
+    """Write the project of a tiny random backbone without labels; return the project's folder.
+
+    Args:
+        project: Where.
+        seed: Of the weights.
+    """
+    from .new_backbone import new_backbone
+    from .rows import BackgroundRow
+
+    model = tiny_backbone(project.with_name(f"{project.name}-model"), seed=seed)
+    background = [BackgroundRow(text=f"nothing {n}") for n in range(12)]
+    new_backbone(project, "tiny-random", f"hf:{model}", pooling="mean", background=background)
+    return project
+
+
+def expert_project(
+    project: Path,
+    expert_id: str,
+    backbone: Path,
+    *,
+    labels: Sequence[str] = ("a", "b"),
+    seed: int = 0,
+) -> Path:
+    """Write the project of an expert that keeps its contract; its weights are hardly trained.
+
+    It has labels of its own, and knows texts such as "ID 7", odd numbers apart from even ones.
+
+    Args:
+        project: Where.
+        expert_id: The expert's id.
+        backbone: The project of the backbone it is for.
+        labels: The two labels it may answer.
+        seed: Of its training.
+
+    Returns:
+        The project's folder.
+    """
+    from ..registry.project import ExpertPlan, package_in, write_plan
+    from ..registry.scaffold import write_project
+    from .author import split_rows, train_package
+    from .rows import Row
+    from .train_expert import ExpertSettings
+    from .workspace import open_shop
+
+    plan = ExpertPlan(id=expert_id, backbone="tiny-random")
+    write_project(project, kind="expert", package_id=expert_id, summary=f"knows {expert_id}")
+    write_plan(project, plan)
+    rows = [Row(text=f"{expert_id} {n}", label=labels[n % 2]) for n in range(80)]
+    settings = ExpertSettings(space="labels", rank=4, epochs=3, seed=seed)
+    shop = open_shop(package_in(backbone))
+    train_package(project, plan, split_rows(rows), shop=shop, settings=settings)
+    return project
+
+
 def _character_tokenizer() -> Any:
     from tokenizers import Regex, Tokenizer
     from tokenizers.models import WordLevel
@@ -154,13 +219,11 @@ def _character_tokenizer() -> Any:
 
 def _backbone(bus: Bus, h: Tensor) -> Tensor:
     """Return what the backbone alone answers, ``(N, L)``."""
-    import torch
-
     p = h.new_zeros(len(h), len(bus.labels))
-    if bus.classifier is None:
+    if bus.classifier is not None:
+        p[:, : bus.classifier.shape[0]] = bus.task.output(h @ bus.classifier.T)
+    elif bus.task.name == "classification":
         p[:, 0] = 1.0
-    else:
-        p[:, : bus.classifier.shape[0]] = torch.softmax(h @ bus.classifier.T, dim=-1)
     return p
 
 

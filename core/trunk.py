@@ -38,14 +38,21 @@ class Trunk:
         model: The encoder, without a language-model head.
         tokenizer: Its tokenizer.
         pooling: ``last`` token or ``mean`` over the tokens.
+        max_tokens: Where longer texts are cut; by default the model's longest input.
     """
 
     def __init__(
-        self, *, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pooling: Pooling
+        self,
+        *,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        pooling: Pooling,
+        max_tokens: int | None = None,
     ) -> None:
         self.model: PreTrainedModel = model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
         self.tokenizer = tokenizer
         self.pooling: Pooling = pooling
+        self.max_tokens = max_tokens
 
     @property
     def width(self) -> int:
@@ -84,9 +91,14 @@ class Trunk:
                 yield index, torch.tensor([ids[i] for i in filled], device=self.device)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the token ids of a text, cut at the model's longest input."""
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        ids = list(self.tokenizer(text)["input_ids"])[:limit]
+        """Return the token ids of a text, cut at `max_tokens` and the model's longest input.
+
+        The tokenizer cuts, so that the marks some encoders end on are still there.
+        """
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        limits = [n for n in (longest, self.max_tokens) if n is not None]
+        cut = {"truncation": True, "max_length": min(limits)} if limits else {}
+        ids = list(self.tokenizer(text, **cut)["input_ids"])
         if not ids:
             raise UsageError("a text has no tokens", expected="at least one", found=repr(text))
         return ids
@@ -118,13 +130,20 @@ def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
     return max(found, key=lambda pair: len(pair[1]))
 
 
-def load_trunk(source: str, *, revision: str | None = None, pooling: Pooling = "last") -> Trunk:
+def load_trunk(
+    source: str,
+    *,
+    revision: str | None = None,
+    pooling: Pooling = "last",
+    max_tokens: int | None = None,
+) -> Trunk:
     """Load an encoder by its source.
 
     Args:
         source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``. Only a hub name uses the network.
         revision: The hub revision (commit) to pin; ignored for folders.
         pooling: How token states become one vector.
+        max_tokens: Where longer texts are cut; by default the model's longest input.
 
     Raises:
         UsageError: If the source is of neither kind.
@@ -144,10 +163,12 @@ def load_trunk(source: str, *, revision: str | None = None, pooling: Pooling = "
         options["local_files_only"] = True
     else:
         options["revision"] = revision
-    return _load(where, options, pooling=pooling)
+    return _load(where, options, pooling=pooling, max_tokens=max_tokens)
 
 
-def _load(where: str, options: dict[str, Any], *, pooling: Pooling) -> Trunk:
+def _load(
+    where: str, options: dict[str, Any], *, pooling: Pooling, max_tokens: int | None
+) -> Trunk:
     from transformers import AutoModel, AutoTokenizer
 
     try:
@@ -162,7 +183,7 @@ def _load(where: str, options: dict[str, Any], *, pooling: Pooling) -> Trunk:
             expected="a folder, file or hub name that transformers can read",
             found=str(e).splitlines()[0],
         ) from e
-    return Trunk(model=model, tokenizer=tokenizer, pooling=pooling)
+    return Trunk(model=model, tokenizer=tokenizer, pooling=pooling, max_tokens=max_tokens)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..registry.contract import VALUE
 from ..registry.errors import CardError, PluginError
 from ..registry.files import BackboneFiles, ExpertFiles
 from ..registry.violations import Violation
@@ -16,6 +17,7 @@ from .bus import BusConfig, LayerNorm
 from .experts import Expert
 from .plugins import Plugins
 from .rows import BackgroundRow
+from .tasks import Classification, Regression
 from .train_expert import off_domain
 
 __all__ = ["check_off_domain", "measure_off_domain", "verify_expert"]
@@ -37,7 +39,9 @@ def verify_expert(
     plugins = plugins or Plugins()
     manifest = files.manifest
     config = BusConfig(
-        width=manifest.reads.width, labels=backbone.manifest.labels if backbone else ()
+        width=manifest.reads.width,
+        labels=backbone.manifest.labels if backbone else (),
+        task=Regression() if manifest.labels == (VALUE,) else Classification(),
     )
     try:
         made = make_expert(files, bus=config, plugins=plugins, providers={})

@@ -31,6 +31,7 @@ __all__ = [
     "Workspace",
     "cached",
     "compose",
+    "installed_shop",
     "open_backbone",
     "open_shop",
     "open_workspace",
@@ -98,7 +99,7 @@ def open_backbone(
     return files.manifest, made, background_of(files)
 
 
-def open_shop(
+def installed_shop(
     home: Path | None,
     *,
     backbone: str | None = None,
@@ -113,9 +114,30 @@ def open_shop(
         device: Where the trunk runs.
         progress: Called with (texts encoded, texts to encode).
     """
-    files = read_package(choose_backbone(discover("backbone"), backbone))
-    made = make_backbone(files, plugins=Plugins(), providers={}, device=device or "cpu")
-    cache = resolve_home(home) / "cache" / "features"
+    return _shop(
+        read_package(choose_backbone(discover("backbone"), backbone)),
+        cache=resolve_home(home) / "cache" / "features",
+        device=device or "cpu",
+        progress=progress,
+    )
+
+
+def open_shop(folder: Path, *, cache: Path | None = None, device: str = "cpu") -> Shop:
+    """Open a backbone package's folder for an author.
+
+    Args:
+        folder: The package's folder.
+        cache: Where features are remembered; None keeps nothing.
+        device: Where the trunk runs.
+    """
+    files = read_package(from_folder(folder))
+    return _shop(files, cache=cache, device=device, progress=None)
+
+
+def _shop(
+    files: BackboneFiles, *, cache: Path | None, device: str, progress: Progress | None
+) -> Shop:
+    made = make_backbone(files, plugins=Plugins(), providers={}, device=device)
     return Shop(
         backbone=made,
         manifest=files.manifest,

@@ -27,12 +27,14 @@ class Target:
         files: The expert's bytes, where they could be read.
         found: What is wrong already: the outcome of reading, or of the whole environment.
         backbone: The installed backbone to check against; None where there is none.
+        names: Every file beside the manifest, named by it or not.
     """
 
     name: str
     files: ExpertFiles | None
     found: tuple[Violation, ...]
     backbone: BackboneFiles | None
+    names: tuple[str, ...] = ()
 
 
 def resolve_targets(
@@ -67,6 +69,7 @@ def resolve_targets(
                     files=read.files,
                     found=(*environment, *read.found),
                     backbone=against,
+                    names=read.names,
                 )
             )
     return tuple(targets)
@@ -94,8 +97,19 @@ def _source(
 ) -> Target:
     files = read_expert(source)
     if isinstance(files, ExpertFiles):
-        return Target(name=name, files=files, found=(), backbone=against)
+        return Target(name=name, files=files, found=(), backbone=against, names=_names(source))
     return Target(name=name, files=None, found=files, backbone=against)
+
+
+def _names(source: Package | Mapping[str, bytes]) -> tuple[str, ...]:
+    """Return the names of all files of a package, those in subfolders by their path."""
+    if not isinstance(source, Package):
+        return tuple(sorted(source))
+    folder = source.folder
+    if folder is None:
+        return ()
+    files = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    return tuple(sorted(p.as_posix() for p in files if "__pycache__" not in p.parts))
 
 
 def _installed_backbone(wanted: str | None) -> BackboneFiles | None:

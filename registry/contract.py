@@ -24,6 +24,7 @@ from .violations import Violation
 __all__ = [
     "MAX_ROWS",
     "TAPS",
+    "VALUE",
     "bus_violation",
     "check_backbone",
     "check_compatible",
@@ -38,6 +39,9 @@ MAX_ROWS = 256
 
 TAPS = ("final",)
 """Where an expert may read and write."""
+
+VALUE = "value"
+"""The one label of a backbone that answers numbers, and of its experts."""
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -107,6 +111,7 @@ def check_backbone(manifest: BackboneManifest) -> tuple[Violation, ...]:
             or bus_violation(manifest.bus_api, who="the backbone")
         ),
         *_base(manifest),
+        *_task(manifest),
         *_labels(manifest.labels, least=1 if manifest.classifier else 0),
         *_file_names(_backbone_files(manifest)),
     )
@@ -200,6 +205,11 @@ def _base(manifest: BackboneManifest) -> Iterator[Violation]:
         yield _field("base", f"an id and no files for the kind {base.kind!r}", "others")
     if base.kind == "hub" and not base.revision:
         yield _field("base.revision", "a pinned revision", "none")
+
+
+def _task(manifest: BackboneManifest) -> Iterator[Violation]:
+    if manifest.task == "regression" and manifest.labels not in {(), (VALUE,)}:
+        yield _field("labels", f"only {VALUE!r} where numbers are answered", _list(manifest.labels))
 
 
 def _expert_files(manifest: ExpertManifest) -> list[str]:

@@ -178,9 +178,12 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     base: Base
     delta: FileRef | None = None
     classifier: FileRef | None = None
+    task: Literal["classification", "regression"] = "classification"
+    resolution: Positive = 1.0
     labels: Labels = ()
     width: Width
     pooling: Literal["last", "mean"]
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
     norm: Norm
     tokenizer: Sha256
     fingerprint: Sha256

@@ -8,6 +8,7 @@ from .centroid import CentroidRouter
 from .evidence import EvidenceRouter
 from .linear import LinearRouter
 from .mlp import MlpRouter
+from .quadratic import QuadraticRouter
 from .statistics import StatisticsRouter
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "EvidenceRouter",
     "LinearRouter",
     "MlpRouter",
+    "QuadraticRouter",
     "Router",
     "StatisticsRouter",
     "build_router",
@@ -27,6 +29,7 @@ KINDS: tuple[type[Router], ...] = (
     EvidenceRouter,
     LinearRouter,
     MlpRouter,
+    QuadraticRouter,
     StatisticsRouter,
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .core.adapt import AdaptSettings, adapt, delta
+    from .core.author import Parts, Shop, split_rows, train_package
     from .core.backbone import Backbone
     from .core.bus import Bus, BusConfig, LayerNorm
     from .core.card_files import (
@@ -21,24 +22,26 @@ if TYPE_CHECKING:
         vectors_card,
     )
     from .core.composed import Answer, Composed
-    from .core.evaluate import Evaluation, evaluate, hits_by_system
+    from .core.evaluate import Evaluation, columns_data, evaluate, hits_by_system
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.features import FeatureCache
     from .core.hooks import hookimpl
     from .core.host import Host
-    from .core.outside import Outside
+    from .core.new_backbone import new_backbone
+    from .core.outside import Outside, judge_outside
     from .core.packaging import library_versions, save_backbone, save_expert
     from .core.plugins import Plugins, PluginState
     from .core.receipt import Receipt
     from .core.recompose import Order, Outcome
-    from .core.routers import ColumnData, Router, build_router
+    from .core.routers import ColumnData, Router, StatisticsRouter, build_router
     from .core.rows import BackgroundRow, CardRow, Row, write_rows
     from .core.statistics import Statistics
     from .core.tables import read_table
+    from .core.tasks import Classification, Regression
     from .core.train_expert import ExpertSettings, Rows, TrainedExpert, off_domain, train_expert
     from .core.train_router import RouterSettings, train_router
     from .core.verify import measure_off_domain
-    from .core.workspace import compose, open_backbone
+    from .core.workspace import compose, open_backbone, open_shop
     from .registry.errors import (
         BackboneMismatchError,
         CanaryError,
@@ -58,11 +61,18 @@ if TYPE_CHECKING:
         UsageError,
     )
     from .registry.manifest import BackboneRef, Base, ExpertManifest, Training
+    from .registry.project import ExpertPlan
     from .registry.scaffold import write_project
     from .registry.states import Listing
 
 _HOME = {
     "core.adapt": ("AdaptSettings", "adapt", "delta"),
+    "core.author": (
+        "Parts",
+        "Shop",
+        "split_rows",
+        "train_package",
+    ),
     "core.backbone": ("Backbone",),
     "core.bus": ("Bus", "BusConfig", "LayerNorm"),
     "core.card_files": (
@@ -73,20 +83,25 @@ _HOME = {
         "vectors_card",
     ),
     "core.composed": ("Answer", "Composed"),
-    "core.evaluate": ("Evaluation", "evaluate", "hits_by_system"),
+    "core.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
     "core.features": ("FeatureCache",),
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
-    "core.outside": ("Outside",),
+    "core.new_backbone": ("new_backbone",),
+    "core.outside": ("Outside", "judge_outside"),
     "core.packaging": ("library_versions", "save_backbone", "save_expert"),
     "core.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
     "core.recompose": ("Order", "Outcome"),
-    "core.routers": ("ColumnData", "Router", "build_router"),
+    "core.routers": ("ColumnData", "Router", "StatisticsRouter", "build_router"),
     "core.rows": ("BackgroundRow", "CardRow", "Row", "write_rows"),
     "core.statistics": ("Statistics",),
     "core.tables": ("read_table",),
+    "core.tasks": (
+        "Classification",
+        "Regression",
+    ),
     "core.train_expert": (
         "ExpertSettings",
         "Rows",
@@ -96,7 +111,7 @@ _HOME = {
     ),
     "core.train_router": ("RouterSettings", "train_router"),
     "core.verify": ("measure_off_domain",),
-    "core.workspace": ("compose", "open_backbone"),
+    "core.workspace": ("compose", "open_backbone", "open_shop"),
     "registry.errors": (
         "BackboneMismatchError",
         "CanaryError",
@@ -116,6 +131,7 @@ _HOME = {
         "UsageError",
     ),
     "registry.manifest": ("BackboneRef", "Base", "ExpertManifest", "Training"),
+    "registry.project": ("ExpertPlan",),
     "registry.scaffold": ("write_project",),
     "registry.states": ("Listing",),
 }
@@ -137,6 +153,7 @@ __all__ = [
     "CardError",
     "CardFile",
     "CardRow",
+    "Classification",
     "ColumnData",
     "Composed",
     "CompositionError",
@@ -144,6 +161,7 @@ __all__ = [
     "Evaluation",
     "Expert",
     "ExpertManifest",
+    "ExpertPlan",
     "ExpertSettings",
     "FeatureCache",
     "HarmError",
@@ -160,17 +178,21 @@ __all__ = [
     "Outcome",
     "Outside",
     "OwnHead",
+    "Parts",
     "PluginError",
     "PluginState",
     "Plugins",
     "Receipt",
     "RedhostError",
+    "Regression",
     "Router",
     "RouterSettings",
     "Row",
     "Rows",
     "SettingsError",
+    "Shop",
     "Statistics",
+    "StatisticsRouter",
     "StoreError",
     "TrainedExpert",
     "Training",
@@ -179,22 +201,28 @@ __all__ = [
     "__version__",
     "adapt",
     "build_router",
+    "columns_data",
     "compose",
     "delta",
     "evaluate",
     "hits_by_system",
     "hookimpl",
+    "judge_outside",
     "library_versions",
     "measure_off_domain",
+    "new_backbone",
     "no_card",
     "off_domain",
     "open_backbone",
+    "open_shop",
     "read_table",
     "save_backbone",
     "save_expert",
+    "split_rows",
     "statistics_card",
     "texts_card",
     "train_expert",
+    "train_package",
     "train_router",
     "vectors_card",
     "write_project",

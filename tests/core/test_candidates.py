@@ -22,7 +22,7 @@ def open_host(home: Path) -> redhost.Host:
     return redhost.Host.open(home, backbone="toy")
 
 
-def answers(home: Path) -> list[tuple[str, float]]:
+def answers(home: Path) -> list[tuple[str, float | None]]:
     return [(a.label, a.probability) for a in open_host(home).predict(TEXTS)]
 
 

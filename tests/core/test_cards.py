@@ -117,6 +117,27 @@ def test_a_texts_card_without_fit_rows_cannot_teach(told) -> None:
         column_data(card, encode_z=no_texts, seed=0)
 
 
+def test_a_vectors_card_may_bring_the_sums_of_all_rows(told) -> None:
+    rows = torch.randn(40, D)
+    labels = ["ab"[n % 2] for n in range(40)]
+    everything = redhost.Statistics.of_rows(rows, labels)
+    file = redhost.vectors_card(
+        fit_z=rows[:4],
+        fit_labels=labels[:4],
+        gate_h=rows[4:8],
+        gate_labels=labels[4:8],
+        labels=told.labels,
+        eps=1e-5,
+        statistics=everything,
+    )
+    assert file.data is not None
+    card = read_card(with_card(told, "vectors", fit=4, gate=4), {"card": file.data})
+    data = column_data(card, encode_z=no_texts, seed=0)
+    assert torch.equal(data.z, rows[:4])
+    assert data.statistics.labels == told.labels and float(data.statistics.counts.sum()) == 40
+    torch.testing.assert_close(data.statistics.scatter.float(), everything.scatter.float())
+
+
 def test_a_none_card_cannot_teach_a_router(told) -> None:
     card = read_card(with_card(told, "none"), {})
     with pytest.raises(CardError, match="expert 'red' ships no routing card"):

@@ -188,10 +188,10 @@ def test_evidence_is_loud_at_home_and_silent_away(world) -> None:
     assert torch.equal(home[:, 1], torch.zeros(30))
 
 
-def test_evidence_of_own_labels_is_the_top_log_probability() -> None:
+def test_evidence_of_own_labels_is_the_energy_score() -> None:
     from redhost.core.evidence import evidence
 
     expert = forms()["linear labels"]
     z = torch.randn(5, 16)
-    expected = torch.log_softmax(expert(z) / 2.5, -1).max(-1).values
+    expected = torch.logsumexp(expert(z) / 2.5, -1)
     torch.testing.assert_close(evidence([expert], z, classifier=None, columns=1)[:, 0], expected)

