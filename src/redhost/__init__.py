@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .core.tasks import Classification, Regression
     from .core.train_expert import ExpertSettings, Rows, TrainedExpert, off_domain, train_expert
     from .core.train_router import RouterSettings, train_router
+    from .core.trunk import Trunk, blocks_of
     from .core.verify import measure_off_domain
     from .core.workspace import compose, open_backbone, open_shop
     from .registry.errors import (
@@ -110,6 +111,7 @@ _HOME = {
         "train_expert",
     ),
     "core.train_router": ("RouterSettings", "train_router"),
+    "core.trunk": ("Trunk", "blocks_of"),
     "core.verify": ("measure_off_domain",),
     "core.workspace": ("compose", "open_backbone", "open_shop"),
     "registry.errors": (
@@ -196,10 +198,12 @@ __all__ = [
     "StoreError",
     "TrainedExpert",
     "Training",
+    "Trunk",
     "UnknownNameError",
     "UsageError",
     "__version__",
     "adapt",
+    "blocks_of",
     "build_router",
     "columns_data",
     "compose",
