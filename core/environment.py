@@ -36,7 +36,7 @@ class Environment:
                 imports it.
         """
         told = tomllib.loads((project / "pyproject.toml").read_text())["project"]
-        dist, version = told["name"], told["version"]
+        dist, version = str(told["name"]), str(told["version"])
         source = next(p for p in (project / "src").iterdir() if p.is_dir())
         shutil.copytree(source, self.folder / source.name, ignore=shutil.ignore_patterns("*.pyc"))
         if code is not None:

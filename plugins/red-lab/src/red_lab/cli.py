@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from red_lab.red.command import red
+
 __all__ = ["lab"]
 
 WORK = click.option(
@@ -101,6 +103,9 @@ def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
     work = work / "newsgroups"
     click.echo(run(seeds=seeds, out=out, work=work, validation=validation))
     _refresh_readme()
+
+
+lab.add_command(red)
 
 
 def _refresh_readme() -> None:

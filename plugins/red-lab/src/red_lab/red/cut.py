@@ -1,0 +1,171 @@
+"""The trunk is computed once: hidden states below the trained blocks, on disk, by content.
+
+    H = blocks 1 … n−k of the frozen trunk, once for every distinct text      (N, T, D)
+    h = pool(blocks n−k+1 … n of H)                                            (N, D)
+
+Everything above trains from H, which is memory-mapped and can be taken up where it was left.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+import redhost
+
+__all__ = ["Above", "Below", "above", "below"]
+
+CHUNK = 256
+"""Texts between two notes of how far we are: what an interruption may lose."""
+
+
+class _Reached(Exception):  # noqa: N818  (a signal, not an error)
+    """The first trained block was reached: its input is what we want."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Below:
+    """What lies below the trained blocks.
+
+    Attributes:
+        hidden: H ``(N, T, D)``, memory-mapped, float32; rows end in zeros.
+        lengths: Tokens of each text, ``(N,)``.
+        place: Row of each text.
+    """
+
+    hidden: npt.NDArray[np.float32]
+    lengths: Tensor
+    place: dict[str, int]
+
+    def rows(self, texts: Sequence[str]) -> Tensor:
+        """Return the rows of texts, ``(M,)``."""
+        return torch.tensor([self.place[t] for t in texts])
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return H ``(B, T, D)`` cut at the longest of the rows, and its mask ``(B, T)``."""
+        lengths = self.lengths[rows]
+        longest = int(lengths.max())
+        hidden = torch.from_numpy(self.hidden[rows.numpy(), :longest])
+        return hidden, torch.arange(longest)[None, :] < lengths[:, None]
+
+
+class Above(nn.Module):
+    """The top k blocks and the final norm, trainable, with the trunk's pooling.
+
+    Args:
+        trunk: The trunk they are copied from.
+        last_blocks: k.
+    """
+
+    def __init__(self, trunk: redhost.Trunk, *, last_blocks: int) -> None:
+        super().__init__()
+        path, blocks = redhost.blocks_of(trunk.model)
+        model: Any = copy.deepcopy(trunk.model)
+        parent, _, name = path.rpartition(".")
+        kept = list(model.get_submodule(path))[len(blocks) - last_blocks :]
+        setattr(model.get_submodule(parent), name, nn.ModuleList(kept))
+        model.config.num_hidden_layers = last_blocks
+        model.set_input_embeddings(nn.Identity())
+        self.model = model.requires_grad_(True)
+        self.pooling = trunk.pooling
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return h ``(B, D)`` for H ``(B, T, D)``, right-padded, and its mask ``(B, T)``."""
+        out: Tensor = self.model(
+            inputs_embeds=hidden, attention_mask=mask.long(), use_cache=False
+        ).last_hidden_state
+        if self.pooling == "last":
+            return out[torch.arange(len(out)), mask.sum(1) - 1]
+        weight = mask[..., None].to(out.dtype)
+        pooled: Tensor = (out * weight).sum(1) / weight.sum(1)
+        return pooled
+
+
+def above(trunk: redhost.Trunk, *, last_blocks: int) -> Above:
+    """Return a trainable copy of what lies above the cut."""
+    return Above(trunk, last_blocks=last_blocks)
+
+
+def below(
+    backbone: redhost.Backbone,
+    texts: Sequence[str],
+    *,
+    last_blocks: int,
+    folder: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> Below:
+    """Return H of distinct texts, computing only what is not on disk.
+
+    Args:
+        backbone: The bare backbone.
+        texts: Distinct texts.
+        last_blocks: k, the blocks that are trained.
+        folder: Where H is kept.
+        progress: Called with (texts done, texts in all).
+    """
+    trunk = backbone.trunk
+    ordered = sorted(texts, key=lambda t: (len(trunk.tokens(t)), t))
+    lengths = torch.tensor([len(trunk.tokens(t)) for t in ordered])
+    key = [backbone.fingerprint(), last_blocks, torch.__version__, *ordered]
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    path, note = folder / f"{name}.npy", folder / f"{name}.done"
+    shape = (len(ordered), int(lengths.max()), trunk.width)
+    done = int(note.read_text()) if note.exists() and path.exists() else 0
+    mode: Any = "r+" if done else "w+"
+    array = np.lib.format.open_memmap(path, mode=mode, dtype=np.float32, shape=shape)
+    while done < len(ordered):
+        chunk = ordered[done : done + CHUNK]
+        _fill(array[done : done + len(chunk)], trunk, chunk, last_blocks=last_blocks)
+        array.flush()
+        done += len(chunk)
+        note.write_text(str(done))
+        if progress is not None:
+            progress(done, len(ordered))
+    hidden = np.lib.format.open_memmap(path, mode="r")
+    return Below(hidden=hidden, lengths=lengths, place={t: n for n, t in enumerate(ordered)})
+
+
+def _fill(
+    array: npt.NDArray[np.float32],
+    trunk: redhost.Trunk,
+    texts: Sequence[str],
+    *,
+    last_blocks: int,
+) -> None:
+    """Write the inputs of the first trained block into ``(M, T, D)``."""
+    _, blocks = redhost.blocks_of(trunk.model)
+
+    def stop(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        raise _Reached(arguments[0])
+
+    hook = blocks[len(blocks) - last_blocks].register_forward_pre_hook(stop)
+    try:
+        with torch.inference_mode():
+            for index, ids in trunk.batches(texts):
+                hidden = _interrupted(trunk, ids)[: len(index)].float().cpu().numpy()
+                array[index, : hidden.shape[1]] = hidden
+    finally:
+        hook.remove()
+
+
+def _interrupted(trunk: redhost.Trunk, ids: Tensor) -> Tensor:
+    try:
+        trunk.hidden(ids)
+    except _Reached as reached:
+        return reached.hidden
+    raise redhost.UsageError("the trunk has no such block to stop at")

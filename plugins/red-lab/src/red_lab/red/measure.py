@@ -1,0 +1,225 @@
+"""One seed of `redhost lab red`: four stages, every system of the table, on one set of features."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from red_lab.red.base import Base
+from red_lab.red.experts import (
+    NAMES,
+    Budget,
+    Family,
+    Outputs,
+    train_family,
+    train_monolith,
+)
+from red_lab.red.gate import (
+    Gate,
+    GateSettings,
+    centroid,
+    oracle,
+    train_end_to_end,
+    train_jointly,
+    train_supervised,
+)
+from red_lab.red.judge import flipped, hits, judge, worst_case
+from red_lab.red.queries import Data, Query
+
+__all__ = ["SHARES", "Setting", "measure"]
+
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+"""q of the routing-error curves."""
+
+PENALTY = 0.1
+"""λ of the rows with the off-domain penalty."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is trained after the base, with one budget for all systems."""
+
+    budget: Budget
+    gate: GateSettings
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Test:
+    """The test questions with what the base sees of them."""
+
+    queries: Sequence[Query]
+    h: Tensor
+    classifier: Tensor
+
+    def outputs(self, family: Family) -> Outputs:
+        return family.outputs(self.h, self.classifier)
+
+
+def measure(base: Base, data: Data, *, setting: Setting, progress: Progress) -> dict[str, Any]:
+    """Train experts and routers on a base, and judge every system.
+
+    Args:
+        base: The frozen base.
+        data: The questions.
+        setting: Budgets and seed.
+        progress: Called with what is being done.
+    """
+    test = _Test(queries=data.test, h=base.h[base.rows(data.test)], classifier=base.classifier)
+    start = time.perf_counter()
+    families = _families(base, data.train, setting, progress)
+    progress("routers")
+    gate = train_supervised(base, data.train, settings=setting.gate)
+    routed = time.perf_counter()
+    systems = _systems(base, data.train, test, families, gate, setting)
+    rows = {name: judge(p, data.test) for name, p in systems.items()}
+    residual = families["residual"]
+    alpha = gate.weights(test.h)
+    return {
+        "systems": rows,
+        "hits": {name: hits(p, data.test).tolist() for name, p in systems.items()},
+        "router_accuracy": float((alpha.argmax(-1) == oracle(data.test).argmax(-1)).float().mean()),
+        "relative_size": dict(zip(NAMES, residual.relative_size(test.h), strict=True)),
+        "curves": _curves(test, families, alpha, seed=setting.seed),
+        "confusion": _confusion(alpha, data.test),
+        "parameters": {n: f.parameters for n, f in families.items()}
+        | {"router": sum(p.numel() for p in gate.parameters())},
+        "flops": _flops(base, families),
+        "seconds": {n: f.seconds for n, f in families.items()}
+        | {"routers": routed - start - sum(f.seconds for f in families.values())},
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def _families(
+    base: Base, train: Sequence[Query], setting: Setting, progress: Progress
+) -> dict[str, Family]:
+    families = {}
+    for form in ("linear", "mlp", "residual", "logits"):
+        progress(f"experts: {form}")
+        families[form] = train_family(
+            base, train, form=form, budget=setting.budget, seed=setting.seed
+        )
+    progress("experts: residual with the off-domain penalty")
+    quiet = replace(setting.budget, off_domain=PENALTY)
+    families["quiet"] = train_family(base, train, form="residual", budget=quiet, seed=setting.seed)
+    progress("monolith")
+    families["monolith"] = train_monolith(base, train, budget=setting.budget, seed=setting.seed)
+    return families
+
+
+def _systems(
+    base: Base,
+    train: Sequence[Query],
+    test: _Test,
+    families: Mapping[str, Family],
+    gate: Gate,
+    setting: Setting,
+) -> dict[str, Tensor]:
+    """Return p(y|x) ``(N, C)`` of every system by name."""
+    alpha = gate.weights(test.h)
+    uniform = torch.full_like(alpha, 1 / len(NAMES))
+    best = oracle(test.queries)
+    hard = torch.nn.functional.one_hot(alpha.argmax(-1), len(NAMES)).float()
+    near = centroid(base, train, test.h)
+    said = {n: test.outputs(f) for n, f in families.items() if n != "monolith"}
+    one = torch.ones(len(test.h), 1)
+    systems = {
+        "global head": torch.softmax(test.h @ base.classifier.T, -1),
+        "monolith": test.outputs(families["monolith"]).residual(one),
+        "best single residual expert": _best_single(said["residual"], test.queries),
+    }
+    for form in ("linear", "mlp", "residual"):
+        systems[f"oracle, {form}"] = said[form].mixture(best)
+        systems[f"uniform probabilities, {form}"] = said[form].mixture(uniform)
+        systems[f"MoE, {form}"] = said[form].mixture(alpha)
+        systems[f"averaged logits, {form}"] = said[form].residual(uniform)
+    red = said["residual"]
+    systems |= {
+        "uniform residuals": red.residual(uniform),
+        "RED, hard top-1": red.residual(hard),
+        "RED, nearest centroid": red.residual(near),
+        "RED": red.residual(alpha),
+        "RED, logit-space experts": said["logits"].residual(alpha),
+        "RED, off-domain penalty": said["quiet"].residual(alpha),
+        "MoE, off-domain penalty": said["quiet"].mixture(alpha),
+        "sum without a router": red.residual(torch.ones_like(alpha)),
+        "sum without a router, off-domain penalty": said["quiet"].residual(torch.ones_like(alpha)),
+    }
+    return systems | _end_to_end(base, train, test, families, gate, setting)
+
+
+def _end_to_end(
+    base: Base,
+    train: Sequence[Query],
+    test: _Test,
+    families: Mapping[str, Family],
+    gate: Gate,
+    setting: Setting,
+) -> dict[str, Tensor]:
+    """Return the systems whose router learnt through the answers, and the joint one."""
+    systems = {}
+    for name, form, combine in (
+        ("RED, router end to end", "residual", Outputs.residual),
+        ("MoE, residual, router end to end", "residual", Outputs.mixture),
+        ("MoE, linear, router end to end", "linear", Outputs.mixture),
+    ):
+        own = train_end_to_end(base, train, families[form], combine, settings=setting.gate)
+        systems[name] = combine(test.outputs(families[form]), own.weights(test.h))
+    family, joint = train_jointly(
+        base, train, families["residual"], gate, settings=replace(setting.gate, epochs=8)
+    )
+    systems["RED, joint integration"] = test.outputs(family).residual(joint.weights(test.h))
+    return systems
+
+
+def _best_single(outputs: Outputs, queries: Sequence[Query]) -> Tensor:
+    """Return p of the single expert that is best on these very rows: a generous baseline."""
+    alone = outputs.each().unbind(1)
+    return max(alone, key=lambda p: float(hits(p, queries).mean()))
+
+
+def _curves(
+    test: _Test, families: Mapping[str, Family], alpha: Tensor, *, seed: int
+) -> dict[str, dict[str, list[float]]]:
+    """Return accuracy against q: routes flipped at random, and moved by an adversary."""
+    curves: dict[str, dict[str, list[float]]] = {"flipped": {}, "worst": {}}
+    for name, family, residual in (
+        ("RED", "residual", True),
+        ("MoE, residual", "residual", False),
+        ("MoE, linear", "linear", False),
+        ("RED, off-domain penalty", "quiet", True),
+        ("MoE, off-domain penalty", "quiet", False),
+    ):
+        said = test.outputs(families[family])
+        combine = said.residual if residual else said.mixture
+        curves["flipped"][name] = [
+            float(hits(combine(flipped(alpha, q, seed=seed)), test.queries).mean()) for q in SHARES
+        ]
+        curves["worst"][name] = [
+            worst_case(said, alpha, q, test.queries, residual=residual) for q in SHARES
+        ]
+    return curves
+
+
+def _confusion(alpha: Tensor, queries: Sequence[Query]) -> list[list[float]]:
+    """Return the mean α of each range's questions, ``(E, E)``."""
+    owner = torch.tensor([NAMES.index(q.domain) for q in queries])
+    return [
+        alpha[owner == k].mean(0).tolist() if bool((owner == k).any()) else [0.0] * len(NAMES)
+        for k in range(len(NAMES))
+    ]
+
+
+def _flops(base: Base, families: Mapping[str, Family]) -> dict[str, int]:
+    """Return multiply-adds of one row above the trunk, by family: two for each weight."""
+    head = 2 * base.classifier.numel()
+    return {n: 2 * f.parameters + head for n, f in families.items()}

@@ -1,0 +1,114 @@
+"""Write the metrics of `redhost lab red` as a page with figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from red_lab.red.experts import NAMES
+from red_lab.red.figures import draw
+from red_lab.red.measure import SHARES
+
+__all__ = ["page", "write_page"]
+
+
+def write_page(metrics: Mapping[str, Any], folder: Path) -> None:
+    """Write README.md and the figures for metrics of the schema ``red-lab.red/1``."""
+    (folder / "README.md").write_text(page(metrics), "utf-8")
+    draw(metrics, folder)
+
+
+def page(metrics: Mapping[str, Any]) -> str:
+    """Return the page."""
+    lines = [
+        *_head(metrics),
+        *_systems(metrics),
+        *_paired(metrics),
+        *_curves(metrics),
+        *_cost(metrics),
+    ]
+    return "\n".join(lines)
+
+
+def _head(metrics: Mapping[str, Any]) -> list[str]:
+    plan, base, budget = metrics["plan"], metrics["plan"]["base"], metrics["plan"]["budget"]
+    return [
+        f"# RED on {plan['task']}, protocol {plan['protocol']}, backbone {plan['backbone']}",
+        "",
+        "Written by `redhost lab red` from `metrics.json`; do not edit.",
+        "",
+        f"{plan['seeds']} seeds, {metrics['rows']} test questions in all. Base: top "
+        f"{base['last_blocks']} blocks and a global head, AdamW {base['learning_rate']:g}, "
+        f"{base['epochs']} epochs, batches of {base['batch']}, on {base['share']:.0%} of the "
+        f"training questions. Every expert of every form: {budget['epochs']} epochs over the "
+        f"questions of its range as drawn, AdamW {budget['learning_rate']:g}, rank "
+        f"{budget['rank'] or 'D/4'}; one router, supervised by range, unless it says otherwise "
+        f"(accuracy {metrics['router_accuracy']:.4f}). Intervals are 95 %, by bootstrap over "
+        "questions that are rearrangements of each other.",
+        "",
+    ]
+
+
+def _systems(metrics: Mapping[str, Any]) -> list[str]:
+    head = ["system", "accuracy", "95 %", *NAMES, "macro", "worst", "boundary", "swaps"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, s in metrics["systems"].items():
+        a = s["accuracy"]
+        cells = [f"{a['mean']:.4f}", f"{a['low']:.4f}–{a['high']:.4f}"]
+        cells += [_cell(s["domains"][d]) for d in NAMES]
+        cells += [_cell(s[k]) for k in ("macro", "worst", "boundary", "swap_consistency")]
+        title = f"**{name}**" if name == "RED" else name
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return [*lines, "", "![accuracy by range](ranges.svg)", ""]
+
+
+def _paired(metrics: Mapping[str, Any]) -> list[str]:
+    lines = ["| paired difference, points | mean | 95 % |", "|---|---|---|"]
+    for name, d in metrics["paired"].items():
+        low, high = 100 * d["low"], 100 * d["high"]
+        lines.append(f"| {name} | {100 * d['mean']:+.2f} | {low:+.2f} … {high:+.2f} |")
+    return [*lines, ""]
+
+
+def _curves(metrics: Mapping[str, Any]) -> list[str]:
+    titles = {
+        "flipped": "each route sent to a random expert with probability q (the seed's)",
+        "worst": "an adversary moves mass q of every α (exact)",
+    }
+    lines = []
+    for kind, title in titles.items():
+        heads = " | ".join(f"q = {q:g}" for q in SHARES)
+        lines += [f"Accuracy when {title}:", "", f"| system | {heads} |"]
+        lines.append("|---" * (len(SHARES) + 1) + "|")
+        lines += [
+            f"| {name} | {' | '.join(f'{x:.3f}' for x in values)} |"
+            for name, values in metrics["curves"][kind].items()
+        ]
+        lines.append("")
+    return [*lines, "![routing errors](noise.svg) ![mean α by range](routing.svg)", ""]
+
+
+def _cost(metrics: Mapping[str, Any]) -> list[str]:
+    parameters, trunk = metrics["parameters"], metrics["trunk_parameters"]
+    added = parameters["residual"] + parameters["router"]
+    sizes = ", ".join(f"{d} {x:.2f}" for d, x in metrics["relative_size"].items())
+    table = [f"| {n} | {p:,} | {metrics['flops'].get(n, 2 * p):,} |" for n, p in parameters.items()]
+    seconds = ", ".join(f"{k} {v:.1f}" for k, v in metrics["seconds"].items())
+    return [
+        f"Five residual experts and the router add {added:,} parameters to {trunk:,}: "
+        f"{added / trunk:.2%}. ‖Δ‖/‖h‖ on test questions: {sizes}. "
+        f"{metrics['distinct']:,} distinct questions.",
+        "",
+        "| part | parameters | multiply-adds of a row, with the head |",
+        "|---|---|---|",
+        *table,
+        "",
+        f"Seconds (median over seeds, on a machine shared with other work): {seconds}. "
+        f"Peak memory {metrics['peak_memory_mb']:.0f} MiB. No GPU was used.",
+        "",
+    ]
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
