@@ -48,6 +48,8 @@ wheels index: .venv/base
 results: .venv/text
 	$(BIN)/redhost lab results
 	$(BIN)/redhost lab text
+	$(BIN)/redhost lab toy
+	$(BIN)/redhost lab red --task addition --protocol seed --backbone smollm2 --seeds 1
 
 bench: .venv/packages
 	$(BIN)/redhost lab bench

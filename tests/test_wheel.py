@@ -49,7 +49,9 @@ def tracked(*paths: str) -> list[str]:
 
 def test_the_hosts_wheel_holds_exactly_the_host(wheels: dict[str, Path]) -> None:
     expected = {f"redhost/{n}" for n in tracked("core", "registry", "commands", "cli.py")}
-    expected |= {f"redhost/{n}" for n in ("__init__.py", "__main__.py", "py.typed", "testing.py")}
+    expected |= {
+        f"redhost/{Path(n).name}" for n in tracked("src/redhost/*.py", "src/redhost/py.typed")
+    }
     assert names(wheels["redhost"]) == expected
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from red_lab.red.run import Plan, run
 import redhost
 from redhost.testing import tiny_backbone
 
+ROOT = Path(__file__).parents[2]
 TEXTS = ("What is 3 plus 4?", "What is 37 plus 12?", "What is 3 plus 41?")
 
 
@@ -285,3 +287,11 @@ def test_plans_that_differ_write_to_folders_that_differ() -> None:
     plan = Plan(task="addition", protocol="seed", backbone="tiny", seeds=1)
     other = dataclasses.replace(plan, base=BaseSettings(share=0.3))
     assert plan.name == "tiny-addition-seed" and other.name == "tiny-addition-seed-share30"
+
+
+def test_every_results_page_is_written_from_its_metrics() -> None:
+    folders = [p.parent for p in (ROOT / "docs" / "results" / "red").glob("*/metrics.json")]
+    assert folders
+    for folder in folders:
+        metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
+        assert (folder / "README.md").read_text("utf-8") == page(metrics), folder.name

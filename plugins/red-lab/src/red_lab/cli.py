@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from red_lab.red.command import red
+from red_lab.toy.command import toy
 
 __all__ = ["lab"]
 
@@ -106,6 +107,7 @@ def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
 
 
 lab.add_command(red)
+lab.add_command(toy)
 
 
 def _refresh_readme() -> None:

@@ -1,0 +1,151 @@
+"""Experiment C on redhost's own bus: five experts attached beside a frozen linear classifier.
+
+    h = (x₁, −x₁, x₂, −x₂, 1, −1),  z = LayerNorm(h),  ŷ = W_c h + Σ_i α_i Δ_i(z)
+
+The seed's pseudo-code hands the base's prediction, one number, to the experts; the LayerNorm of
+one number is 0, so they would see nothing. The bus works on features. Mirrored features keep the
+mean at 0, and the constant keeps x readable after the norm: z is h times one positive number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.toy.data import PLACES, UNITS, Systems, grid, oracle
+from red_lab.toy.residual import BASES
+
+__all__ = ["learn_router", "measure", "norm_of_a_scalar", "route"]
+
+WIDTH = 6
+IDS = tuple(f"segment{n}" for n in range(1, len(PLACES)))
+VALUE = ("value",)
+TASK = redhost.Regression(resolution=1 / UNITS)
+NORM = redhost.LayerNorm(width=WIDTH, eps=1e-5)
+
+
+def features() -> Tensor:
+    """Return h of every point, ``(N, 6)``."""
+    x = torch.cat([grid().inputs, torch.ones(len(grid().y), 1)], dim=1)
+    return torch.stack([x, -x], dim=2).flatten(1)
+
+
+def classifier(name: str) -> Tensor:
+    """Return W_c ``(1, 6)`` of a base: half of each weight on each of the mirrored features."""
+    half = torch.tensor(BASES[name], dtype=torch.float32) / 2
+    return torch.stack([half, -half], dim=1).reshape(1, WIDTH)
+
+
+def norm_of_a_scalar() -> float:
+    """Return the largest |LayerNorm(ŷ)| over the grid, with ŷ handed over as one feature."""
+    norm = redhost.LayerNorm(width=1, eps=1e-5)
+    scalar: Tensor = norm(grid().y.float()[:, None])
+    return float(scalar.abs().max())
+
+
+def learn_router(seed: int, *, steps: int = 600) -> nn.Module:
+    """Train the host's two-layer router on the segments' labels."""
+    z = NORM(features())
+    config = redhost.BusConfig(width=WIDTH, labels=VALUE, task=TASK)
+    router = redhost.build_router("mlp", config, IDS, seed)
+    if router is None:
+        raise redhost.UsageError("no two-layer router", expected="a router of kind mlp")
+    data = [
+        redhost.ColumnData(
+            column=name,
+            z=z[points],
+            statistics=redhost.Statistics.of_rows(z[points], [name] * len(points)),
+        )
+        for name, points in zip(IDS, grid().home, strict=True)
+    ]
+    settings = redhost.RouterSettings(steps=steps, learning_rate=0.02, weight_decay=0.0)
+    redhost.train_router(router, data, columns=IDS, settings=settings)
+    return router
+
+
+def route(router: nn.Module) -> Tensor:
+    """Return α of every point, ``(N, E)``."""
+    with torch.inference_mode():
+        return torch.softmax(router(NORM(features())), dim=-1)
+
+
+def measure(seed: int, name: str, *, router: nn.Module, epochs: int) -> Systems:
+    """Train five experts of one wide column each on a base, and use them in every way.
+
+    Args:
+        seed: Of the experts.
+        name: The base.
+        router: z → logits over the experts.
+        epochs: Passes over a segment's rows.
+    """
+    experts = {
+        expert_id: _train(10 * seed + i, name, segment=i, epochs=epochs)
+        for i, expert_id in enumerate(IDS)
+    }
+    with torch.inference_mode():
+        return _use(_bus(name, experts, router), _bus(name, {IDS[0]: _average(experts)}, router))
+
+
+def _use(bus: redhost.Bus, averaged: redhost.Bus) -> Systems:
+    h = features()
+    z = bus.norm(h)
+    weights = torch.ones(len(h), len(bus.columns))
+    none = torch.zeros_like(weights)
+    found = {
+        "oracle": oracle(bus.each(h, z)[..., 0].T),
+        "learned": bus(h)[0][:, 0],
+        "uniform": bus.probabilities(h, z, weights / len(bus.columns))[:, 0],
+        "parameters": averaged.alone(h, z, 0)[:, 0],
+        "alone": bus.probabilities(h, z, none)[:, 0],
+        "sum": bus.probabilities(h, z, weights)[:, 0],
+    }
+    return {name: answers.double() for name, answers in found.items()}
+
+
+def _bus(name: str, experts: Mapping[str, redhost.Expert], router: nn.Module) -> redhost.Bus:
+    return redhost.Bus(
+        norm=NORM,
+        router=router,
+        experts=experts,
+        classifier=classifier(name),
+        labels=VALUE,
+        task=TASK,
+    )
+
+
+def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert:
+    """Train one expert alone, in the host's `mlp` form: V gelu(U z + u) + v, 64 units wide."""
+    points, h = grid().home[segment], features()
+    rows = redhost.Rows(h=h[points], answers=[repr(y) for y in grid().y[points].tolist()])
+    settings = redhost.ExpertSettings(
+        form="mlp",
+        space="logits",
+        rank=64,
+        epochs=epochs,
+        batch=100,
+        learning_rate=0.01,
+        weight_decay=0.0,
+        dropout=0.0,
+        off_domain=0.0,
+        patience=epochs,
+        seed=seed,
+    )
+    return redhost.train_expert(
+        rows,
+        norm=NORM,
+        classifier=classifier(name),
+        labels=VALUE,
+        domain_labels=(),
+        task=TASK,
+        settings=settings,
+    ).expert
+
+
+def _average(experts: Mapping[str, redhost.Expert]) -> redhost.LowRank:
+    """Return the one expert whose parameters are the means."""
+    states = [e.state_dict() for e in experts.values()]
+    U, V, u, v = (torch.stack([s[key] for s in states]).mean(0) for key in ("U", "V", "u", "v"))
+    return redhost.LowRank(U=U, V=V, u=u, v=v, activation="gelu", space="logits")

@@ -1,0 +1,133 @@
+"""Draw the toy experiments: plots of measured numbers, the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redhost
+from red_lab.toy.data import PLACES, SIDE, UNITS, Systems, grid
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+__all__ = ["FIGURES", "draw"]
+
+FIGURES = ("accuracy.svg", "diagonal.svg", "mix-error.svg")
+
+PANELS = {
+    "A sgd": "A: linear experts (SGD)",
+    "B": "B: MLP experts",
+    "C scaled, near": "C: base (.49, .5) + 0.1 · MLP",
+    "C scaled, rough": "C: base (.4, .4) + .05 + 0.1 · MLP",
+}
+BARS = {
+    "oracle": "oracle routing",
+    "learned": "learned routing",
+    "uniform": "outputs averaged",
+    "parameters": "parameters averaged",
+    "alone": "base, or one expert, alone",
+}
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "red-lab.toy",
+    "font.size": 8.0,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+}
+
+
+def draw(
+    metrics: Mapping[str, Any], answers: Mapping[str, Systems], *, experts: Tensor, out: Path
+) -> None:
+    """Write the figures of `FIGURES`.
+
+    Args:
+        metrics: What `summarise` returned, for the bars.
+        answers: One seed's answers by experiment, for the other two.
+        experts: That seed's answers of B's experts, ``(E, N)``.
+        out: The folder.
+
+    Raises:
+        redhost.MissingError: If matplotlib is not installed.
+    """
+    with _figure(out / FIGURES[0], size=(9.0, 6.0), shape=(2, 2)) as axes:
+        for ax, (experiment, title) in zip(axes, PANELS.items(), strict=True):
+            _bars(ax, metrics["systems"][experiment], title)
+        handles, labels = axes[0].get_legend_handles_labels()
+        axes[0].figure.legend(handles, labels, loc="outside lower center", ncols=len(BARS))
+    with _figure(out / FIGURES[1], size=(6.0, 4.5), shape=(1, 1)) as axes:
+        _diagonal(axes[0], answers["B"], experts)
+    with _figure(out / FIGURES[2], size=(9.0, 3.4), shape=(1, 3)) as axes:
+        for ax, name in zip(axes, ("exact", "near", "rough"), strict=True):
+            _heat(ax, answers[f"C scaled, {name}"]["uniform"], f"{name} base")
+
+
+@contextmanager
+def _figure(
+    path: Path, *, size: tuple[float, float], shape: tuple[int, int]
+) -> Iterator[list[Axes]]:
+    """Yield the axes of a figure that is written afterwards, with no date in it."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as e:
+        raise redhost.MissingError(
+            "the toy experiments draw figures",
+            expected="matplotlib",
+            found="none installed",
+            hint="pip install matplotlib",
+        ) from e
+    with mpl.rc_context(STYLE):
+        figure: Figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        rows, columns = shape
+        yield [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _bars(ax: Axes, systems: Mapping[str, Any], title: str) -> None:
+    """Draw accuracy by place, a bar for each system, with its interval over seeds."""
+    width = 0.8 / len(BARS)
+    for n, (name, label) in enumerate(BARS.items()):
+        cells = [systems[name][place] for place in PLACES]
+        means = [c["accuracy"] for c in cells]
+        below = [max(0.0, c["accuracy"] - c["low"]) for c in cells]
+        above = [max(0.0, c["high"] - c["accuracy"]) for c in cells]
+        where = [i + (n - (len(BARS) - 1) / 2) * width for i in range(len(PLACES))]
+        ax.bar(where, means, width, yerr=[below, above], label=label, error_kw={"lw": 0.7})
+    ax.set_xticks(range(len(PLACES)), PLACES)
+    ax.set(title=title, ylabel="accuracy", ylim=(0, 1.05))
+
+
+def _diagonal(ax: Axes, systems: Systems, experts: Tensor) -> None:
+    """Draw what B's experts and their averages say along a = b."""
+    line = [n for n, (a, b) in enumerate(grid().x.tolist()) if a == b]
+    numbers = range(1, SIDE + 1)
+    for n, said in enumerate(experts):
+        ax.plot(numbers, (UNITS * said[line]).tolist(), lw=0.9, label=f"expert {PLACES[n]}")
+    for name, style in (("uniform", "k-"), ("parameters", "k:")):
+        ax.plot(numbers, (UNITS * systems[name][line]).tolist(), style, lw=1.5, label=BARS[name])
+    ax.plot(numbers, [2 * a for a in numbers], "--", color="0.5", lw=1.0, label="a + b")
+    ax.set(title="B along a = b", xlabel="a", ylabel="answer, in units of the sum")
+    ax.legend(fontsize=6)
+
+
+def _heat(ax: Axes, answers: Tensor, title: str) -> None:
+    """Draw |mix − y| over the grid, in units of the sum; the segments are outlined."""
+    error = (UNITS * answers - grid().sums).abs().reshape(SIDE, SIDE)
+    image = ax.imshow(
+        error.T.tolist(), origin="lower", extent=(0.5, SIDE + 0.5, 0.5, SIDE + 0.5), cmap="viridis"
+    )
+    for low in range(0, SIDE, 20):
+        edge = [low + 0.5, low + 20.5]
+        ax.plot(
+            [*edge, *edge[::-1], edge[0]], [edge[0]] * 2 + [edge[1]] * 2 + [edge[0]], "w", lw=0.6
+        )
+    ax.grid(visible=False)
+    ax.set(title=f"{title}: |mix − y|", xlabel="a", ylabel="b")
+    ax.figure.colorbar(image, ax=ax, shrink=0.8)

@@ -1,0 +1,170 @@
+"""Run the toy experiments over seeds; write metrics.json, the page and the figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from red_lab.intervals import interval
+from red_lab.toy import bus, linear, nonlinear, propositions, residual
+from red_lab.toy.data import PLACES, Systems, grid, one_thread, score
+from red_lab.toy.figures import draw
+from red_lab.toy.mlp import Recipe
+from red_lab.toy.report import write_page
+
+__all__ = ["Effort", "Measured", "measure", "run", "summarise"]
+
+SCHEMA = "red-lab.toy/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How long everything trains; tests take less.
+
+    Attributes:
+        recipe: Of the networks in B.
+        residual: Of the residual experts in C.
+        descent: Of the linear experts.
+        epochs: Of the experts on the bus.
+        router_steps: Of the router.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    residual: Recipe = field(default_factory=lambda: Recipe(steps=3000))
+    descent: linear.Descent = field(default_factory=linear.Descent)
+    epochs: int = 300
+    router_steps: int = 600
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """What one seed gave.
+
+    Attributes:
+        answers: The answers of every system, by experiment.
+        routed: Share of a segment's points that the router gives to their expert.
+        numbers: Those of the propositions.
+        experts: The answers of B's experts, ``(E, N)``, for a figure.
+    """
+
+    answers: Mapping[str, Systems]
+    routed: float
+    numbers: Mapping[str, Mapping[str, float]]
+    experts: Tensor
+
+
+def run(*, seeds: int, out: Path, effort: Effort | None = None) -> Path:
+    """Measure over seeds and write the results.
+
+    Args:
+        seeds: How many.
+        out: Where the results go.
+        effort: How long to train; in full by default.
+
+    Returns:
+        The path of metrics.json.
+    """
+    with one_thread():
+        measured = [measure(seed, effort=effort or Effort()) for seed in range(seeds)]
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "metrics.json"
+    path.write_text(json.dumps(summarise(measured), indent=1, sort_keys=True) + "\n", "utf-8")
+    metrics = json.loads(path.read_text("utf-8"))
+    write_page(metrics, out / "README.md")
+    draw(metrics, measured[0].answers, experts=measured[0].experts, out=out)
+    return path
+
+
+def measure(seed: int, *, effort: Effort) -> Measured:
+    """Train everything with one seed."""
+    router = bus.learn_router(seed, steps=effort.router_steps)
+    alpha = bus.route(router)
+    networks = nonlinear.train(seed, recipe=effort.recipe)
+    residuals = residual.train(seed, recipe=effort.residual)
+    on_bus = {
+        f"C bus, {n}": bus.measure(seed, n, router=router, epochs=effort.epochs)
+        for n in residual.BASES
+    }
+    answers = {
+        **linear.measure(seed, alpha=alpha, descent=effort.descent),
+        **nonlinear.measure(networks, alpha=alpha),
+        **{f"C {n}": r.use(alpha=alpha) for n, r in residuals.items()},
+        **on_bus,
+    }
+    chosen = (alpha.argmax(1) == grid().owner)[grid().inside]
+    numbers = {
+        "1": propositions.first(seed),
+        "2": {**propositions.second(networks["B"]), "represented": _represented()},
+        "3": propositions.third(seed, residuals),
+    }
+    return Measured(
+        answers=answers,
+        routed=float(chosen.double().mean()),
+        numbers=numbers,
+        experts=nonlinear.outputs(networks["B"]),
+    )
+
+
+def summarise(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Return the metrics over all seeds, numbers rounded to six digits."""
+    first = measured[0]
+    return {
+        "schema": SCHEMA,
+        "seeds": len(measured),
+        "points": {"segment": grid().home.shape[1], "off": int((~grid().inside).sum())},
+        "conditions": [_round(c) for c in linear.conditions()],
+        "scalar_norm": bus.norm_of_a_scalar(),
+        "router": _spread([m.routed for m in measured]),
+        "systems": {
+            experiment: {
+                name: _scores([m.answers[experiment][name] for m in measured]) for name in found
+            }
+            for experiment, found in first.answers.items()
+        },
+        "propositions": {
+            number: {k: _spread([m.numbers[number][k] for m in measured]) for k in found}
+            for number, found in first.numbers.items()
+        },
+    }
+
+
+def _represented() -> float:
+    """Return the largest error, in units of the sum, of the network that is y by construction."""
+    errors = score(nonlinear.outputs(propositions.represented())[0])["max"]
+    return max(errors.values())
+
+
+def _scores(answers: Sequence[Tensor]) -> dict[str, dict[str, Any]]:
+    """Return by place: accuracy with its interval, the mean MAE, and the largest error."""
+    scores = [score(a) for a in answers]
+    found = {}
+    for place in PLACES:
+        right = np.array([s["accuracy"][place] for s in scores])
+        low, high = interval(right, [str(seed) for seed in range(len(scores))])
+        found[place] = {
+            "accuracy": _round(float(right.mean())),
+            "low": _round(low),
+            "high": _round(high),
+            "mae": _round(float(np.mean([s["mae"][place] for s in scores]))),
+            "max": _round(max(s["max"][place] for s in scores)),
+        }
+    return found
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the least, the mean and the largest over seeds."""
+    return {
+        "min": _round(min(values)),
+        "mean": _round(float(np.mean(values))),
+        "max": _round(max(values)),
+    }
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.6g}")
