@@ -49,6 +49,8 @@ results: .venv/text
 	$(BIN)/redhost lab results
 	$(BIN)/redhost lab text
 	$(BIN)/redhost lab toy
+	$(BIN)/redhost lab hotswap
+	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
 	$(BIN)/redhost lab red --task addition --protocol seed --backbone smollm2 --seeds 1
 
 bench: .venv/packages

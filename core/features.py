@@ -59,7 +59,8 @@ class FeatureCache:
             progress: Called with (rows computed, rows to compute).
         """
         rows = self._read(texts)
-        missing = sorted({t for t in texts if t not in rows})
+        # By length, so that a chunk fills its batches of equal token length.
+        missing = sorted({t for t in texts if t not in rows}, key=lambda t: (len(t), t))
         for start in range(0, len(missing), CHUNK):
             chunk = missing[start : start + CHUNK]
             h = self.backbone.encode(chunk).numpy()

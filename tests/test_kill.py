@@ -24,7 +24,7 @@ def test_a_killed_recompose_leaves_a_generation_that_answers(tmp_path: Path) -> 
     subprocess.run(command, check=True, capture_output=True)
     whole = time.monotonic() - start  # with features cached, as every recompose below
     moments, killed = random.Random(0), 0
-    for n in range(5):
+    for n in range(30):
         router = ("linear", "mlp", "centroid")[n % 3]
         before = redhost.Host.open(home).generations.current()
         child = subprocess.Popen(
@@ -32,7 +32,11 @@ def test_a_killed_recompose_leaves_a_generation_that_answers(tmp_path: Path) -> 
         )
         time.sleep(whole * moments.uniform(0.5, 1.0))
         os.kill(child.pid, signal.SIGKILL)
-        killed += child.wait() == -signal.SIGKILL
+        in_time = child.wait() == -signal.SIGKILL
+        killed += in_time
+        whole *= 1.0 if in_time else 0.9  # done already: the machine is less busy than it was
         [answer] = redhost.Host.open(home).predict(["What is 37 plus 12?"])
         assert answer.label == "49" and answer.generation in {before, before + 1}
-    assert killed >= 3, "most were done before they could be killed"
+        if killed == 5:
+            break
+    assert killed == 5, "most were done before they could be killed"

@@ -75,8 +75,10 @@ class QuadraticRouter(Router):
             centers.append(center)
             biases.append(bias)
             owners.append(torch.full((len(bias),), k))
-        self.center.data, self.bias.data = torch.cat(centers).detach(), torch.cat(biases).detach()
-        self.owner = torch.cat(owners)
+        owner, order = torch.sort(torch.cat(owners), stable=True)  # whoever moved last
+        self.center.data = torch.cat(centers).detach()[order]
+        self.bias.data = torch.cat(biases).detach()[order]
+        self.owner = owner
 
     def _gaussians(self, k: int, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """Set A_k; return A_k μ_y ``(Y, D)`` and the biases ``(Y,)``, π_y by the counts."""

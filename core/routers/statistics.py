@@ -37,9 +37,13 @@ class StatisticsRouter(Router):
 
     def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
-        delta = nn.functional.linear(z, self.weight, self.bias)  # (B, Y)
-        parts = [torch.logsumexp(delta[:, self.owner == k], -1) for k in range(len(self.columns))]
-        return torch.stack(parts, dim=-1)
+        return torch.stack([self._column(z, k) for k in range(len(self.columns))], dim=-1)
+
+    def _column(self, z: Tensor, k: int) -> Tensor:
+        """Return logit_k ``(B,)``; a product of its own, whose bits nobody else's labels change."""
+        mine = self.owner == k
+        delta = nn.functional.linear(z, self.weight[mine], self.bias[mine])  # (B, Y_k)
+        return torch.logsumexp(delta, dim=-1)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set Σ⁻¹ and the discriminants; with `only`, Σ stays and only those columns move."""
@@ -55,8 +59,10 @@ class StatisticsRouter(Router):
             weights.append(weight)
             biases.append(bias)
             owners.append(torch.full((len(weight),), self.columns.index(data.column)))
-        self.weight.data, self.bias.data = torch.cat(weights).detach(), torch.cat(biases).detach()
-        self.owner = torch.cat(owners)
+        owner, order = torch.sort(torch.cat(owners), stable=True)  # whoever moved last
+        self.weight.data = torch.cat(weights).detach()[order]
+        self.bias.data = torch.cat(biases).detach()[order]
+        self.owner = owner
 
     def _discriminants(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """Return Σ⁻¹ μ_y ``(Y, D)`` and log π_y − ½ μ_yᵀ Σ⁻¹ μ_y ``(Y,)``, π_y by the counts."""

@@ -105,6 +105,17 @@ def test_row_level_keeps_every_bit_of_the_other_columns(kind: str) -> None:
     assert (child(data[1].z).argmax(-1) == 1).float().mean() >= 0.9
 
 
+@pytest.mark.parametrize("kind", ["statistics", "quadratic", "evidence"])
+def test_a_column_taken_out_and_put_back_restores_every_bit(kind: str) -> None:
+    """At level `row` from the parent's columns, in whatever order they were moved."""
+    data = columns("a", "b", "c")
+    whole = fit(kind, data)
+    again = build(kind, ("a", "b", "c"))
+    again.adopt(whole, keep={"a", "c"})
+    redhost.train_router(again, data, columns=("a", "b", "c"), settings=FAST, only=["b"])
+    assert all(torch.equal(v, again.state_dict()[k]) for k, v in whole.state_dict().items())
+
+
 def test_centroid_is_the_nearest_mean() -> None:
     data = columns("a", "b", "c")
     router = fit("centroid", data)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import click
 
+from red_lab.cost import cost
+from red_lab.hotswap import hotswap
 from red_lab.red.command import red
+from red_lab.shrink import shrink
 from red_lab.toy.command import toy
 
 __all__ = ["lab"]
@@ -106,8 +109,8 @@ def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
     _refresh_readme()
 
 
-lab.add_command(red)
-lab.add_command(toy)
+for command in (cost, hotswap, red, shrink, toy):
+    lab.add_command(command)
 
 
 def _refresh_readme() -> None:

@@ -1,0 +1,88 @@
+"""`redhost lab cost`: what experts and router add to a backbone of full size.
+
+Weights are random, for parameters, seconds and memory depend on shapes alone. Each run puts its
+figures into one metrics file, from which the page is written.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["cost", "run"]
+
+CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
+
+
+@click.command()
+@click.option("--config", type=click.Choice(CONFIGS), required=True, help="The backbone's shape.")
+@click.option("--experts", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--rank", type=click.IntRange(min=1), help="Of each expert (default: D/4).")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--queries", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--batch", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="On a CPU; with several, a busy machine makes small products wait.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("docs/results/cost"),
+    show_default=True,
+)
+def cost(
+    *,
+    config: str,
+    experts: int,
+    rank: int | None,
+    device: str,
+    queries: int,
+    batch: int,
+    rounds: int,
+    threads: int,
+    out: Path,
+) -> None:
+    """Count parameters, seconds and memory of a bus on a backbone of full size, random weights."""
+    import torch
+
+    from red_lab.cost_build import Load
+    from red_lab.cost_measure import measure
+
+    torch.set_num_threads(threads)
+    load = Load(
+        config=config,
+        experts=experts,
+        rank=rank,
+        device=device,
+        queries=queries,
+        batch=batch,
+        rounds=rounds,
+    )
+    click.echo(run(measure(load), out=out))
+
+
+def run(measured: dict[str, Any], *, out: Path) -> Path:
+    """Put a run's figures into metrics.json beside those of other shapes, and write the page.
+
+    Args:
+        measured: What `measure` returned.
+        out: Where the results go.
+    """
+    from red_lab.cost_report import write_page
+
+    path = out / "metrics.json"
+    runs = json.loads(path.read_text("utf-8"))["runs"] if path.exists() else {}
+    runs[f"{measured['config']} {measured['device']}"] = measured
+    metrics = {"schema": "red-lab.cost/1", "runs": runs}
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    write_page(json.loads(path.read_text("utf-8")), out / "README.md")
+    return path

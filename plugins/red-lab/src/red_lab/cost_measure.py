@@ -1,0 +1,164 @@
+"""Time and count a random backbone of full size and the buses on top of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.cost_build import ROUTERS, Load, build_bus, make_trunk, rank_of
+
+__all__ = ["TOKENS", "measure", "parameters"]
+
+TOKENS = 12
+"""T of a query such as "What is 37 plus 12?" in a large model's tokens."""
+
+
+def measure(load: Load) -> dict[str, Any]:
+    """Count and time a backbone and its buses.
+
+    Raises:
+        UsageError: If the device is not there.
+    """
+    if load.device == "cuda" and not torch.cuda.is_available():
+        raise redhost.UsageError("no such device", expected="cpu", found="cuda")
+    memory = {"start": peak(load.device)}
+    trunk = make_trunk(load.config).to(load.device)
+    width = int(trunk.config.hidden_size)
+    memory["weights"] = peak(load.device)
+    with torch.inference_mode():
+        buses = {kind: build_bus(kind, load, width=width).to(load.device) for kind in ROUTERS}
+        seconds = _rounds(load, trunk, buses, memory)
+    return {
+        "config": load.config,
+        "device": load.device,
+        "width": width,
+        "blocks": int(trunk.config.num_hidden_layers),
+        "experts": load.experts,
+        "rank": rank_of(load, width),
+        "queries": load.queries,
+        "batch": load.batch,
+        "tokens": TOKENS,
+        "rounds": load.rounds,
+        "threads": torch.get_num_threads(),
+        "parameters": _counts(trunk, buses),
+        **_summarise(seconds, load),
+        "peak_bytes": memory,
+        "machine": _machine(load.device),
+    }
+
+
+def _rounds(
+    load: Load, trunk: nn.Module, buses: Mapping[str, redhost.Bus], memory: dict[str, int | None]
+) -> dict[str, list[float]]:
+    """Time all systems in each round, so that a noisy machine is noisy for all of them."""
+    ids = torch.randint(
+        int(trunk.config.vocab_size),  # type: ignore[union-attr, arg-type]
+        (load.queries, TOKENS),
+        generator=torch.Generator().manual_seed(0),
+    ).to(load.device)
+    h = torch.cat(_trunk(trunk, ids, load))
+    memory["trunk"] = peak(load.device)
+    systems: dict[str, Callable[[], object]] = {"trunk": partial(_trunk, trunk, ids, load)}
+    if _has_bf16(load.device):
+        systems["trunk bf16"] = partial(_trunk, trunk, ids, load, bf16=True)
+    for kind, bus in buses.items():
+        systems[f"bus {kind}"] = partial(_bus, bus, h, load)
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(load.rounds + 1):
+        for name, work in systems.items():
+            seconds[name].append(_seconds(work, load.device))
+    memory["all"] = peak(load.device)
+    return {name: values[1:] for name, values in seconds.items()}
+
+
+def _trunk(trunk: nn.Module, ids: Tensor, load: Load, *, bf16: bool = False) -> list[Tensor]:
+    """Return h, the last token's state, batch by batch: ``(B, D)`` each."""
+    precision: AbstractContextManager[object] = nullcontext()
+    if bf16:
+        precision = torch.autocast(load.device, dtype=torch.bfloat16)
+    with precision:
+        batches = (ids[n : n + load.batch] for n in range(0, len(ids), load.batch))
+        return [trunk(input_ids=part).last_hidden_state[:, -1].float() for part in batches]
+
+
+def _bus(bus: redhost.Bus, h: Tensor, load: Load) -> list[Tensor]:
+    """Return p(y|x), batch by batch: ``(B, C)`` each."""
+    return [bus(h[n : n + load.batch])[0] for n in range(0, len(h), load.batch)]
+
+
+def _seconds(work: Callable[[], object], device: str) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak(device: str) -> int | None:
+    """Return the most memory so far in bytes: the process's, or what CUDA allocated."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def parameters(module: nn.Module) -> int:
+    """Return the number of parameters, tied ones once."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def _counts(trunk: nn.Module, buses: Mapping[str, redhost.Bus]) -> dict[str, Any]:
+    bus = buses[ROUTERS[0]]
+    return {
+        "trunk": parameters(trunk),
+        "classifier": 0 if bus.classifier is None else bus.classifier.numel(),
+        "experts": parameters(bus.experts),
+        "routers": {kind: parameters(b.router) for kind, b in buses.items()},
+    }
+
+
+def _summarise(seconds: Mapping[str, Sequence[float]], load: Load) -> dict[str, Any]:
+    """Return medians by 1,000 queries, and ratios to the trunk, each within its round."""
+    thousand = {n: 1000 * statistics.median(v) / load.queries for n, v in seconds.items()}
+    return {
+        "seconds_per_1000": thousand,
+        "times_trunk": {
+            name: statistics.median(
+                [one / trunk for one, trunk in zip(values, seconds["trunk"], strict=True)]
+            )
+            for name, values in seconds.items()
+        },
+    }
+
+
+def _has_bf16(device: str) -> bool:
+    """Say whether the device computes in bfloat16, rather than pretends to."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    known = torch.cpu.get_capabilities()
+    return any(bool(known.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def _machine(device: str) -> dict[str, Any]:
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    return {"device": name, "cores": os.cpu_count(), "torch": torch.__version__}

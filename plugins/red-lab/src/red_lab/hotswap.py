@@ -1,0 +1,38 @@
+"""`redhost lab hotswap`: take experts out, put them back and replace them, and see what moves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+__all__ = ["hotswap"]
+
+
+@click.command()
+@click.option("--router", default="evidence", show_default=True, help="The router's kind.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("docs/results/hotswap"),
+    show_default=True,
+)
+def hotswap(*, router: str, out: Path) -> None:
+    """Remove, add back and replace every shipped expert; accuracy, seconds, bytes that moved.
+
+    Packages are really switched off, installed and uninstalled, in a folder and a home of their
+    own; what is installed here stays as it is.
+    """
+    import torch
+
+    from red_lab.hotswap_measure import measure
+    from red_lab.hotswap_report import write_page
+
+    torch.set_num_threads(1)  # the same bits, and no waiting for a busy machine
+    metrics = measure(router=router)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "metrics.json"
+    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    write_page(json.loads(path.read_text("utf-8")), out / "README.md")
+    click.echo(path)

@@ -1,0 +1,128 @@
+"""Write the metrics of `redhost lab hotswap` as a page that people read."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write_page"]
+
+Event = Mapping[str, Any]
+
+
+def write_page(metrics: Mapping[str, Any], path: Path) -> None:
+    """Write a Markdown page for metrics of the schema ``red-lab.hotswap/1``."""
+    lines = [
+        *_head(metrics),
+        *_accuracy(metrics),
+        *_seconds(metrics),
+        *_proof(metrics),
+        *_note(metrics),
+    ]
+    path.write_text("\n".join(lines), "utf-8")
+
+
+def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
+    yield "# Hot-swapping experts"
+    yield ""
+    yield "Written by `redhost lab hotswap` from `metrics.json`; do not edit."
+    yield ""
+    yield "Every shipped expert in turn is taken out (`redhost disable`), put back, replaced by"
+    yield "other builds of the same package (installed before it on the path) and put back again;"
+    yield f"after each event `redhost recompose` with the router `{metrics['router']}`. Accuracy is"
+    yield "on the backbone's held-out rows."
+    yield ""
+
+
+def _accuracy(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one table for each level whose accuracies are not those of the first."""
+    tables: dict[str, list[str]] = {}
+    for level, found in _levels(metrics):
+        tables.setdefault("\n".join(_table(found)), []).append(f"`{level}`")
+    for table, levels in tables.items():
+        yield f"Accuracy on the swapped expert's own range, level {' and '.join(levels)}:"
+        yield ""
+        yield table
+        yield ""
+
+
+def _table(found: Mapping[str, Any]) -> Iterator[str]:
+    names = list(dict.fromkeys(e["event"] for e in found["events"]))
+    yield f"| expert | before | {' | '.join(names)} | other ranges, at worst | at best |"
+    yield "|---" * (len(names) + 4) + "|"
+    for expert in dict.fromkeys(e["expert"] for e in found["events"]):
+        events = {e["event"]: e for e in found["events"] if e["expert"] == expert}
+        own = " | ".join(f"{events[n]['accuracy'][expert]:.3f}" for n in names)
+        start = found["start"]["accuracy"]
+        others = [
+            100 * (value - start[name])
+            for e in events.values()
+            for name, value in e["accuracy"].items()
+            if name != expert
+        ]
+        yield (
+            f"| {expert} | {start[expert]:.3f} | {own} | {min(others):+.1f} points "
+            f"| {max(others):+.1f} points |"
+        )
+
+
+def _seconds(metrics: Mapping[str, Any]) -> Iterator[str]:
+    yield "Seconds of a whole recompose in a host just opened (of which the router's training), the"
+    yield "median over the experts; the machine was shared, so read ratios:"
+    yield ""
+    levels = _levels(metrics)
+    yield f"| event | {' | '.join(f'`{level}`' for level, _ in levels)} |"
+    yield "|---" * (len(levels) + 1) + "|"
+    for name in dict.fromkeys(e["event"] for _, found in levels for e in found["events"]):
+        cells = (_median([e for e in found["events"] if e["event"] == name]) for _, found in levels)
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _median(events: Sequence[Event]) -> str:
+    whole, router = (
+        statistics.median(e[key] for e in events) for key in ("seconds", "router_seconds")
+    )
+    return f"{whole:.2f} ({router:.3f})"
+
+
+def _proof(metrics: Mapping[str, Any]) -> Iterator[str]:
+    yield "What moved, by the digests of the receipts; refused means: without `--accept`, for a"
+    yield "range that worked would have fallen by more than the tolerance. What is put back is"
+    yield "compared with the start: the expert and the router by digest, the answers bit by bit:"
+    yield ""
+    yield (
+        "| level | events | bytes changed outside the router | refused "
+        "| expert back | router back | answers back |"
+    )
+    yield "|---" * 7 + "|"
+    for level, found in _levels(metrics):
+        events = found["events"]
+        back = [e for e in events if e["event"] in {"added back", "restored"}]
+        yield (
+            f"| `{level}` | {len(events)} | {sum(e['bytes_changed'] for e in events)} "
+            f"| {sum(e['refused'] for e in events)} "
+            f"| {sum(e['same_expert'] for e in back)} of {len(back)} "
+            f"| {sum(e['same_router'] for e in back)} of {len(back)} "
+            f"| {sum(e['same_answers'] for e in back)} of {len(back)} |"
+        )
+    yield ""
+    o = metrics["orders"]
+    yield f"Composed in all {o['orders']} orders of the packages: {o['routers']} router digest(s)."
+    yield ""
+
+
+def _note(metrics: Mapping[str, Any]) -> Iterator[str]:
+    told = [e for _, found in _levels(metrics) for e in found["events"]]
+    if any(e["same_answers"] and not e["same_router"] for e in told):
+        yield "Where the router's digest alone differs, its file holds the same in another order:"
+        yield "level `row` puts the entries of columns that moved last."
+        yield ""
+
+
+def _levels(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the levels, the one that does most first."""
+    order = ("full", "row", "zero")
+    return sorted(metrics["levels"].items(), key=lambda pair: order.index(pair[0]))

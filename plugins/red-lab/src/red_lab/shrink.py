@@ -1,0 +1,55 @@
+"""`redhost lab shrink`: keep of a whole checkpoint what its base model does not have.
+
+A legacy checkpoint holds a whole model although only its top blocks and its heads were trained.
+What is kept, what stands in the base and what is tied is told by names; see `shrink_state`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["shrink"]
+
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command()
+@click.option(
+    "--in", "source", type=FILE, required=True, help="A whole model: .pt or .safetensors."
+)
+@click.option(
+    "--trainable-last-n-layers",
+    "last",
+    type=click.IntRange(min=0),
+    required=True,
+    help="How many of the last blocks were trained.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The safetensors file to write (default: FILE-small.safetensors beside the input).",
+)
+@click.option("--base", type=FILE, help="The base model: what equals it is dropped as well.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def shrink(*, source: Path, last: int, out: Path | None, base: Path | None, as_json: bool) -> None:
+    """Shrink a checkpoint to its last blocks, final norm, heads, experts and router.
+
+    A `.pt` file is read as tensors alone; whatever else it holds is refused, never run.
+    """
+    import json
+
+    from red_lab.shrink_files import shrink_file
+
+    report = shrink_file(source, last=last, out=out, base=base)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+        return
+    click.echo(
+        f"{report['in']}: {report['bytes_before']:,} bytes, {report['tensors_before']} tensors, "
+        f"{report['blocks']} blocks\n"
+        f"{report['out']}: {report['bytes_after']:,} bytes, {report['tensors_after']} tensors, "
+        f"the last {report['kept_blocks']} blocks "
+        f"({report['bytes_after'] / max(report['bytes_before'], 1):.1%})"
+    )

@@ -1,0 +1,222 @@
+"""Which tensors of a checkpoint its base model already has, told by their names.
+
+The blocks are the longest numbered list ``….layers.<i>.``, ``….h.<i>.`` or ``….layer.<i>.``. Of
+the trunk that holds them, the blocks below the last N and the embeddings are dropped; everything
+else is kept: the top blocks, what follows them, heads, experts and router.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import redhost
+
+__all__ = ["Blocks", "Small", "find_blocks", "keep_last", "restore"]
+
+State = Mapping[str, Tensor]
+
+BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|layer)\.(\d+)\.")
+EMBEDDINGS = re.compile(r"wte|wpe|(?:.*_)?emb(?:ed|eddings?)?(?:_.*)?")
+"""What a trunk calls the modules before its blocks: Qwen, Llama, GPT-2 and BERT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """The numbered list that is the model's blocks.
+
+    Attributes:
+        name: The list's name, e.g. ``backbone.model.layers``.
+        count: n, how many blocks there are.
+    """
+
+    name: str
+    count: int
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The prefixes under which the trunk's embeddings may stand, longest first."""
+        parent = self.name.rpartition(".")[0]
+        above, _, last = parent.rpartition(".")
+        found = (parent, above) if last in {"encoder", "decoder"} else (parent,)
+        return tuple(f"{root}." if root else "" for root in found)
+
+    def is_frozen(self, name: str, *, last: int) -> bool:
+        """Say whether a tensor is of a block below the last N, or of the embeddings."""
+        if name.startswith(f"{self.name}."):
+            return int(name.removeprefix(f"{self.name}.").split(".")[0]) < self.count - last
+        return any(
+            EMBEDDINGS.fullmatch(name.removeprefix(root).split(".")[0])
+            for root in self.roots
+            if name.startswith(root)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Small:
+    """What is left of a checkpoint.
+
+    Attributes:
+        blocks: What the checkpoint calls its list of blocks.
+        tensors: The kept tensors by name, each with storage of its own.
+        tied: Name → the name of the tensor that it is, kept or dropped.
+        dropped: The names that stand in the base.
+        digest: Of the dropped tensors, so that no other base is taken for theirs.
+    """
+
+    blocks: str
+    tensors: State
+    tied: Mapping[str, str]
+    dropped: tuple[str, ...]
+    digest: str
+
+
+def find_blocks(state: State) -> Blocks:
+    """Return the longest numbered list; of two as long, the one with more numbers in it.
+
+    Raises:
+        UsageError: If there is none, or its first blocks are gone.
+    """
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    weight: defaultdict[str, int] = defaultdict(int)
+    for name, tensor in state.items():
+        for match in BLOCK.finditer(name):
+            key = name[: match.start(1) - 1]
+            found[key].add(int(match[1]))
+            weight[key] += tensor.numel()
+    if not found:
+        raise redhost.UsageError(
+            "the checkpoint has no transformer blocks",
+            expected="tensors named …layers.<i>., …h.<i>. or …layer.<i>.",
+            found=", ".join(sorted(state)[:3]) or "no tensors",
+        )
+    name = max(found, key=lambda key: (len(found[key]), weight[key], key))
+    numbers = found[name]
+    if numbers != set(range(len(numbers))):
+        raise redhost.UsageError(
+            "the checkpoint is not a whole model",
+            expected=f"{name}.0 to {name}.{max(numbers)}",
+            found=f"{len(numbers)} of them, the first {name}.{min(numbers)}",
+        )
+    return Blocks(name=name, count=len(numbers))
+
+
+def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
+    """Drop what the base model has.
+
+    Args:
+        state: The whole checkpoint.
+        last: N, how many of the last blocks were trained.
+        base: The base model's tensors, if at hand: what equals them bit for bit is dropped,
+            and what would be dropped is checked against them.
+
+    Raises:
+        UsageError: If there are fewer blocks, or a tensor to be dropped differs from the base's.
+    """
+    blocks = find_blocks(state)
+    if not 0 <= last <= blocks.count:
+        raise redhost.UsageError(
+            "cannot keep that many blocks", expected=f"0 to {blocks.count}", found=str(last)
+        )
+    frozen = {n for n in state if blocks.is_frozen(n, last=last)}
+    same: set[str] = set()
+    if base is not None:
+        theirs = aligned(base, blocks.name)
+        same = {n for n, t in state.items() if n in theirs and _equal(t, theirs[n])}
+        _refuse_lost(sorted(frozen - same))
+    dropped = frozen | same
+    tied = _tied(state, first=[*sorted(dropped), *sorted(state.keys() - dropped)])
+    dropped -= tied.keys()
+    kept = [n for n in state if n not in dropped and n not in tied]
+    return Small(
+        blocks=blocks.name,
+        tensors={n: state[n].detach().clone(memory_format=torch.contiguous_format) for n in kept},
+        tied=tied,
+        dropped=tuple(sorted(dropped)),
+        digest=_digest(state, dropped),
+    )
+
+
+def restore(base_state: State, small: Small) -> dict[str, Tensor]:
+    """Put the kept tensors over a base's: the whole checkpoint again, bit for bit.
+
+    Args:
+        base_state: The base model's tensors; a prefix of the names may differ.
+        small: What was kept.
+
+    Raises:
+        UsageError: If this is not the base that the dropped tensors stand in.
+    """
+    theirs = aligned(base_state, small.blocks)
+    missing = [n for n in small.dropped if n not in theirs]
+    if missing or _digest(theirs, small.dropped) != small.digest:
+        raise redhost.UsageError(
+            "this is not the base that the checkpoint was shrunk from",
+            expected=f"the {len(small.dropped)} tensors that were dropped, bit for bit",
+            found=f"no {missing[0]}" if missing else "other bits",
+        )
+    whole = {n: theirs[n] for n in small.dropped} | dict(small.tensors)
+    return whole | {name: whole[target] for name, target in small.tied.items()}
+
+
+def aligned(base: State, name: str) -> State:
+    """Return a base's tensors under the names of a checkpoint that wraps it, or is within it.
+
+    Args:
+        base: The base model's tensors.
+        name: What the checkpoint calls its list of blocks.
+    """
+    theirs = find_blocks(base).name
+    if name.endswith(theirs):
+        outer = name.removesuffix(theirs)
+        return {f"{outer}{n}": t for n, t in base.items()}
+    outer = theirs.removesuffix(name)
+    return {n.removeprefix(outer): t for n, t in base.items()}
+
+
+def _refuse_lost(names: list[str]) -> None:
+    if names:
+        raise redhost.UsageError(
+            f"{len(names)} tensors to be dropped differ from the base's",
+            expected="frozen blocks and embeddings equal to the base's bit for bit",
+            found=names[0],
+            hint="Raise --trainable-last-n-layers, or give the base it was trained from.",
+        )
+
+
+def _tied(state: State, *, first: Iterable[str]) -> dict[str, str]:
+    """Return name → earlier name of the same storage, seen the same way."""
+    seen: dict[tuple[object, ...], str] = {}
+    tied = {}
+    for name in first:
+        t = state[name]
+        view = (t.untyped_storage().data_ptr(), t.storage_offset(), t.shape, t.stride(), t.dtype)
+        if t.numel() and seen.setdefault(view, name) != name:
+            tied[name] = seen[view]
+    return tied
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Compare bits, so that −0 is not 0 and a NaN is itself."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _digest(state: State, names: Iterable[str]) -> str:
+    """Return the sha256 over names, dtypes, shapes and bytes of some tensors."""
+    total = hashlib.sha256()
+    for name in sorted(names):
+        total.update(f"{name}\0{state[name].dtype}\0{tuple(state[name].shape)}\0".encode())
+        total.update(_bits(state[name]).numpy().data)
+    return total.hexdigest()
