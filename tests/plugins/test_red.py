@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from red_lab.red import queries
-from red_lab.red.base import Base, BaseSettings, train_base
+from red_lab.red.base import RECIPES, Base, BaseSettings, number_waves, train_base
 from red_lab.red.cut import above, below
 from red_lab.red.experts import NAMES, Budget, Outputs, train_family, train_monolith
-from red_lab.red.gate import GateSettings, centroid, oracle, train_supervised
+from red_lab.red.gate import GateSettings, centroid, oracle, shaken, train_supervised
 from red_lab.red.judge import flipped, hits, judge, worst_case
+from red_lab.red.nested import cut_to, train_nested
+from red_lab.red.overview import overview, write_overview
 from red_lab.red.queries import LABELS, Query, boundary, cells, load
 from red_lab.red.report import page
 from red_lab.red.run import Plan, run
@@ -264,6 +266,8 @@ def test_the_same_command_twice_gives_the_same_metrics_but_for_times(model, tmp_
         base=BaseSettings(last_blocks=1, epochs=1),
         budget=Budget(epochs=2),
         gate=GateSettings(epochs=2),
+        ablations=True,
+        shares=True,
     )
     told = []
     for name in ("one", "two"):
@@ -274,10 +278,12 @@ def test_the_same_command_twice_gives_the_same_metrics_but_for_times(model, tmp_
     assert told[0] == told[1]
     figures = [
         (tmp_path / n / plan.name / f"{figure}.svg").read_bytes()
-        for figure in ("ranges", "noise", "routing")
+        for figure in ("ranges", "noise", "routing", "ranks", "shares")
         for n in ("one", "two")
     ]
     assert figures[0::2] == figures[1::2]
+    assert told[0]["ablations"]["rank"].keys() == {f"D/{d}" for d in (2, 4, 8, 16, 32)}
+    assert told[0]["shares"].keys() == {"10%", "20%", "30%", "50%", "70%", "100%"}
     assert {"RED", "MoE, linear", "MoE, residual", "monolith", "global head"} <= told[0][
         "systems"
     ].keys()
@@ -287,6 +293,78 @@ def test_plans_that_differ_write_to_folders_that_differ() -> None:
     plan = Plan(task="addition", protocol="seed", backbone="tiny", seeds=1)
     other = dataclasses.replace(plan, base=BaseSettings(share=0.3))
     assert plan.name == "tiny-addition-seed" and other.name == "tiny-addition-seed-share30"
+    waves = dataclasses.replace(plan, recipe="fourier", base=RECIPES["fourier"])
+    fast = dataclasses.replace(waves, base=dataclasses.replace(waves.base, precision="bfloat16"))
+    assert waves.name == "tiny-addition-seed-fourier"
+    assert fast.name == "tiny-addition-seed-fourier-bf16"
+
+
+def test_a_head_of_waves_answers_numbers_it_never_saw_and_a_free_one_does_not() -> None:
+    """From features that turn with the number: two answers of three are seen, the third asked."""
+    n = torch.arange(2, 101).float()
+    turns = [2 * torch.pi * n / period for period in (10, 100)]
+    h = torch.stack([wave(t) for t in turns for wave in (torch.cos, torch.sin)], dim=1)
+    seen = n % 3 != 0
+    target = torch.arange(99)
+    right = {}
+    for name, waves in (("waves", number_waves(LABELS)), ("free", torch.eye(99))):
+        head = torch.zeros(waves.shape[1], 4, requires_grad=True)
+        optimizer = torch.optim.AdamW([head], lr=0.1)
+        for _ in range(300):
+            loss = torch.nn.functional.cross_entropy(h[seen] @ (waves @ head).T, target[seen])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        said = (h @ (waves @ head).T).argmax(-1)
+        right[name] = float((said == target)[~seen].float().mean())
+    assert right["waves"] > 0.95 and right["free"] < 0.05
+
+
+def test_a_base_in_bfloat16_is_near_the_one_in_float32(backbone, tmp_path, few) -> None:
+    data, exact = make_base(backbone, tmp_path, head="fourier", schedule="cosine")
+    _, fast = make_base(
+        backbone, tmp_path, name="fast", head="fourier", schedule="cosine", precision="bfloat16"
+    )
+    rows = exact.rows(data.test)
+    similar = torch.nn.functional.cosine_similarity(exact.h[rows], fast.h[rows], dim=-1)
+    assert not torch.equal(exact.h, fast.h) and similar.min() > 0.9
+
+
+def test_nested_experts_cut_to_their_full_rank_are_themselves_and_beat_plain_cuts() -> None:
+    base, train = made_up(200, 64), rows(200)
+    budget = Budget(epochs=60, learning_rate=1e-2, rank=32)
+    nested = train_nested(base, train, ranks=(4, 32), budget=budget, seed=0)
+    plain = train_family(base, train, form="residual", budget=budget, seed=0)
+
+    def right(family) -> float:
+        said = family.outputs(base.h, base.classifier)
+        return float(hits(said.residual(oracle(train)), train).mean())
+
+    whole = cut_to(nested, 32).outputs(base.h, base.classifier)
+    assert torch.equal(whole.add, nested.outputs(base.h, base.classifier).add)
+    assert right(nested) > 0.9
+    assert right(cut_to(nested, 4)) > right(cut_to(plain, 4)) + 0.05
+
+
+def test_noise_of_the_router_grows_with_activity() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z = torch.tensor([0.0, 1.0, -4.0]).expand(20_000, 3)
+    spread = (shaken(z, 0.5, generator) - z).std(0)
+    assert spread[0] == 0
+    torch.testing.assert_close(spread[1:] ** 2, torch.tensor([0.5, 2.0]), rtol=0.05, atol=0)
+    assert torch.equal(shaken(z, 0.0, generator), z)
+
+
+def test_the_overview_is_written_from_the_runs_beside_it(tmp_path) -> None:
+    folder = ROOT / "docs" / "results" / "red"
+    told = overview(folder)
+    assert json.loads((folder / "overview.json").read_text("utf-8")) == told
+    for one in told["runs"]:
+        (tmp_path / one["name"]).mkdir()
+        copied = (folder / one["name"] / "metrics.json").read_bytes()
+        (tmp_path / one["name"] / "metrics.json").write_bytes(copied)
+    write_overview(tmp_path)
+    assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
 
 
 def test_every_results_page_is_written_from_its_metrics() -> None:

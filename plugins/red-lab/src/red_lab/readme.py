@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from red_lab.red.overview import overview_table
 from red_lab.report import NAMES
 
-__all__ = ["BLOCKS", "bench_block", "newsgroups_block", "ranges_block", "refresh"]
+__all__ = ["BLOCKS", "bench_block", "newsgroups_block", "ranges_block", "red_block", "refresh"]
 
 ROWS = (
     "backbone",
@@ -80,9 +81,15 @@ def newsgroups_block(metrics: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", note])
 
 
+def red_block(told: Mapping[str, Any]) -> str:
+    """Return the README's table of RED on arithmetic."""
+    return "\n".join(overview_table(told["runs"], links="docs/results/red/"))
+
+
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
     "newsgroups": ("docs/results/newsgroups/metrics.json", newsgroups_block),
+    "red": ("docs/results/red/overview.json", red_block),
     "bench": ("docs/results/bench/bench.json", bench_block),
 }
 """Name of a block in the README → the file its numbers come from, and how it is written."""

@@ -1,13 +1,19 @@
 """Stages 0 and 1: the trunk once, then its top k blocks with a global head, frozen ever after.
 
-The literal recipe of the seed (4.5.2): AdamW at 1e-4, 8 epochs, batches of 128, cross-entropy.
+The literal recipe of the seed (4.5.2), `seed`: two blocks, AdamW at 1e-4, 8 epochs, batches of
+128, cross-entropy. Its features fit every question they were trained on and hardly any other. The
+recipe `fourier` is for questions never seen: six blocks, and a global head W_c = Φ A whose rows
+are waves of the number they stand for, so that what one answer teaches holds for the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
+from typing import Literal
 
 import safetensors.torch
 import torch
@@ -15,10 +21,10 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.arithmetic import hashed
-from red_lab.red.cut import Above, Below, above
+from red_lab.red.cut import Above, Below, Precision, above, cast
 from red_lab.red.queries import LABELS, Query
 
-__all__ = ["Base", "BaseSettings", "train_base"]
+__all__ = ["RECIPES", "Base", "BaseSettings", "number_waves", "train_base"]
 
 Progress = Callable[[int, int], None]
 
@@ -33,6 +39,9 @@ class BaseSettings:
         batch: Questions a step.
         learning_rate: AdamW's.
         head_rate: The global head's.
+        head: ``free`` rows of W_c, or ``fourier`` ones: W_c = Φ A, A learnt.
+        schedule: ``constant`` rates, or ``cosine`` after 50 steps of warm-up.
+        precision: What the trunk and the blocks compute in; weights stay float32.
         share: Share of the training questions the base sees, by cluster.
         seed: Of the head, the order and the share.
     """
@@ -42,12 +51,44 @@ class BaseSettings:
     batch: int = 128
     learning_rate: float = 1e-4
     head_rate: float = 1e-4
+    head: Literal["free", "fourier"] = "free"
+    schedule: Literal["constant", "cosine"] = "constant"
+    precision: Precision = "float32"
     share: float = 1.0
     seed: int = 0
 
     def sees(self, query: Query) -> bool:
         """Say whether the base trains on a question: its cluster decides, by a hash."""
         return hashed(f"base {query.cluster}") % 10_000 < round(self.share * 10_000)
+
+
+RECIPES: Mapping[str, BaseSettings] = {
+    "seed": BaseSettings(),
+    "fourier": BaseSettings(
+        last_blocks=6,
+        epochs=3,
+        learning_rate=3e-4,
+        head_rate=1e-3,
+        head="fourier",
+        schedule="cosine",
+    ),
+}
+
+PERIODS = (2, 5, 10, 20, 50, 100, 200)
+WARMUP = 50
+
+
+def number_waves(labels: Sequence[str]) -> Tensor:
+    """Return Φ ``(C, K)``: 1, n, n² and cos, sin of 2πn/T for every T of `PERIODS`.
+
+    The features in which pretrained language models themselves add (Zhou and others 2024,
+    arXiv 2406.03445).
+    """
+    n = torch.tensor([float(y) for y in labels])
+    middle = (n - 50) / 50
+    turns = [2 * math.pi * n / period for period in PERIODS]
+    waves = [wave(turn) for turn in turns for wave in (torch.cos, torch.sin)]
+    return torch.stack([torch.ones_like(n), middle, middle**2, *waves], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,11 +99,13 @@ class Base:
         h: Features of every distinct text ``(N, D)``.
         classifier: The global head W_c ``(C, D)``.
         place: Row of each text.
+        seconds: What its training took, in all its parts.
     """
 
     h: Tensor
     classifier: Tensor
     place: dict[str, int]
+    seconds: float = 0.0
 
     def rows(self, queries: Sequence[Query]) -> Tensor:
         """Return the rows of the questions' texts, ``(M,)``."""
@@ -90,7 +133,8 @@ def train_base(
     """
     if checkpoint.exists():
         stored = safetensors.torch.load_file(checkpoint)
-        return Base(h=stored["h"], classifier=stored["classifier"], place=hidden.place)
+        seconds = float(stored.pop("seconds"))
+        return Base(**stored, place=hidden.place, seconds=seconds)
     job = _Job(backbone, settings)
     train = [q for q in train if settings.sees(q)]
     rows = hidden.rows([q.text for q in train])
@@ -101,15 +145,18 @@ def train_base(
     for epoch in range(start, settings.epochs):
         order = job.order(epoch, len(rows))
         for n, index in enumerate(torch.split(order, settings.batch)):
+            job.set_rates(epoch * steps + n, settings.epochs * steps)
             job.step(hidden, rows[index], targets[index])
             if progress is not None:
                 progress(epoch * steps + n + 1, settings.epochs * steps)
         job.save(note, epoch + 1)
     h = job.features(hidden)
-    classifier = job.head.detach().clone()
-    safetensors.torch.save_file({"h": h, "classifier": classifier}, checkpoint)
+    classifier = job.classifier().detach().cpu().clone()
+    seconds = job.seconds()
+    stored = {"h": h, "classifier": classifier, "seconds": torch.tensor(seconds)}
+    safetensors.torch.save_file(stored, checkpoint)
     note.unlink(missing_ok=True)
-    return Base(h=h, classifier=classifier, place=hidden.place)
+    return Base(h=h, classifier=classifier, place=hidden.place, seconds=seconds)
 
 
 class _Job:
@@ -117,15 +164,36 @@ class _Job:
 
     def __init__(self, backbone: redhost.Backbone, settings: BaseSettings) -> None:
         generator = torch.Generator().manual_seed(settings.seed)
-        width = backbone.width
         self.settings = settings
+        self.device = backbone.trunk.device
+        self.waves = torch.eye(len(LABELS)) if settings.head == "free" else number_waves(LABELS)
+        self.waves = self.waves.to(self.device)
+        drawn = 0.02 * torch.randn(self.waves.shape[1], backbone.width, generator=generator)
+        self.head = nn.Parameter(drawn.to(self.device))
         self.blocks: Above = above(backbone.trunk, last_blocks=settings.last_blocks).train()
-        self.head = nn.Parameter(0.02 * torch.randn(len(LABELS), width, generator=generator))
         groups = [
             {"params": list(self.blocks.parameters()), "lr": settings.learning_rate},
             {"params": [self.head], "lr": settings.head_rate},
         ]
         self.optimizer = torch.optim.AdamW(groups)
+        self.rates = [settings.learning_rate, settings.head_rate]
+        self.before, self.start = 0.0, perf_counter()
+
+    def classifier(self) -> Tensor:
+        """Return W_c ``(C, D)``."""
+        return self.waves @ self.head if self.settings.head == "fourier" else self.head
+
+    def set_rates(self, step: int, steps: int) -> None:
+        """Set the learning rates of a step."""
+        if self.settings.schedule == "constant":
+            return
+        decay = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * min(1.0, (step + 1) / WARMUP) * decay
+
+    def seconds(self) -> float:
+        """Return what the training took, in all its parts."""
+        return self.before + perf_counter() - self.start
 
     def order(self, epoch: int, rows: int) -> Tensor:
         """Return the order of an epoch, which does not depend on the epochs before it."""
@@ -134,18 +202,25 @@ class _Job:
 
     def step(self, hidden: Below, rows: Tensor, targets: Tensor) -> None:
         """Take one step on a batch of rows of H."""
-        h = self.blocks(*hidden.batch(rows))
-        loss = nn.functional.cross_entropy(h @ self.head.T, targets)
+        h = self.h(hidden, rows)
+        loss = nn.functional.cross_entropy(h @ self.classifier().T, targets.to(self.device))
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
+
+    def h(self, hidden: Below, rows: Tensor) -> Tensor:
+        """Return h ``(B, D)`` of rows of H, in float32."""
+        below, mask = hidden.batch(rows)
+        with cast(self.device, self.settings.precision):
+            h: Tensor = self.blocks(below.to(self.device), mask.to(self.device))
+        return h.float()
 
     def features(self, hidden: Below) -> Tensor:
         """Return h of every text, ``(N, D)``."""
         self.blocks.eval()
         with torch.inference_mode():
             parts = [
-                self.blocks(*hidden.batch(rows))
+                self.h(hidden, rows).cpu()
                 for rows in torch.split(torch.arange(len(hidden.lengths)), 256)
             ]
         return torch.cat(parts)
@@ -153,6 +228,7 @@ class _Job:
     def save(self, path: Path, epoch: int) -> None:
         """Write down everything of a whole epoch."""
         state = {"blocks": self.blocks.state_dict(), "head": self.head.data, "epoch": epoch}
+        state["seconds"] = self.seconds()
         torch.save({**state, "optimizer": self.optimizer.state_dict()}, path)
 
     def load(self, path: Path) -> int:
@@ -163,4 +239,5 @@ class _Job:
         self.blocks.load_state_dict(state["blocks"])
         self.head.data = state["head"]
         self.optimizer.load_state_dict(state["optimizer"])
+        self.before = float(state["seconds"])
         return int(state["epoch"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +24,26 @@ __all__ = ["red"]
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
 @click.option("--stratified", is_flag=True, help="Draw every range equally often.")
-@click.option("--last-blocks", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--epochs", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option(
+    "--base",
+    "recipe",
+    type=click.Choice(["seed", "fourier"]),
+    default="seed",
+    show_default=True,
+    help="The base stage: as the seed has it, or made for questions never seen.",
+)
+@click.option("--last-blocks", type=click.IntRange(min=1), help="Blocks the base stage trains.")
+@click.option("--epochs", type=click.IntRange(min=1), help="Epochs of the base stage.")
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Of trunk and base.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Where trunk and base run.")
+@click.option("--ablations", is_flag=True, help="Also vary ranks, recipe and noise.")
+@click.option("--shares", is_flag=True, help="Also train bases on 10 % … 100 % of the questions.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -45,21 +64,38 @@ def red(
     seeds: int,
     share: float,
     stratified: bool,
-    last_blocks: int,
-    epochs: int,
+    recipe: str,
+    last_blocks: int | None,
+    epochs: int | None,
+    precision: Literal["float32", "bfloat16"],
+    device: str,
+    ablations: bool,
+    shares: bool,
     out: Path,
     work: Path,
 ) -> None:
     """Residual experts on arithmetic against every baseline; the same command goes on."""
-    from red_lab.red.base import BaseSettings
+    from red_lab.red.base import RECIPES
     from red_lab.red.run import Plan, run
 
+    written = RECIPES[recipe]
+    base = replace(
+        written,
+        last_blocks=last_blocks or written.last_blocks,
+        epochs=epochs or written.epochs,
+        precision=precision,
+        share=share,
+    )
     plan = Plan(
         task=task,
         protocol=protocol,
         backbone=backbone,
         seeds=seeds,
         stratified=stratified,
-        base=BaseSettings(last_blocks=last_blocks, epochs=epochs, share=share),
+        recipe=recipe,
+        base=base,
+        device=device,
+        ablations=ablations,
+        shares=shares,
     )
     click.echo(run(plan, out=out, work=work / "red"))

@@ -14,7 +14,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,9 @@ from torch import Tensor, nn
 
 import redhost
 
-__all__ = ["Above", "Below", "above", "below"]
+__all__ = ["Above", "Below", "Precision", "above", "below", "cast"]
+
+Precision = Literal["float32", "bfloat16"]
 
 CHUNK = 256
 """Texts between two notes of how far we are: what an interruption may lose."""
@@ -45,11 +48,13 @@ class Below:
         hidden: H ``(N, T, D)``, memory-mapped, float32; rows end in zeros.
         lengths: Tokens of each text, ``(N,)``.
         place: Row of each text.
+        seconds: What computing H took, in all its parts.
     """
 
     hidden: npt.NDArray[np.float32]
     lengths: Tensor
     place: dict[str, int]
+    seconds: float = 0.0
 
     def rows(self, texts: Sequence[str]) -> Tensor:
         """Return the rows of texts, ``(M,)``."""
@@ -68,7 +73,7 @@ class Above(nn.Module):
 
     Args:
         trunk: The trunk they are copied from.
-        last_blocks: k.
+        last_blocks: k; all blocks where there are fewer.
     """
 
     def __init__(self, trunk: redhost.Trunk, *, last_blocks: int) -> None:
@@ -76,9 +81,9 @@ class Above(nn.Module):
         path, blocks = redhost.blocks_of(trunk.model)
         model: Any = copy.deepcopy(trunk.model)
         parent, _, name = path.rpartition(".")
-        kept = list(model.get_submodule(path))[len(blocks) - last_blocks :]
+        kept = list(model.get_submodule(path))[max(0, len(blocks) - last_blocks) :]
         setattr(model.get_submodule(parent), name, nn.ModuleList(kept))
-        model.config.num_hidden_layers = last_blocks
+        model.config.num_hidden_layers = len(kept)
         model.set_input_embeddings(nn.Identity())
         self.model = model.requires_grad_(True)
         self.pooling = trunk.pooling
@@ -95,6 +100,12 @@ class Above(nn.Module):
         return pooled
 
 
+def cast(device: torch.device, precision: Precision) -> torch.autocast:
+    """Return the context in which matrix products are computed in a precision."""
+    enabled = precision != "float32"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
 def above(trunk: redhost.Trunk, *, last_blocks: int) -> Above:
     """Return a trainable copy of what lies above the cut."""
     return Above(trunk, last_blocks=last_blocks)
@@ -106,6 +117,7 @@ def below(
     *,
     last_blocks: int,
     folder: Path,
+    precision: Precision = "float32",
     progress: Callable[[int, int], None] | None = None,
 ) -> Below:
     """Return H of distinct texts, computing only what is not on disk.
@@ -115,29 +127,36 @@ def below(
         texts: Distinct texts.
         last_blocks: k, the blocks that are trained.
         folder: Where H is kept.
+        precision: What the trunk computes in.
         progress: Called with (texts done, texts in all).
     """
     trunk = backbone.trunk
     ordered = sorted(texts, key=lambda t: (len(trunk.tokens(t)), t))
     lengths = torch.tensor([len(trunk.tokens(t)) for t in ordered])
     key = [backbone.fingerprint(), last_blocks, torch.__version__, *ordered]
+    key += [precision] * (precision != "float32")
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     path, note = folder / f"{name}.npy", folder / f"{name}.done"
     shape = (len(ordered), int(lengths.max()), trunk.width)
-    done = int(note.read_text()) if note.exists() and path.exists() else 0
+    known = json.loads(note.read_text()) if note.exists() and path.exists() else None
+    done, before = (known["done"], known["seconds"]) if known else (0, 0.0)
+    start = perf_counter()
     mode: Any = "r+" if done else "w+"
     array = np.lib.format.open_memmap(path, mode=mode, dtype=np.float32, shape=shape)
     while done < len(ordered):
         chunk = ordered[done : done + CHUNK]
-        _fill(array[done : done + len(chunk)], trunk, chunk, last_blocks=last_blocks)
+        with cast(trunk.device, precision):
+            _fill(array[done : done + len(chunk)], trunk, chunk, last_blocks=last_blocks)
         array.flush()
         done += len(chunk)
-        note.write_text(str(done))
+        before, start = before + perf_counter() - start, perf_counter()
+        note.write_text(json.dumps({"done": done, "seconds": before}))
         if progress is not None:
             progress(done, len(ordered))
     hidden = np.lib.format.open_memmap(path, mode="r")
-    return Below(hidden=hidden, lengths=lengths, place={t: n for n, t in enumerate(ordered)})
+    place = {t: n for n, t in enumerate(ordered)}
+    return Below(hidden=hidden, lengths=lengths, place=place, seconds=before)
 
 
 def _fill(
@@ -153,7 +172,7 @@ def _fill(
     def stop(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         raise _Reached(arguments[0])
 
-    hook = blocks[len(blocks) - last_blocks].register_forward_pre_hook(stop)
+    hook = blocks[max(0, len(blocks) - last_blocks)].register_forward_pre_hook(stop)
     try:
         with torch.inference_mode():
             for index, ids in trunk.batches(texts):

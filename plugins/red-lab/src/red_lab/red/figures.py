@@ -23,6 +23,19 @@ def draw(metrics: Mapping[str, Any], folder: Path) -> None:
         _ranges(metrics, folder / "ranges.svg")
         _noise(metrics, folder / "noise.svg")
         _routing(metrics, folder / "routing.svg")
+        if "ablations" in metrics:
+            _lines(
+                {
+                    "trained at its rank": _red(metrics["ablations"]["rank"]),
+                    "cut from one training": _red(metrics["ablations"]["nested"]),
+                },
+                "rank of every expert",
+                folder / "ranks.svg",
+            )
+        if "shares" in metrics:
+            systems = next(iter(metrics["shares"].values()))
+            told = {s: {k: row[s]["mean"] for k, row in metrics["shares"].items()} for s in systems}
+            _lines(told, "share of the questions that the base saw", folder / "shares.svg")
 
 
 def _ranges(metrics: Mapping[str, Any], path: Path) -> None:
@@ -72,6 +85,22 @@ def _routing(metrics: Mapping[str, Any], path: Path) -> None:
     axes.set_xlabel("mean α of")
     axes.set_ylabel("questions of")
     figure.colorbar(image)
+    _save(figure, path)
+
+
+def _red(table: Mapping[str, Any]) -> dict[str, float]:
+    return {setting: row["RED"]["mean"] for setting, row in table.items()}
+
+
+def _lines(told: Mapping[str, Mapping[str, float]], what: str, path: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    for name, values in told.items():
+        axes.plot(list(values), list(values.values()), marker=".", label=name)
+    axes.set_xlabel(what)
+    axes.set_ylabel("exact answers")
+    axes.legend()
     _save(figure, path)
 
 

@@ -17,7 +17,16 @@ from red_lab.red.base import Base
 from red_lab.red.experts import NAMES, Family, Outputs, normed
 from red_lab.red.queries import LABELS, Query
 
-__all__ = ["Gate", "GateSettings", "centroid", "oracle", "train_end_to_end", "train_jointly"]
+__all__ = [
+    "Gate",
+    "GateSettings",
+    "centroid",
+    "oracle",
+    "shaken",
+    "train_end_to_end",
+    "train_jointly",
+    "train_supervised",
+]
 
 Combine = Callable[[Outputs, Tensor], Tensor]
 
@@ -138,6 +147,13 @@ def train_jointly(
     return moved, gate
 
 
+def shaken(z: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+    """Return z with noise whose variance is p |z|, as a Poisson count's is its mean."""
+    if not noise:
+        return z
+    return z + (noise * z.abs()).sqrt() * torch.randn(z.shape, generator=generator)
+
+
 def _descend(
     module: nn.Module, z: Tensor, loss: Callable[[Tensor, Tensor], Tensor], settings: GateSettings
 ) -> None:
@@ -148,10 +164,7 @@ def _descend(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
     for _ in range(settings.epochs):
         for index in torch.split(torch.randperm(len(z), generator=generator), settings.batch):
-            noisy = z[index]
-            if settings.poisson:
-                spread = (settings.poisson * noisy.abs()).sqrt()
-                noisy = noisy + spread * torch.randn(noisy.shape, generator=generator)
+            noisy = shaken(z[index], settings.poisson, generator)
             optimizer.zero_grad()
             loss(index, noisy).backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +94,6 @@ def measure(base: Base, data: Data, *, setting: Setting, progress: Progress) -> 
         "flops": _flops(base, families),
         "seconds": {n: f.seconds for n, f in families.items()}
         | {"routers": routed - start - sum(f.seconds for f in families.values())},
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 

@@ -13,6 +13,16 @@ from red_lab.red.measure import SHARES
 __all__ = ["page", "write_page"]
 
 
+HEADS = {"free": "", "fourier": " whose rows are waves of the number (W_c = Φ A)"}
+
+ABLATIONS = {
+    "rank": "Rank of every expert, each trained at that rank",
+    "nested": "Nested ranks: trained once, cut to a rank without training",
+    "recipe": "What experts and router are trained with",
+    "noise": "A router trained with noise of variance p · abs(z); noisy z has p = 0.5",
+}
+
+
 def write_page(metrics: Mapping[str, Any], folder: Path) -> None:
     """Write README.md and the figures for metrics of the schema ``red-lab.red/1``."""
     (folder / "README.md").write_text(page(metrics), "utf-8")
@@ -26,6 +36,7 @@ def page(metrics: Mapping[str, Any]) -> str:
         *_systems(metrics),
         *_paired(metrics),
         *_curves(metrics),
+        *_ablations(metrics),
         *_cost(metrics),
     ]
     return "\n".join(lines)
@@ -39,7 +50,8 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "Written by `redhost lab red` from `metrics.json`; do not edit.",
         "",
         f"{plan['seeds']} seeds, {metrics['rows']} test questions in all. Base: top "
-        f"{base['last_blocks']} blocks and a global head, AdamW {base['learning_rate']:g}, "
+        f"{base['last_blocks']} blocks and a global head{HEADS[base['head']]}, AdamW "
+        f"{base['learning_rate']:g}, {base['precision']}, "
         f"{base['epochs']} epochs, batches of {base['batch']}, on {base['share']:.0%} of the "
         f"training questions. Every expert of every form: {budget['epochs']} epochs over the "
         f"questions of its range as drawn, AdamW {budget['learning_rate']:g}, rank "
@@ -89,6 +101,28 @@ def _curves(metrics: Mapping[str, Any]) -> list[str]:
     return [*lines, "![routing errors](noise.svg) ![mean α by range](routing.svg)", ""]
 
 
+def _ablations(metrics: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for kind, title in ABLATIONS.items():
+        if kind in metrics.get("ablations", {}):
+            lines += [f"{title}:", "", *_table(metrics["ablations"][kind]), ""]
+    if "ablations" in metrics:
+        lines += ["![ranks](ranks.svg)", ""]
+    if "shares" in metrics:
+        title = "Share of the training questions that the base saw (experts and monolith see all):"
+        lines += [title, "", *_table(metrics["shares"]), "", "![shares](shares.svg)", ""]
+    return lines
+
+
+def _table(told: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    systems = list(next(iter(told.values())))
+    lines = [f"| | {' | '.join(systems)} |", "|---" * (len(systems) + 1) + "|"]
+    for setting, row in told.items():
+        cells = [f"{a['mean']:.3f} ({a['low']:.3f}–{a['high']:.3f})" for a in row.values()]
+        lines.append(f"| {setting} | {' | '.join(cells)} |")
+    return lines
+
+
 def _cost(metrics: Mapping[str, Any]) -> list[str]:
     parameters, trunk = metrics["parameters"], metrics["trunk_parameters"]
     added = parameters["residual"] + parameters["router"]
@@ -105,9 +139,16 @@ def _cost(metrics: Mapping[str, Any]) -> list[str]:
         *table,
         "",
         f"Seconds (median over seeds, on a machine shared with other work): {seconds}. "
-        f"Peak memory {metrics['peak_memory_mb']:.0f} MiB. No GPU was used.",
+        f"Peak memory {metrics['peak_memory_mb']:.0f} MiB. {_device(metrics)}",
         "",
     ]
+
+
+def _device(metrics: Mapping[str, Any]) -> str:
+    device = metrics["plan"]["device"]
+    if device == "cpu":
+        return "No GPU was used: the row with mixed precision on one was not run."
+    return f"Trunk and base ran on {device}; the memory is its own."
 
 
 def _cell(value: float | None) -> str:

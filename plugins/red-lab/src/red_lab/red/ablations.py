@@ -1,0 +1,148 @@
+"""What happens to RED when one thing is changed: ranks, the recipe, the router's noise, the base.
+
+Every ablation is a table of settings by systems, each cell the hits on the test questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from red_lab.red.base import Base
+from red_lab.red.experts import Budget, Family, normed, train_family, train_monolith
+from red_lab.red.gate import Gate, GateSettings, oracle, shaken, train_supervised
+from red_lab.red.judge import hits
+from red_lab.red.measure import Setting
+from red_lab.red.nested import cut_to, train_nested
+from red_lab.red.queries import Data, Query
+
+__all__ = ["BASE_SHARES", "DIVISORS", "LITERAL", "NOISES", "Table", "ablate", "at_share"]
+
+Table = dict[str, dict[str, list[float]]]
+"""Setting → system → hit or miss on each test question."""
+
+DIVISORS = (2, 4, 8, 16, 32)
+"""R = D / divisor."""
+
+NOISES = (0.0, 0.05, 0.2, 0.5)
+"""p of the router's activity-scaled noise: standard deviation √(p |z|)."""
+
+BASE_SHARES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+"""Shares of the training questions that a base sees."""
+
+LITERAL = Budget(epochs=8, batch=128, learning_rate=1e-4)
+"""The seed's own budget (4.5.2), for experts and router alike."""
+
+
+def ablate(
+    base: Base, data: Data, *, setting: Setting, progress: Callable[[str], None]
+) -> dict[str, Table]:
+    """Vary ranks, recipe and noise on one base.
+
+    Args:
+        base: The frozen base.
+        data: The questions.
+        setting: What everything else is trained with.
+        progress: Called with what is being done.
+    """
+    gate = train_supervised(base, data.train, settings=setting.gate)
+    rows = base.h[base.rows(data.test)]
+    alpha = gate.weights(rows)
+
+    def judged(family: Family) -> dict[str, list[float]]:
+        return _red(base, family, rows, alpha, data.test)
+
+    width = base.h.shape[1]
+    ranks = {d: max(1, width // d) for d in DIVISORS}
+    tables: dict[str, Table] = {"rank": {}, "nested": {}, "recipe": {}, "noise": {}}
+    for divisor, rank in ranks.items():
+        progress(f"rank D/{divisor}")
+        budget = replace(setting.budget, rank=rank)
+        family = train_family(base, data.train, form="residual", budget=budget, seed=setting.seed)
+        tables["rank"][f"D/{divisor}"] = judged(family)
+    progress("nested ranks")
+    family = train_nested(
+        base, data.train, ranks=sorted(ranks.values()), budget=setting.budget, seed=setting.seed
+    )
+    for divisor, rank in ranks.items():
+        tables["nested"][f"D/{divisor}"] = judged(cut_to(family, rank))
+    progress("the seed's literal recipe")
+    tables["recipe"] = _recipes(base, data, rows, setting)
+    progress("noise")
+    tables["noise"] = _noises(base, data, rows, setting)
+    return tables
+
+
+def at_share(base: Base, data: Data, *, setting: Setting) -> dict[str, list[float]]:
+    """Return the hits of the base alone, RED and the matched monolith on one base."""
+    rows = base.h[base.rows(data.test)]
+    gate = train_supervised(base, data.train, settings=setting.gate)
+    family = train_family(
+        base, data.train, form="residual", budget=setting.budget, seed=setting.seed
+    )
+    whole = train_monolith(base, data.train, budget=setting.budget, seed=setting.seed)
+    alone = torch.softmax(rows @ base.classifier.T, -1)
+    together = whole.outputs(rows, base.classifier).residual(torch.ones(len(rows), 1))
+    return {
+        "base alone": hits(alone, data.test).tolist(),
+        **_red(base, family, rows, gate.weights(rows), data.test),
+        "monolith": hits(together, data.test).tolist(),
+    }
+
+
+def _red(
+    base: Base, family: Family, rows: Tensor, alpha: Tensor, queries: Sequence[Query]
+) -> dict[str, list[float]]:
+    """Return RED, the mixture over the same experts, and RED with label-informed routes."""
+    said = family.outputs(rows, base.classifier)
+    systems: Mapping[str, Tensor] = {
+        "RED": said.residual(alpha),
+        "MoE, residual": said.mixture(alpha),
+        "oracle, residual": said.residual(oracle(queries)),
+    }
+    return {name: hits(p, queries).tolist() for name, p in systems.items()}
+
+
+def _recipes(base: Base, data: Data, rows: Tensor, setting: Setting) -> Table:
+    """Compare the budget of the main table with the seed's, linear heads beside RED."""
+    table: Table = {}
+    literal = replace(setting.gate, epochs=8, learning_rate=1e-4)
+    for name, budget, settings in (
+        ("as in the main table", setting.budget, setting.gate),
+        ("the seed's: 1e-4, 8 epochs", LITERAL, literal),
+    ):
+        alpha = train_supervised(base, data.train, settings=settings).weights(rows)
+        family = train_family(base, data.train, form="residual", budget=budget, seed=setting.seed)
+        heads = train_family(base, data.train, form="linear", budget=budget, seed=setting.seed)
+        p = heads.outputs(rows, base.classifier).mixture(alpha)
+        table[name] = _red(base, family, rows, alpha, data.test)
+        table[name]["MoE, linear"] = hits(p, data.test).tolist()
+    return table
+
+
+def _noises(base: Base, data: Data, rows: Tensor, setting: Setting) -> Table:
+    """Train routers with activity-scaled noise; judge them without it and with the most of it."""
+    family = train_family(
+        base, data.train, form="residual", budget=setting.budget, seed=setting.seed
+    )
+    said, owner = family.outputs(rows, base.classifier), oracle(data.test).argmax(-1)
+    table: Table = {}
+    for noise in NOISES:
+        gate = train_supervised(base, data.train, settings=replace(setting.gate, poisson=noise))
+        clean, noisy = gate.weights(rows), _weights_under_noise(gate, rows, setting.gate)
+        table[f"p = {noise:g}"] = {
+            "routes, clean z": (clean.argmax(-1) == owner).double().tolist(),
+            "routes, noisy z": (noisy.argmax(-1) == owner).double().tolist(),
+            "RED, clean z": hits(said.residual(clean), data.test).tolist(),
+            "RED, noisy z": hits(said.residual(noisy), data.test).tolist(),
+        }
+    return table
+
+
+def _weights_under_noise(gate: Gate, rows: Tensor, settings: GateSettings) -> Tensor:
+    generator = torch.Generator().manual_seed(settings.seed + 1)
+    with torch.inference_mode():
+        return torch.softmax(gate(shaken(normed(rows), NOISES[-1], generator)), dim=-1)

@@ -1,0 +1,91 @@
+"""Nested ranks: one expert whose first r units are an expert of rank r.
+
+    Δ_r(z) = V[:, :r] σ(U[:r] z)
+
+Every step trains one r drawn from the list, so that what is cut off later is what matters least
+(nested dropout: Rippel, Gelbart and Adams 2014, arXiv 1402.0915).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.red.base import Base
+from red_lab.red.experts import NAMES, Budget, Family, normed
+from red_lab.red.queries import LABELS, Query
+
+__all__ = ["cut_to", "train_nested"]
+
+
+def train_nested(
+    base: Base, train: Sequence[Query], *, ranks: Sequence[int], budget: Budget, seed: int
+) -> Family:
+    """Train five residual experts that can be cut to any of some ranks."""
+    experts = tuple(
+        _train(base, [q for q in train if q.domain == name], ranks, budget, seed) for name in NAMES
+    )
+    return _family(experts)
+
+
+def cut_to(family: Family, rank: int) -> Family:
+    """Return the experts with their first units only: no training."""
+    return _family(
+        [
+            redhost.LowRank(
+                U=e.U.detach()[:rank].clone(),
+                V=e.V.detach()[:, :rank].clone(),
+                activation=e.activation,
+                space="hidden",
+            )
+            for e in family.experts
+            if isinstance(e, redhost.LowRank)
+        ]
+    )
+
+
+def _family(experts: Sequence[redhost.Expert]) -> Family:
+    parameters = sum(p.numel() for e in experts for p in e.parameters())
+    frozen = tuple(e.requires_grad_(False) for e in experts)
+    return Family(form="residual", experts=frozen, parameters=parameters, seconds=0.0)
+
+
+def _train(
+    base: Base, train: Sequence[Query], ranks: Sequence[int], budget: Budget, seed: int
+) -> redhost.LowRank:
+    """Take as many steps as an expert of one rank, with the same optimiser and schedule."""
+    generator = torch.Generator().manual_seed(seed)
+    width = base.h.shape[1]
+    U = torch.randn(max(ranks), width, generator=generator) / width**0.5
+    expert = redhost.LowRank(
+        U=U, V=torch.zeros(width, max(ranks)), activation="gelu", space="hidden"
+    )
+    optimizer = torch.optim.AdamW(expert.parameters(), weight_decay=budget.weight_decay)
+    h = base.h[base.rows(train)]
+    z, target = normed(h), torch.tensor([LABELS.index(q.label) for q in train])
+    steps = budget.epochs * -(-len(h) // budget.batch)
+    step = 0
+    for _ in range(budget.epochs):
+        for rows in torch.split(torch.randperm(len(h), generator=generator), budget.batch):
+            rank = ranks[int(torch.randint(len(ranks), (), generator=generator))]
+            delta = _first(expert, rank, z[rows])
+            loss = torch.nn.functional.cross_entropy(
+                (h[rows] + delta) @ base.classifier.T, target[rows]
+            )
+            for group in optimizer.param_groups:
+                group["lr"] = budget.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            step += 1
+    return expert
+
+
+def _first(expert: redhost.LowRank, rank: int, z: Tensor) -> Tensor:
+    """Return Δ_r(z)."""
+    units = torch.nn.functional.gelu(z @ expert.U[:rank].T)
+    return units @ expert.V[:, :rank].T

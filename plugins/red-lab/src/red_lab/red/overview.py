@@ -1,0 +1,65 @@
+"""One line for every run of `redhost lab red`: overview.json and the page beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["overview", "overview_table", "write_overview"]
+
+SYSTEMS = ("global head", "MoE, linear", "MoE, mlp", "MoE, residual", "RED", "monolith")
+
+
+def write_overview(folder: Path) -> None:
+    """Write overview.json and README.md for all runs under a folder."""
+    told = overview(folder)
+    (folder / "overview.json").write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+    lines = [
+        "# RED on arithmetic: every run",
+        "",
+        "Written by `redhost lab red` from `overview.json`; do not edit.",
+        "",
+        *overview_table(told["runs"], links=""),
+        "",
+        "Exact answers. `seed`: nearly every test question was trained on; `held-out`: none, nor a "
+        "rearrangement. All systems but the global head share one budget; MoE and RED one router, "
+        "supervised by range.",
+        "",
+    ]
+    (folder / "README.md").write_text("\n".join(lines), "utf-8")
+
+
+def overview(folder: Path) -> dict[str, Any]:
+    """Return what the runs under a folder came to."""
+    runs = []
+    for path in sorted(folder.glob("*/metrics.json")):
+        metrics = json.loads(path.read_text("utf-8"))
+        plan = metrics["plan"]
+        runs.append(
+            {
+                "name": path.parent.name,
+                "task": plan["task"] + (", stratified" if plan["stratified"] else ""),
+                "protocol": plan["protocol"],
+                "backbone": plan["backbone"],
+                "base": plan["recipe"],
+                "seeds": plan["seeds"],
+                "rows": metrics["rows"],
+                "systems": {s: metrics["systems"][s]["accuracy"] for s in SYSTEMS},
+            }
+        )
+    return {"schema": "red-lab.red-overview/1", "runs": runs}
+
+
+def overview_table(runs: Sequence[Mapping[str, Any]], *, links: str) -> list[str]:
+    """Return the lines of a table of runs; `links` is the way to their folders."""
+    head = ["run", "base", "seeds", *(s.replace("RED", "**RED**") for s in SYSTEMS), "RED, 95 %"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for run in runs:
+        red = run["systems"]["RED"]
+        title = f"{run['backbone']}, {run['task']}, {run['protocol']}"
+        cells = [f"[{title}]({links}{run['name']}/README.md)", run["base"], str(run["seeds"])]
+        cells += [f"{run['systems'][s]['mean']:.3f}" for s in SYSTEMS]
+        lines.append(f"| {' | '.join(cells)} | {red['low']:.3f}–{red['high']:.3f} |")
+    return lines

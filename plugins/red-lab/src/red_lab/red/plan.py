@@ -1,0 +1,64 @@
+"""What one run of `redhost lab red` is: task, protocol, backbone, recipe and budgets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from red_lab.red.base import RECIPES, BaseSettings
+from red_lab.red.experts import Budget
+from red_lab.red.gate import GateSettings
+from red_lab.red.queries import Protocol, Task
+
+__all__ = ["Plan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is run.
+
+    Attributes:
+        task: ``addition`` or ``mixed``.
+        protocol: ``seed`` or ``held-out``.
+        backbone: ``tiny``, ``smollm2``, ``gguf:FILE`` or ``hf:NAME``.
+        seeds: How many.
+        stratified: Draw every range equally often.
+        recipe: The name of the base stage's recipe in `RECIPES`.
+        base: The base stage.
+        budget: What every expert is trained with.
+        gate: What every router is trained with.
+        device: Where the trunk and its top blocks run.
+        ablations: Also vary ranks, recipe and noise.
+        shares: Also train bases on shares of the questions.
+    """
+
+    task: Task
+    protocol: Protocol
+    backbone: str
+    seeds: int
+    stratified: bool = False
+    recipe: str = "seed"
+    base: BaseSettings = field(default_factory=BaseSettings)
+    budget: Budget = field(default_factory=Budget)
+    gate: GateSettings = field(default_factory=GateSettings)
+    device: str = "cpu"
+    ablations: bool = False
+    shares: bool = False
+
+    @property
+    def name(self) -> str:
+        """A folder's name that tells this run from others."""
+        source = "".join(c if c.isalnum() else "-" for c in self.backbone.rpartition("/")[2])
+        parts = [source, self.task, self.protocol]
+        if self.stratified:
+            parts.append("stratified")
+        written = RECIPES[self.recipe]
+        changes = {
+            self.recipe: self.recipe != "seed",
+            f"top{self.base.last_blocks}": self.base.last_blocks != written.last_blocks,
+            f"epochs{self.base.epochs}": self.base.epochs != written.epochs,
+            "bf16": self.base.precision != "float32",
+            f"share{round(100 * self.base.share)}": self.base.share != 1.0,
+            self.device: self.device != "cpu",
+        }
+        parts += [part for part, changed in changes.items() if changed]
+        return "-".join(parts)

@@ -1,0 +1,104 @@
+"""From single seeds to metrics.json: means, intervals by cluster, paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from red_lab.intervals import Array, interval
+from red_lab.red.experts import NAMES
+from red_lab.red.plan import Plan
+from red_lab.red.queries import Data
+
+__all__ = ["summarise", "table"]
+
+
+def summarise(
+    plan: Plan, measured: Sequence[Mapping[str, Any]], datasets: Sequence[Data]
+) -> dict[str, Any]:
+    """Return the metrics over all seeds: means, intervals by cluster, paired differences."""
+    clusters = _clusters(datasets)
+    every = {n: _all([m["hits"][n] for m in measured]) for n in measured[0]["hits"]}
+    systems = {}
+    for name, values in every.items():
+        low, high = interval(values, clusters)
+        told = [m["systems"][name] for m in measured]
+        systems[name] = {
+            "accuracy": {"mean": float(values.mean()), "low": low, "high": high},
+            "domains": {d: _mean([t["domains"][d] for t in told]) for d in NAMES},
+            **{
+                key: _mean([t[key] for t in told])
+                for key in ("macro", "worst", "boundary", "macro_f1", "swap_consistency")
+            },
+        }
+    return {
+        "schema": "red-lab.red/1",
+        "plan": asdict(plan),
+        "rows": len(clusters),
+        "distinct": measured[0]["distinct"],
+        "systems": systems,
+        "paired": {
+            f"RED - {other}": _paired(every["RED"] - every[other], clusters)
+            for other in ("MoE, residual", "MoE, mlp", "MoE, linear", "monolith", "global head")
+        },
+        "router_accuracy": _mean([m["router_accuracy"] for m in measured]),
+        "relative_size": {d: _mean([m["relative_size"][d] for m in measured]) for d in NAMES},
+        "curves": _curves(measured),
+        "confusion": np.mean([m["confusion"] for m in measured], axis=0).tolist(),
+        "parameters": measured[0]["parameters"],
+        "trunk_parameters": measured[0]["trunk_parameters"],
+        "flops": measured[0]["flops"],
+        "seconds": _medians([m["stages"] for m in measured])
+        | _medians([m["seconds"] for m in measured]),
+        "peak_memory_mb": max(m["peak_memory_mb"] for m in measured),
+    }
+
+
+def _curves(measured: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    first = measured[0]["curves"]
+    return {
+        kind: {
+            name: np.mean([m["curves"][kind][name] for m in measured], axis=0).tolist()
+            for name in first[kind]
+        }
+        for kind in first
+    }
+
+
+def _paired(values: Array, clusters: Sequence[str]) -> dict[str, float]:
+    low, high = interval(values, clusters)
+    return {"mean": float(values.mean()), "low": low, "high": high}
+
+
+def _medians(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {k: float(np.median([t[k] for t in told])) for k in told[0]}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
+
+
+def table(
+    told: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], datasets: Sequence[Data]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return setting → system → mean and interval, from hits of every seed."""
+    clusters = _clusters(datasets)
+    return {
+        setting: {
+            system: _paired(_all([t[setting][system] for t in told]), clusters)
+            for system in told[0][setting]
+        }
+        for setting in told[0]
+    }
+
+
+def _clusters(datasets: Sequence[Data]) -> list[str]:
+    return [f"{n} {q.cluster}" for n, d in enumerate(datasets) for q in d.test]
+
+
+def _all(hits: Sequence[Sequence[float]]) -> Array:
+    return np.array([x for seed in hits for x in seed], dtype=np.float64)
