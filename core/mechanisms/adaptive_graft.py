@@ -1,0 +1,70 @@
+"""Adaptive graft: a projection where two widths differ, nothing where they do not.
+
+    linear    y = W x + b
+    mlp       y = W₂ gelu(W₁ x + b₁) + b₂,   of hidden width (D_in + D_out) / 2
+
+Source: seed 003, section "Shape Matching".
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from .linear import seeded_linear
+from .naming import check_name
+from .widths import check_width
+
+__all__ = ["AdaptiveGraft", "ProjectionMode"]
+
+ProjectionMode = Literal["linear", "mlp"]
+
+
+class AdaptiveGraft(nn.Module):
+    """Brings one width to another; for equal widths it is the identity and has no parameters.
+
+    Args:
+        input_width: D_in, the width there is.
+        output_width: D_out, the width that is wanted.
+        mode: The kind of projection.
+        generator: Where its initial weights come from.
+
+    Raises:
+        ValueError: The mode is unknown, whether or not it would be needed.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_width: int,
+        output_width: int,
+        mode: ProjectionMode = "linear",
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        check_name(mode, get_args(ProjectionMode), what="mode")
+        self.input_width, self.output_width = input_width, output_width
+        self.projection: nn.Module = nn.Identity()
+        if input_width != output_width:
+            self.projection = _projection(input_width, output_width, mode, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(..., D_out)`` for x ``(..., D_in)``."""
+        check_width(x, self.input_width, who="AdaptiveGraft")
+        y: Tensor = self.projection(x)
+        return y
+
+
+def _projection(
+    taken: int, given: int, mode: ProjectionMode, generator: torch.Generator
+) -> nn.Module:
+    if mode == "linear":
+        return seeded_linear(taken, given, generator=generator)
+    hidden = (taken + given) // 2
+    return nn.Sequential(
+        seeded_linear(taken, hidden, generator=generator),
+        nn.GELU(),
+        seeded_linear(hidden, given, generator=generator),
+    )
