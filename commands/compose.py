@@ -21,7 +21,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from ..core.evaluate import Evaluation
-    from ..core.receipt import Receipt
+    from ..core.receipt import Health, Receipt
 
 __all__ = ["COMMANDS"]
 
@@ -30,7 +30,10 @@ __all__ = ["COMMANDS"]
 @home_option
 @backbone_option
 @click.option(
-    "--router", metavar="KIND", help="evidence, statistics, centroid, linear, mlp, or a plugin's."
+    "--router",
+    metavar="KIND[:OPTIONS]",
+    help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, hard, attention, "
+    "blend, or a plugin's.",
 )
 @click.option(
     "--level",
@@ -114,6 +117,8 @@ def _print_receipt(receipt: Receipt) -> None:
         click.echo(f"withdrawn  {i}")
     for i in receipt.not_gated:
         click.echo(f"not gated  {i}: its card has no rows to judge on")
+    for warning in receipt.health.warnings if receipt.health else ():
+        click.echo(f"warning    {warning}")
 
 
 @click.command()
@@ -153,6 +158,7 @@ def predict(
     help="A text a line, from elsewhere: report how often they are declined, with the AUROC.",
 )
 @click.option("--leave-one-out", is_flag=True, help="What each domain loses without each expert.")
+@click.option("--routing", is_flag=True, help="How the weight is spread: collapse, dead experts.")
 @device_option
 @json_option
 def evaluate(
@@ -163,6 +169,7 @@ def evaluate(
     label_field: str,
     outside: str | None,
     leave_one_out: bool,
+    routing: bool,
     device: str | None,
     as_json: bool,
 ) -> None:
@@ -187,6 +194,8 @@ def evaluate(
         print_json(told if strangers is None else {**told, "outside": strangers})
         return
     _print_evaluation(result)
+    if routing and result.routing is not None:
+        _print_health(result.routing)
     if strangers is not None:
         click.echo(
             f"outside: {strangers.declined:.1%} of {strangers.rows} texts declined, "
@@ -213,6 +222,20 @@ def _print_evaluation(result: Evaluation) -> None:
         for i, row in result.leave_one_out.items()
     ]
     table("leave one out, points gained or lost", ("", *domains), losses)
+
+
+def _print_health(health: Health) -> None:
+    rows = [
+        (c, f"{used:.3f}", f"{health.loudness[c]:.2f}" if c in health.loudness else "")
+        for c, used in health.usage.items()
+    ]
+    table(f"routes of {health.rows} rows", ("column", "mean weight", "loudness at home"), rows)
+    apart = "" if health.distance is None else f", answers {health.distance:.2f} apart"
+    click.echo(
+        f"usage entropy {health.entropy:.3f} (rows' own {health.expected_entropy:.3f}){apart}"
+    )
+    for warning in health.warnings:
+        click.echo(f"warning    {warning}")
 
 
 def _points(value: float | None) -> str:

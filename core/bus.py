@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ..registry.contract import VALUE
 from ..registry.errors import CompositionError
-from .evidence import evidence
+from .evidence import evidence, outputs
 from .experts import Expert, LowRank
 from .stack import LowRankStack
 from .tasks import NONE, Classification, Regression, Task
@@ -158,13 +158,19 @@ class Bus(nn.Module):
 
     def weights(self, z: Tensor) -> Tensor:
         """Return α = softmax(router(z)), ``(B, K)``."""
-        if not getattr(self.router, "reads_evidence", False):
-            return torch.softmax(self.router(z), dim=-1)
-        return torch.softmax(self.router(z, self.evidence(z)), dim=-1)
+        if getattr(self.router, "reads_evidence", False):
+            return torch.softmax(self.router(z, self.evidence(z)), dim=-1)
+        if getattr(self.router, "reads_outputs", False):
+            return torch.softmax(self.router(z, self.outputs(z)), dim=-1)
+        return torch.softmax(self.router(z), dim=-1)
 
     def evidence(self, z: Tensor) -> Tensor:
         """Return e(z), how much each expert wants to have a say, ``(B, K)``."""
         return evidence(self.parts(), z, classifier=self.classifier, columns=len(self.columns))
+
+    def outputs(self, z: Tensor) -> Tensor:
+        """Return what the experts' outputs look like, ``(B, K, S)``."""
+        return outputs(self.parts(), z, classifier=self.classifier, columns=len(self.columns))
 
     def probabilities(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return p(y|x) over `labels` ``(B, L)``, or ŷ ``(B, 1)``, for weights ``(B, K)``."""

@@ -16,7 +16,9 @@ from torch import Tensor
 from .bus import BACKBONE
 from .composed import Composed, by_domain
 from .learn import learn_columns
+from .receipt import Health
 from .routers import CentroidRouter, ColumnData, Router, StatisticsRouter
+from .routing_health import routing_health
 from .rows import Row
 from .tasks import Regression
 
@@ -42,6 +44,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         generation: What was evaluated.
         mae: Where numbers are answered: mean |ŷ − y| of the composition, by domain and
             ``overall``; accuracies are then exact matches after rounding.
+        routing: What the routes look like.
         leave_one_out: By expert left out: accuracy by domain after retraining the router.
     """
 
@@ -57,6 +60,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     generation: int | None
     mae: dict[str, float] | None = None
+    routing: Health | None = None
     leave_one_out: dict[str, dict[str, float]] | None = None
 
     def _repr_html_(self) -> str:
@@ -97,6 +101,7 @@ def evaluate(composed: Composed, rows: Sequence[Row], *, encode: Encode) -> Eval
         counts={d: sum(r.domain == d for r in rows) for d in domains},
         generation=composed.generation,
         mae=_mae(composed, rows, encode([r.text for r in rows])),
+        routing=routing_health(composed, encode([r.text for r in rows]), rows),
     )
 
 

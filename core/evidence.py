@@ -8,10 +8,14 @@
 
 Trained to leave other domains alone, an expert is quiet off its own (small ‖W_c Δ‖), so its
 voice says whose input this is even where z alone does not.
+
+`outputs` tells more of the same logits ℓ = W_c Δ_i or Δ_i / T, S numbers for each expert: the
+voice, the largest entry, the spread over labels and the entropy of softmax(ℓ) (1 when uniform).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,7 +23,10 @@ from torch import Tensor
 
 from .experts import Expert
 
-__all__ = ["evidence"]
+__all__ = ["LOOKS", "evidence", "outputs"]
+
+LOOKS = 4
+"""S, how many numbers tell what an expert's output looks like."""
 
 
 def evidence(
@@ -39,12 +46,49 @@ def evidence(
     return voices
 
 
+def outputs(
+    experts: Sequence[Expert], z: Tensor, *, classifier: Tensor | None, columns: int
+) -> Tensor:
+    """Return what the experts' outputs look like, ``(B, K, S)``; zeros for the backbone column.
+
+    Args:
+        experts: In column order, E of them.
+        z: Bus vectors ``(B, D)``.
+        classifier: W_c ``(C, D)``; None where all experts have labels of their own.
+        columns: K.
+    """
+    looks = z.new_zeros(z.shape[0], columns, LOOKS)
+    for i, expert in enumerate(experts):
+        logits = _logits(expert, z, classifier)
+        if logits is not None:
+            looks[:, i] = _look(logits, _loudness(expert, logits))
+    return looks
+
+
+def _look(logits: Tensor, voice: Tensor) -> Tensor:
+    """Return ``(B, S)`` for logits ``(B, L)``; a single one has no entropy and no spread."""
+    log_p = torch.log_softmax(logits, dim=-1)
+    entropy = -(log_p.exp() * log_p).sum(-1) / math.log(max(logits.shape[-1], 2))
+    spread = logits.std(-1, correction=0)
+    return torch.stack([voice, logits.amax(-1), spread, entropy], dim=-1)
+
+
 def _voice(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor:
-    delta: Tensor = expert(z)
-    if expert.space == "labels" and delta.shape[-1] == 1:
-        return delta.new_zeros(delta.shape[0])
+    logits = _logits(expert, z, classifier)
+    return z.new_zeros(z.shape[0]) if logits is None else _loudness(expert, logits)
+
+
+def _loudness(expert: Expert, logits: Tensor) -> Tensor:
     if expert.space == "labels":
-        return torch.logsumexp(delta / expert.temperature, dim=-1)
+        return torch.logsumexp(logits, dim=-1)
+    return logits.square().sum(-1).sqrt()
+
+
+def _logits(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor | None:
+    """Return ℓ ``(B, L)``; None for a number of the expert's own."""
+    delta: Tensor = expert(z)
+    if expert.space == "labels":
+        return None if delta.shape[-1] == 1 else delta / expert.temperature
     if expert.space == "hidden" and classifier is not None:
-        delta = delta @ classifier.T
-    return delta.square().sum(-1).sqrt()
+        return delta @ classifier.T
+    return delta

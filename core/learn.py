@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .cards import Card, background_data, column_data
-from .evidence import evidence
+from .evidence import outputs
 from .experts import Expert
 from .routers.base import ColumnData
 from .rows import BackgroundRow
@@ -53,10 +53,9 @@ def learn_columns(
         )
         data += [] if others is None else [others]
     parts = [experts[i] for i in ids]
-    with torch.inference_mode():
-        return [
-            dataclasses.replace(
-                d, evidence=evidence(parts, d.z, classifier=classifier, columns=len(data))
-            )
-            for d in data
-        ]
+    heard = []
+    with torch.no_grad():  # a router may be trained on what comes out: no inference tensors
+        for d in data:
+            looks = outputs(parts, d.z, classifier=classifier, columns=len(data))
+            heard.append(dataclasses.replace(d, evidence=looks[..., 0], outputs=looks))
+    return heard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Accuracy", "Change", "LeftOut", "Receipt", "RouterReceipt"]
+__all__ = ["Accuracy", "Change", "Health", "LeftOut", "Receipt", "RouterReceipt"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +52,34 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int]
 
 
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What the routes of labelled rows look like.
+
+    Attributes:
+        rows: How many rows.
+        usage: Mean weight by column.
+        entropy: Of the experts' usage, 0 (one takes all) … 1 (equal shares).
+        expected_entropy: What it would be if every row went to its own expert.
+        dead: Experts with rows of their own that get next to no weight.
+        distance: Mean distance of two experts' answers, in units of an answer's norm; None for
+            one expert.
+        loudness: ‖Δ‖ in logits of every expert on its own rows.
+        flips: Share of rows whose heaviest column is another one than in the previous generation,
+            of the rows whose expert both have; None without one.
+        warnings: What is wrong and what to try.
+    """
+
+    rows: int
+    usage: dict[str, float]
+    entropy: float
+    expected_entropy: float
+    dead: tuple[str, ...]
+    distance: float | None
+    loudness: dict[str, float]
+    flips: float | None
+    warnings: tuple[str, ...]
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What `recompose` prints with ``--json`` and every generation keeps."""
 
@@ -67,6 +95,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: Accuracy
     seconds: float
     seed: int
+    health: Health | None = None
 
     def _repr_html_(self) -> str:
         cells = "".join(

@@ -18,16 +18,18 @@ from torch import nn
 from ..registry.errors import HarmError, UsageError
 from .assemble import Attached, Providers, load_router, make_bus, make_norm, make_router
 from .backbone import Backbone
-from .bus import BACKBONE
+from .bus import BACKBONE, Bus
 from .candidates import Candidates
 from .cards import gate_rows
 from .composed import Composed, by_domain
 from .digests import tensor_digest
 from .evaluate import Encode
 from .learn import learn_columns
+from .likelihood import with_likelihood
 from .plugins import Plugins
-from .receipt import Accuracy, Change, Receipt, RouterReceipt
-from .routers import ColumnData, Router
+from .receipt import Accuracy, Change, Health, Receipt, RouterReceipt
+from .routers import KINDS, ColumnData, Router
+from .routing_health import routing_health
 from .rows import BackgroundRow, Row
 from .train_router import Progress, RouterSettings, train_router
 
@@ -125,7 +127,7 @@ def recompose(
     data = learn(bench, order, norm=norm)
     router, report = _router(bench, order, data, weights=weights, progress=progress)
     composed = _compose(bench, order, router, columns=report.columns)
-    accuracy = _judge(bench, composed)
+    accuracy, health = _judge(bench, composed)
     if not order.accept:
         _refuse_harm(accuracy, tolerance=order.tolerance)
     after = _digests(bench)
@@ -141,6 +143,7 @@ def recompose(
         accuracy=accuracy,
         seconds=time.perf_counter() - start,
         seed=order.seed,
+        health=health,
     )
     return Outcome(composed=composed, receipt=receipt, router_bytes=_to_bytes(router))
 
@@ -178,6 +181,10 @@ def _router(
         plugins=bench.plugins,
         providers=bench.providers,
     )
+    if weights is None and getattr(router, "reads_answers", False):
+        bus = _bus(bench, router, columns)
+        cards = {i: a.card for i, a in bench.candidates.attached.items()}
+        data = with_likelihood(data, bus=bus, cards=cards, encode=bench.encode)
     start = time.perf_counter()
     moved = columns
     if weights is not None:
@@ -210,7 +217,7 @@ def _train(
     if order.level == "zero" and not (isinstance(router, Router) and router.closed_form):
         raise UsageError(
             f"a {order.router!r} router has no level 'zero'",
-            expected="a router with a closed form: evidence, statistics or centroid",
+            expected="one with a closed form: " + ", ".join(k.kind for k in KINDS if k.closed_form),
             found=order.router,
             hint="Use --level full, or --router statistics.",
         )
@@ -250,17 +257,9 @@ def _compose(
     bench: Bench, order: Order, router: nn.Module, *, columns: tuple[str, ...]
 ) -> Composed:
     attached = bench.candidates.attached
-    bus = make_bus(
-        bench.backbone,
-        attached,
-        router,
-        columns,
-        plugins=bench.plugins,
-        providers=bench.providers,
-    )
     return Composed(
         backbone=bench.backbone,
-        bus=bus,
+        bus=_bus(bench, router, columns),
         cards={i: a.card for i, a in attached.items()},
         background=bench.background,
         evaluation=bench.evaluation,
@@ -270,24 +269,36 @@ def _compose(
     )
 
 
-def _judge(bench: Bench, composed: Composed) -> Accuracy:
+def _bus(bench: Bench, router: nn.Module, columns: tuple[str, ...]) -> Bus:
+    return make_bus(
+        bench.backbone,
+        bench.candidates.attached,
+        router,
+        columns,
+        plugins=bench.plugins,
+        providers=bench.providers,
+    )
+
+
+def _judge(bench: Bench, composed: Composed) -> tuple[Accuracy, Health | None]:
     """Measure both compositions on the gate rows of the cards at hand."""
     h, rows = gate_rows([a.card for a in bench.candidates.attached.values()], encode=bench.encode)
     if not rows:
-        return Accuracy(before=None, after={}, overall=None, oracle=None, rows={})
+        return Accuracy(before=None, after={}, overall=None, oracle=None, rows={}), None
     with torch.inference_mode():
         z = composed.bus.norm(h)
         p, _ = composed.bus(h)
         oracle = composed.bus.probabilities(h, z, composed.oracle_weights(rows))
     right = composed.bus.task.right
     hits = right(p, rows, composed.bus.labels)
-    return Accuracy(
+    accuracy = Accuracy(
         before=_before(bench),
         after=by_domain(hits, rows),
         overall=float(hits.mean()),
         oracle=float(right(oracle, rows, composed.bus.labels).mean()),
         rows={d: sum(r.domain == d for r in rows) for d in sorted({str(r.domain) for r in rows})},
     )
+    return accuracy, routing_health(composed, h, rows, previous=bench.previous)
 
 
 def _before(bench: Bench) -> dict[str, float] | None:

@@ -59,12 +59,14 @@ def train_router(
         router.solve(data, only=only)
         router.requires_grad_(False)
         return
-    z = torch.cat([d.z for d in data])
+    if isinstance(router, Router) and only is None:
+        router.prepare(data)
+    z, heard = torch.cat([d.z for d in data]), _heard(router, data)
     target = torch.cat([torch.full((len(d.z),), columns.index(d.column)) for d in data])
     weight = torch.cat([torch.full((len(d.z),), 1 / len(d.z)) for d in data]) / len(data)
     try:
         router.requires_grad_(True)
-        _descend(router, z, target, weight, columns, settings, only, progress)
+        _descend(router, z, heard, target, weight, columns, settings, only, progress)
     finally:
         router.requires_grad_(False)
 
@@ -98,6 +100,7 @@ def make_optimizer(
 def _descend(
     router: nn.Module,
     z: Tensor,
+    heard: Tensor | None,
     target: Tensor,
     weight: Tensor,
     columns: Sequence[str],
@@ -105,17 +108,21 @@ def _descend(
     only: Collection[str] | None,
     progress: Progress | None,
 ) -> None:
-    """Minimise Σ_n w_n · CE(router(z_n), column_n)."""
+    """Minimise Σ_n w_n · CE(router(z_n), column_n) + the router's own penalty."""
+    if only is not None and isinstance(router, Router) and not router.column_parameters():
+        return  # nothing in it belongs to a column
+    generator = torch.Generator().manual_seed(getattr(router, "seed", 0))
     optimizer = make_optimizer(router, settings, rows_only=only is not None)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     may_move = torch.tensor([float(only is None or c in only) for c in columns])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=settings.steps)
     for step in range(1, settings.steps + 1):
+        logits, penalty = _logits(router, z, heard, weight, generator)
         losses = nn.functional.cross_entropy(
-            router(z), target, reduction="none", label_smoothing=settings.smoothing
+            logits, target, reduction="none", label_smoothing=settings.smoothing
         )
         optimizer.zero_grad()
-        (losses * weight).sum().backward()  # type: ignore[no-untyped-call]
+        ((losses * weight).sum() + penalty).backward()  # type: ignore[no-untyped-call]
         if only is not None:
             for p in parameters:
                 p.grad *= may_move.reshape(-1, *[1] * (p.dim() - 1))
@@ -123,3 +130,29 @@ def _descend(
         schedule.step()
         if progress is not None:
             progress(step, settings.steps)
+
+
+def _logits(
+    router: nn.Module,
+    z: Tensor,
+    heard: Tensor | None,
+    weight: Tensor,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Return the logits that are trained ``(N, K)`` and the penalty; a plugin's module has none."""
+    if not isinstance(router, Router):
+        return router(z), z.new_zeros(())
+    logits = router.training_logits(z, heard, generator=generator)
+    return logits, router.penalty(logits, weight)
+
+
+def _heard(router: nn.Module, data: Sequence[ColumnData]) -> Tensor | None:
+    """Return what the router reads beside z, for all rows."""
+    if getattr(router, "reads_outputs", False):
+        parts = [d.outputs for d in data]
+    elif getattr(router, "reads_evidence", False):
+        parts = [d.evidence for d in data]
+    else:
+        return None
+    known = [p for p in parts if p is not None]
+    return torch.cat(known) if len(known) == len(parts) else None

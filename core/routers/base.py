@@ -24,12 +24,17 @@ class ColumnData:
             ships no rows.
         statistics: The sums of the domain.
         evidence: The experts' evidence on the rows, ``(N, K)``; None before there are experts.
+        outputs: What the experts' outputs look like on the rows, ``(N, K, S)``.
+        likelihood: p_k(y|x) of each row's own answer by each column alone, ``(N, K)``; None
+            where the card does not tell texts and answers, or no router asked for it.
     """
 
     column: str
     z: Tensor
     statistics: Statistics
     evidence: Tensor | None = None
+    outputs: Tensor | None = None
+    likelihood: Tensor | None = None
 
 
 class Router(nn.Module):
@@ -37,7 +42,10 @@ class Router(nn.Module):
 
     A kind with a closed form implements `solve`; the others are trained by gradient. Parameters
     named by `column_parameters` have one row for each column, which is what level `row` moves. A
-    kind that `reads_evidence` is called with e(z) ``(B, K)`` as a second argument.
+    kind that `reads_evidence` is called with e(z) ``(B, K)`` as a second argument, one that
+    `reads_outputs` with the look of the experts' outputs ``(B, K, S)`` (`core.evidence`); one
+    that `reads_answers` learns from how well each column answers the fit rows. A weight of
+    exactly zero is written as a logit of −∞.
 
     Args:
         width: D, the width of z.
@@ -48,6 +56,9 @@ class Router(nn.Module):
     kind: ClassVar[str]
     closed_form: ClassVar[bool] = False
     reads_evidence: ClassVar[bool] = False
+    reads_outputs: ClassVar[bool] = False
+    reads_answers: ClassVar[bool] = False
+    options: ClassVar[Mapping[str, type[int] | type[float]]] = {}
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__()
@@ -56,6 +67,26 @@ class Router(nn.Module):
     def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         raise NotImplementedError
+
+    def prepare(self, columns: Sequence[ColumnData]) -> None:
+        """Look at the data once before training by gradient; most kinds need not."""
+
+    def training_logits(
+        self, z: Tensor, heard: Tensor | None, *, generator: torch.Generator
+    ) -> Tensor:
+        """Return the logits that are trained ``(B, K)``: before anything is cut, with any noise.
+
+        Args:
+            z: Bus vectors ``(B, D)``.
+            heard: What the kind reads beside z.
+            generator: Where noise comes from.
+        """
+        logits: Tensor = self(z, heard)
+        return logits
+
+    def penalty(self, logits: Tensor, weight: Tensor) -> Tensor:
+        """Return what is added to the loss for logits ``(B, K)`` of rows that weigh ``(B,)``."""
+        return logits.new_zeros(())
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set the weights in closed form.

@@ -101,3 +101,28 @@ def test_outside_texts_are_reported_with_the_auroc(home, call, tmp_path) -> None
     texts.write_text("Is 3 more than 4?\nhello there\n")
     out = call("evaluate", "--outside", str(texts))[1]
     assert "of 2 texts declined" in out and "AUROC" in out
+
+
+def test_evaluate_tells_how_the_weight_is_spread(home, call) -> None:
+    code, out, _ = call("evaluate", "--routing")
+    assert code == 0 and "routes of 734 rows" in out and "usage entropy" in out
+    assert "warning" not in out
+    told = json.loads(call("evaluate", "--json")[1])
+    assert sum(told["routing"]["usage"].values()) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_router_that_ignores_its_input_is_warned_of(home, call) -> None:
+    out = call("recompose", "--router", "blend", "--accept")[1]
+    assert "warning    " in out and "Try " in out
+
+
+@pytest.mark.parametrize("router", ["topk:k=1", "hard"])
+def test_a_sparse_router_gives_one_expert_all_the_weight(home, call, router) -> None:
+    assert call("recompose", "--router", router, "--accept")[0] == 0
+    [answer] = json.loads(call("predict", "What is 37 plus 12?", "--json")[1])
+    assert sorted(answer["weights"].values())[-1] == 1.0
+
+
+def test_unknown_options_of_a_router_are_wrong_usage(home, call) -> None:
+    code, _, err = call("recompose", "--router", "topk:best=2")
+    assert code == 2 and "balance, k, noise" in err and err.count("\n") == 1

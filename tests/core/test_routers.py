@@ -41,9 +41,11 @@ def fit(kind: str, data: list[redhost.ColumnData], *, seed: int = 0) -> redhost.
 
 
 KIND_NAMES = [k.kind for k in KINDS]
+Z_NAMES = [k for k in KIND_NAMES if k not in {"attention", "blend"}]
+"""Kinds that need nothing but z to tell whose input it is."""
 
 
-@pytest.mark.parametrize("kind", KIND_NAMES)
+@pytest.mark.parametrize("kind", Z_NAMES)
 def test_every_kind_separates_separable_domains(kind: str) -> None:
     data = columns("a", "b", "c")
     router = fit(kind, data)
@@ -87,7 +89,7 @@ def test_the_optimisers_parameters_are_exactly_the_routers(kind: str) -> None:
     assert held == {id(p) for p in router.parameters()}
 
 
-@pytest.mark.parametrize("kind", KIND_NAMES)
+@pytest.mark.parametrize("kind", Z_NAMES)
 def test_row_level_keeps_every_bit_of_the_other_columns(kind: str) -> None:
     parent = fit(kind, columns("a", "b"))
     data = [cloud("a", 0.0), cloud("ab", 4.0), cloud("b", 2.0)]
@@ -101,7 +103,9 @@ def test_row_level_keeps_every_bit_of_the_other_columns(kind: str) -> None:
         only=["ab"],
     )
     z = torch.cat([d.z for d in data])
-    assert torch.equal(child(z)[:, [0, 2]], parent(z))
+    before, after = parent(z), child(z)[:, [0, 2]]
+    kept = after.isfinite()  # sparse kinds cut what the new column is ahead of
+    assert torch.equal(after[kept], before[kept]) and kept[: len(data[0].z), 0].all()
     assert (child(data[1].z).argmax(-1) == 1).float().mean() >= 0.9
 
 

@@ -1,0 +1,89 @@
+"""The command merge: one expert of fixed cost in place of a composition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .common import bar, device_option, home_option, json_option, open_host, print_json, table
+
+if TYPE_CHECKING:
+    from ..core.merge import Merged
+
+__all__ = ["COMMANDS"]
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--data",
+    metavar="FILE",
+    help="Unlabelled texts, one a line (default: the cards' texts and the background card)",
+)
+@click.option("--rank", type=click.IntRange(min=1), help="R (default: a quarter of the width).")
+@click.option("--epochs", type=click.IntRange(min=1), default=200, show_default=True)
+@click.option(
+    "--sharpness",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Radius of sharpness-aware steps; 0 for plain ones.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@home_option
+@device_option
+@json_option
+def merge(
+    *,
+    name: str,
+    data: str | None,
+    rank: int | None,
+    epochs: int,
+    sharpness: float,
+    seed: int,
+    home: Path | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Make ./red-expert-NAME, one expert that answers as the current generation does."""
+    from ..core.distill import DistillSettings
+    from ..core.merge import merge as fold
+    from ..core.merge import own_texts
+    from ..core.tables import read_texts
+
+    settings = DistillSettings(rank=rank, epochs=epochs, sharpness=sharpness, seed=seed)
+    project = Path(f"red-expert-{name}")
+    with bar("merge") as progress:
+        host = open_host(home, device=device)
+        composed = host.composed
+        merged = fold(
+            composed,
+            [r.text for r in read_texts(data)] if data else own_texts(composed),
+            expert_id=name,
+            project=project,
+            encode=host.encoder(composed, progress=progress),
+            settings=settings,
+            progress=progress,
+        )
+    if as_json:
+        print_json(merged)
+        return
+    _print_merged(merged)
+    click.echo(f"next: redhost pack {project}")
+
+
+def _print_merged(merged: Merged) -> None:
+    rows = [(d, f"{merged.before[d]:.3f}", f"{merged.after[d]:.3f}") for d in merged.before]
+    title = f"generation {merged.generation} folded into {merged.id!r}, accuracy on gate rows"
+    table(title, ("domain", "composition", "merged"), rows)
+    whole, one = merged.parameters["composition"], merged.parameters["merged"]
+    click.echo(
+        f"learnt from {merged.rows} inputs ({merged.declined} declined), on others KL "
+        f"{merged.kl:.4f} nats, same label {merged.agreement:.1%}; "
+        f"{one:,} parameters for {whole:,} ({one / whole:.1%})"
+    )
+
+
+COMMANDS = (merge,)

@@ -1,0 +1,254 @@
+"""Fold a composition into one expert of fixed cost, as a project that can be packed and shipped.
+
+The merged expert writes hidden states where all experts of the composition share the backbone's
+classifier, and otherwise to labels of its own: all labels of the bus. The experts, the router and
+the generation stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ..registry.errors import UsageError
+from ..registry.manifest import BackboneRef, Training
+from ..registry.project import ExpertPlan, package_in, write_plan
+from ..registry.scaffold import check_id, write_project
+from .author import Parts, split_rows
+from .bus import NONE
+from .card_files import texts_card
+from .cards import gate_rows
+from .composed import Composed, by_domain
+from .distill import DistillSettings, Lesson, distil, divergence
+from .evaluate import Encode
+from .experts import Expert
+from .packaging import library_versions, save_expert
+from .rows import CardRow, Row
+from .tasks import Regression
+from .train_expert import ExpertSettings, expert_logits, init_expert
+from .verify import measure_off_domain
+
+__all__ = ["Merged", "merge", "own_texts"]
+
+FEWEST = 16
+"""Inputs without which nothing can be distilled, set aside and judged."""
+
+CANARIES = 8
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a merge gives and what it loses.
+
+    Attributes:
+        id: The merged expert's id.
+        generation: What was folded.
+        rows: Inputs it learnt from.
+        declined: Inputs left out because the composition declines them.
+        kl: Mean KL(composition ‖ merged) on inputs set aside, nats.
+        agreement: How often both give the same label there, 0–1.
+        before: The composition's accuracy on the cards' gate rows, by domain and ``overall``.
+        after: The merged expert's, alone at weight 1.
+        parameters: Of the ``composition`` (experts and router) and of the ``merged`` expert.
+        epoch: The epoch its weights are from.
+    """
+
+    id: str
+    generation: int | None
+    rows: int
+    declined: int
+    kl: float
+    agreement: float
+    before: dict[str, float]
+    after: dict[str, float]
+    parameters: dict[str, int]
+    epoch: int
+
+
+def merge(
+    composed: Composed,
+    texts: Sequence[str],
+    *,
+    expert_id: str,
+    project: Path,
+    encode: Encode,
+    settings: DistillSettings,
+    progress: Callable[[int, int], None] | None = None,
+) -> Merged:
+    """Distil a composition into a new project; nothing else is touched.
+
+    Args:
+        composed: The teacher.
+        texts: Unlabelled inputs.
+        expert_id: Id of the merged expert.
+        project: The project's folder, which must not exist.
+        encode: Texts → h ``(N, D)``.
+        settings: How the student learns.
+        progress: Called with (epochs done, epochs in all).
+
+    Raises:
+        UsageError: If the folder exists, the bus answers numbers, or there are too few inputs.
+    """
+    bus = composed.bus
+    check_id(expert_id)
+    if project.exists():
+        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
+    if isinstance(bus.task, Regression):
+        raise UsageError("merge folds answers that are labels", found="a bus that answers numbers")
+    labels = tuple(y for y in bus.labels if y != NONE)
+    rows, declined = _answered(composed, texts, encode)
+    parts = split_rows(rows)
+    student = _student(composed, labels, settings)
+    lessons = [_lesson(composed, part, labels, encode) for part in (parts.train, parts.valid)]
+    classifier = None if bus.own else bus.classifier
+    epoch = distil(student, *lessons, classifier=classifier, settings=settings, progress=progress)
+    aside = _lesson(composed, (*parts.fit, *parts.gate), labels, encode)
+    before, after = _accuracies(composed, student, classifier, labels, encode)
+    merged = Merged(
+        id=expert_id,
+        generation=composed.generation,
+        rows=len(parts.train),
+        declined=declined,
+        kl=float(divergence(student, aside, classifier)),
+        agreement=_agreement(student, aside, classifier),
+        before=before,
+        after=after,
+        parameters={
+            "composition": _size(bus.experts) + _size(bus.router),
+            "merged": _size(student),
+        },
+        epoch=epoch,
+    )
+    _write(project, composed, student, parts, merged, encode=encode, settings=settings)
+    return merged
+
+
+def own_texts(composed: Composed) -> list[str]:
+    """Return the texts that the composition itself brings: fit rows of its cards, background."""
+    cards = [r.text for c in composed.cards.values() for r in c.rows if r.part == "fit"]
+    return [*cards, *(r.text for r in composed.background)]
+
+
+def _answered(composed: Composed, texts: Sequence[str], encode: Encode) -> tuple[list[Row], int]:
+    """Return the inputs with the teacher's labels, and how many it declines."""
+    distinct = sorted(set(texts))
+    if len(distinct) < FEWEST:
+        raise UsageError(
+            "too few inputs to distil from",
+            expected=f"{FEWEST} distinct texts or more",
+            found=str(len(distinct)),
+            hint="Give unlabelled texts with --data FILE.",
+        )
+    with torch.inference_mode():
+        p, _ = composed.bus(encode(distinct))
+    said = [composed.bus.labels[int(i)] for i in p.argmax(-1)]
+    rows = [Row(text=t, label=y) for t, y in zip(distinct, said, strict=True) if y != NONE]
+    return rows, len(distinct) - len(rows)
+
+
+def _student(composed: Composed, labels: tuple[str, ...], settings: DistillSettings) -> Expert:
+    width, own = composed.backbone.width, bool(composed.bus.own)
+    made = ExpertSettings(
+        form="residual",
+        space="labels" if own else "hidden",
+        rank=settings.rank,
+        seed=settings.seed,
+    )
+    return init_expert(made, width=width, out=len(labels) if own else width, labels=labels)
+
+
+def _lesson(
+    composed: Composed, rows: Sequence[Row], labels: Sequence[str], encode: Encode
+) -> Lesson:
+    """Return inputs with the teacher's probabilities over the labels it does not decline with."""
+    bus = composed.bus
+    h = encode([r.text for r in rows])
+    with torch.inference_mode():
+        p, _ = bus(h)
+        z = bus.norm(h)
+    p = p[:, [bus.labels.index(y) for y in labels]]
+    p = p / p.sum(-1, keepdim=True).clamp_min(1e-12)
+    return Lesson(h=h.clone(), z=z.clone(), p=p.clone())  # out of inference mode
+
+
+def _agreement(student: Expert, lesson: Lesson, classifier: Tensor | None) -> float:
+    said = expert_logits(student, lesson.h, lesson.z, classifier).argmax(-1)
+    return float((said == lesson.p.argmax(-1)).double().mean())
+
+
+def _accuracies(
+    composed: Composed,
+    student: Expert,
+    classifier: Tensor | None,
+    labels: Sequence[str],
+    encode: Encode,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return both accuracies on the cards' gate rows, by domain and overall."""
+    h, rows = gate_rows(list(composed.cards.values()), encode=encode)
+    if not rows:
+        return {}, {}
+    task, bus = composed.bus.task, composed.bus
+    with torch.inference_mode():
+        before = task.right(bus(h)[0], rows, bus.labels)
+        logits = expert_logits(student, h, bus.norm(h), classifier)
+        after = task.right(logits, rows, labels)
+    told = [{**by_domain(x, rows), "overall": float(x.mean())} for x in (before, after)]
+    return told[0], told[1]
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _write(
+    project: Path,
+    composed: Composed,
+    student: Expert,
+    parts: Parts,
+    merged: Merged,
+    *,
+    encode: Encode,
+    settings: DistillSettings,
+) -> None:
+    """Write the project: manifest, weights, a card of the inputs with the teacher's labels."""
+    summary = f"{len(composed.bus.ids)} experts merged into one"
+    write_project(project, kind="expert", package_id=merged.id, summary=summary)
+    backbone = composed.backbone
+    write_plan(project, ExpertPlan(id=merged.id, backbone=backbone.name, writes=student.space))
+    members = " ".join(composed.bus.ids)
+    save_expert(
+        package_in(project),
+        expert=student,
+        expert_id=merged.id,
+        backbone=BackboneRef(name=backbone.name, fingerprint=composed.fingerprint),
+        width=backbone.width,
+        domain=f"all of {members}",
+        card=texts_card(
+            [
+                CardRow(text=r.text, label=r.label, part=part)
+                for part, rows in (("fit", parts.fit), ("gate", parts.gate))
+                for r in rows
+            ]
+        ),
+        canary=composed.bus.norm(encode([r.text for r in parts.train[:CANARIES]])),
+        off_domain=measure_off_domain(
+            student, merged.id, backbone, composed.background, encode=encode
+        ),
+        training=Training(
+            data=_digest(parts),
+            seed=settings.seed,
+            epochs=merged.epoch,
+            metrics={"kl": merged.kl, "agreement": merged.agreement},
+            versions=library_versions(),
+            note=f"distilled from generation {composed.generation}: {members}",
+        ),
+    )
+
+
+def _digest(parts: Parts) -> str:
+    texts = [r.text for r in (*parts.train, *parts.valid)]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()

@@ -1,0 +1,84 @@
+"""The blend: the same weights for every input, the likeliest mixture of the columns.
+
+    α = argmax over the simplex of Σ_n w_n log Σ_k α_k p_k(y_n|x_n)
+
+p_k(y|x) is column k's answer alone. The objective is concave and expectation maximisation climbs
+it: α_k ← Σ_n w_n α_k p_k(n) / Σ_j α_j p_j(n). Every column's rows weigh the same in all. Rows whose
+answers a card does not tell (vectors, statistics, the background) count for their own column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .base import ColumnData, Router
+
+__all__ = ["BlendRouter", "likeliest_mixture"]
+
+STEPS = 2000
+TOLERANCE = 1e-10
+FLOOR = 1e-12
+"""Smallest weight of a column: its logarithm has to be finite."""
+
+
+class BlendRouter(Router):
+    """One logit for each column, whatever the input."""
+
+    kind = "blend"
+    closed_form = True
+    reads_answers = True
+
+    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
+        super().__init__(width=width, columns=columns, seed=seed)
+        self.logit = nn.Parameter(torch.zeros(len(columns)))
+
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+        """Return logits ``(B, K)``, alike for all rows of z ``(B, D)``."""
+        return self.logit.expand(z.shape[0], -1)
+
+    def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
+        """Set the weights; level `row` gives new columns their share and keeps all other bits."""
+        p = torch.cat([_likelihood(d, k, len(columns)) for k, d in enumerate(columns)])
+        weight = torch.cat([torch.full((len(d.z),), 1 / len(d.z)) for d in columns])
+        found = likeliest_mixture(p, weight / weight.sum()).clamp_min(FLOOR).log()
+        moving = [k for k, d in enumerate(columns) if only is None or d.column in only]
+        kept = [k for k in range(len(columns)) if k not in moving]
+        with torch.no_grad():
+            shift = found.new_zeros(())
+            if kept:  # the kept columns' mass as it stands is worth their mass as found
+                shift = self.logit[kept].double().logsumexp(0) - found[kept].logsumexp(0)
+            for k in moving:
+                self.logit[k] = (found[k] + shift).to(self.logit.dtype)
+
+    def column_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the logits."""
+        return (self.logit,)
+
+
+def likeliest_mixture(p: Tensor, weight: Tensor) -> Tensor:
+    """Return α ``(K,)`` that maximises Σ_n w_n log Σ_k α_k p_k(n), in float64.
+
+    Args:
+        p: Likelihoods ``(N, K)``, 0 or more.
+        weight: w ``(N,)``, summing to 1.
+    """
+    p, weight = p.double().clamp_min(FLOOR), weight.double()
+    alpha = p.new_full((p.shape[1],), 1 / p.shape[1])
+    for _ in range(STEPS):
+        share = alpha * p
+        moved = (weight[:, None] * share / share.sum(-1, keepdim=True)).sum(0)
+        done = bool((moved - alpha).abs().max() < TOLERANCE)
+        alpha = moved
+        if done:
+            break
+    return alpha / alpha.sum()
+
+
+def _likelihood(data: ColumnData, place: int, columns: int) -> Tensor:
+    if data.likelihood is not None:
+        return data.likelihood
+    own = torch.full((len(data.z),), place)
+    return nn.functional.one_hot(own, columns).float()

@@ -1,0 +1,53 @@
+"""Router kinds with options, as one word: ``topk:k=2,noise=0.1``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...registry.errors import UsageError
+
+__all__ = ["parse_kind", "read_options"]
+
+
+def parse_kind(text: str) -> tuple[str, dict[str, str]]:
+    """Split ``kind:name=value,…`` into the kind and its options.
+
+    Raises:
+        UsageError: If an option has no value.
+    """
+    kind, _, rest = text.partition(":")
+    options = {}
+    for part in filter(None, rest.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or not value:
+            raise UsageError(f"router {text!r}", expected="options as name=value", found=repr(part))
+        options[name] = value
+    return kind, options
+
+
+def read_options(
+    kind: str, given: Mapping[str, str], known: Mapping[str, type[int] | type[float]]
+) -> dict[str, int | float]:
+    """Return the options of a kind as numbers.
+
+    Raises:
+        UsageError: If one is unknown, no number, or negative.
+    """
+    read: dict[str, int | float] = {}
+    for name, value in given.items():
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "no options"
+            raise UsageError(f"option {name!r} of router {kind!r}", expected=listed, found=name)
+        try:
+            read[name] = known[name](value)
+        except ValueError as e:
+            raise UsageError(
+                f"option {name!r} of router {kind!r}",
+                expected="a whole number" if known[name] is int else "a number",
+                found=repr(value),
+            ) from e
+        if not read[name] >= 0:  # NaN as well
+            raise UsageError(
+                f"option {name!r} of router {kind!r}", expected="0 or more", found=value
+            )
+    return read

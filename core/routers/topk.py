@@ -1,0 +1,93 @@
+"""The sparse router: only the k heaviest columns have a say (Shazeer et al. 2017).
+
+    logits = W_r z + b
+    α      = softmax over the k largest logits, exactly zero elsewhere
+
+Trained before the cut: cross-entropy of all logits to the row's column, on which noise may be
+laid, with the balance loss of the Switch Transformer (Fedus et al. 2021) over what the cut would
+choose. So every column gets a gradient, and the cut itself gets none: it is not pretended to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .linear import LinearRouter
+
+__all__ = ["HardRouter", "TopKRouter", "keep_top"]
+
+
+def keep_top(logits: Tensor, k: int) -> Tensor:
+    """Return logits ``(B, K)`` with all but the k largest at −∞; ties go to the first column."""
+    order = torch.sort(logits, dim=-1, descending=True, stable=True).indices
+    lost = torch.ones_like(logits, dtype=torch.bool).scatter(-1, order[..., :k], False)
+    return logits.masked_fill(lost, -torch.inf)
+
+
+class TopKRouter(LinearRouter):
+    """A linear router that keeps its k largest logits.
+
+    Args:
+        width: D.
+        columns: The columns.
+        seed: Of the noise.
+        k: How many columns have a say; all where there are fewer.
+        balance: Weight of the balance loss K · Σ f_i P_i, which is 1 at uniform use.
+        noise: Standard deviation of the noise on the logits while training.
+    """
+
+    kind = "topk"
+    options: ClassVar[Mapping[str, type[int] | type[float]]] = {
+        "k": int,
+        "balance": float,
+        "noise": float,
+    }
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        columns: tuple[str, ...],
+        seed: int = 0,
+        k: int = 2,
+        balance: float = 0.01,
+        noise: float = 0.1,
+    ) -> None:
+        super().__init__(width=width, columns=columns, seed=seed)
+        self.k, self.balance, self.noise = max(1, min(k, len(columns))), balance, noise
+
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+        """Return logits ``(B, K)``, K − k of them −∞, for z ``(B, D)``."""
+        return keep_top(super().forward(z), self.k)
+
+    def training_logits(
+        self, z: Tensor, heard: Tensor | None, *, generator: torch.Generator
+    ) -> Tensor:
+        """Return all logits ``(B, K)``, with noise."""
+        logits = super().forward(z)
+        if not self.noise:
+            return logits
+        return logits + self.noise * torch.randn(logits.shape, generator=generator).to(logits)
+
+    def penalty(self, logits: Tensor, weight: Tensor) -> Tensor:
+        """Return balance · K · Σ f_i P_i: f what the cut chooses, P the mean probability."""
+        if not self.balance:
+            return super().penalty(logits, weight)
+        chosen = torch.isfinite(keep_top(logits.detach(), self.k)).to(logits)
+        used = (weight[:, None] * chosen).sum(0) / self.k
+        wanted = (weight[:, None] * torch.softmax(logits, dim=-1)).sum(0)
+        return self.balance * len(self.columns) * (used * wanted).sum() / weight.sum() ** 2
+
+
+class HardRouter(TopKRouter):
+    """The heaviest column alone, at unit scale: α is one-hot."""
+
+    kind = "hard"
+    options: ClassVar[Mapping[str, type[int] | type[float]]] = {}
+
+    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
+        super().__init__(width=width, columns=columns, seed=seed, k=1, balance=0.0, noise=0.0)

@@ -1,0 +1,116 @@
+"""The attention router listens to outputs, and knows no column by name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+import redhost
+from redhost.core.evidence import LOOKS, outputs
+from redhost.core.experts import Linear, LowRank
+from redhost.core.routers import AttentionRouter
+
+D, FAST = 6, redhost.RouterSettings(steps=300, learning_rate=0.05)
+
+
+def loud_at_home(names: tuple[str, ...], *, rows: int = 60) -> list[redhost.ColumnData]:
+    """Columns whose z tell nothing and whose experts are loud on their own rows."""
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for k, name in enumerate(names):
+        z = torch.randn(rows, D, generator=generator)
+        looks = torch.randn(rows, len(names), LOOKS, generator=generator)
+        looks[:, k, 0] += 6
+        made.append(
+            redhost.ColumnData(
+                column=name,
+                z=z,
+                statistics=redhost.Statistics.of_rows(z, [name] * rows),
+                evidence=looks[..., 0],
+                outputs=looks,
+            )
+        )
+    return made
+
+
+def fit(data: list[redhost.ColumnData]) -> AttentionRouter:
+    names = tuple(d.column for d in data)
+    router = AttentionRouter(width=D, columns=names)
+    redhost.train_router(router, data, columns=names, settings=FAST)
+    return router
+
+
+def right(router: AttentionRouter, data: list[redhost.ColumnData]) -> float:
+    hits = [(router(d.z, d.outputs).argmax(-1) == k).float() for k, d in enumerate(data)]
+    return float(torch.cat(hits).mean())
+
+
+def test_it_finds_the_expert_that_has_something_to_say() -> None:
+    data = loud_at_home(("a", "b", "c"))
+    assert right(fit(data), data) > 0.95
+
+
+def test_before_training_every_column_is_equal() -> None:
+    data = loud_at_home(("a", "b"))
+    logits = AttentionRouter(width=D, columns=("a", "b"))(data[0].z, data[0].outputs)
+    assert torch.equal(logits, torch.zeros_like(logits))
+
+
+def test_permuted_outputs_give_permuted_weights() -> None:
+    data = loud_at_home(("a", "b", "c"))
+    router = fit(data)
+    looks = data[0].outputs
+    assert looks is not None
+    order = [2, 0, 1]
+    torch.testing.assert_close(
+        router(data[0].z, looks[:, order]), router(data[0].z, looks)[:, order]
+    )
+
+
+def test_a_column_that_joins_needs_no_training() -> None:
+    parent, data = fit(loud_at_home(("a", "b"))), loud_at_home(("a", "b", "c"))
+    child = AttentionRouter(width=D, columns=("a", "b", "c"), seed=5)
+    child.adopt(parent, keep={"a", "b"})
+    redhost.train_router(child, data, columns=("a", "b", "c"), settings=FAST, only=["c"])
+    assert all(torch.equal(v, child.state_dict()[k]) for k, v in parent.state_dict().items())
+    assert right(child, data) > 0.95
+
+
+def test_looks_are_voice_top_spread_and_entropy_of_the_logits_an_expert_adds() -> None:
+    generator = torch.Generator().manual_seed(1)
+    classifier = torch.randn(4, D, generator=generator)
+    hidden = LowRank(
+        U=torch.randn(3, D, generator=generator),
+        V=torch.randn(D, 3, generator=generator),
+        activation="gelu",
+        space="hidden",
+    )
+    own = Linear(
+        W=torch.zeros(2, D),
+        b=torch.tensor([0.0, 3.0]),
+        space="labels",
+        labels=("x", "y"),
+        temperature=1.5,
+    )
+    z = torch.randn(5, D, generator=generator)
+    looks = outputs([hidden, own], z, classifier=classifier, columns=3)
+    logits = hidden(z) @ classifier.T
+    p = torch.softmax(logits, -1)
+    expected = torch.stack(
+        [
+            logits.norm(dim=-1),
+            logits.max(-1).values,
+            logits.std(-1, correction=0),
+            -(p * p.log()).sum(-1) / torch.tensor(4.0).log(),
+        ],
+        -1,
+    )
+    torch.testing.assert_close(looks[:, 0], expected)
+    torch.testing.assert_close(looks[:, 1, 1], torch.full((5,), 2.0))
+    assert torch.equal(looks[:, 2], torch.zeros(5, LOOKS))
+
+
+def test_a_router_without_outputs_stays_undecided() -> None:
+    data = [dataclasses.replace(d, outputs=None) for d in loud_at_home(("a", "b"))]
+    assert torch.equal(fit(data)(data[0].z), torch.zeros(60, 2))

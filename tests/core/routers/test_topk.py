@@ -1,0 +1,114 @@
+"""Sparse routers: exactly k columns speak, the cut is honest, nobody starves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import redhost
+from redhost.core.routers import HardRouter, LinearRouter, TopKRouter
+from redhost.core.routers.topk import keep_top
+
+D, NAMES = 6, ("a", "b", "c", "d")
+
+
+def trained_like(kind: type[LinearRouter], **options: float) -> LinearRouter:
+    """A router with weights out of thin air, the same for every kind."""
+    router = kind(width=D, columns=NAMES, **options)
+    generator = torch.Generator().manual_seed(0)
+    router.weight.data = torch.randn(len(NAMES), D, generator=generator)
+    return router
+
+
+Z = torch.randn(50, D, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_exactly_k_columns_have_a_say_and_they_are_the_heaviest(k: int) -> None:
+    alpha = torch.softmax(trained_like(TopKRouter, k=k)(Z), -1)
+    dense = torch.softmax(trained_like(LinearRouter)(Z), -1)
+    assert ((alpha > 0).sum(-1) == k).all()
+    torch.testing.assert_close(alpha.sum(-1), torch.ones(50))
+    kept = dense * (alpha > 0)
+    torch.testing.assert_close(alpha, kept / kept.sum(-1, keepdim=True))
+    assert torch.equal(alpha.argmax(-1), dense.argmax(-1))
+
+
+def test_all_columns_are_the_dense_router_bit_for_bit() -> None:
+    dense = trained_like(LinearRouter)(Z)
+    assert torch.equal(trained_like(TopKRouter, k=4)(Z), dense)
+    assert torch.equal(trained_like(TopKRouter, k=9)(Z), dense)
+
+
+def test_hard_weights_are_one_hot_at_unit_scale() -> None:
+    alpha = torch.softmax(trained_like(HardRouter)(Z), -1)
+    assert ((alpha == 1).sum(-1) == 1).all() and ((alpha == 0).sum(-1) == 3).all()
+
+
+def test_ties_go_to_the_first_column() -> None:
+    assert keep_top(torch.zeros(2, 3), 1).isfinite().tolist() == [[True, False, False]] * 2
+
+
+def test_noise_is_for_training_only_and_comes_from_the_generator() -> None:
+    router = trained_like(TopKRouter, noise=0.5)
+    assert torch.equal(router(Z), router(Z))
+
+    def noisy(seed: int) -> torch.Tensor:
+        return router.training_logits(Z, None, generator=torch.Generator().manual_seed(seed))
+
+    assert torch.equal(noisy(1), noisy(1)) and not torch.equal(noisy(1), noisy(2))
+    assert noisy(1).isfinite().all()  # nothing is cut while training
+
+
+def test_every_column_gets_a_gradient_even_at_k_1() -> None:
+    router = trained_like(TopKRouter, k=1, noise=0.0).requires_grad_(True)
+    logits = router.training_logits(Z, None, generator=torch.Generator())
+    torch.nn.functional.cross_entropy(logits, torch.zeros(50, dtype=torch.long)).backward()
+    assert router.weight.grad is not None and (router.weight.grad.abs().sum(-1) > 0).all()
+
+
+def test_the_balance_loss_is_one_at_uniform_use_and_k_at_collapse() -> None:
+    router = TopKRouter(width=D, columns=NAMES, k=1, balance=1.0)
+    weight = torch.full((4,), 0.25)
+    even, collapsed = 50 * torch.eye(4), 50 * torch.eye(4)[:1].expand(4, 4)
+    assert float(router.penalty(even, weight)) == pytest.approx(1.0)
+    assert float(router.penalty(collapsed, weight)) == pytest.approx(4.0)
+    assert float(TopKRouter(width=D, columns=NAMES, balance=0.0).penalty(even, weight)) == 0.0
+
+
+def test_the_balance_loss_pushes_down_the_column_that_is_used_too_often() -> None:
+    router = TopKRouter(width=D, columns=NAMES, k=1, balance=1.0)
+    logits = torch.tensor([[1.0, 0.0, 0.0, 0.0]] * 8, requires_grad=True)
+    router.penalty(logits, torch.full((8,), 1 / 8)).backward()
+    assert logits.grad is not None
+    assert (logits.grad[:, 0] > 0).all() and (logits.grad[:, 1:] < 0).all()
+
+
+def test_row_weights_count_and_not_rows() -> None:
+    router = TopKRouter(width=D, columns=NAMES[:2], k=1, balance=1.0)
+    logits = 50 * torch.tensor([[1.0, 0.0]] * 9 + [[0.0, 1.0]])
+    weight = torch.tensor([1 / 18] * 9 + [1 / 2])
+    assert float(router.penalty(logits, weight)) == pytest.approx(1.0)
+
+
+def test_options_of_a_kind_are_written_after_its_name() -> None:
+    bus = redhost.BusConfig(width=D, labels=())
+    router = redhost.build_router("topk:k=3,noise=0,balance=0.5", bus, NAMES, 0)
+    assert isinstance(router, TopKRouter)
+    assert (router.k, router.noise, router.balance) == (3, 0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("topk:k=two", "a whole number"),
+        ("topk:noise=nan", "0 or more"),
+        ("topk:k=-1", "0 or more"),
+        ("topk:top=2", "balance, k, noise"),
+        ("topk:k", "name=value"),
+        ("linear:k=2", "no options"),
+    ],
+)
+def test_bad_options_are_wrong_usage(kind: str, told: str) -> None:
+    with pytest.raises(redhost.UsageError, match=told):
+        redhost.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)
