@@ -4,6 +4,7 @@ BIN := .venv/bin
 EXPERTS := range1 range2 range3 range4 range5
 PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab
 DEMO_HOME := .redhost/demo
+RED := $(BIN)/redhost lab red --backbone
 
 .PHONY: demo test lint types wheels index results bench clean
 
@@ -51,7 +52,16 @@ results: .venv/text
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
-	$(BIN)/redhost lab red --task addition --protocol seed --backbone smollm2 --seeds 1
+	$(BIN)/redhost lab taps
+	$(RED) tiny --task addition --protocol seed
+	$(RED) tiny --task addition --protocol held-out --ablations --shares
+	$(RED) tiny --task mixed --protocol seed
+	$(RED) tiny --task mixed --protocol held-out --base fourier
+	$(RED) smollm2 --task addition --protocol seed
+	$(RED) smollm2 --task addition --protocol held-out --base fourier --precision bfloat16
+	$(RED) smollm2 --task mixed --protocol seed --precision bfloat16 --seeds 1
+	$(RED) smollm2 --task mixed --protocol held-out --base fourier --precision bfloat16 --seeds 1
+	$(BIN)/redhost lab matched
 
 bench: .venv/packages
 	$(BIN)/redhost lab bench

@@ -127,6 +127,20 @@ def new_backbone(
     help="Through the backbone's classifier (hidden, logits), or labels of its own.",
 )
 @click.option(
+    "--reads-tap",
+    metavar="LAYER",
+    default="final",
+    show_default=True,
+    help="Read at a block of the trunk, by number or name.",
+)
+@click.option(
+    "--writes-tap",
+    metavar="LAYER",
+    default="final",
+    show_default=True,
+    help="Write to a block of the trunk; the blocks above it see what was written.",
+)
+@click.option(
     "--card",
     type=click.Choice(["texts", "vectors", "statistics", "none"]),
     default="texts",
@@ -140,6 +154,8 @@ def new_expert(
     form: Literal["residual", "linear", "mlp"],
     rank: int | None,
     writes: Literal["hidden", "logits", "labels"],
+    reads_tap: str,
+    writes_tap: str,
     card: Literal["texts", "vectors", "statistics", "none"],
 ) -> None:
     """Make ./red-expert-NAME, a project that lacks nothing but data."""
@@ -151,7 +167,22 @@ def new_expert(
     project = Path(f"red-expert-{name}")
     if project.exists():
         raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
-    plan = ExpertPlan(id=name, backbone=backbone, form=form, rank=rank, writes=writes, card=card)
+    if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
+        raise UsageError(
+            f"--writes-tap {writes_tap} needs states to read and hidden states to write",
+            expected="--reads-tap of the same block or an earlier one, and --writes hidden",
+            found=f"--reads-tap {reads_tap}, --writes {writes}",
+        )
+    plan = ExpertPlan(
+        id=name,
+        backbone=backbone,
+        form=form,
+        rank=rank,
+        writes=writes,
+        reads_tap=reads_tap,
+        writes_tap=writes_tap,
+        card=card,
+    )
     write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
     write_plan(project, plan)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import safetensors.torch
@@ -19,6 +19,7 @@ from .canary import check_canary
 from .cards import Card, read_card
 from .composed import Composed
 from .experts import Expert
+from .graft import Tapping, lay_out
 from .plugins import Plugins
 from .routers.base import Router
 from .rows import BackgroundRow, Row, parse_rows
@@ -32,6 +33,7 @@ __all__ = [
     "make_backbone",
     "make_expert",
     "make_router",
+    "with_layout",
 ]
 
 F = TypeVar("F", ExpertFiles, BackboneFiles)
@@ -46,6 +48,17 @@ class Attached:
     files: ExpertFiles
     expert: Expert
     card: Card
+
+    @property
+    def tapping(self) -> Tapping:
+        """Where it reads and writes."""
+        manifest = self.files.manifest
+        return Tapping(
+            expert=self.expert,
+            reads=manifest.reads.tap,
+            writes=manifest.writes.tap,
+            digest=self.files.digest,
+        )
 
 
 def make_backbone(
@@ -187,6 +200,7 @@ def from_generation(
         providers=providers,
     )
     load_router(router, router_bytes)
+    backbone = with_layout(backbone, attached)
     return Composed(
         backbone=backbone,
         bus=make_bus(
@@ -202,6 +216,12 @@ def from_generation(
     )
 
 
+def with_layout(backbone: Backbone, attached: Mapping[str, Attached]) -> Backbone:
+    """Return the backbone that also computes what these experts read inside the trunk."""
+    layout = lay_out(backbone, {i: a.tapping for i, a in attached.items()})
+    return replace(backbone, layout=layout) if layout.chunks else backbone
+
+
 def make_bus(
     backbone: Backbone,
     attached: Mapping[str, Attached],
@@ -215,11 +235,12 @@ def make_bus(
     bus = Bus(
         norm=make_norm(bus=backbone.bus_config(), plugins=plugins, providers=providers),
         router=router,
-        experts={i: a.expert for i, a in attached.items()},
+        experts={i: a.tapping.part for i, a in attached.items()},
         classifier=backbone.classifier,
         labels=backbone.labels,
         task=backbone.task,
         backbone_column=BACKBONE in columns,
+        layout=backbone.layout,
     )
     return bus.eval().requires_grad_(False)
 

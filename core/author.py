@@ -18,14 +18,22 @@ from .bus import LayerNorm
 from .calibrate import fit_temperature
 from .card_files import CardFile, no_card, statistics_card, texts_card, vectors_card
 from .experts import Expert
+from .graft import Tapping, reader
 from .packaging import library_versions, save_expert
 from .rows import BackgroundRow, CardRow, Row
 from .statistics import Statistics
+from .taps import FINAL, block_at, tapped
 from .tasks import Classification, Regression, Task
-from .train_expert import ExpertSettings, Rows, expert_logits, train_expert
+from .train_expert import ExpertSettings, Rows, TrainedExpert, expert_logits, train_expert
+from .train_graft import GraftRows, train_graft
 from .verify import measure_off_domain
 
 __all__ = ["Parts", "Shop", "split_rows", "train_package"]
+
+Read = Callable[[Sequence[str]], Tensor]
+"""Texts → what an expert reads, ``(N, D)``."""
+
+Progress = Callable[[int, int], None]
 
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
 CANARIES = 8
@@ -123,50 +131,95 @@ def train_package(
     Raises:
         UsageError: If the plan cannot be carried out on this backbone.
     """
-    task = shop.backbone.task
-    labels = _labels(plan, parts, shop.backbone)
-    norm = LayerNorm(width=shop.backbone.width, eps=shop.backbone.eps)
-    others = [r.text for r in shop.background if r.domain != plan.id]
+    backbone, task = shop.backbone, shop.backbone.task
+    labels = _labels(plan, parts, backbone)
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
+    read = _reader(plan, shop, norm)
     checkpoint = project / ".redhost-training.safetensors"
-    trained = train_expert(
-        _features(shop, parts.train),
-        norm=norm,
-        classifier=shop.backbone.classifier,
-        labels=shop.backbone.labels,
-        domain_labels=labels,
-        settings=settings,
-        task=task,
-        valid=_features(shop, parts.valid) if parts.valid else None,
-        background=shop.encode(others) if others else None,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    expert = trained.expert
+    if plan.writes_tap == FINAL:
+        trained = _train(plan, parts, shop, settings, labels, read, checkpoint, progress)
+    else:
+        trained = _train_graft(plan, parts, shop, settings, labels, checkpoint, progress)
+    told = Tapping(expert=trained.expert, reads=plan.reads_tap, writes=plan.writes_tap)
+    heard = _heard(plan, told, read, backbone)
     if plan.writes == "labels" and parts.fit and not isinstance(task, Regression):
-        expert.temperature = _temperature(expert, norm(shop.encode(_texts(parts.fit))), parts.fit)
+        told.expert.temperature = _temperature(told.expert, read(_texts(parts.fit)), parts.fit)
     manifest = save_expert(
         package_in(project),
-        expert=expert,
+        expert=told.expert,
         expert_id=plan.id,
         backbone=BackboneRef(name=shop.manifest.id, fingerprint=shop.manifest.fingerprint),
-        width=shop.backbone.width,
+        width=backbone.width,
         domain=plan.domain or _domain(task, labels),
         card=_card(plan, parts, shop, labels, norm),
-        canary=norm(shop.encode(_texts(parts.train[:CANARIES]))),
-        off_domain=measure_off_domain(
-            expert, plan.id, shop.backbone, shop.background, encode=shop.encode
-        ),
+        canary=read(_texts(parts.train[:CANARIES])),
+        reads=plan.reads_tap,
+        writes=plan.writes_tap,
+        off_domain=measure_off_domain(told.part, plan.id, backbone, shop.background, read=heard),
         training=Training(
             data=_digest(parts),
             seed=settings.seed,
             epochs=trained.epoch,
-            metrics=_metrics(expert, shop, norm, parts),
+            metrics=_metrics(told.part, shop, heard, parts),
             versions=library_versions(),
         ),
         license=plan.license,
     )
     checkpoint.unlink(missing_ok=True)
     return manifest
+
+
+def _train(
+    plan: ExpertPlan,
+    parts: Parts,
+    shop: Shop,
+    settings: ExpertSettings,
+    labels: Sequence[str],
+    read: Read,
+    checkpoint: Path,
+    progress: Progress | None,
+) -> TrainedExpert:
+    """Train an expert on the bus, at its end or from a tap."""
+    tap = plan.reads_tap != FINAL
+    others = [r.text for r in shop.background if r.domain != plan.id]
+    return train_expert(
+        _features(shop, parts.train, read if tap else None),
+        norm=LayerNorm(width=shop.backbone.width, eps=shop.backbone.eps),
+        classifier=shop.backbone.classifier,
+        labels=shop.backbone.labels,
+        domain_labels=labels,
+        settings=settings,
+        task=shop.backbone.task,
+        valid=_features(shop, parts.valid, read if tap else None) if parts.valid else None,
+        background=shop.encode(others) if others else None,
+        background_z=read(others) if others and tap else None,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+
+
+def _train_graft(
+    plan: ExpertPlan,
+    parts: Parts,
+    shop: Shop,
+    settings: ExpertSettings,
+    labels: Sequence[str],
+    checkpoint: Path,
+    progress: Progress | None,
+) -> TrainedExpert:
+    """Train an expert that writes inside the trunk."""
+    return train_graft(
+        GraftRows(texts=_texts(parts.train), answers=[r.label for r in parts.train]),
+        backbone=shop.backbone,
+        reads=plan.reads_tap,
+        writes=plan.writes_tap,
+        settings=settings,
+        labels=labels,
+        valid=GraftRows(texts=_texts(parts.valid), answers=[r.label for r in parts.valid]),
+        background=[r.text for r in shop.background if r.domain != plan.id],
+        checkpoint=checkpoint,
+        progress=progress,
+    )
 
 
 def _labels(plan: ExpertPlan, parts: Parts, backbone: Backbone) -> tuple[str, ...]:
@@ -228,7 +281,7 @@ def _temperature(expert: Expert, z: Tensor, rows: Sequence[Row]) -> float:
         return fit_temperature(expert(z), torch.tensor([place[r.label] for r in rows]))
 
 
-def _metrics(expert: Expert, shop: Shop, norm: LayerNorm, parts: Parts) -> dict[str, float]:
+def _metrics(expert: Expert, shop: Shop, read: Read, parts: Parts) -> dict[str, float]:
     """Return the share of rows answered rightly, by part; for numbers the MAE as well."""
     task = shop.backbone.task
     names = expert.labels if expert.space == "labels" else shop.backbone.labels
@@ -238,15 +291,33 @@ def _metrics(expert: Expert, shop: Shop, norm: LayerNorm, parts: Parts) -> dict[
             continue
         h = shop.encode(_texts(rows))
         with torch.inference_mode():
-            logits = expert_logits(expert, h, norm(h), shop.backbone.classifier)
+            logits = expert_logits(expert, h, read(_texts(rows)), shop.backbone.classifier)
         metrics[name] = float(task.right(logits, rows, names).mean())
         if isinstance(task, Regression):
             metrics[f"{name}_mae"] = float(task.error(logits, rows).mean())
     return metrics
 
 
-def _features(shop: Shop, rows: Sequence[Row]) -> Rows:
-    return Rows(h=shop.encode(_texts(rows)), answers=[r.label for r in rows])
+def _reader(plan: ExpertPlan, shop: Shop, norm: LayerNorm) -> Read:
+    """Return texts → what the expert reads ``(N, D)``: z, or its tap, normalised."""
+    if plan.reads_tap == FINAL:
+        return lambda texts: norm(shop.encode(texts))
+    block = block_at(shop.backbone.trunk, plan.reads_tap)
+    return lambda texts: norm(tapped(shop.backbone.trunk, texts, block=block))
+
+
+def _heard(plan: ExpertPlan, told: Tapping, read: Read, backbone: Backbone) -> Read:
+    """Return texts → what the expert has on the bus: what it reads, or what it added inside."""
+    if plan.writes_tap == FINAL:
+        return read
+    inside = reader(backbone, plan.id, told)
+    return lambda texts: inside(texts)[1]
+
+
+def _features(shop: Shop, rows: Sequence[Row], read: Read | None) -> Rows:
+    texts = _texts(rows)
+    z = None if read is None else read(texts)
+    return Rows(h=shop.encode(texts), answers=[r.label for r in rows], z=z)
 
 
 def _texts(rows: Sequence[Row]) -> list[str]:

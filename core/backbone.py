@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from ..registry.errors import BackboneMismatchError, IntegrityError, short
 from .bus import BusConfig
 from .digests import backbone_fingerprint
+from .layout import Layout
 from .tasks import Classification, Task, make_task
 from .trunk import Pooling, Trunk, load_trunk
 
@@ -41,6 +43,7 @@ class Backbone:
         eps: ε of the bus norm.
         task: Whether it answers labels or a number.
         name: The manifest's id, or the source it was loaded from.
+        layout: What experts read beside h; None for h alone.
     """
 
     trunk: Trunk
@@ -49,6 +52,7 @@ class Backbone:
     eps: float = 1e-5
     task: Task = field(default_factory=Classification)
     name: str = field(default="")
+    layout: Layout | None = None
 
     @classmethod
     def load(
@@ -117,8 +121,13 @@ class Backbone:
         return self
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Return h ``(N, D)``; each row's bits depend on its own text only."""
-        return self.trunk.encode(texts)
+        """Return h ``(N, D)``, or h̃ where experts tap the trunk.
+
+        Each row's bits depend on its own text only.
+        """
+        h = self.trunk.encode(texts)
+        chunks = () if self.layout is None else self.layout.chunks
+        return torch.cat([h, *(c.compute(texts) for c in chunks)], dim=1) if chunks else h
 
     def bus_config(self) -> BusConfig:
         """Return what a factory needs to know to build parts for this backbone's bus."""

@@ -28,6 +28,7 @@ from ..registry.contract import VALUE
 from ..registry.errors import CompositionError
 from .evidence import evidence, outputs
 from .experts import Expert, LowRank
+from .layout import Layout, WideNorm
 from .stack import LowRankStack
 from .tasks import NONE, Classification, Regression, Task
 
@@ -97,6 +98,7 @@ class Bus(nn.Module):
         classifier: W_c ``(C, D)``, or None when the backbone has no labels.
         labels: The labels of `classifier`.
         backbone_column: Whether the router has a last column that changes nothing.
+        layout: What experts read beside h; features are then h̃, and `norm` gives z̃.
     """
 
     def __init__(
@@ -109,12 +111,15 @@ class Bus(nn.Module):
         labels: Sequence[str] = (),
         task: Task | None = None,
         backbone_column: bool = False,
+        layout: Layout | None = None,
     ) -> None:
         super().__init__()
+        self.layout = layout or Layout(width=0)
         self.task = task or Classification()
         self.ids = tuple(sorted(experts))
         self.columns = (*self.ids, BACKBONE) if backbone_column else self.ids
-        self.norm, self.router = norm, router
+        self.norm = WideNorm(norm, self.layout) if self.layout.chunks else norm
+        self.router = router
         self.experts = nn.ModuleList(experts[i] for i in self.ids)
         self.register_buffer("classifier", classifier, persistent=False)
         self.shared_labels = tuple(labels)
@@ -139,8 +144,15 @@ class Bus(nn.Module):
         self.own_labels = {
             i: torch.tensor([place[y] for y in self.parts()[i].labels]) for i in self.own
         }
-        self.hidden_stack = LowRankStack.of({i: self.parts()[i] for i in self.hidden})
-        self.logit_stack = LowRankStack.of({i: self.parts()[i] for i in self.logit})
+        stacked = {
+            i: e
+            for i, e in enumerate(self.parts())
+            if isinstance(e, LowRank) and not self.layout.has(self.ids[i])
+        }
+        self.hidden_stack = LowRankStack.of({i: stacked[i] for i in self.hidden if i in stacked})
+        self.logit_stack = LowRankStack.of({i: stacked[i] for i in self.logit if i in stacked})
+        self.hidden_rest = [i for i in self.hidden if i not in stacked]
+        self.logit_rest = [i for i in self.logit if i not in stacked]
 
     def parts(self) -> list[Expert]:
         """Return the experts in column order."""
@@ -158,19 +170,27 @@ class Bus(nn.Module):
 
     def weights(self, z: Tensor) -> Tensor:
         """Return α = softmax(router(z)), ``(B, K)``."""
+        narrow = self.layout.narrow(z)
         if getattr(self.router, "reads_evidence", False):
-            return torch.softmax(self.router(z, self.evidence(z)), dim=-1)
+            return torch.softmax(self.router(narrow, self.evidence(z)), dim=-1)
         if getattr(self.router, "reads_outputs", False):
-            return torch.softmax(self.router(z, self.outputs(z)), dim=-1)
-        return torch.softmax(self.router(z), dim=-1)
+            return torch.softmax(self.router(narrow, self.outputs(z)), dim=-1)
+        return torch.softmax(self.router(narrow), dim=-1)
 
     def evidence(self, z: Tensor) -> Tensor:
         """Return e(z), how much each expert wants to have a say, ``(B, K)``."""
-        return evidence(self.parts(), z, classifier=self.classifier, columns=len(self.columns))
+        read = [self.layout.read(z, i) for i in self.ids]
+        return evidence(self.parts(), read, classifier=self.classifier, columns=len(self.columns))
 
     def outputs(self, z: Tensor) -> Tensor:
         """Return what the experts' outputs look like, ``(B, K, S)``."""
-        return outputs(self.parts(), z, classifier=self.classifier, columns=len(self.columns))
+        read = [self.layout.read(z, i) for i in self.ids]
+        return outputs(self.parts(), read, classifier=self.classifier, columns=len(self.columns))
+
+    def delta(self, z: Tensor, column: int) -> Tensor:
+        """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``."""
+        made: Tensor = self.parts()[column](self.layout.read(z, self.ids[column]))
+        return made
 
     def probabilities(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return p(y|x) over `labels` ``(B, L)``, or ŷ ``(B, 1)``, for weights ``(B, K)``."""
@@ -183,7 +203,7 @@ class Bus(nn.Module):
         p[:, : max(1, len(self.shared_labels))] = (1 - own) * self._shared(h, z, alpha)
         for i in self.own:
             expert = self.parts()[i]
-            p_i = self.task.output(expert(z), temperature=expert.temperature)
+            p_i = self.task.output(self.delta(z, i), temperature=expert.temperature)
             p = p.index_add(1, self.own_labels[i], alpha[:, i : i + 1] * p_i)
         return p
 
@@ -197,21 +217,20 @@ class Bus(nn.Module):
 
     def residual(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return ĥ = h + Σ_i α_i Δ_i(z), ``(B, D)`` (seed 001, section 4.4.3)."""
-        delta = self.hidden_stack(z, alpha) if self.hidden_stack else None
-        for i in self.hidden:
-            if not isinstance(self.parts()[i], LowRank):
-                step = alpha[:, i : i + 1] * self.parts()[i](z)
-                delta = step if delta is None else delta + step
+        h, narrow = self.layout.narrow(h), self.layout.narrow(z)
+        delta = self.hidden_stack(narrow, alpha) if self.hidden_stack else None
+        for i in self.hidden_rest:
+            step = alpha[:, i : i + 1] * self.delta(z, i)
+            delta = step if delta is None else delta + step
         return h if delta is None else h + delta
 
     def logits(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return W_c ĥ + Σ_i α_i Δ_i^logit(z), ``(B, C)``."""
         logits = self.residual(h, z, alpha) @ self._classifier().T
         if self.logit_stack:
-            logits = logits + self.logit_stack(z, alpha)
-        for i in self.logit:
-            if not isinstance(self.parts()[i], LowRank):
-                logits = logits + alpha[:, i : i + 1] * self.parts()[i](z)
+            logits = logits + self.logit_stack(self.layout.narrow(z), alpha)
+        for i in self.logit_rest:
+            logits = logits + alpha[:, i : i + 1] * self.delta(z, i)
         return logits
 
     def alone(self, h: Tensor, z: Tensor, column: int) -> Tensor:

@@ -147,7 +147,8 @@ def gate_rows(
     parts, rows = [encode([r.text for r in texts])], texts
     for card in cards:
         if vectors and card.gate_h is not None:
-            parts.append(card.gate_h)
+            missing = parts[0].shape[1] - card.gate_h.shape[1]  # chunks beside h are not known
+            parts.append(torch.nn.functional.pad(card.gate_h, (0, missing)))
             rows += [Row(text="", label=y, domain=card.column) for y in card.gate_labels]
     return torch.cat(parts), rows
 

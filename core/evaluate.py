@@ -122,6 +122,7 @@ def columns_data(composed: Composed, *, encode: Encode) -> list[ColumnData]:
         composed.background,
         backbone_column=BACKBONE if BACKBONE in bus.columns else None,
         norm=bus.norm,
+        layout=bus.layout,
         classifier=composed.backbone.classifier,
         encode=encode,
         seed=composed.seed,
@@ -155,7 +156,7 @@ def _systems(
             systems.append(("sum", p(experts)))
         data = columns_data(composed, encode=encode)
         systems += [
-            (kind.kind, p(torch.softmax(_solved(kind, composed, data)(z), -1)))
+            (kind.kind, p(torch.softmax(_solved(kind, composed, data)(bus.layout.narrow(z)), -1)))
             for kind in (CentroidRouter, StatisticsRouter)
         ]
         systems += [

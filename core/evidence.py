@@ -30,39 +30,53 @@ LOOKS = 4
 
 
 def evidence(
-    experts: Sequence[Expert], z: Tensor, *, classifier: Tensor | None, columns: int
+    experts: Sequence[Expert],
+    z: Tensor | Sequence[Tensor],
+    *,
+    classifier: Tensor | None,
+    columns: int,
 ) -> Tensor:
     """Return e(z), ``(B, K)``.
 
     Args:
         experts: In column order, E of them.
-        z: Bus vectors ``(B, D)``.
+        z: Bus vectors ``(B, D)``, or what each expert reads.
         classifier: W_c ``(C, D)``; None where all experts have labels of their own.
         columns: K; columns past the experts' have no evidence.
     """
-    voices = z.new_zeros(z.shape[0], columns)
-    for i, expert in enumerate(experts):
-        voices[:, i] = _voice(expert, z, classifier)
+    readings = _readings(experts, z)
+    voices = readings[0].new_zeros(readings[0].shape[0], columns)
+    for i, (expert, read) in enumerate(zip(experts, readings, strict=True)):
+        voices[:, i] = _voice(expert, read, classifier)
     return voices
 
 
 def outputs(
-    experts: Sequence[Expert], z: Tensor, *, classifier: Tensor | None, columns: int
+    experts: Sequence[Expert],
+    z: Tensor | Sequence[Tensor],
+    *,
+    classifier: Tensor | None,
+    columns: int,
 ) -> Tensor:
     """Return what the experts' outputs look like, ``(B, K, S)``; zeros for the backbone column.
 
     Args:
         experts: In column order, E of them.
-        z: Bus vectors ``(B, D)``.
+        z: Bus vectors ``(B, D)``, or what each expert reads.
         classifier: W_c ``(C, D)``; None where all experts have labels of their own.
         columns: K.
     """
-    looks = z.new_zeros(z.shape[0], columns, LOOKS)
-    for i, expert in enumerate(experts):
-        logits = _logits(expert, z, classifier)
+    readings = _readings(experts, z)
+    looks = readings[0].new_zeros(readings[0].shape[0], columns, LOOKS)
+    for i, (expert, read) in enumerate(zip(experts, readings, strict=True)):
+        logits = _logits(expert, read, classifier)
         if logits is not None:
             looks[:, i] = _look(logits, _loudness(expert, logits))
     return looks
+
+
+def _readings(experts: Sequence[Expert], z: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    return [z] * len(experts) if isinstance(z, Tensor) else z
 
 
 def _look(logits: Tensor, voice: Tensor) -> Tensor:

@@ -21,7 +21,16 @@ from ..registry.contract import expected_tensors
 from ..registry.errors import ContractError
 from ..registry.manifest import ExpertManifest
 
-__all__ = ["ACTIVATIONS", "Expert", "Linear", "LowRank", "OwnHead", "Space", "build_expert"]
+__all__ = [
+    "ACTIVATIONS",
+    "Expert",
+    "Grafted",
+    "Linear",
+    "LowRank",
+    "OwnHead",
+    "Space",
+    "build_expert",
+]
 
 Space = Literal["hidden", "labels", "logits"]
 
@@ -97,6 +106,22 @@ class LowRank(Expert):
     def outer_bias(self) -> Tensor:
         """Return v ``(out,)``, zeros where the form has none."""
         return self.V.new_zeros(self.V.shape[0]) if self.v is None else self.v.detach()
+
+
+class Grafted(Expert):
+    """An expert that writes inside the trunk: what it reads on the bus is its Δ already.
+
+    Args:
+        step: What it adds to the states at its block, token by token (`core.taps.grafted`).
+    """
+
+    def __init__(self, step: Expert) -> None:
+        super().__init__(space="hidden", labels=step.labels)
+        self.step = step
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return Δ ``(B, D)``: G, which the trunk computed."""
+        return z
 
 
 class Linear(Expert):

@@ -7,6 +7,7 @@ a kill at any moment loses at most the rows being written and two processes can 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -28,16 +29,15 @@ CHUNK = 32 * BATCH
 
 
 class FeatureCache:
-    """h of texts, remembered on disk.
+    """h of texts, remembered on disk; where experts tap the trunk, h̃, a database for each chunk.
 
     Args:
-        folder: Where the database lives; None keeps nothing.
+        folder: Where the databases live; None keeps nothing.
         backbone: What computes the rows that are missing.
         fingerprint: The backbone's; the caller has just verified it.
     """
 
     def __init__(self, folder: Path | None, *, backbone: Backbone, fingerprint: str) -> None:
-        self.backbone = backbone
         key = (
             fingerprint,
             torch.device(backbone.device).type,
@@ -46,31 +46,63 @@ class FeatureCache:
             torch.get_num_threads(),
             BATCH,
         )
+        chunks = backbone.layout.chunks if backbone.layout else ()
+        bare = dataclasses.replace(backbone, layout=None) if chunks else backbone
+        self.views = [
+            _View(folder, key, width=backbone.width, compute=bare.encode),
+            *(_View(folder, (*key, c.key), width=c.width, compute=c.compute) for c in chunks),
+        ]
+
+    @property
+    def path(self) -> Path | None:
+        """Where h is remembered."""
+        return self.views[0].path
+
+    def encode(
+        self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None
+    ) -> Tensor:
+        """Return h ``(N, D)`` of the texts, or h̃, computing only what is not remembered.
+
+        Args:
+            texts: Any texts, repeated or not.
+            progress: Called with (rows computed, rows to compute).
+        """
+        parts = [view.encode(texts, progress=progress) for view in self.views]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+class _View:
+    """Rows of one width, computed from texts and remembered under one key."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        key: tuple[object, ...],
+        *,
+        width: int,
+        compute: Callable[[Sequence[str]], Tensor],
+    ) -> None:
+        self.width, self.compute = width, compute
         name = hashlib.sha256("\0".join(map(str, key)).encode()).hexdigest()[:32]
         self.path = None if folder is None else folder / f"{name}.sqlite"
 
     def encode(
         self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None
     ) -> Tensor:
-        """Return h ``(N, D)`` of the texts, computing only what is not remembered.
-
-        Args:
-            texts: Any texts, repeated or not.
-            progress: Called with (rows computed, rows to compute).
-        """
+        """Return the rows ``(N, width)`` of texts."""
         rows = self._read(texts)
         # By length, so that a chunk fills its batches of equal token length.
         missing = sorted({t for t in texts if t not in rows}, key=lambda t: (len(t), t))
         for start in range(0, len(missing), CHUNK):
             chunk = missing[start : start + CHUNK]
-            h = self.backbone.encode(chunk).numpy()
+            h = self.compute(chunk).numpy()
             fresh = dict(zip(chunk, h, strict=True))
             self._write(fresh)
             rows.update(fresh)
             if progress is not None:
                 progress(start + len(chunk), len(missing))
         if not texts:
-            return torch.empty(0, self.backbone.width)
+            return torch.empty(0, self.width)
         return torch.from_numpy(np.stack([rows[t] for t in texts]))
 
     def _open(self, path: Path) -> sqlite3.Connection:
@@ -89,7 +121,7 @@ class FeatureCache:
                 for text in dict.fromkeys(texts):
                     query = "SELECT row FROM h WHERE text = ?"
                     found = database.execute(query, (_key(text),)).fetchone()
-                    if found is not None and len(found[0]) == 4 * self.backbone.width:
+                    if found is not None and len(found[0]) == 4 * self.width:
                         rows[text] = np.frombuffer(found[0], dtype=np.float32)
         except sqlite3.DatabaseError as e:
             raise self._broken(e) from e

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .cards import Card, background_data, column_data
 from .evidence import outputs
 from .experts import Expert
+from .layout import Layout
 from .routers.base import ColumnData
 from .rows import BackgroundRow
 
@@ -24,6 +25,7 @@ def learn_columns(
     *,
     backbone_column: str | None,
     norm: nn.Module,
+    layout: Layout | None = None,
     classifier: Tensor | None,
     encode: Callable[[Sequence[str]], Tensor],
     seed: int,
@@ -35,7 +37,8 @@ def learn_columns(
         experts: The experts by id.
         background: The backbone's background card; without rows there is no backbone column.
         backbone_column: The backbone column's name; None for none.
-        norm: h → z.
+        norm: h → z, or h̃ → z̃.
+        layout: What experts read beside h.
         classifier: W_c ``(C, D)``.
         encode: Texts → h ``(N, D)``.
         seed: Where rows drawn from statistics come from.
@@ -45,7 +48,7 @@ def learn_columns(
         z: Tensor = norm(encode(texts))
         return z
 
-    ids = sorted(experts)
+    ids, layout = sorted(experts), layout or Layout(width=0)
     data = [column_data(cards[i], encode_z=encode_z, seed=seed) for i in ids]
     if backbone_column is not None:
         others = background_data(
@@ -56,6 +59,15 @@ def learn_columns(
     heard = []
     with torch.no_grad():  # a router may be trained on what comes out: no inference tensors
         for d in data:
-            looks = outputs(parts, d.z, classifier=classifier, columns=len(data))
-            heard.append(dataclasses.replace(d, evidence=looks[..., 0], outputs=looks))
+            read = [layout.read(layout.widen(d.z), i) for i in ids]
+            looks = outputs(parts, read, classifier=classifier, columns=len(data))
+            heard.append(
+                dataclasses.replace(
+                    d,
+                    z=layout.narrow(d.z),
+                    statistics=d.statistics.narrow(layout.width) if layout.chunks else d.statistics,
+                    evidence=looks[..., 0],
+                    outputs=looks,
+                )
+            )
     return heard

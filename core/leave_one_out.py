@@ -8,6 +8,7 @@ from .assemble import make_router
 from .bus import BACKBONE, Bus
 from .composed import Composed
 from .evaluate import Encode, columns_data
+from .layout import WideNorm
 from .plugins import Plugins
 from .rows import Row
 from .train_router import RouterSettings, train_router
@@ -50,13 +51,14 @@ def _without(composed: Composed, expert_id: str, *, encode: Encode, plugins: Plu
     smaller = Composed(
         backbone=composed.backbone,
         bus=Bus(
-            norm=bus.norm,
+            norm=bus.norm.norm if isinstance(bus.norm, WideNorm) else bus.norm,
             router=router,
             experts=experts,
             classifier=composed.backbone.classifier,
             labels=composed.backbone.labels,
             task=composed.backbone.task,
             backbone_column=BACKBONE in columns,
+            layout=bus.layout,
         ),
         cards={i: c for i, c in composed.cards.items() if i != expert_id},
         background=composed.background,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -170,6 +171,7 @@ def _lesson(
     with torch.inference_mode():
         p, _ = bus(h)
         z = bus.norm(h)
+    h, z = bus.layout.narrow(h), bus.layout.narrow(z)
     p = p[:, [bus.labels.index(y) for y in labels]]
     p = p / p.sum(-1, keepdim=True).clamp_min(1e-12)
     return Lesson(h=h.clone(), z=z.clone(), p=p.clone())  # out of inference mode
@@ -194,7 +196,8 @@ def _accuracies(
     task, bus = composed.bus.task, composed.bus
     with torch.inference_mode():
         before = task.right(bus(h)[0], rows, bus.labels)
-        logits = expert_logits(student, h, bus.norm(h), classifier)
+        z = bus.layout.narrow(bus.norm(h))
+        logits = expert_logits(student, bus.layout.narrow(h), z, classifier)
         after = task.right(logits, rows, labels)
     told = [{**by_domain(x, rows), "overall": float(x.mean())} for x in (before, after)]
     return told[0], told[1]
@@ -234,9 +237,9 @@ def _write(
                 for r in rows
             ]
         ),
-        canary=composed.bus.norm(encode([r.text for r in parts.train[:CANARIES]])),
+        canary=_z(composed, encode, [r.text for r in parts.train[:CANARIES]]),
         off_domain=measure_off_domain(
-            student, merged.id, backbone, composed.background, encode=encode
+            student, merged.id, backbone, composed.background, read=partial(_z, composed, encode)
         ),
         training=Training(
             data=_digest(parts),
@@ -247,6 +250,10 @@ def _write(
             note=f"distilled from generation {composed.generation}: {members}",
         ),
     )
+
+
+def _z(composed: Composed, encode: Encode, texts: Sequence[str]) -> Tensor:
+    return composed.bus.layout.narrow(composed.bus.norm(encode(texts)))
 
 
 def _digest(parts: Parts) -> str:

@@ -52,6 +52,8 @@ def save_expert(
     canary: Tensor,
     training: Training,
     off_domain: float | None = None,
+    reads: str = "final",
+    writes: str = "final",
     license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
 ) -> ExpertManifest:
     """Write expert.json, the weights, the card and the canary into a folder.
@@ -67,6 +69,8 @@ def save_expert(
         canary: Bus vectors to remember, ``(N, D)``.
         training: How it was trained.
         off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
+        reads: ``final``, or the block it reads.
+        writes: ``final``, or the block it writes to.
         license: Of the weights.
     """
     files = {
@@ -80,8 +84,8 @@ def save_expert(
         bus_api=BUS_RANGE,
         backbone=backbone,
         form=_form(expert),
-        reads=Reads(width=width),
-        writes=Writes(space=expert.space),
+        reads=Reads(tap=reads, width=width),
+        writes=Writes(space=expert.space, tap=writes),
         rank=expert.U.shape[0] if isinstance(expert, (LowRank, OwnHead)) else 0,
         activation="identity" if isinstance(expert, Linear) else _activation(expert),
         off_domain=off_domain,

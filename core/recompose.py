@@ -24,6 +24,7 @@ from .cards import gate_rows
 from .composed import Composed, by_domain
 from .digests import tensor_digest
 from .evaluate import Encode
+from .layout import WideNorm
 from .learn import learn_columns
 from .likelihood import with_likelihood
 from .plugins import Plugins
@@ -153,10 +154,11 @@ def learn(bench: Bench, order: Order, *, norm: nn.Module) -> list[ColumnData]:
     attached = bench.candidates.attached
     return learn_columns(
         {i: a.card for i, a in attached.items()},
-        {i: a.expert for i, a in attached.items()},
+        {i: a.tapping.part for i, a in attached.items()},
         bench.background,
         backbone_column=BACKBONE if order.backbone_column else None,
-        norm=norm,
+        norm=norm if bench.backbone.layout is None else WideNorm(norm, bench.backbone.layout),
+        layout=bench.backbone.layout,
         classifier=bench.backbone.classifier,
         encode=bench.encode,
         seed=order.seed,

@@ -115,7 +115,8 @@ def _flips(
     composed: Composed, previous: Composed, h: Tensor, alpha: Tensor, rows: Sequence[Row]
 ) -> float | None:
     """Return the share of flipped routes, by the columns' names."""
-    if previous.fingerprint != composed.fingerprint:
+    chunks = [[c.key for c in x.bus.layout.chunks] for x in (composed, previous)]
+    if previous.fingerprint != composed.fingerprint or chunks[0] != chunks[1]:
         return None
     both = set(composed.bus.ids) & set(previous.bus.ids)
     kept = torch.tensor([r.domain in both for r in rows])

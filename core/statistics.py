@@ -47,6 +47,15 @@ class Statistics:
             scatter=wide.T @ wide,
         )
 
+    def narrow(self, width: int) -> Statistics:
+        """Return the statistics of the first `width` numbers of every row."""
+        return Statistics(
+            labels=self.labels,
+            counts=self.counts,
+            sums=self.sums[:, :width],
+            scatter=self.scatter[:width, :width],
+        )
+
     @property
     def means(self) -> Tensor:
         """μ_y = s_y / n_y, ``(Y, D)``."""

@@ -24,6 +24,7 @@ from .experts import Expert, Linear, LowRank, OwnHead, Space
 from .tasks import Classification, Task, Units
 
 __all__ = [
+    "ExpertRun",
     "ExpertSettings",
     "Rows",
     "TrainedExpert",
@@ -36,10 +37,14 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """Features with their labels: h ``(N, D)`` and N answers."""
+    """Features with their labels: h ``(N, D)`` and N answers.
+
+    `z` ``(N, D)`` is what the expert reads, where that is not LayerNorm(h).
+    """
 
     h: Tensor
     answers: Sequence[str]
+    z: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,6 +163,7 @@ def train_expert(
     task: Task | None = None,
     valid: Rows | None = None,
     background: Tensor | None = None,
+    background_z: Tensor | None = None,
     checkpoint: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainedExpert:
@@ -173,6 +179,7 @@ def train_expert(
         task: Classes or a number; a number is learnt in units of the targets' spread.
         valid: Rows to stop early on; without them the last epoch is taken.
         background: Features to leave alone, ``(M, D)``.
+        background_z: What the expert reads of them, where that is not LayerNorm(h).
         checkpoint: Written now and then; training goes on from it where it exists.
         progress: Called with (epochs done, epochs in all).
 
@@ -184,7 +191,7 @@ def train_expert(
     out = rows.h.shape[1] if settings.space == "hidden" else len(names)
     expert = init_expert(settings, width=rows.h.shape[1], out=out, labels=domain_labels)
     steps = settings.epochs * -(-len(rows.h) // settings.batch)
-    run = _Run(expert, settings, task=task, steps=steps)
+    run = ExpertRun(expert, settings, task=task, steps=steps)
     if checkpoint is not None and checkpoint.exists():
         run.load(load_checkpoint(checkpoint))
     shared = None if own else classifier
@@ -192,7 +199,9 @@ def train_expert(
     classifier = None if classifier is None else classifier * (units.hidden / units.scale)
     data = _batch(rows, norm, names, task=task, units=units)
     judged = None if valid is None else _batch(valid, norm, names, task=task, units=units)
-    others = norm(background) if background is not None and len(background) else None
+    others = None
+    if background is not None and len(background):
+        others = norm(background) if background_z is None else background_z
     while run.epoch < settings.epochs and run.epoch - run.best_epoch < settings.patience:
         run.pass_over(data, classifier=classifier, background=others)
         run.judge(judged, classifier=classifier)
@@ -213,10 +222,11 @@ class _Batch:
 def _batch(
     rows: Rows, norm: Callable[[Tensor], Tensor], names: Sequence[str], *, task: Task, units: Units
 ) -> _Batch:
-    return _Batch(rows.h / units.hidden, norm(rows.h), units.of(task.targets(rows.answers, names)))
+    z = norm(rows.h) if rows.z is None else rows.z
+    return _Batch(rows.h / units.hidden, z, units.of(task.targets(rows.answers, names)))
 
 
-class _Run:
+class ExpertRun:
     """The state of a training: all of it can be written down and taken up again."""
 
     def __init__(self, expert: Expert, settings: ExpertSettings, *, task: Task, steps: int) -> None:
@@ -242,9 +252,7 @@ class _Run:
             if background is not None and self.settings.off_domain > 0:
                 penalty = off_domain(self.expert, background, classifier)
                 loss = loss + self.settings.off_domain * penalty
-            for group in self.optimizer.param_groups:
-                decay = 0.5 * (1 + math.cos(math.pi * self.step / self.steps))
-                group["lr"] = self.settings.learning_rate * decay
+            self.set_rate()
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
@@ -258,6 +266,16 @@ class _Run:
             with torch.inference_mode():
                 logits = expert_logits(self.expert, valid.h, valid.z, classifier)
                 loss = float(self.task.loss(logits, valid.targets))
+        self.remember(loss)
+
+    def set_rate(self) -> None:
+        """Set the learning rate of this step."""
+        decay = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.steps)))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.learning_rate * decay
+
+    def remember(self, loss: float) -> None:
+        """Keep the weights if no loss was smaller."""
         if loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, self.epoch
             self.best = {k: v.clone() for k, v in self.expert.state_dict().items()}

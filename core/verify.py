@@ -15,12 +15,13 @@ from .assemble import Attached, background_of, make_backbone, make_expert
 from .backbone import Backbone
 from .bus import BusConfig, LayerNorm
 from .experts import Expert
+from .graft import check_taps, reader
 from .plugins import Plugins
 from .rows import BackgroundRow
 from .tasks import Classification, Regression
 from .train_expert import off_domain
 
-__all__ = ["check_off_domain", "measure_off_domain", "verify_expert"]
+__all__ = ["check_live", "check_off_domain", "measure_off_domain", "verify_expert"]
 
 AGREEMENT = 0.02
 """How far the recomputed ‖W_c Δ‖ may be from the manifest's, relatively."""
@@ -51,11 +52,24 @@ def verify_expert(
         return (Violation("card_rows", "card", e.expected, e.found or str(e), e.hint),)
     if isinstance(made, Violation):
         return (made,)
-    if backbone is None or manifest.off_domain is None:
+    tapping = made.tapping
+    if backbone is None or (manifest.off_domain is None and not tapping.taps):
         return ()
     live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
-    found = check_off_domain(made, live, background_of(backbone), encode=live.encode)
+    found = check_live(made, live, background_of(backbone), encode=live.encode)
     return () if found is None else (found,)
+
+
+def check_live(
+    attached: Attached,
+    backbone: Backbone,
+    background: Sequence[BackgroundRow],
+    *,
+    encode: Callable[[Sequence[str]], Tensor],
+) -> Violation | None:
+    """Return what shows only with the backbone at hand: taps it has not, harm off the domain."""
+    found = check_taps(attached.files.manifest.id, attached.tapping, backbone)
+    return found or check_off_domain(attached, backbone, background, encode=encode)
 
 
 def measure_off_domain(
@@ -64,18 +78,24 @@ def measure_off_domain(
     backbone: Backbone,
     background: Sequence[BackgroundRow],
     *,
-    encode: Callable[[Sequence[str]], Tensor],
+    read: Callable[[Sequence[str]], Tensor],
 ) -> float | None:
     """Return √ mean ‖W_c Δ(z)‖² over the background rows outside the expert's own domain.
 
     None where there is nothing to measure: no such rows, or an expert with labels of its own.
+
+    Args:
+        expert: As the bus has it.
+        expert_id: Its id.
+        backbone: The backbone.
+        background: The background card.
+        read: Texts → what the expert reads ``(N, D)``.
     """
     texts = [r.text for r in background if r.domain != expert_id]
     if not texts or backbone.classifier is None or expert.space == "labels":
         return None
-    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     with torch.inference_mode():
-        return float(off_domain(expert, norm(encode(texts)), backbone.classifier).sqrt())
+        return float(off_domain(expert, read(texts), backbone.classifier).sqrt())
 
 
 def check_off_domain(
@@ -89,7 +109,15 @@ def check_off_domain(
     manifest = attached.files.manifest
     if manifest.off_domain is None:
         return None
-    measured = measure_off_domain(attached.expert, manifest.id, backbone, background, encode=encode)
+    tapping = attached.tapping
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
+    inside = reader(backbone, manifest.id, tapping) if tapping.taps else None
+
+    def read(texts: Sequence[str]) -> Tensor:
+        z: Tensor = norm(encode(texts)) if inside is None else inside(texts)[1]
+        return z
+
+    measured = measure_off_domain(tapping.part, manifest.id, backbone, background, read=read)
     if measured is None or measured <= manifest.off_domain * (1 + AGREEMENT) + 1e-4:
         return None
     return Violation(

@@ -13,7 +13,7 @@ from ..registry.files import BackboneFiles, read_backbone
 from ..registry.manifest import BackboneManifest
 from ..registry.settings import choose_backbone, resolve_home
 from ..registry.states import Listing, survey
-from .assemble import Providers, background_of, evaluation_of, make_backbone
+from .assemble import Providers, background_of, evaluation_of, make_backbone, with_layout
 from .author import Shop
 from .backbone import Backbone
 from .candidates import gather
@@ -24,7 +24,7 @@ from .plugins import Plugins
 from .recompose import Bench, Order, Outcome, recompose
 from .rows import BackgroundRow
 from .train_router import Progress
-from .verify import check_off_domain
+from .verify import check_live
 
 __all__ = [
     "DEFAULT_ROUTER",
@@ -182,8 +182,10 @@ def open_workspace(
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,
-        verify=lambda a: check_off_domain(a, backbone, background, encode=encode),
+        verify=lambda a: check_live(a, backbone, background, encode=encode),
     )
+    backbone = with_layout(backbone, candidates.attached)
+    encode = cached(backbone, files.manifest.fingerprint, cache, progress)
     before = record.members() if record else {}
     bench = Bench(
         backbone=backbone,

@@ -13,6 +13,7 @@ mlp        U (R, D), u (R), V (out, R), v (out)         U (R, D), u (R), V (L, R
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -23,7 +24,7 @@ from .violations import Violation
 
 __all__ = [
     "MAX_ROWS",
-    "TAPS",
+    "TAP",
     "VALUE",
     "bus_violation",
     "check_backbone",
@@ -37,8 +38,8 @@ __all__ = [
 MAX_ROWS = 256
 """At most this many rows of a card in each of its parts."""
 
-TAPS = ("final",)
-"""Where an expert may read and write."""
+TAP = re.compile(r"final|\d+|[A-Za-z_]\w*(\.\w+)+")
+"""Where an expert may read and write: at the end, or at a block by number or name."""
 
 VALUE = "value"
 """The one label of a backbone that answers numbers, and of its experts."""
@@ -252,10 +253,17 @@ def _width(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Viola
 
 
 def _taps(expert: ExpertManifest) -> Iterator[Violation]:
-    for field, tap in (("reads.tap", expert.reads.tap), ("writes.tap", expert.writes.tap)):
-        if tap not in TAPS:
-            hint = "Upgrade with 'pip install -U redhost', or retrain the expert."
-            yield Violation("tap_unknown", field, f"one of {_list(TAPS)}", repr(tap), hint)
+    taps = {"reads.tap": expert.reads.tap, "writes.tap": expert.writes.tap}
+    for field, tap in taps.items():
+        if not TAP.fullmatch(tap):
+            expected = "'final', a block's number, or its name such as 'layers.2'"
+            yield Violation("tap_unknown", field, expected, repr(tap), "Correct the manifest.")
+    if expert.writes.tap == "final":
+        return
+    if expert.writes.space != "hidden" or expert.reads.tap == "final":
+        expected = "the space 'hidden' and a reads.tap of its own for a block to write to"
+        found = f"space {expert.writes.space!r}, reads.tap {expert.reads.tap!r}"
+        yield Violation("tap_order", "writes.tap", expected, found, "Correct the manifest.")
 
 
 def _known_labels(

@@ -23,6 +23,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         form: Its form.
         rank: R; None for a quarter of the width.
         writes: Where it writes.
+        reads_tap: ``final``, or the trunk's block it reads.
+        writes_tap: ``final``, or the trunk's block it writes to.
         domain: The slice of inputs it knows, in a sentence.
         card: What kind of routing card it ships.
         license: Of the weights.
@@ -33,6 +35,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     form: Literal["residual", "linear", "mlp"] = "residual"
     rank: Annotated[int, Meta(ge=1)] | None = None
     writes: Literal["hidden", "logits", "labels"] = "labels"
+    reads_tap: str = "final"
+    writes_tap: str = "final"
     domain: str = ""
     card: Literal["texts", "vectors", "statistics", "none"] = "texts"
     license: str = "Apache-2.0"

@@ -168,7 +168,10 @@ def test_what_is_done_off_the_domain_is_measured_again(expert_folders, backbone_
     _, live, background = redhost.open_backbone(backbone_folder)
     loaded = read_expert(files)
     expert = build_expert(loaded.manifest, safetensors.torch.load(loaded.weights))
-    measured = redhost.measure_off_domain(expert, "red", live, background, encode=live.encode)
+    norm = redhost.LayerNorm(width=live.width, eps=live.eps)
+    measured = redhost.measure_off_domain(
+        expert, "red", live, background, read=lambda texts: norm(live.encode(texts))
+    )
     for said, codes in ((measured, []), (measured / 2, ["off_domain"])):
         text = json.dumps({**manifest, "off_domain": said}).encode()
         checked = read_expert({**files, "expert.json": text})

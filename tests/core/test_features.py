@@ -19,7 +19,7 @@ class Counted:
 
     def __init__(self, backbone: redhost.Backbone) -> None:
         self.backbone, self.encoded = backbone, 0
-        self.width, self.device = backbone.width, backbone.device
+        self.width, self.device, self.layout = backbone.width, backbone.device, None
 
     def encode(self, texts):
         self.encoded += len(texts)
@@ -71,7 +71,7 @@ def test_twin_a_key_without_the_fingerprint_would_answer_with_stale_rows(
     first = cache(counted, tmp_path)
     first.encode(TEXTS)
     second = cache(other, tmp_path, "another")
-    second.path = first.path
+    second.views[0].path = first.path
     second.encode(TEXTS)
     assert other.encoded == 0  # stale: it was never asked
 

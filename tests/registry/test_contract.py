@@ -52,7 +52,15 @@ def test_an_expert_fits_its_backbone(make_expert: Any, make_backbone: Any) -> No
             {"reads": {"tap": "block3", "width": 16}},
             {},
             "tap_unknown",
-            "reads.tap: expected one of 'final', found 'block3'",
+            "reads.tap: expected 'final', a block's number, or its name such as 'layers.2', "
+            "found 'block3'",
+        ),
+        (
+            {"writes": {"space": "hidden", "tap": "2"}},
+            {},
+            "tap_order",
+            "writes.tap: expected the space 'hidden' and a reads.tap of its own for a block to "
+            "write to, found space 'hidden', reads.tap 'final'",
         ),
     ],
 )
@@ -67,6 +75,16 @@ def test_misfits(
     (found,) = check_compatible(manifest(make_expert, **change), make_backbone(**backbone))
     assert (found.code, found.reason) == (code, reason)
     assert found.hint.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes"), [("2", "final"), ("layers.2", "3"), ("encoder.layer.0", "encoder.layer.1")]
+)
+def test_blocks_are_named_by_number_or_name(
+    make_expert: Any, make_backbone: Any, reads: str, writes: str
+) -> None:
+    change = {"reads": {"tap": reads, "width": 16}, "writes": {"space": "hidden", "tap": writes}}
+    assert check_compatible(manifest(make_expert, **change), make_backbone()) == ()
 
 
 def test_own_labels_need_not_be_known(make_expert: Any, make_backbone: Any) -> None:

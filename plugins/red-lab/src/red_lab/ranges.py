@@ -116,7 +116,11 @@ def build_expert(
         card=redhost.texts_card(card),
         canary=bench.norm(bench.features([r.text for r in data[:8]])),
         off_domain=redhost.measure_off_domain(
-            expert, name, bench.backbone, bench.background, encode=bench.features
+            expert,
+            name,
+            bench.backbone,
+            bench.background,
+            read=lambda texts: bench.norm(bench.features(texts)),
         ),
         training=redhost.Training(
             data=digest_of(data),

@@ -1,0 +1,39 @@
+"""`redhost lab taps`: experts that read or write inside the trunk, beside twins at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+__all__ = ["taps"]
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("docs/results/taps"),
+    show_default=True,
+)
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("build/lab"),
+    show_default=True,
+)
+def taps(*, out: Path, work: Path) -> None:
+    """Train every range expert at several places of the tiny backbone, package and compose it."""
+    import torch
+
+    from red_lab.taps_measure import measure
+    from red_lab.taps_report import page
+
+    torch.set_num_threads(1)  # the same bits, and no waiting for a busy machine
+    metrics = measure(work=work / "taps")
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "metrics.json"
+    path.write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
+    (out / "README.md").write_text(page(metrics), "utf-8")
+    click.echo(path)
