@@ -53,6 +53,7 @@ results: .venv/text
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
 	$(BIN)/redhost lab taps
+	$(BIN)/redhost lab sparse
 	$(RED) tiny --task addition --protocol seed
 	$(RED) tiny --task addition --protocol held-out --ablations --shares
 	$(RED) tiny --task mixed --protocol seed

@@ -10,6 +10,7 @@ from red_lab.cost import cost
 from red_lab.hotswap import hotswap
 from red_lab.red.command import red
 from red_lab.shrink import shrink
+from red_lab.sparse import sparse
 from red_lab.taps import taps
 from red_lab.toy.command import toy
 
@@ -110,7 +111,7 @@ def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
     _refresh_readme()
 
 
-for command in (cost, hotswap, red, shrink, taps, toy):
+for command in (cost, hotswap, red, shrink, sparse, taps, toy):
     lab.add_command(command)
 
 

@@ -1,0 +1,123 @@
+"""`redhost lab sparse`: what a sparse mixture costs, against the dense one, side by side."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+
+__all__ = ["measure", "page", "sparse"]
+
+EXPERTS = (4, 16, 64)
+CHOSEN = (1, 2, 4)
+WIDTH, RANK, ROWS, RUNS = 576, 144, 256, 9
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("docs/results/sparse"),
+    show_default=True,
+)
+def sparse(*, out: Path) -> None:
+    """Count and time top-k of E experts against all of them."""
+    out.mkdir(parents=True, exist_ok=True)
+    metrics = measure(runs=RUNS)
+    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
+    (out / "README.md").write_text(page(metrics), "utf-8")
+    click.echo(out / "metrics.json")
+
+
+def measure(*, runs: int) -> dict[str, Any]:
+    """Return multiply-adds and median seconds for every E and k, dense ones beside them.
+
+    Sparse and dense passes take turns, so that a busy machine slows both.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    rows = []
+    for experts in EXPERTS:
+        x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
+        calls = {k: _mixture(experts, k) for k in (*CHOSEN, experts) if k <= experts}
+        flops = {k: _flops(call, x) for k, call in calls.items()}
+        seconds: dict[int, list[float]] = {k: [] for k in calls}
+        for _ in range(runs):
+            for k, call in calls.items():
+                start = perf_counter()
+                call(x)
+                seconds[k].append(perf_counter() - start)
+        middle = {k: statistics.median(s) for k, s in seconds.items()}
+        rows += [
+            {
+                "experts": experts,
+                "k": k,
+                "flops": flops[k],
+                "flops_ratio": flops[k] / flops[experts],
+                "seconds": middle[k],
+                "seconds_ratio": middle[k] / middle[experts],
+            }
+            for k in calls
+        ]
+    return {"schema": "red-lab.sparse/1", "width": WIDTH, "rank": RANK, "batch": ROWS, "rows": rows}
+
+
+def page(metrics: Mapping[str, Any]) -> str:
+    """Return the page for metrics of the schema ``red-lab.sparse/1``."""
+    lines = [
+        "# What a sparse mixture costs",
+        "",
+        "Written by `redhost lab sparse` from `metrics.json`; do not edit.",
+        "",
+        f"`redhost.mechanisms.SparseMixture` over experts of width {metrics['width']} and rank "
+        f"{metrics['rank']}, {metrics['batch']} rows, one thread; k = E is the dense mixture. "
+        "Operations are counted by torch, seconds are medians of passes taken in turns.",
+        "",
+        "| experts | k | operations, of dense | seconds, of dense | milliseconds |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['experts']} | {r['k']} | {r['flops_ratio']:.3f} | {r['seconds_ratio']:.3f} "
+        f"| {1000 * r['seconds']:.2f} |"
+        for r in metrics["rows"]
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _mixture(experts: int, k: int) -> Callable[[Any], Any]:
+    import torch
+
+    from redhost.mechanisms import SparseMixture, seeded_linear
+
+    generator = torch.Generator().manual_seed(0)
+    gate = seeded_linear(WIDTH, experts, generator=generator)
+    parts = [
+        torch.nn.Sequential(
+            seeded_linear(WIDTH, RANK, generator=generator),
+            torch.nn.GELU(),
+            seeded_linear(RANK, WIDTH, generator=generator),
+        )
+        for _ in range(experts)
+    ]
+    mixture = SparseMixture(gate=gate, experts=parts, k=k).eval().requires_grad_(False)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            made: torch.Tensor = mixture(x)
+        return made
+
+    return call
+
+
+def _flops(call: Callable[[Any], Any], x: Any) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        call(x)
+    return int(counter.get_total_flops())
