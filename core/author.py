@@ -18,7 +18,7 @@ from .bus import LayerNorm
 from .calibrate import fit_temperature
 from .card_files import CardFile, no_card, statistics_card, texts_card, vectors_card
 from .experts import Expert
-from .graft import Tapping, reader
+from .graft import Tapping, check_taps, reader
 from .packaging import library_versions, save_expert
 from .rows import BackgroundRow, CardRow, Row
 from .statistics import Statistics
@@ -133,6 +133,9 @@ def train_package(
     """
     backbone, task = shop.backbone, shop.backbone.task
     labels = _labels(plan, parts, backbone)
+    broken = check_taps(plan.id, backbone, reads=plan.reads_tap, writes=plan.writes_tap)
+    if broken is not None:
+        raise broken.error(f"expert {plan.id!r}")
     norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     read = _reader(plan, shop, norm)
     checkpoint = project / ".redhost-training.safetensors"

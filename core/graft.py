@@ -100,12 +100,12 @@ def token_step(expert: Expert, *, width: int, eps: float) -> Step:
     return step
 
 
-def check_taps(expert_id: str, told: Tapping, backbone: Backbone) -> Violation | None:
+def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -> Violation | None:
     """Return what is wrong with where an expert reads and writes, in this trunk."""
     try:
         layers = {
             field: block_at(backbone.trunk, tap)
-            for field, tap in (("reads.tap", told.reads), ("writes.tap", told.writes))
+            for field, tap in (("reads.tap", reads), ("writes.tap", writes))
             if tap != FINAL
         }
     except ContractError as e:
@@ -115,7 +115,7 @@ def check_taps(expert_id: str, told: Tapping, backbone: Backbone) -> Violation |
             "tap_order",
             "writes.tap",
             f"block {layers['reads.tap']} or a later one, since expert {expert_id!r} reads there",
-            told.writes,
+            writes,
             "Read earlier, or write later.",
         )
     return None

@@ -68,7 +68,8 @@ def check_live(
     encode: Callable[[Sequence[str]], Tensor],
 ) -> Violation | None:
     """Return what shows only with the backbone at hand: taps it has not, harm off the domain."""
-    found = check_taps(attached.files.manifest.id, attached.tapping, backbone)
+    told = attached.files.manifest
+    found = check_taps(told.id, backbone, reads=told.reads.tap, writes=told.writes.tap)
     return found or check_off_domain(attached, backbone, background, encode=encode)
 
 

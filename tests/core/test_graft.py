@@ -156,19 +156,20 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(
 
 
 def test_taps_the_trunk_has_not_are_violations(bare) -> None:
-    expert = Grafted(
-        redhost.LowRank(
-            U=torch.zeros(2, bare.width),
-            V=torch.zeros(bare.width, 2),
-            activation="gelu",
-            space="hidden",
-        )
-    )
-    unknown = check_taps("x", Tapping(expert=expert, reads="9"), bare)
+    unknown = check_taps("x", bare, reads="9", writes="final")
     assert unknown is not None and unknown.code == "tap_unknown" and "0 … 2" in unknown.reason
-    order = check_taps("x", Tapping(expert=expert, reads="2", writes="1"), bare)
+    order = check_taps("x", bare, reads="2", writes="1")
     assert order is not None and order.code == "tap_order"
-    assert check_taps("x", Tapping(expert=expert, reads="1", writes="2"), bare) is None
+    assert check_taps("x", bare, reads="1", writes="2") is None
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [({"reads_tap": "9"}, "0 … 2"), ({"reads_tap": "2", "writes_tap": "1"}, "block 2 or a later")],
+)
+def test_an_author_is_told_before_anything_is_trained(make, where, told) -> None:
+    with pytest.raises(redhost.ContractError, match=told):
+        make("red", **where)
 
 
 def test_without_taps_nothing_is_wide(bare, composed) -> None:
