@@ -33,7 +33,7 @@ __all__ = ["COMMANDS"]
     "--router",
     metavar="KIND[:OPTIONS]",
     help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, hard, attention, "
-    "blend, or a plugin's.",
+    "blend, robust, or a plugin's.",
 )
 @click.option(
     "--level",

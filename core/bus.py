@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +31,10 @@ from .layout import Layout, WideNorm
 from .stack import LowRankStack
 from .tasks import NONE, Classification, Regression, Task
 
-__all__ = ["BACKBONE", "NONE", "Bus", "BusConfig", "LayerNorm", "Output", "union_labels"]
+__all__ = ["BACKBONE", "NONE", "Bus", "BusConfig", "LayerNorm", "union_labels"]
 
 BACKBONE = "backbone"
 """The name of the column that changes nothing."""
-
-Output = Literal["mixture", "residual"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +163,13 @@ class Bus(nn.Module):
         """
         z = self.norm(h)
         alpha = self.weights(z)
-        return self.probabilities(h, z, alpha), alpha
+        return self.answer(h, z, alpha), alpha
+
+    def answer(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return p(y|x) ``(B, L)`` as the router's kind combines: residual sum, or mixture."""
+        if getattr(self.router, "output", "residual") == "mixture":
+            return self.mixture(h, z, alpha)
+        return self.probabilities(h, z, alpha)
 
     def weights(self, z: Tensor) -> Tensor:
         """Return α = softmax(router(z)), ``(B, K)``."""

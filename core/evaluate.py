@@ -162,7 +162,7 @@ def _systems(
         systems += [
             ("hard", p(hard(alpha))),
             ("mixture", bus.mixture(h, z, alpha)),
-            ("routed", p(alpha)),
+            ("routed", bus.answer(h, z, alpha)),
             ("oracle", p(composed.oracle_weights(rows))),
         ]
     return systems

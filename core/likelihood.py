@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .bus import Bus
 from .cards import Card
-from .routers.base import ColumnData
+from .routers.base import ColumnData, Judged
+from .rows import CardRow
 from .tasks import Classification
 
 __all__ = ["with_likelihood"]
@@ -24,6 +25,8 @@ def with_likelihood(
     encode: Callable[[Sequence[str]], Tensor],
 ) -> list[ColumnData]:
     """Add p_k(y|x) ``(N, K)`` to the columns whose cards tell texts and their labels.
+
+    Of the fit rows, and of the gate rows apart.
 
     Args:
         data: One for each column of the bus, in its order.
@@ -40,10 +43,22 @@ def _with(
     told = card is not None and card.kind == "texts" and isinstance(bus.task, Classification)
     if card is None or not told:
         return data
-    fit = [r for r in card.rows if r.part == "fit"]
-    h = encode([r.text for r in fit])
-    answer = torch.tensor([bus.labels.index(r.label) for r in fit])
+    _, fit = _judged(bus, [r for r in card.rows if r.part == "fit"], encode)
+    gate = [r for r in card.rows if r.part == "gate"]
+    if not gate:
+        return dataclasses.replace(data, likelihood=fit)
+    z, aside = _judged(bus, gate, encode)
+    return dataclasses.replace(data, likelihood=fit, gate=Judged(z=z, likelihood=aside))
+
+
+def _judged(
+    bus: Bus, rows: Sequence[CardRow], encode: Callable[[Sequence[str]], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return z ``(N, D)`` and p_k of each row's label ``(N, K)``."""
+    h = encode([r.text for r in rows])
+    answer = torch.tensor([bus.labels.index(r.label) for r in rows])
     with torch.no_grad():
-        p = bus.each(h, bus.norm(h))  # (N, K, L)
+        z = bus.norm(h)
+        p = bus.each(h, z)  # (N, K, L)
     chosen = p.gather(2, answer[:, None, None].expand(-1, p.shape[1], 1)).squeeze(2)
-    return dataclasses.replace(data, likelihood=chosen)
+    return bus.layout.narrow(z), chosen

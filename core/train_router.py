@@ -67,6 +67,8 @@ def train_router(
     try:
         router.requires_grad_(True)
         _descend(router, z, heard, target, weight, columns, settings, only, progress)
+        if isinstance(router, Router) and only is None:
+            router.finish(data, steps=settings.steps, progress=progress)
     finally:
         router.requires_grad_(False)
 

@@ -12,6 +12,7 @@ from .linear import LinearRouter
 from .mlp import MlpRouter
 from .options import parse_kind, read_options
 from .quadratic import QuadraticRouter
+from .robust import RobustRouter
 from .statistics import StatisticsRouter
 from .topk import HardRouter, TopKRouter
 
@@ -26,6 +27,7 @@ __all__ = [
     "LinearRouter",
     "MlpRouter",
     "QuadraticRouter",
+    "RobustRouter",
     "Router",
     "StatisticsRouter",
     "TopKRouter",
@@ -41,6 +43,7 @@ KINDS: tuple[type[Router], ...] = (
     LinearRouter,
     MlpRouter,
     QuadraticRouter,
+    RobustRouter,
     StatisticsRouter,
     TopKRouter,
 )

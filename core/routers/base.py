@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..statistics import Statistics
 
-__all__ = ["ColumnData", "Router"]
+__all__ = ["ColumnData", "Judged", "Router"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """Rows with the likelihood of their answers: z ``(N, D)`` and p_k(y|x) ``(N, K)``."""
+
+    z: Tensor
+    likelihood: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +35,7 @@ class ColumnData:
         outputs: What the experts' outputs look like on the rows, ``(N, K, S)``.
         likelihood: p_k(y|x) of each row's own answer by each column alone, ``(N, K)``; None
             where the card does not tell texts and answers, or no router asked for it.
+        gate: The same for rows the router does not learn from.
     """
 
     column: str
@@ -35,6 +44,7 @@ class ColumnData:
     evidence: Tensor | None = None
     outputs: Tensor | None = None
     likelihood: Tensor | None = None
+    gate: Judged | None = None
 
 
 class Router(nn.Module):
@@ -45,7 +55,8 @@ class Router(nn.Module):
     kind that `reads_evidence` is called with e(z) ``(B, K)`` as a second argument, one that
     `reads_outputs` with the look of the experts' outputs ``(B, K, S)`` (`core.evidence`); one
     that `reads_answers` learns from how well each column answers the fit rows. A weight of
-    exactly zero is written as a logit of −∞.
+    exactly zero is written as a logit of −∞. `output` says how the bus combines by its weights:
+    the residual sum, or the mixture Σ α_k p_k(y|x).
 
     Args:
         width: D, the width of z.
@@ -58,6 +69,7 @@ class Router(nn.Module):
     reads_evidence: ClassVar[bool] = False
     reads_outputs: ClassVar[bool] = False
     reads_answers: ClassVar[bool] = False
+    output: ClassVar[Literal["mixture", "residual"]] = "residual"
     options: ClassVar[Mapping[str, type[int] | type[float]]] = {}
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
@@ -83,6 +95,15 @@ class Router(nn.Module):
         """
         logits: Tensor = self(z, heard)
         return logits
+
+    def finish(
+        self,
+        columns: Sequence[ColumnData],
+        *,
+        steps: int,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Go on after the weights were trained to tell the columns apart; most kinds are done."""
 
     def penalty(self, logits: Tensor, weight: Tensor) -> Tensor:
         """Return what is added to the loss for logits ``(B, K)`` of rows that weigh ``(B,)``."""

@@ -1,0 +1,165 @@
+"""The robust router against the games it can be checked on: tables, copies, rare domains."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+import redhost
+from redhost.core.routers import LinearRouter, RobustRouter
+from redhost.core.routers.base import Judged
+from redhost.core.routers.robust import losses, move_lambda
+
+STEPS = redhost.RouterSettings(steps=200)
+
+
+def table(experts: int, points: int, labels: int, *, seed: int) -> Tensor:
+    """p_k(y|x) out of thin air, ``(K, X, Y)``."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.softmax(2 * torch.randn(experts, points, labels, generator=generator), -1)
+
+
+def drawn(p: Tensor, own: int, *, rows: int, seed: int) -> Judged:
+    """Rows of domain k: x uniform and one-hot, y from p_k; the likelihood of y by every expert."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(p.shape[1], (rows,), generator=generator)
+    y = torch.multinomial(p[own][x], 1, generator=generator).squeeze(1)
+    return Judged(z=torch.eye(p.shape[1])[x], likelihood=p[:, x, y].T)
+
+
+def columns(p: Tensor, *, rows: int | list[int] = 4000) -> list[redhost.ColumnData]:
+    sizes = rows if isinstance(rows, list) else [rows] * len(p)
+    made = []
+    for k, n in enumerate(sizes):
+        fit = drawn(p, k, rows=n, seed=k)
+        made.append(
+            redhost.ColumnData(
+                column=f"e{k}",
+                z=fit.z,
+                statistics=redhost.Statistics.of_rows(fit.z, [""] * n),
+                likelihood=fit.likelihood,
+                gate=drawn(p, k, rows=4000, seed=100 + k),
+            )
+        )
+    return made
+
+
+def fit(data: list[redhost.ColumnData], *, seed: int = 0) -> RobustRouter:
+    names = tuple(d.column for d in data)
+    router = RobustRouter(width=data[0].z.shape[1], columns=names, seed=seed)
+    redhost.train_router(router, data, columns=names, settings=STEPS)
+    return router
+
+
+def value(p: Tensor) -> float:
+    """max over λ of I_λ(K; Y | X), x uniform: conditional Blahut-Arimoto, nats."""
+    weights = torch.full((len(p),), 1 / len(p), dtype=torch.float64)
+    p = p.double()
+    divergence = torch.zeros(len(p), dtype=torch.float64)
+    for _ in range(5000):
+        mixed = torch.einsum("k,kxy->xy", weights, p)
+        divergence = (p * (p / mixed).log()).sum(-1).mean(-1)  # (K,)
+        weights = torch.softmax(weights.log() + divergence, 0)
+    return float((weights * divergence).sum())
+
+
+def regrets(router: LinearRouter, p: Tensor) -> Tensor:
+    """E_x KL(p_k ‖ Σ_j g_j p_j) of every domain, exactly, ``(K,)``."""
+    gate = torch.softmax(router(torch.eye(p.shape[1])), -1)  # (X, K)
+    mixed = torch.einsum("xk,kxy->xy", gate, p)
+    return (p * (p / mixed).log()).sum(-1).mean(-1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_on_a_table_the_worst_regret_is_the_games_value(seed: int) -> None:
+    p = table(3, 4, 5, seed=seed)
+    worst = float(regrets(fit(columns(p)), p).max())
+    assert value(p) - 1e-6 <= worst <= value(p) + 0.03
+
+
+def test_lambda_stays_in_the_simplex_and_goes_where_the_regret_is() -> None:
+    moved = torch.full((4,), 0.25)
+    for _ in range(500):
+        moved = move_lambda(moved, torch.tensor([0.0, 3.0, -2.0, 0.5]))
+        assert moved.sum() == pytest.approx(1, abs=1e-5) and (moved >= 0.0024).all()
+    assert moved.argmax() == 1 and moved[1] > 0.9
+
+
+def test_a_copy_of_an_expert_changes_no_value() -> None:
+    p = table(2, 4, 5, seed=3)
+    twice = torch.cat([p, p[:1]])
+    one, two = (
+        float(regrets(fit(columns(p)), p).max()),
+        float(regrets(fit(columns(twice)), twice).max()),
+    )
+    assert two == pytest.approx(one, abs=0.03)
+
+
+def test_permuted_experts_permute_the_gate() -> None:
+    p = table(3, 4, 5, seed=4)
+    order = [2, 0, 1]
+    x = torch.eye(4)
+    one = torch.softmax(fit(columns(p))(x), -1)
+    two = torch.softmax(fit(columns(p[order]))(x), -1)
+    torch.testing.assert_close(two, one[:, order], atol=0.1, rtol=0)
+
+
+def test_one_expert_has_all_the_weight() -> None:
+    p = table(1, 3, 4, seed=5)
+    assert torch.equal(torch.softmax(fit(columns(p))(torch.eye(3)), -1), torch.ones(3, 1))
+
+
+def test_separable_domains_leave_no_regret() -> None:
+    """Each domain has inputs of its own, so that a gate can tell whose a row is."""
+    p = table(2, 4, 5, seed=6)
+    data = []
+    for k, d in enumerate(columns(p)):
+        own = [d.z[:, :2].sum(-1) > 0, d.z[:, 2:].sum(-1) > 0][k]
+        gate = d.gate
+        assert gate is not None and d.likelihood is not None
+        there = [gate.z[:, :2].sum(-1) > 0, gate.z[:, 2:].sum(-1) > 0][k]
+        data.append(
+            dataclasses.replace(
+                d,
+                z=d.z[own],
+                likelihood=d.likelihood[own],
+                gate=Judged(z=gate.z[there], likelihood=gate.likelihood[there]),
+            )
+        )
+    router = fit(data)
+    asides = [d.gate for d in data if d.gate is not None]
+    own_loss = torch.stack([-a.likelihood[:, k].log().mean() for k, a in enumerate(asides)])
+    assert (losses(router, asides) - own_loss).max() < 0.02
+
+
+def test_the_worst_domain_is_better_off_than_under_the_average_loss() -> None:
+    """One domain a hundred times rarer: a router of the mean loss forgets it."""
+    p = table(3, 4, 5, seed=7)
+    data = columns(p, rows=[4000, 4000, 40])
+    robust = fit(data)
+    average = LinearRouter(width=4, columns=robust.columns)
+    z = torch.cat([d.z for d in data])
+    likelihood = torch.cat([d.likelihood for d in data if d.likelihood is not None])
+    optimizer = torch.optim.AdamW(average.parameters(), lr=0.05)
+    for _ in range(500):
+        mixed = torch.log_softmax(average(z), -1) + likelihood.log()
+        loss = -torch.logsumexp(mixed, -1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert regrets(robust, p).max() < 0.6 * regrets(average, p).max()
+
+
+def test_it_answers_with_the_mixture(redhost_fake_expert, tmp_path) -> None:
+    for n in range(3):
+        redhost_fake_expert(f"team{n}", labels=(f"a{n}", f"b{n}"), seed=n)
+    host = redhost.Host.open(tmp_path / "home", backbone="tiny-random")
+    host.recompose(router="robust")
+    bus, encode = host.composed.bus, host.composed.backbone.encode
+    h = encode(["one", "two"])
+    p, alpha = bus(h)
+    torch.testing.assert_close(p, bus.mixture(h, bus.norm(h), alpha))
+    assert float(bus.router.worst.sum()) == pytest.approx(1, abs=1e-4)  # type: ignore[union-attr]
