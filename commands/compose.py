@@ -111,6 +111,11 @@ def _print_receipt(receipt: Receipt) -> None:
         f"overall {_points(receipt.accuracy.overall)}, oracle {_points(receipt.accuracy.oracle)}, "
         f"{receipt.seconds:.1f} s in all"
     )
+    if router.robust is not None:
+        click.echo(
+            f"robust: worst domain {router.robust.worst}, {router.robust.regret:.4f} nats above "
+            f"its own expert on gate rows (gap {router.robust.gap:.4f}, an estimate)"
+        )
     for x in receipt.left_out:
         click.echo(f"left out   {x.id}: {x.code}: {x.reason}")
     for i in receipt.withdrawn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Accuracy", "Change", "Health", "LeftOut", "Receipt", "RouterReceipt"]
+__all__ = ["Accuracy", "Change", "Health", "LeftOut", "Receipt", "Robust", "RouterReceipt"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +22,25 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Robust(msgspec.Struct, frozen=True, kw_only=True):
+    """What a robust router defends against, measured on gate rows (nats).
+
+    Attributes:
+        mixture: λ*, the mixture of domains it was trained against.
+        regrets: By domain: the composition's loss less that of the domain's own expert.
+        worst: The domain with the largest regret.
+        regret: Its regret.
+        gap: Worst regret less the regret under λ*: an estimate of how far the game is from its
+            value, not a certificate.
+    """
+
+    mixture: dict[str, float]
+    regrets: dict[str, float]
+    worst: str
+    regret: float
+    gap: float
+
+
 class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """How the router came to be."""
 
@@ -32,6 +51,7 @@ class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     columns: tuple[str, ...]
     moved: tuple[str, ...]
+    robust: Robust | None = None
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):

@@ -202,6 +202,7 @@ def _router(
         digest=tensor_digest(router.state_dict()),
         columns=columns,
         moved=moved,
+        robust=getattr(router, "found", None),
     )
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..receipt import Robust
 from .base import ColumnData, Judged, Router
 from .linear import LinearRouter
 
@@ -44,10 +45,7 @@ class RobustRouter(LinearRouter):
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
-        self.register_buffer("worst", torch.zeros(len(columns)))
-
-    worst: Tensor
-    """λ* over the columns: the mixture it defends against; zero for columns without answers."""
+        self.found: Robust | None = None
 
     def finish(
         self,
@@ -56,7 +54,7 @@ class RobustRouter(LinearRouter):
         steps: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Play the game over the columns whose answers are known."""
+        """Play the game over the columns whose answers are known; `found` says how it ended."""
         told = [(k, d) for k, d in enumerate(columns) if d.likelihood is not None]
         if len(told) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
             return
@@ -68,8 +66,9 @@ class RobustRouter(LinearRouter):
         weights = self._play(
             rows, aside, reference, others, steps=ROUNDS * steps, progress=progress
         )
-        self.worst.zero_()
-        self.worst[own] = weights.to(self.worst.dtype)
+        with torch.no_grad():
+            regrets = losses(self, aside) - reference
+        self.found = _told([d.column for _, d in told], weights, regrets)
 
     def _play(
         self,
@@ -138,6 +137,17 @@ def move_lambda(weights: Tensor, regret: Tensor) -> Tensor:
     """Return λ after a multiplicative step along the regrets, floored: on the simplex."""
     moved = torch.softmax(weights.log() + RATE_LAMBDA * regret, dim=0)
     return (1 - FLOOR) * moved + FLOOR / len(moved)
+
+
+def _told(names: Sequence[str], weights: Tensor, regrets: Tensor) -> Robust:
+    worst = int(regrets.argmax())
+    return Robust(
+        mixture=dict(zip(names, weights.tolist(), strict=True)),
+        regrets=dict(zip(names, regrets.tolist(), strict=True)),
+        worst=names[worst],
+        regret=float(regrets[worst]),
+        gap=float(regrets[worst] - (weights * regrets).sum()),
+    )
 
 
 def _draw(rows: Judged, generator: torch.Generator) -> Judged:

@@ -126,3 +126,8 @@ def test_a_sparse_router_gives_one_expert_all_the_weight(home, call, router) -> 
 def test_unknown_options_of_a_router_are_wrong_usage(home, call) -> None:
     code, _, err = call("recompose", "--router", "topk:best=2")
     assert code == 2 and "balance, k, noise" in err and err.count("\n") == 1
+
+
+def test_a_robust_router_names_its_worst_domain(home, call) -> None:
+    out = call("recompose", "--router", "robust", "--accept")[1]
+    assert "robust: worst domain range" in out and "an estimate" in out

@@ -157,9 +157,11 @@ def test_it_answers_with_the_mixture(redhost_fake_expert, tmp_path) -> None:
     for n in range(3):
         redhost_fake_expert(f"team{n}", labels=(f"a{n}", f"b{n}"), seed=n)
     host = redhost.Host.open(tmp_path / "home", backbone="tiny-random")
-    host.recompose(router="robust")
+    told = host.recompose(router="robust").router.robust
+    assert told is not None and told.regret == max(told.regrets.values())
+    assert sum(told.mixture.values()) == pytest.approx(1, abs=1e-4) and told.gap >= -1e-6
+    assert told.mixture.keys() == told.regrets.keys() == {"team0", "team1", "team2"}
     bus, encode = host.composed.bus, host.composed.backbone.encode
     h = encode(["one", "two"])
     p, alpha = bus(h)
     torch.testing.assert_close(p, bus.mixture(h, bus.norm(h), alpha))
-    assert float(bus.router.worst.sum()) == pytest.approx(1, abs=1e-4)  # type: ignore[union-attr]
