@@ -1,0 +1,79 @@
+"""The stochastic algorithm on a finite game, measured exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .divergences import entropies, worst_kl
+from .game import Game
+from .gate_networks import TabularGate
+from .gates import model_of_gate
+from .primal_dual import PrimalDualSettings, primal_dual
+from .probability import Array
+from .source import FiniteSource
+
+__all__ = ["PrimalDualResult", "solve_stochastic"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrimalDualResult:
+    """A gate from samples, with exact sums over the alphabet. No certificate: compare `solve_gate`.
+
+    Attributes:
+        gate: The average gate, ``(X, K')``, rows in the simplex.
+        lambda_: The average mixture, ``(K,)``.
+        normaliser: Z_g of the average gate.
+        worst: max_k KL(p_k ‖ π_g), nats; too small by log Z where Z > 1.
+        worst_normalised: max_k KL(p_k ‖ π_g/Z), nats: comparable with a solver's value.
+    """
+
+    gate: Array
+    lambda_: Array
+    normaliser: float
+    worst: float
+    worst_normalised: float
+
+
+def solve_stochastic(
+    game: Game,
+    *,
+    gate: nn.Module | None = None,
+    features: Tensor | None = None,
+    settings: PrimalDualSettings | None = None,
+    seed: int = 0,
+) -> PrimalDualResult:
+    """Play the game by samples.
+
+    Args:
+        game: Domains and experts.
+        gate: Trained in place; a new `TabularGate` when left out.
+        features: What the gate sees of each symbol, ``(X, F)``; its index when left out.
+        settings: The constants.
+        seed: Where the samples come from.
+
+    Raises:
+        GameError: If the game's value is ∞, or the features do not fit.
+    """
+    source = FiniteSource(game, features=features, seed=seed)
+    trained = TabularGate(game.symbols, len(game.experts)) if gate is None else gate
+    table, lam = primal_dual(
+        source,
+        trained,
+        reference=torch.from_numpy(entropies(game.domains)),
+        read=lambda: trained(source.inputs).softmax(-1).to(torch.float64),
+        settings=settings,
+    )
+    mean: Array = np.asarray(table.numpy(), dtype=np.float64)
+    model = model_of_gate(mean, game.experts)
+    z = float(model.sum())
+    return PrimalDualResult(
+        gate=mean,
+        lambda_=np.asarray(lam.numpy(), dtype=np.float64),
+        normaliser=z,
+        worst=worst_kl(game.domains, model),
+        worst_normalised=worst_kl(game.domains, model / z),
+    )

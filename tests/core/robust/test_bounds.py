@@ -1,0 +1,32 @@
+"""Certificates: the best of both sides, and when to stop."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from redhost.core.robust.bounds import Bounds, best_of, until_closed
+
+
+def bounds(lower: float, upper: float) -> Bounds:
+    return Bounds(lower=lower, upper=upper, lam=np.array([lower]), host=np.array([upper]))
+
+
+def halving(steps: int) -> Iterator[Bounds]:
+    """Gap 1, then half as much every so many steps."""
+    return (bounds(0, 0.5 ** (n // steps)) for n in itertools.count())
+
+
+def test_each_side_keeps_its_own_proof() -> None:
+    best = best_of([bounds(0.0, 3.0), bounds(1.0, 5.0), bounds(0.5, 2.0)])
+    assert (best.lower, best.upper, best.gap) == (1.0, 2.0, 1.0)
+    assert (best.lam[0], best.host[0]) == (1.0, 2.0)
+
+
+def test_it_stops_when_closed_stalled_or_out_of_steps() -> None:
+    assert until_closed(halving(1), tol=0.3, most=99)[1] == 3
+    assert until_closed(halving(1), tol=1e-9, most=7)[1] == 7
+    assert until_closed(halving(5), tol=1e-9, most=99, patience=10)[1] > 99 - 1
+    assert until_closed(halving(30), tol=1e-9, most=99, patience=10)[1] == 11

@@ -1,0 +1,64 @@
+"""Plain iterations: monotone with step size 1, within log K / t, and no better step is free."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redhost.core.robust import Game, envelope, solve_gate
+from redhost.core.robust.iterations import plain_bounds, plain_points
+from redhost.core.robust.saddle import BoxGame
+
+
+def box(game: Game) -> BoxGame:
+    return BoxGame(game.domains, *envelope(game.experts))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(2, 20), st.floats(0, 2))
+def test_the_lower_bound_never_decreases(
+    games, seed: int, domains: int, symbols: int, noise: float
+) -> None:
+    """The iterates' own values, not their running maximum."""
+    game = games(seed, domains=domains, symbols=symbols, noise=noise)
+    values = [p.value for p in itertools.islice(plain_points(box(game)), 60)]
+    assert np.diff(values).min() > -1e-13
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(st.integers(0, 10_000), st.integers(2, 8), st.floats(0, 2))
+def test_both_sides_are_within_log_k_over_t(games, seed: int, domains: int, noise: float) -> None:
+    game = games(seed, domains=domains, noise=noise)
+    value = solve_gate(game, tol=1e-10).value
+    for t, best in enumerate(itertools.islice(plain_bounds(box(game)), 40), start=1):
+        assert value - best.lower <= math.log(domains) / t + 1e-9
+        assert best.upper - value <= math.log(domains) / t + 1e-9
+        assert best.lower <= value + 1e-9
+        assert value <= best.upper + 1e-9
+
+
+def test_decreasing_steps_are_far_slower(games) -> None:
+    """The variant with steps 1/√t, from the same start for as many iterations."""
+    game = games(1)
+    playing = box(game)
+    *_, plain = itertools.islice(plain_bounds(playing), 60)
+    point = playing.at(np.full(3, 1 / 3))
+    lowest = point.value
+    for t in range(1, 60):
+        lam = point.lam * np.exp((point.losses - point.losses.max()) / math.sqrt(t))
+        point = playing.at(lam / lam.sum())
+        lowest = max(lowest, point.value)
+    value = solve_gate(game, tol=1e-12).value
+    assert value - lowest > 30 * max(value - plain.lower, 1e-12)
+
+
+def test_lambda_stays_above_0() -> None:
+    """The third domain is in the middle of the others: λ* is 0 there, λ is not."""
+    game = Game.of_rows([[0.99, 0.01], [0.01, 0.99], [0.5, 0.5]], np.eye(2))
+    *_, last = itertools.islice(plain_points(box(game)), 2000)
+    assert 0 < last.lam[2] < 1e-100
+    assert np.isfinite(last.losses).all()

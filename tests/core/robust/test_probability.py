@@ -1,0 +1,56 @@
+"""Rows of probabilities: every error names its row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from redhost.core.robust import GameError, probability_rows, probability_vector
+from redhost.registry.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "rows: expected at least one row, found none"),
+        (3, "rows: expected a list of rows, found int"),
+        ([[1.0], []], r"rows\[1\]: .*found an empty one"),
+        ([[1.0], [[1.0]]], r"rows\[1\]: expected a flat list"),
+        ([[1.0], ["x"]], r"rows\[1\]: expected a flat list of numbers"),
+        ([[0.5, 0.5], [1.0]], r"rows\[1\]: expected 2 probabilities as in rows\[0\], found 1"),
+        ([[0.5, 0.5], [1.5, -0.5]], r"rows\[1\]: expected numbers ≥ 0, found -0.5 at position 1"),
+        ([[0.5, 0.4]], r"rows\[0\]: expected a sum of 1 within 1e-09, found 0.9"),
+        ([[float("nan"), 1.0]], r"rows\[0\]: expected finite numbers, found nan at position 0"),
+        ([[float("inf"), 1.0]], r"rows\[0\]: expected finite numbers, found inf"),
+        ([[10**400]], r"rows\[0\]: expected finite numbers, found one too large"),
+    ],
+)
+def test_what_is_wrong_is_named(rows: object, message: str) -> None:
+    with pytest.raises(GameError, match=message):
+        probability_rows("rows", rows)
+
+
+def test_the_error_is_a_value_error_and_a_usage_error() -> None:
+    with pytest.raises(ValueError, match="at least one row") as caught:
+        probability_rows("rows", [])
+    assert isinstance(caught.value, UsageError)
+
+
+def test_a_sum_within_the_tolerance_becomes_exactly_1() -> None:
+    row = probability_vector("row", [0.5, 0.5 + 9e-10])
+    assert abs(row.sum() - 1) < 1e-15
+    with pytest.raises(GameError, match="a sum of 1"):
+        probability_vector("row", [0.5, 0.5 + 2e-9])
+
+
+def test_what_is_too_small_to_invert_is_0() -> None:
+    assert probability_vector("row", [1.0, 1e-310]).tolist() == [1.0, 0.0]
+
+
+def test_rows_are_copied_and_read_only() -> None:
+    given = np.array([[0.5, 0.5]])
+    rows = probability_rows("rows", given)
+    given[0, 0] = 7
+    assert rows[0, 0] == 0.5
+    with pytest.raises(ValueError, match="read-only"):
+        rows[0, 0] = 7
