@@ -8,21 +8,16 @@ import click
 
 from red_lab.cost import cost
 from red_lab.hotswap import hotswap
+from red_lab.matched.command import matched
+from red_lab.options import WORK, out_option
 from red_lab.red.command import red
+from red_lab.robust import robust
 from red_lab.shrink import shrink
 from red_lab.sparse import sparse
 from red_lab.taps import taps
 from red_lab.toy.command import toy
 
 __all__ = ["lab"]
-
-WORK = click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("build/lab"),
-    show_default=True,
-    help="Where long work keeps its checkpoints; the same command goes on from there.",
-)
 
 
 @click.group()
@@ -61,12 +56,7 @@ def share() -> None:
 
 @lab.command()
 @click.option("--splits", type=click.IntRange(1, 5), default=5, show_default=True)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/tiny-ranges"),
-    show_default=True,
-)
+@out_option("tiny-ranges")
 @WORK
 def results(*, splits: int, out: Path, work: Path) -> None:
     """Measure everything over the splits, a backbone built for each; writes metrics.json."""
@@ -77,12 +67,7 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 
 
 @lab.command()
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/bench"),
-    show_default=True,
-)
+@out_option("bench")
 @click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
 def bench(*, out: Path, runs: int) -> None:
     """Time the command line with 100 installed experts, and recompose; medians of several runs."""
@@ -95,12 +80,7 @@ def bench(*, out: Path, runs: int) -> None:
 @lab.command()
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/newsgroups"),
-    show_default=True,
-)
+@out_option("newsgroups")
 @WORK
 def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
     """Five teams with labels of their own on 20 Newsgroups, against one head on all the data."""
@@ -111,7 +91,7 @@ def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
     _refresh_readme()
 
 
-for command in (cost, hotswap, red, shrink, sparse, taps, toy):
+for command in (cost, hotswap, matched, red, robust, shrink, sparse, taps, toy):
     lab.add_command(command)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from red_lab.options import out_option
+
 __all__ = ["cost", "run"]
 
 CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
@@ -32,12 +34,7 @@ CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
     show_default=True,
     help="On a CPU; with several, a busy machine makes small products wait.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/cost"),
-    show_default=True,
-)
+@out_option("cost")
 def cost(
     *,
     config: str,

@@ -7,17 +7,14 @@ from pathlib import Path
 
 import click
 
+from red_lab.options import out_option
+
 __all__ = ["hotswap"]
 
 
 @click.command()
 @click.option("--router", default="evidence", show_default=True, help="The router's kind.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/hotswap"),
-    show_default=True,
-)
+@out_option("hotswap")
 def hotswap(*, router: str, out: Path) -> None:
     """Remove, add back and replace every shipped expert; accuracy, seconds, bytes that moved.
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from red_lab.options import out_option
+
 __all__ = ["measure", "page", "sparse"]
 
 EXPERTS = (4, 16, 64)
@@ -19,12 +21,7 @@ WIDTH, RANK, ROWS, RUNS = 576, 144, 256, 9
 
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/sparse"),
-    show_default=True,
-)
+@out_option("sparse")
 def sparse(*, out: Path) -> None:
     """Count and time top-k of E experts against all of them."""
     out.mkdir(parents=True, exist_ok=True)

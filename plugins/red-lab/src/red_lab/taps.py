@@ -7,22 +7,14 @@ from pathlib import Path
 
 import click
 
+from red_lab.options import WORK, out_option
+
 __all__ = ["taps"]
 
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/taps"),
-    show_default=True,
-)
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("build/lab"),
-    show_default=True,
-)
+@out_option("taps")
+@WORK
 def taps(*, out: Path, work: Path) -> None:
     """Train every range expert at several places of the tiny backbone, package and compose it."""
     import torch

@@ -8,6 +8,8 @@ from typing import Literal
 
 import click
 
+from red_lab.options import WORK, out_option
+
 __all__ = ["red"]
 
 
@@ -44,18 +46,8 @@ __all__ = ["red"]
 @click.option("--device", default="cpu", show_default=True, help="Where trunk and base run.")
 @click.option("--ablations", is_flag=True, help="Also vary ranks, recipe and noise.")
 @click.option("--shares", is_flag=True, help="Also train bases on 10 % … 100 % of the questions.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/red"),
-    show_default=True,
-)
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("build/lab"),
-    show_default=True,
-)
+@out_option("red")
+@WORK
 def red(
     *,
     task: Literal["addition", "mixed"],

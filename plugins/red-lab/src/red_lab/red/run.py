@@ -28,7 +28,7 @@ from red_lab.red.queries import Data, load
 from red_lab.red.report import write_page
 from red_lab.red.summary import summarise, table
 
-__all__ = ["Plan", "open_source", "run"]
+__all__ = ["Plan", "Seed", "open_source", "run"]
 
 log = logging.getLogger("red_lab")
 
@@ -47,7 +47,7 @@ def run(plan: Plan, *, out: Path, work: Path) -> Path:
         The path of metrics.json.
     """
     work.mkdir(parents=True, exist_ok=True)
-    seeds = [_Seed(plan, number, work) for number in range(plan.seeds)]
+    seeds = [Seed(plan, number, work) for number in range(plan.seeds)]
     measured = [s.kept("", s.measured) for s in seeds]
     datasets = [s.data for s in seeds]
     metrics = summarise(plan, measured, datasets)
@@ -66,7 +66,7 @@ def run(plan: Plan, *, out: Path, work: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class _Seed:
+class Seed:
     """One seed: its questions, and its stages, each done when first asked for."""
 
     plan: Plan

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import click
 
+from red_lab.options import out_option
+
 __all__ = ["toy"]
 
 
 @click.command()
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("docs/results/toy"),
-    show_default=True,
-)
+@out_option("toy")
 def toy(*, seeds: int, out: Path) -> None:
     """Linear, nonlinear and residual experts on adding two numbers: which of them mix."""
     from red_lab.toy.run import run

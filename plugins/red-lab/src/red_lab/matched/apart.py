@@ -1,0 +1,132 @@
+"""RED: experts trained apart, each on its own domain, then frozen; and a router over them.
+
+experts write hidden states        p = softmax(W_c (h + Σ_i α_i Δ_i(z)))
+experts have labels of their own   p(y) = α_i p_i(y), i being the one whose label y is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.matched.data import Part, Problem
+from red_lab.matched.listening import Listening
+from red_lab.matched.recipe import Recipe, Tick
+from red_lab.matched.system import System, products
+
+__all__ = ["Alone", "Composition", "train_experts", "train_gate"]
+
+
+def train_experts(
+    problem: Problem, *, recipe: Recipe, seed: int, tick: Tick
+) -> tuple[redhost.Expert, ...]:
+    """Train one residual expert for each domain, on nothing but its rows."""
+    own = problem.classifier is None
+    settings = recipe.settings(
+        form="residual", space="labels" if own else "hidden", rank=problem.rank, seed=seed
+    )
+    return tuple(
+        redhost.train_expert(
+            _answers(problem, problem.train.of(k)),
+            norm=problem.norm,
+            classifier=problem.classifier,
+            labels=problem.labels,
+            domain_labels=problem.labels_of[k],
+            settings=settings,
+            progress=lambda *_: tick("RED"),
+        ).expert
+        for k in range(len(problem.domains))
+    )
+
+
+def train_gate(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> redhost.Expert:
+    """Train a linear router on the rows' domains: a linear expert whose labels they are."""
+    settings = recipe.settings(form="linear", space="labels", rank=1, seed=seed)
+    answers = [problem.domains[int(k)] for k in problem.train.owner]
+    return redhost.train_expert(
+        redhost.Rows(h=problem.train.h, answers=answers),
+        norm=problem.norm,
+        classifier=None,
+        labels=(),
+        domain_labels=problem.domains,
+        settings=settings,
+        progress=lambda *_: tick("RED"),
+    ).expert
+
+
+class Composition(System):
+    """Frozen experts under a router.
+
+    Args:
+        experts: E of them, in the order of the domains.
+        router: z → logits ``(B, E)``.
+        classifier: W_c ``(C, D)``; None where experts have labels of their own.
+    """
+
+    def __init__(
+        self, *, experts: Sequence[redhost.Expert], router: nn.Module, classifier: Tensor | None
+    ) -> None:
+        super().__init__()
+        self.experts, self.router = nn.ModuleList(experts), router
+        self.register_buffer("classifier", classifier)
+
+    classifier: Tensor | None
+
+    def alpha(self, z: Tensor) -> Tensor | None:
+        """Return softmax(router(z)) ``(B, E)``."""
+        return torch.softmax(self.router(z), dim=-1)
+
+    def log_p(self, h: Tensor, z: Tensor) -> Tensor:
+        """Return log p(y|x) ``(B, C)``."""
+        logits: Tensor = self.router(z)
+        if self.classifier is None:
+            own = zip(torch.log_softmax(logits, dim=-1).unbind(1), self.experts, strict=True)
+            return torch.cat([a[:, None] + torch.log_softmax(e(z), -1) for a, e in own], dim=-1)
+        deltas = torch.stack([e(z) for e in self.experts], dim=1)  # (B, E, D)
+        moved = h + torch.einsum("be,bed->bd", torch.softmax(logits, dim=-1), deltas)
+        return torch.log_softmax(moved @ self.classifier.T, dim=-1)
+
+    def parts(self) -> list[redhost.Expert]:
+        """Return the experts in the order of the domains."""
+        return [e for e in self.experts if isinstance(e, redhost.Expert)]
+
+    def multiply_adds(self) -> int:
+        """Return the products of one row: every expert's, the router's and the classifier's."""
+        shared = 0 if self.classifier is None else self.classifier.numel()
+        if isinstance(self.router, Listening):
+            shared += self.router.multiply_adds()
+        return shared + products(self)
+
+
+class Alone(System):
+    """One expert with all the weight: what its own training minimised.
+
+    Args:
+        expert: The expert.
+        classifier: W_c ``(C, D)``; None where it has labels of its own.
+        first: The index of its first label, where it has its own.
+    """
+
+    def __init__(self, expert: redhost.Expert, *, classifier: Tensor | None, first: int) -> None:
+        super().__init__()
+        self.expert, self.first = expert, first
+        self.register_buffer("classifier", classifier)
+
+    classifier: Tensor | None
+
+    def log_p(self, h: Tensor, z: Tensor) -> Tensor:
+        """Return log p_i(y|x), over all labels ``(B, C)`` or its own ``(B, L_i)``."""
+        delta: Tensor = self.expert(z)
+        logits = delta if self.classifier is None else (h + delta) @ self.classifier.T
+        return torch.log_softmax(logits, dim=-1)
+
+    def loss(self, h: Tensor, z: Tensor, target: Tensor) -> Tensor:
+        """Return the mean −log p_i(y|x) of its own rows."""
+        return super().loss(h, z, target - self.first if self.classifier is None else target)
+
+
+def _answers(problem: Problem, part: Part) -> redhost.Rows:
+    return redhost.Rows(h=part.h, answers=[problem.labels[int(y)] for y in part.target])

@@ -1,0 +1,53 @@
+"""How many epochs: the number with the best mean accuracy of all systems on validation rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from red_lab.matched.data import Problem
+from red_lab.matched.measure import hits
+from red_lab.matched.recipe import Recipe, Tick
+from red_lab.matched.train import LISTENING, train_all
+from red_lab.toy.data import one_thread
+
+__all__ = ["EPOCHS", "choose"]
+
+EPOCHS = (5, 10, 20, 40, 80, 160)
+
+
+def choose(
+    open_problem: Callable[[], Problem],
+    *,
+    recipe: Recipe,
+    file: Path,
+    shown: Callable[[str, int], Tick],
+    epochs: Sequence[int] = EPOCHS,
+) -> dict[str, Any]:
+    """Return the epochs chosen, and what each number of them gave; seed 0, no test row is read.
+
+    Args:
+        open_problem: Returns the data; called where nothing was found before.
+        recipe: Everything else.
+        file: What was found before; written where it is not there.
+        shown: Label and epochs of a training → its progress.
+        epochs: What to choose from; ties go to the earlier.
+    """
+    if not file.exists():
+        problem, valid = open_problem(), {}
+        for number in epochs:
+            given, tick = replace(recipe, epochs=number), shown(f"{number} epochs", number)
+            with one_thread():
+                trained = train_all(problem, recipe=given, seed=0, tick=tick)
+            valid[str(number)] = {
+                n: float(hits(t.system, problem.valid).mean())
+                for n, t in trained.items()
+                if n != LISTENING  # its voices are measured on these rows
+            }
+        file.write_text(json.dumps({"valid": valid, "rows": len(problem.valid)}), "utf-8")
+    told: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    means = {int(n): sum(v.values()) / len(v) for n, v in told["valid"].items()}
+    return {**told, "epochs": max(means, key=lambda n: means[n])}

@@ -1,0 +1,31 @@
+"""`redhost lab matched`. Torch and matplotlib are imported inside the command only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from red_lab.options import WORK, out_option
+
+__all__ = ["matched"]
+
+
+@click.command()
+@click.option(
+    "--task",
+    type=click.Choice(["arithmetic", "text", "both"]),
+    default="both",
+    show_default=True,
+    help="The other one's results stay as they are.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@out_option("matched")
+@WORK
+def matched(*, task: str, seeds: int, out: Path, work: Path) -> None:
+    """Dense head, soft and sparse mixtures and RED with the same number of parameters."""
+    from red_lab.matched.run import run
+    from red_lab.matched.tasks import TASKS
+
+    tasks = TASKS if task == "both" else (task,)
+    click.echo(run(tasks=tasks, seeds=seeds, out=out, work=work))

@@ -1,0 +1,95 @@
+"""What is learnt: frozen features, labels that stand in the order of five domains."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import redhost
+
+__all__ = ["Part", "Problem"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Rows.
+
+    Attributes:
+        h: Features ``(N, D)``.
+        z: Their LayerNorm ``(N, D)``.
+        target: The index of each row's label, ``(N,)``.
+        owner: The index of each row's domain, ``(N,)``.
+    """
+
+    h: Tensor
+    z: Tensor
+    target: Tensor
+    owner: Tensor
+
+    def __len__(self) -> int:
+        return len(self.h)
+
+    def __getitem__(self, rows: Tensor) -> Part:
+        return Part(
+            h=self.h[rows], z=self.z[rows], target=self.target[rows], owner=self.owner[rows]
+        )
+
+    def of(self, domain: int) -> Part:
+        """Return the rows of a domain."""
+        return self[(self.owner == domain).nonzero()[:, 0]]
+
+    def distinct(self) -> Part:
+        """Return every input once."""
+        first = {row.numpy().tobytes(): n for n, row in reversed([*enumerate(self.h)])}
+        return self[torch.tensor(sorted(first.values()))]
+
+    def some(self, rows: int, *, seed: int = 0) -> Part:
+        """Return so many rows, the same ones for the same seed; all where there are fewer."""
+        generator = torch.Generator().manual_seed(seed)
+        return self[torch.randperm(len(self), generator=generator)[:rows]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """A data set with five domains.
+
+    Attributes:
+        name: ``arithmetic`` or ``text``.
+        domains: The domains' names, E of them, sorted.
+        labels_of: The labels of each domain; none is in two.
+        train: What every system learns from.
+        valid: What settings are chosen by.
+        test: What is reported.
+        clusters: What counts as one observation, for each test row.
+        norm: h → z.
+        classifier: A frozen W_c ``(C, D)`` that experts write through, or None: they bring labels
+            of their own.
+    """
+
+    name: str
+    domains: tuple[str, ...]
+    labels_of: tuple[tuple[str, ...], ...]
+    train: Part
+    valid: Part
+    test: Part
+    clusters: tuple[str, ...]
+    norm: redhost.LayerNorm
+    classifier: Tensor | None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels, domain by domain, C of them."""
+        return tuple(itertools.chain.from_iterable(self.labels_of))
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.norm.width
+
+    @property
+    def rank(self) -> int:
+        """R of each residual expert: a quarter of D (seed 001, section 4.5.4)."""
+        return max(1, self.width // 4)

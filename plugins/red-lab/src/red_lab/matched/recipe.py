@@ -1,0 +1,111 @@
+"""One recipe for all systems of a data set, and the loop of those that no host can train.
+
+The loop is that of `redhost.train_expert`, step for step and draw for draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.matched.data import Part
+from red_lab.matched.system import System
+from red_lab.red.experts import Budget
+
+__all__ = ["ARITHMETIC", "TEXT", "Recipe", "Tick", "descend"]
+
+Tick = Callable[[str], None]
+"""Called with the name of what is being trained, after each of its epochs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How everything is trained; the last epoch is taken.
+
+    Attributes:
+        epochs: Passes over the rows; for an expert, over those of its domain.
+        batch: Rows a step.
+        learning_rate: AdamW's peak, decayed to zero along a cosine.
+        weight_decay: AdamW's.
+        dropout: Share of z's entries dropped while training.
+    """
+
+    epochs: int
+    batch: int
+    learning_rate: float
+    weight_decay: float
+    dropout: float
+
+    def settings(
+        self, *, form: str, space: Literal["hidden", "labels"], rank: int, seed: int
+    ) -> redhost.ExpertSettings:
+        """Return the same for `redhost.train_expert`; no background term, nobody else has one."""
+        return redhost.ExpertSettings(
+            form=form,
+            space=space,
+            rank=rank,
+            epochs=self.epochs,
+            batch=self.batch,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            dropout=self.dropout,
+            off_domain=0.0,
+            seed=seed,
+        )
+
+
+ARITHMETIC = Recipe(
+    epochs=Budget().epochs,
+    batch=Budget().batch,
+    learning_rate=Budget().learning_rate,
+    weight_decay=Budget().weight_decay,
+    dropout=0.0,
+)
+"""What `redhost lab red` trains every expert with."""
+
+TEXT = Recipe(
+    epochs=redhost.ExpertSettings().epochs,
+    batch=redhost.ExpertSettings().batch,
+    learning_rate=redhost.ExpertSettings().learning_rate,
+    weight_decay=redhost.ExpertSettings().weight_decay,
+    dropout=redhost.ExpertSettings().dropout,
+)
+"""What `redhost lab text` trains experts and union head with; `choice` says for how long."""
+
+
+def descend(
+    system: System, part: Part, *, recipe: Recipe, seed: int, tick: Callable[[], None]
+) -> None:
+    """Train a system on rows, in place."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(
+        system.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
+    steps, step = recipe.epochs * -(-len(part) // recipe.batch), 0
+    system.train()
+    for _ in range(recipe.epochs):
+        for rows in torch.split(torch.randperm(len(part), generator=generator), recipe.batch):
+            z = _dropped(part.z[rows], recipe.dropout, generator)
+            loss = system.loss(part.h[rows], z, part.target[rows])
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            step += 1
+        tick()
+    system.eval()
+
+
+def _dropped(z: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Return z with a share of its entries dropped, the others scaled up."""
+    if not share:
+        return z
+    keep = torch.rand(z.shape, generator=generator) >= share
+    return z * keep / (1 - share)

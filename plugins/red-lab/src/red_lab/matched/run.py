@@ -1,0 +1,108 @@
+"""`redhost lab matched`: seeds of both data sets, written down as they finish."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from red_lab.matched.choice import choose
+from red_lab.matched.data import Problem
+from red_lab.matched.figures import draw
+from red_lab.matched.measure import measure
+from red_lab.matched.recipe import ARITHMETIC, TEXT, Recipe, Tick
+from red_lab.matched.report import page
+from red_lab.matched.summary import SCHEMA, summarise
+from red_lab.matched.tasks import load
+from red_lab.progress import Bar
+from red_lab.toy.data import one_thread
+
+__all__ = ["run"]
+
+TRAININGS = 9
+"""What is trained in a seed: three systems, five experts and a router."""
+
+
+def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
+    """Measure the seeds that are not on disk yet; write metrics.json, the page and the figure.
+
+    Args:
+        tasks: Of `red_lab.matched.tasks.TASKS`; what was written of another one stays.
+        seeds: How many.
+        out: Where the results go.
+        work: Where features and single seeds are kept.
+
+    Returns:
+        The path of metrics.json.
+    """
+    path, told = out / "metrics.json", {}
+    if path.exists():
+        told = json.loads(path.read_text("utf-8"))["tasks"]
+    for name in tasks:
+        told[name] = _Task(name, work).summary(seeds)
+    metrics = {"schema": SCHEMA, "tasks": dict(sorted(told.items()))}
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(metrics, indent=1) + "\n", "utf-8")
+    write(json.loads(path.read_text("utf-8")), out)
+    return path
+
+
+def write(metrics: Mapping[str, Any], out: Path) -> None:
+    """Write the page and the figure for metrics of the schema ``red-lab.matched/1``."""
+    (out / "README.md").write_text(page(metrics), "utf-8")
+    draw(metrics, out)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One data set, and where its results are kept."""
+
+    name: str
+    work: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where single seeds are."""
+        folder = self.work / "matched"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def summary(self, seeds: int) -> dict[str, Any]:
+        """Return the metrics over seeds."""
+        recipe, choice = self.recipe()
+        measured = [self.measured(seed, recipe) for seed in range(seeds)]
+        return {"recipe": asdict(recipe), "choice": choice, **summarise(measured)}
+
+    def recipe(self) -> tuple[Recipe, dict[str, Any] | None]:
+        """Return the recipe and how its epochs were chosen; for arithmetic they are given."""
+        if self.name == "arithmetic":
+            return ARITHMETIC, None
+        file = self.folder / f"{self.name}-epochs.json"
+        choice = choose(lambda: self.problem(0), recipe=TEXT, file=file, shown=self.shown)
+        return replace(TEXT, epochs=choice["epochs"]), choice
+
+    def problem(self, seed: int) -> Problem:
+        """Return the data of a seed; features on disk count the threads they were made with."""
+        return load(self.name, seed=seed, work=self.work)
+
+    def measured(self, seed: int, recipe: Recipe) -> dict[str, Any]:
+        """Return what one seed gave, measured now or before."""
+        file = self.folder / f"{self.name}-{seed}.json"
+        if not file.exists():
+            problem, tick = self.problem(seed), self.shown(f"seed {seed}", recipe.epochs)
+            with one_thread():
+                result = measure(problem, recipe=recipe, seed=seed, tick=tick)
+            part = file.with_suffix(".part")
+            part.write_text(json.dumps(result), "utf-8")
+            part.replace(file)
+        told: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return told
+
+    def shown(self, what: str, epochs: int) -> Tick:
+        """Return a progress bar over all epochs of all systems."""
+        bar = Bar(f"matched, {self.name}, {what}", total=TRAININGS * epochs)
+        done = itertools.count(1)
+        return lambda name: bar.update(next(done), name)

@@ -1,0 +1,72 @@
+"""From single seeds to metrics: means, intervals by cluster, paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from red_lab.intervals import Array, interval
+from red_lab.matched.train import RED
+
+__all__ = ["SCHEMA", "summarise"]
+
+SCHEMA = "red-lab.matched/1"
+
+
+def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metrics of one data set over its seeds."""
+    clusters = [c for m in measured for c in m["clusters"]]
+    domains = np.array([d for m in measured for d in m["domains"]])
+    names = list(measured[0]["systems"])
+    told = {n: [m["systems"][n] for m in measured] for n in names}
+    hits = {n: np.array([x for t in told[n] for x in t["hits"]]) for n in names}
+    return {
+        "seeds": len(measured),
+        "rows": len(clusters),
+        "clusters": len(set(clusters)),
+        "shape": {k: [m["shape"][k] for m in measured] for k in measured[0]["shape"]},
+        "systems": {
+            n: {
+                "accuracy": _mean(hits[n], clusters),
+                "domains": {
+                    d: float(hits[n][domains == d].mean()) for d in sorted(set(domains.tolist()))
+                },
+                "train": float(np.mean([t["train"] for t in told[n]])),
+                "parameters": told[n][0]["parameters"],
+                "multiply_adds": told[n][0]["multiply_adds"],
+                "seconds": float(np.median([t["seconds"] for t in told[n]])),
+                "usage_entropy": _over([t["usage_entropy"] for t in told[n]]),
+                "eigenvalue": _top([t["eigenvalues"] for t in told[n]]),
+            }
+            for n in names
+        },
+        "paired": {f"{RED} - {n}": _mean(hits[RED] - hits[n], clusters) for n in names if n != RED},
+        "composed": _top([[m["composed"]] for m in measured]),
+        "routed": {k: float(np.mean([m[k] for m in measured])) for k in ("gate", "listening")},
+        "stored": measured[0]["stored"],
+    }
+
+
+def _top(seeds: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
+    """Return the largest eigenvalue of each seed's blocks: median, least and largest of seeds."""
+    values = [max(block["value"] for block in blocks) for blocks in seeds]
+    every = [block for blocks in seeds for block in blocks]
+    return {
+        "median": float(np.median(values)),
+        "min": min(values),
+        "max": max(values),
+        "residual": max(block["residual"] for block in every),
+        "products": max(block["products"] for block in every),
+    }
+
+
+def _mean(values: Array, clusters: Sequence[str]) -> dict[str, float]:
+    low, high = interval(values, clusters)
+    return {"mean": float(values.mean()), "low": low, "high": high}
+
+
+def _over(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None

@@ -1,0 +1,176 @@
+"""The systems that are trained in one piece: dense head, soft mixture, sparse mixture.
+
+    head     f(z) = V gelu(U z + u) + v               U (W, D), V (C, W)
+    dense    log p = log softmax f(z)
+    soft     log p = log Σ_i α_i softmax f_i(z)       α = softmax(G z + g), all E heads for a row
+    sparse   the same over the k largest α_i, renormalised; noisy logits and a balance term while
+             it is trained (`redhost.mechanisms.SparseMixture`)
+
+Heads are redhost's form `mlp` as `redhost.train_expert` starts it: V, u, v and the gate at zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.matched.system import System, products, safe_log
+from redhost.mechanisms import Encapsulated, SparseMixture, load_balancing_loss
+
+__all__ = ["Dense", "Soft", "Sparse", "matched_width"]
+
+BALANCE = 0.01
+"""c of the load balancing loss (Fedus et al. 2021, section 2.2)."""
+
+
+class Dense(System):
+    """One head of W units.
+
+    Args:
+        width: D.
+        units: W.
+        classes: C.
+        seed: Of U.
+    """
+
+    def __init__(self, *, width: int, units: int, classes: int, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.head = _head(width=width, units=units, classes=classes, generator=generator)
+
+    def log_p(self, h: Tensor, z: Tensor) -> Tensor:  # noqa: ARG002
+        """Return log p(y|x) ``(B, C)``."""
+        return torch.log_softmax(self.head(z), dim=-1)
+
+    def alpha(self, z: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def multiply_adds(self) -> int:
+        """Return the products of one row."""
+        return products(self)
+
+
+class Soft(System):
+    """E heads of W units under a linear gate, all in use for every row.
+
+    Args:
+        width: D.
+        units: W.
+        classes: C.
+        experts: E.
+        seed: Of every U, drawn one after the other.
+    """
+
+    def __init__(self, *, width: int, units: int, classes: int, experts: int, seed: int) -> None:
+        super().__init__()
+        self.gate, heads = _parts(width, units, classes, experts, seed)
+        self.heads = nn.ModuleList(heads)
+
+    def log_p(self, h: Tensor, z: Tensor) -> Tensor:  # noqa: ARG002
+        """Return log p(y|x) ``(B, C)``."""
+        each = torch.stack([torch.log_softmax(f(z), dim=-1) for f in self.heads], dim=1)  # (B,E,C)
+        return torch.logsumexp(torch.log_softmax(self.gate(z), dim=-1)[..., None] + each, dim=1)
+
+    def alpha(self, z: Tensor) -> Tensor | None:
+        """Return the gate's softmax ``(B, E)``."""
+        return torch.softmax(self.gate(z), dim=-1)
+
+    def multiply_adds(self) -> int:
+        """Return the products of one row."""
+        return products(self)
+
+
+class Sparse(System):
+    """E heads of W units under a linear gate, k in use for a row.
+
+    Args:
+        width: D.
+        units: W.
+        classes: C.
+        experts: E.
+        k: How many heads a row sees.
+        seed: Of every U, drawn one after the other, and of the noise.
+    """
+
+    def __init__(
+        self, *, width: int, units: int, classes: int, experts: int, k: int, seed: int
+    ) -> None:
+        super().__init__()
+        gate, heads = _parts(width, units, classes, experts, seed)
+        self.mixture = SparseMixture(
+            gate=gate,
+            experts=[
+                Encapsulated(
+                    nn.Sequential(f, nn.Softmax(dim=-1)), input_width=width, output_width=classes
+                )
+                for f in heads
+            ],
+            k=k,
+            noise=1 / experts,  # Riquelme et al. 2021, "Scaling vision with sparse mixture …", 2.1
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    def log_p(self, h: Tensor, z: Tensor) -> Tensor:  # noqa: ARG002
+        """Return log p(y|x) ``(B, C)``."""
+        return safe_log(self.mixture(z))
+
+    def alpha(self, z: Tensor) -> Tensor | None:
+        """Return the weights ``(B, E)``, zeros for the heads that a row does not see."""
+        return self.mixture.route(z).dense_weights()
+
+    def multiply_adds(self) -> int:
+        """Return the products of one row: the gate's and those of k heads."""
+        gate = products(self.mixture.gate)
+        return gate + self.mixture.k * products(self.mixture.experts[0])
+
+    def loss(self, h: Tensor, z: Tensor, target: Tensor) -> Tensor:
+        """Return the mean −log p(y|x); while it is trained, with the balance term."""
+        if not self.training:
+            return super().loss(h, z, target)
+        routing = self.mixture.route(z)
+        p = self.mixture.combine(z, routing)
+        balance = load_balancing_loss(routing.probabilities, routing.indices, coefficient=BALANCE)
+        return nn.functional.nll_loss(safe_log(p), target) + balance
+
+
+def matched_width(parameters: int, *, width: int, classes: int, experts: int = 1) -> int:
+    """Return W with which heads, and their gate where there are several, have P parameters.
+
+    P = E (W (D + C + 1) + C) + [E > 1] E (D + 1), solved for W and rounded.
+
+    Args:
+        parameters: P.
+        width: D.
+        classes: C.
+        experts: E.
+    """
+    fixed = experts * classes + (experts * (width + 1) if experts > 1 else 0)
+    return max(1, round((parameters - fixed) / (experts * (width + classes + 1))))
+
+
+def _parts(
+    width: int, units: int, classes: int, experts: int, seed: int
+) -> tuple[nn.Linear, list[redhost.LowRank]]:
+    """Return a gate that sends every row everywhere, and E heads that differ."""
+    gate = nn.Linear(width, experts)
+    nn.init.zeros_(gate.weight)
+    nn.init.zeros_(gate.bias)
+    generator = torch.Generator().manual_seed(seed)
+    heads = [
+        _head(width=width, units=units, classes=classes, generator=generator)
+        for _ in range(experts)
+    ]
+    return gate, heads
+
+
+def _head(*, width: int, units: int, classes: int, generator: torch.Generator) -> redhost.LowRank:
+    return redhost.LowRank(
+        U=torch.randn(units, width, generator=generator) / width**0.5,
+        V=torch.zeros(classes, units),
+        u=torch.zeros(units),
+        v=torch.zeros(classes),
+        activation="gelu",
+        space="labels",
+    )

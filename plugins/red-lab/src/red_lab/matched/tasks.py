@@ -1,0 +1,103 @@
+"""The two data sets: additions on SmolLM2-135M, and 20 Newsgroups on a sentence encoder.
+
+Both are read as the experiments read them that they come from, `redhost lab red` and
+`redhost lab text`, whose features on disk are taken up where they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import redhost
+from red_lab.arithmetic import range_of
+from red_lab.matched.data import Part, Problem
+from red_lab.newsgroups import TEAMS, owner
+from red_lab.red.base import Base
+from red_lab.red.experts import NAMES
+from red_lab.red.plan import Plan
+from red_lab.red.queries import LABELS, Query
+from red_lab.red.run import Seed
+from red_lab.text import Desk, open_desk
+
+__all__ = ["ADDITION", "TASKS", "arithmetic", "load", "text"]
+
+TASKS = ("text", "arithmetic")
+
+ADDITION = Plan(task="addition", protocol="seed", backbone="smollm2", seeds=1)
+
+
+def load(task: str, *, seed: int, work: Path) -> Problem:
+    """Return a data set.
+
+    Args:
+        task: One of `TASKS`.
+        seed: Of the questions drawn; texts have one split, by date.
+        work: Where the experiments keep features.
+    """
+    return text(work) if task == "text" else arithmetic(work, seed=seed)
+
+
+def arithmetic(work: Path, *, seed: int, plan: Plan = ADDITION) -> Problem:
+    """Return the additions of a seed; the base is trained where it is not on disk."""
+    folder = work / "red"
+    folder.mkdir(parents=True, exist_ok=True)
+    stage = Seed(plan, seed, folder)
+    base, data = stage.base(plan.base, plan.name), stage.data
+    norm = redhost.LayerNorm(width=base.h.shape[1], eps=1e-5)
+    return Problem(
+        name="arithmetic",
+        domains=NAMES,
+        labels_of=tuple(tuple(y for y in LABELS if range_of(int(y)) == name) for name in NAMES),
+        train=_questions(base, data.train, norm),
+        valid=_questions(base, data.valid, norm),
+        test=_questions(base, data.test, norm),
+        clusters=tuple(f"{seed} {q.cluster}" for q in data.test),
+        norm=norm,
+        classifier=base.classifier,
+    )
+
+
+def text(work: Path) -> Problem:
+    """Return 20 Newsgroups; nobody keeps a card here, so all rows but validation are learnt."""
+    desk = open_desk(work / "newsgroups", validation=False)
+    norm = redhost.LayerNorm(width=desk.shop.backbone.width, eps=desk.shop.backbone.eps)
+    domains = tuple(sorted(TEAMS))
+    labels_of = tuple(tuple(sorted(TEAMS[d])) for d in domains)
+    parts = [desk.parts[d] for d in domains]
+    return Problem(
+        name="text",
+        domains=domains,
+        labels_of=labels_of,
+        train=_posts(desk, [r for p in parts for r in (*p.train, *p.fit, *p.gate)], norm),
+        valid=_posts(desk, [r for p in parts for r in p.valid], norm),
+        test=_posts(desk, desk.test, norm),
+        clusters=tuple(str(n) for n in range(len(desk.test))),
+        norm=norm,
+        classifier=None,
+    )
+
+
+def _questions(base: Base, queries: Sequence[Query], norm: redhost.LayerNorm) -> Part:
+    """Return the questions as drawn, repeats and all."""
+    h = base.h[base.rows(queries)]
+    return Part(
+        h=h,
+        z=norm(h),
+        target=torch.tensor([LABELS.index(q.label) for q in queries]),
+        owner=torch.tensor([NAMES.index(q.domain) for q in queries]),
+    )
+
+
+def _posts(desk: Desk, rows: Sequence[redhost.Row], norm: redhost.LayerNorm) -> Part:
+    domains = sorted(TEAMS)
+    labels = [y for d in domains for y in sorted(TEAMS[d])]
+    h = desk.shop.encode([r.text for r in rows])
+    return Part(
+        h=h,
+        z=norm(h),
+        target=torch.tensor([labels.index(r.label) for r in rows]),
+        owner=torch.tensor([domains.index(owner(r.label)) for r in rows]),
+    )

@@ -1,0 +1,32 @@
+"""Options that several experiments share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["WORK", "out_option"]
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+WORK = click.option(
+    "--work",
+    type=FOLDER,
+    default=Path("build/lab"),
+    show_default=True,
+    help="Where long work keeps its checkpoints; the same command goes on from there.",
+)
+
+
+def out_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --out whose default is a folder of docs/results."""
+    return click.option(
+        "--out",
+        type=FOLDER,
+        default=Path("docs/results") / name,
+        show_default=True,
+        help="Where metrics.json and its page go.",
+    )
