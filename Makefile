@@ -57,7 +57,7 @@ results: .venv/text
 	$(RED) tiny --task addition --protocol seed
 	$(RED) tiny --task addition --protocol held-out --ablations --shares
 	$(RED) tiny --task mixed --protocol seed
-	$(RED) tiny --task mixed --protocol held-out --base fourier
+	$(RED) tiny --task mixed --protocol held-out --base fourier-tiny
 	$(RED) smollm2 --task addition --protocol seed
 	$(RED) smollm2 --task addition --protocol held-out --base fourier --precision bfloat16
 	$(RED) smollm2 --task mixed --protocol seed --precision bfloat16 --seeds 1

@@ -3,7 +3,8 @@
 The literal recipe of the seed (4.5.2), `seed`: two blocks, AdamW at 1e-4, 8 epochs, batches of
 128, cross-entropy. Its features fit every question they were trained on and hardly any other. The
 recipe `fourier` is for questions never seen: six blocks, and a global head W_c = Φ A whose rows
-are waves of the number they stand for, so that what one answer teaches holds for the others.
+are waves of the number they stand for, so that what one answer teaches holds for the others;
+`fourier-tiny` is the same with the blocks and rates of the embedded backbone's small model.
 """
 
 from __future__ import annotations
@@ -69,6 +70,14 @@ RECIPES: Mapping[str, BaseSettings] = {
         epochs=3,
         learning_rate=3e-4,
         head_rate=1e-3,
+        head="fourier",
+        schedule="cosine",
+    ),
+    "fourier-tiny": BaseSettings(
+        last_blocks=4,
+        epochs=3,
+        learning_rate=1e-3,
+        head_rate=3e-3,
         head="fourier",
         schedule="cosine",
     ),

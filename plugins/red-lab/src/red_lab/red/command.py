@@ -29,7 +29,7 @@ __all__ = ["red"]
 @click.option(
     "--base",
     "recipe",
-    type=click.Choice(["seed", "fourier"]),
+    type=click.Choice(["seed", "fourier", "fourier-tiny"]),
     default="seed",
     show_default=True,
     help="The base stage: as the seed has it, or made for questions never seen.",
