@@ -36,8 +36,16 @@ from .divergences import (
 from .errors import GameError
 from .game import Game, floored
 from .game_json import read_game, solve_json
+from .gate_distillation import distil_gate
 from .gate_networks import NetworkGate, TabularGate
 from .gates import envelope, gate_of_model, model_of_gate, normaliser
+from .minimax import (
+    MinimaxResult,
+    MinimaxSettings,
+    minimax,
+    mixture_losses,
+    move_lambda,
+)
 from .primal_dual import (
     PrimalDualSettings,
     cross_entropies,
@@ -64,6 +72,8 @@ __all__ = [
     "Game",
     "GameError",
     "GateSolution",
+    "MinimaxResult",
+    "MinimaxSettings",
     "NetworkGate",
     "PrimalDualResult",
     "PrimalDualSettings",
@@ -78,6 +88,7 @@ __all__ = [
     "cross_entropies",
     "disjoint_value",
     "disjoint_weights",
+    "distil_gate",
     "distillation_gap",
     "distillation_loss",
     "entropies",
@@ -89,9 +100,12 @@ __all__ = [
     "kl",
     "linearised_payoff",
     "log_sum_exp",
+    "minimax",
     "mix",
+    "mixture_losses",
     "mixture_step",
     "model_of_gate",
+    "move_lambda",
     "normaliser",
     "normaliser_estimate",
     "payoff",
