@@ -21,6 +21,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from ..core.evaluate import Evaluation
+    from ..core.mixtures import Mixtures
     from ..core.receipt import Health, Receipt
 
 __all__ = ["COMMANDS"]
@@ -163,6 +164,8 @@ def predict(
     help="A text a line, from elsewhere: report how often they are declined, with the AUROC.",
 )
 @click.option("--leave-one-out", is_flag=True, help="What each domain loses without each expert.")
+@click.option("--mixtures", is_flag=True, help="Every router kind under every mixture of traffic.")
+@click.option("--plot", metavar="FILE", help="Draw the mixtures: FILE.svg, .png, .pdf.")
 @click.option("--routing", is_flag=True, help="How the weight is spread: collapse, dead experts.")
 @device_option
 @json_option
@@ -174,6 +177,8 @@ def evaluate(
     label_field: str,
     outside: str | None,
     leave_one_out: bool,
+    mixtures: bool,
+    plot: str | None,
     routing: bool,
     device: str | None,
     as_json: bool,
@@ -188,17 +193,26 @@ def evaluate(
     if data is not None:
         numbers = host.composed.bus.task.name == "regression"
         rows = read_table(data, text_field=text_field, label_field=label_field, numbers=numbers)
-    strangers = None
+    strangers = traffic = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
+        if mixtures or plot is not None:
+            traffic = host.mixtures(rows, progress=progress)
         if outside is not None:
             texts = [r.text for r in read_texts(outside)]
             strangers = host.outside(texts, rows, progress=progress)
+    if traffic is not None and plot is not None:
+        from ..core.mixtures_figure import draw_mixtures
+
+        draw_mixtures(traffic, Path(plot))
     if as_json:
-        told = msgspec.to_builtins(result)
-        print_json(told if strangers is None else {**told, "outside": strangers})
+        more = {"outside": strangers, "mixtures": traffic}
+        told = {k: v for k, v in more.items() if v is not None}
+        print_json({**msgspec.to_builtins(result), **told})
         return
     _print_evaluation(result)
+    if traffic is not None:
+        _print_mixtures(traffic)
     if routing and result.routing is not None:
         _print_health(result.routing)
     if strangers is not None:
@@ -227,6 +241,24 @@ def _print_evaluation(result: Evaluation) -> None:
         for i, row in result.leave_one_out.items()
     ]
     table("leave one out, points gained or lost", ("", *domains), losses)
+
+
+def _print_mixtures(told: Mixtures) -> None:
+    rows = [
+        (
+            kind,
+            f"{r.worst.regret:.4f}",
+            r.worst_domain,
+            f"{r.regrets[2]:.4f}",
+            f"{r.uniform.regret:.4f}",
+            _points(r.worst.accuracy),
+            _points(r.uniform.accuracy),
+        )
+        for kind, r in sorted(told.routers.items(), key=lambda pair: pair[1].worst.regret)
+    ]
+    head = ("router", "worst regret", "at", "95 % of mixtures", "uniform")
+    title = "every mixture of traffic: nats above the domains' own experts, and accuracy"
+    table(title, (*head, "worst accuracy", "uniform"), rows)
 
 
 def _print_health(health: Health) -> None:

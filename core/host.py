@@ -25,6 +25,7 @@ from .assemble import from_generation
 from .composed import Answer, Composed
 from .evaluate import Encode, Evaluation, evaluate
 from .leave_one_out import leave_one_out
+from .mixtures import Mixtures, judge_mixtures
 from .outside import Outside, judge_outside
 from .plugins import Plugins
 from .publish import locked_router, publish, refuse_drift
@@ -178,11 +179,38 @@ class Host:
         result = evaluate(composed, chosen, encode=encode)
         if not leave_out:
             return result
-        plugins = self.plugins
-        if composed.generation is not None:
-            plugins = plugins.only(self.generations.load(composed.generation).providers)
+        plugins = self._plugins_of(composed)
         matrix = leave_one_out(composed, chosen, encode=encode, plugins=plugins)
         return msgspec.structs.replace(result, leave_one_out=matrix)
+
+    def mixtures(
+        self,
+        rows: Sequence[Row] | None = None,
+        *,
+        kinds: Sequence[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Mixtures:
+        """Judge every router kind under every mixture of traffic over the experts' domains.
+
+        Args:
+            rows: Labelled rows; by default the backbone's own held-out rows.
+            kinds: Beside the generation's own; by default every built-in kind.
+            progress: Called with (texts encoded, texts to encode).
+        """
+        composed = self.composed
+        return judge_mixtures(
+            composed,
+            list(rows) if rows is not None else list(composed.evaluation),
+            encode=self.encoder(composed, progress=progress),
+            plugins=self._plugins_of(composed),
+            kinds=kinds,
+        )
+
+    def _plugins_of(self, composed: Composed) -> Plugins:
+        """Return the plugins that a generation was made with."""
+        if composed.generation is None:
+            return self.plugins
+        return self.plugins.only(self.generations.load(composed.generation).providers)
 
     def outside(
         self,

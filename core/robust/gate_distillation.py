@@ -10,33 +10,62 @@ the student afterwards (`minimax`), and measure its worst regret before and afte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 __all__ = ["distil_gate"]
 
+Rows = Sequence[tuple[Tensor, Tensor]]
+EVERY = 10
+"""Steps between two looks at the rows set aside."""
+
 
 def distil_gate(
     student: nn.Module,
     *,
     teacher: nn.Module,
-    rows: Sequence[tuple[Tensor, Tensor]],
+    rows: Rows,
+    aside: Rows,
     weights: Tensor,
     steps: int = 400,
     learning_rate: float = 5e-3,
 ) -> float:
-    """Train a student gate in place; return its last loss, in nats.
+    """Train a student gate in place, keeping what is best on rows set aside.
 
     Args:
         student: z ``(B, D)`` → logits ``(B, K)``; its weights are where it begins.
         teacher: The same shapes; left as it is.
         rows: By domain: z ``(N, D)``, and log p_j(y|x) of the rows' answers ``(N, K)``.
+        aside: The same, of rows that are not learnt from.
         weights: λ ``(K,)``, what each domain counts.
         steps: Of AdamW over all rows at once, its rate decayed to zero along a cosine.
         learning_rate: AdamW's peak.
+
+    Returns:
+        The loss on the rows set aside, in nats.
     """
+    learnt, judged = (_lesson(student, teacher, r, weights) for r in (rows, aside))
+    optimizer = torch.optim.AdamW(student.parameters(), lr=learning_rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
+    best, best_loss = copy.deepcopy(student.state_dict()), _quietly(judged)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        learnt().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        if step % EVERY == 0 and (found := _quietly(judged)) < best_loss:
+            best, best_loss = copy.deepcopy(student.state_dict()), found
+    student.load_state_dict(best)
+    return best_loss
+
+
+def _lesson(
+    student: nn.Module, teacher: nn.Module, rows: Rows, weights: Tensor
+) -> Callable[[], Tensor]:
+    """Return → the student's loss on rows; what the teacher says is computed once."""
     z = torch.cat([z for z, _ in rows])
     share = torch.cat(
         [torch.full((len(z),), float(w) / len(z)) for w, (z, _) in zip(weights, rows, strict=True)]
@@ -44,14 +73,14 @@ def distil_gate(
     with torch.no_grad():
         log_p = torch.cat([log_p for _, log_p in rows])
         posterior = torch.softmax(torch.log_softmax(teacher(z), dim=-1) + log_p, dim=-1)
-    optimizer = torch.optim.AdamW(student.parameters(), lr=learning_rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-    loss = posterior.new_zeros(())
-    for _ in range(steps):
+
+    def loss() -> Tensor:
         log_gate = torch.log_softmax(student(z), dim=-1)
-        loss = -(share * (posterior * log_gate).sum(-1)).sum()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
-    return float(loss.detach())
+        return -(share * (posterior * log_gate).sum(-1)).sum()
+
+    return loss
+
+
+def _quietly(loss: Callable[[], Tensor]) -> float:
+    with torch.no_grad():
+        return float(loss())

@@ -11,7 +11,7 @@ from red_lab.hotswap import hotswap
 from red_lab.matched.command import matched
 from red_lab.options import WORK, out_option
 from red_lab.red.command import red
-from red_lab.robust import robust
+from red_lab.robust.command import robust
 from red_lab.shrink import shrink
 from red_lab.sparse import sparse
 from red_lab.taps import taps

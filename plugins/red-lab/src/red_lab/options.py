@@ -1,14 +1,16 @@
-"""Options that several experiments share."""
+"""What several experiments share: options, and a clock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import click
 
-__all__ = ["WORK", "out_option"]
+__all__ = ["WORK", "out_option", "timed"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -30,3 +32,11 @@ def out_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         show_default=True,
         help="Where metrics.json and its page go.",
     )
+
+
+@contextmanager
+def timed(seconds: MutableMapping[str, float], what: str) -> Iterator[None]:
+    """Write down under a name how long the block takes."""
+    start = perf_counter()
+    yield
+    seconds[what] = perf_counter() - start

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 
 import redhost
+from red_lab.options import timed
 from red_lab.progress import Bar
 from red_lab.red.ablations import BASE_SHARES, ablate, at_share
 from red_lab.red.base import Base, BaseSettings, train_base
@@ -127,11 +126,11 @@ class Seed:
     def measured(self) -> dict[str, Any]:
         """Run the four stages."""
         seconds: dict[str, float] = {}
-        with _timed(seconds, "open"):
+        with timed(seconds, "open"):
             trunk = self.backbone.trunk
         base = self.base(self.plan.base, self.plan.name)
         seconds |= {"trunk": self.hidden.seconds, "base": base.seconds}
-        with _timed(seconds, "after base"):
+        with timed(seconds, "after base"):
             result = measure(base, self.data, setting=self.setting, progress=self._say)
         return {
             **result,
@@ -186,13 +185,6 @@ def _peak(device: str) -> float:
     if device != "cpu":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], what: str) -> Iterator[None]:
-    start = perf_counter()
-    yield
-    seconds[what] = perf_counter() - start
 
 
 def _shown(what: str) -> Callable[[int, int], None]:

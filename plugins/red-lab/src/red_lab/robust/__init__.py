@@ -1,0 +1,1 @@
+"""Robust gates in the lab: finite games, traffic that is uneven, conflicts, growth."""

@@ -1,0 +1,66 @@
+"""`redhost lab robust`: one finite game with its certificate, or the whole study."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from red_lab.options import WORK, out_option
+
+__all__ = ["robust"]
+
+PARTS = ("finite", "arithmetic", "text")
+
+
+@click.command()
+@click.option(
+    "--game",
+    metavar="FILE",
+    help='Solve this: {"domains": [[…]], "experts": [[…]]}, rows that sum to 1; - for standard '
+    "input.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the game's solution as JSON.")
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Of the study.")
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
+@out_option("robust")
+@WORK
+def robust(
+    *,
+    game: str | None,
+    as_json: bool,
+    parts: tuple[str, ...],
+    seeds: int,
+    out: Path,
+    work: Path,
+) -> None:
+    """Play against the worst mixture of domains: finite games, and routers under uneven traffic."""
+    if game is not None:
+        _solve(game, as_json=as_json)
+        return
+    from red_lab.robust.run import run
+
+    click.echo(run(tasks=parts or PARTS, seeds=seeds, out=out, work=work))
+
+
+def _solve(game: str, *, as_json: bool) -> None:
+    import redhost
+    from redhost.robust import solve_json
+
+    try:
+        data = sys.stdin.buffer.read() if game == "-" else Path(game).read_bytes()
+    except OSError as e:
+        raise redhost.UsageError(
+            f"{game} cannot be read", expected="a JSON file", found=str(e.strerror)
+        ) from e
+    told = solve_json(data)
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+        return
+    click.echo(
+        f"value {told['value']:.8f} nats, certificate {told['lower']:.8f} … {told['upper']:.8f}"
+    )
+    click.echo("worst mixture " + ", ".join(f"{x:.4f}" for x in told["lambda"]))
+    click.echo(f"{told['iterations']} iterations; --json also prints the gate")

@@ -1,0 +1,142 @@
+"""Every router of the study, over the same frozen experts and the same traffic.
+
+average     least loss over the traffic as it is: λ = the domains' frequencies
+balanced    least loss with every domain alike: λ = 1/K
+robust      least worst regret: λ moves
+All three start from nothing, take the same steps, and keep the step that is best on gate rows by
+their own yardstick. (Starting from a finished classifier of the domains, as the host does, is worse
+for all three where rows are few: it is sure of itself before the first look; `docs/lab-notes.md`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from red_lab.robust.traffic import Rows, Traffic
+from redhost.robust import MinimaxResult, MinimaxSettings, distil_gate, minimax, mixture_losses
+
+__all__ = [
+    "AGAIN",
+    "SETTINGS",
+    "CentroidGate",
+    "centroid_gate",
+    "distilled",
+    "linear_gate",
+    "mlp_gate",
+    "train_gate",
+]
+
+SETTINGS = MinimaxSettings(steps=3000, learning_rate=2e-3, weight_decay=0.1)
+AGAIN = replace(SETTINGS, learning_rate=2e-4, every=1)
+"""For a student that knows its teacher already: small steps, every one looked at."""
+BATCH = 128
+HIDDEN = 64
+DOUBLINGS = 8
+
+
+class CentroidGate(nn.Module):
+    """logits = (z·m_k − ‖m_k‖²/2) / τ, begun at the domains' means.
+
+    Args:
+        means: m ``(K, D)``.
+        spread: τ.
+    """
+
+    def __init__(self, means: Tensor, *, spread: float) -> None:
+        super().__init__()
+        self.means = nn.Parameter(means.clone())
+        self.log_spread = nn.Parameter(torch.tensor(spread).log())
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return logits ``(B, K)`` for z ``(B, D)``."""
+        score: Tensor = z @ self.means.T - 0.5 * self.means.square().sum(-1)
+        return score / self.log_spread.exp()
+
+
+def linear_gate(traffic: Traffic) -> nn.Module:
+    """Return a linear gate at zero."""
+    gate = nn.Linear(traffic.problem.width, len(traffic.experts))
+    nn.init.zeros_(gate.weight)
+    nn.init.zeros_(gate.bias)
+    return gate
+
+
+def mlp_gate(traffic: Traffic, *, hidden: int = HIDDEN, seed: int = 0) -> nn.Module:
+    """Return a gate with one hidden layer, its outer one at zero."""
+    width, count = traffic.problem.width, len(traffic.experts)
+    inner, outer = nn.Linear(width, hidden), nn.Linear(hidden, count)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        inner.weight.copy_(torch.randn(hidden, width, generator=generator) * (2 / width) ** 0.5)
+        for p in (inner.bias, outer.weight, outer.bias):
+            p.zero_()
+    return nn.Sequential(inner, nn.ReLU(), outer)
+
+
+def train_gate(
+    gate: nn.Module,
+    traffic: Traffic,
+    rows: Sequence[Rows],
+    *,
+    start: Tensor,
+    moves: bool,
+    seed: int,
+    settings: MinimaxSettings = SETTINGS,
+) -> MinimaxResult:
+    """Train a gate in place.
+
+    Args:
+        gate: z → logits.
+        traffic: The experts, the gate rows and the reference losses.
+        rows: What it learns from, by domain.
+        start: λ at first ``(K,)``.
+        moves: Whether λ goes where the regret is.
+        seed: Of the batches.
+        settings: Of the game.
+    """
+    aside = traffic.judged(traffic.by_domain(traffic.problem.valid))
+    generator = torch.Generator().manual_seed(seed)
+    return minimax(
+        gate,
+        losses=lambda: mixture_losses(gate, [_draw(r, generator) for r in rows]),
+        aside=lambda: mixture_losses(gate, aside),
+        reference=traffic.reference,
+        settings=settings if moves else replace(settings, rate_lambda=0.0),
+        start=start,
+    )
+
+
+def distilled(
+    make: Callable[[Traffic, Sequence[Rows]], nn.Module],
+    teacher: nn.Module,
+    traffic: Traffic,
+    rows: Sequence[Rows],
+    *,
+    weights: Tensor,
+) -> nn.Module:
+    """Return a student that was taught by a gate's posterior over experts."""
+    student = make(traffic, rows)
+    aside = traffic.judged(traffic.by_domain(traffic.problem.valid))
+    distil_gate(student, teacher=teacher, rows=rows, aside=aside, weights=weights)
+    return student
+
+
+def centroid_gate(traffic: Traffic, rows: Sequence[Rows]) -> nn.Module:
+    """Return the nearest-centroid gate of the rows, τ doubled as long as gate rows like it."""
+    means = torch.stack([z.mean(0) for z, _ in rows])
+    apart = [float((z - m).square().sum(-1).mean()) for (z, _), m in zip(rows, means, strict=True)]
+    spread = max(sum(apart) / len(apart) / traffic.problem.width, 1e-6)
+    aside = traffic.judged(traffic.by_domain(traffic.problem.valid))
+    gates = [CentroidGate(means, spread=spread * 2**n) for n in range(DOUBLINGS)]
+    with torch.no_grad():
+        return min(gates, key=lambda gate: float(mixture_losses(gate, aside).mean()))
+
+
+def _draw(rows: Rows, generator: torch.Generator) -> Rows:
+    z, log_p = rows
+    index = torch.randint(len(z), (min(BATCH, len(z)),), generator=generator)
+    return z[index], log_p[index]

@@ -1,0 +1,208 @@
+"""One seed of one data set: every router and every monolith, judged by domain on test rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from red_lab.matched.apart import Alone
+from red_lab.matched.data import Part, Problem
+from red_lab.matched.recipe import Recipe
+from red_lab.options import timed
+from red_lab.robust.conflict import conflicts
+from red_lab.robust.gates import (
+    AGAIN,
+    SETTINGS,
+    centroid_gate,
+    distilled,
+    linear_gate,
+    mlp_gate,
+    train_gate,
+)
+from red_lab.robust.growth import growth
+from red_lab.robust.monolith import aggregate, train_monolith
+from red_lab.robust.traffic import Rows, Traffic, alone, lay_out
+from redhost.robust import MinimaxSettings
+
+__all__ = ["SCENES", "measure"]
+
+SCENES = ("weights", "rows")
+
+Say = Callable[[str], None]
+
+
+def measure(problem: Problem, *, recipe: Recipe, seed: int, say: Say) -> dict[str, Any]:
+    """Train everything with one seed and return what is measured.
+
+    Args:
+        problem: The data.
+        recipe: How experts and monoliths are trained.
+        seed: Halves, the rare domain, initial weights and batches.
+        say: Told what is being done.
+    """
+    say("experts")
+    traffic = lay_out(problem, recipe=recipe, seed=seed, tick=lambda _: None)
+    scenes = {
+        name: _scene(traffic, thinned=name == "rows", recipe=recipe, seed=seed, say=say)
+        for name in SCENES
+    }
+    first = scenes["weights"]
+    say("conflicts")
+    told = conflicts(traffic, first.gates["robust"], first.monoliths["monolith"], seed=seed)
+    say("growth")
+    return {
+        "seed": seed,
+        "rare": problem.domains[traffic.rare],
+        "domains": list(problem.domains),
+        "frequencies": traffic.frequencies.tolist(),
+        "rows": [len(p) for p in traffic.even],
+        "gate_rows": [len(p) for p in traffic.by_domain(problem.valid)],
+        "test_rows": [len(p) for p in traffic.by_domain(problem.test)],
+        "reference": [-float(test[1][:, k].mean()) for k, test in enumerate(_tests(traffic))],
+        "scenes": {name: _judged(traffic, scene) for name, scene in scenes.items()},
+        "conflicts": told,
+        "growth": growth(traffic, seed=seed),
+    }
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was trained on one kind of uneven traffic: by name, and how long it took."""
+
+    gates: Mapping[str, nn.Module]
+    monoliths: Mapping[str, Alone]
+    seconds: Mapping[str, float]
+
+
+def _scene(traffic: Traffic, *, thinned: bool, recipe: Recipe, seed: int, say: Say) -> Scene:
+    clock: dict[str, float] = {}
+    gates = _gates(traffic, thinned=thinned, seed=seed, say=say, clock=clock)
+    monoliths = _monoliths(traffic, thinned=thinned, recipe=recipe, seed=seed, say=say, clock=clock)
+    return Scene(gates, monoliths, clock)
+
+
+def _gates(
+    traffic: Traffic, *, thinned: bool, seed: int, say: Say, clock: dict[str, float]
+) -> dict[str, nn.Module]:
+    """Train every router."""
+    rows = traffic.judged(traffic.seen(traffic.even, thinned=thinned))
+    count = len(traffic.experts)
+    even = torch.full((count,), 1 / count)
+    found: dict[str, nn.Module] = {"uniform": _Uniform(count)}
+
+    def learn(
+        name: str,
+        gate: nn.Module,
+        *,
+        start: Tensor = even,
+        moves: bool = True,
+        settings: MinimaxSettings = SETTINGS,
+    ) -> Tensor:
+        say(name)
+        with timed(clock, name):
+            played = train_gate(
+                gate, traffic, rows, start=start, moves=moves, seed=seed, settings=settings
+            )
+        found[name] = gate
+        return played.weights
+
+    learn("average", linear_gate(traffic), start=traffic.frequencies, moves=False)
+    learn("balanced", linear_gate(traffic), moves=False)
+    learn("robust", linear_gate(traffic))
+    weights = learn("robust, MLP", mlp_gate(traffic, seed=seed))
+    for kind, make in (("linear", _linear), ("centroid", centroid_gate)):
+        name = f"distilled, {kind}"
+        with timed(clock, name):
+            student = distilled(make, found["robust, MLP"], traffic, rows, weights=weights)
+        found[name] = copy.deepcopy(student)
+        learn(f"{name}, game again", student, start=weights, settings=AGAIN)
+    return found
+
+
+def _linear(traffic: Traffic, rows: Sequence[Rows]) -> nn.Module:  # noqa: ARG001
+    return linear_gate(traffic)
+
+
+def _monoliths(
+    traffic: Traffic,
+    *,
+    thinned: bool,
+    recipe: Recipe,
+    seed: int,
+    say: Say,
+    clock: dict[str, float],
+) -> dict[str, Alone]:
+    parts = aggregate(traffic, thinned=thinned)
+    even = torch.full((len(parts),), 1 / len(parts))
+    plans = {
+        "monolith": (traffic.frequencies, False),
+        "monolith, balanced": (even, False),
+        "monolith, group DRO": (even, True),
+    }
+    found = {}
+    for name, (start, moves) in plans.items():
+        say(name)
+        with timed(clock, name):
+            found[name] = train_monolith(
+                traffic, parts, recipe=recipe, start=start, moves=moves, seed=seed
+            )
+    return found
+
+
+def _judged(traffic: Traffic, scene: Scene) -> dict[str, dict[str, Any]]:
+    """Return loss and accuracy by domain, and seconds, of every system of a scene."""
+    told = {n: _judge_gate(traffic, g) for n, g in scene.gates.items()}
+    told |= {n: _judge_model(traffic, m) for n, m in scene.monoliths.items()}
+    return {n: {**t, "seconds": scene.seconds.get(n, 0.0)} for n, t in told.items()}
+
+
+def _tests(traffic: Traffic) -> tuple[Rows, ...]:
+    return traffic.judged(traffic.by_domain(traffic.problem.test))
+
+
+def _judge_gate(traffic: Traffic, gate: nn.Module) -> dict[str, Any]:
+    """Return loss and accuracy of Σ_j g_j p_j by domain."""
+    losses, accuracies = [], []
+    for part, (z, log_p) in zip(
+        traffic.by_domain(traffic.problem.test), _tests(traffic), strict=True
+    ):
+        with torch.no_grad():
+            log_gate = torch.log_softmax(gate(z), dim=-1)
+            losses.append(-float(torch.logsumexp(log_gate + log_p, dim=-1).mean()))
+            mixed = _mixture(traffic, log_gate, part)
+        accuracies.append(float((mixed.argmax(-1) == part.target).double().mean()))
+    return {"loss": losses, "accuracy": accuracies}
+
+
+def _mixture(traffic: Traffic, log_gate: Tensor, part: Part) -> Tensor:
+    """Return Σ_j g_j p_j(·|x) ``(N, C)``."""
+    parts = [
+        log_gate[:, k, None].exp() * expert.log_p(part.h, part.z).exp()
+        for k, expert in enumerate(alone(traffic.problem, traffic.experts))
+    ]
+    return torch.cat(parts, 1) if traffic.problem.classifier is None else torch.stack(parts).sum(0)
+
+
+def _judge_model(traffic: Traffic, model: Alone) -> dict[str, Any]:
+    losses, accuracies = [], []
+    for part in traffic.by_domain(traffic.problem.test):
+        with torch.no_grad():
+            log_p = model.log_p(part.h, part.z)
+        losses.append(float(nn.functional.nll_loss(log_p, part.target)))
+        accuracies.append(float((log_p.argmax(-1) == part.target).double().mean()))
+    return {"loss": losses, "accuracy": accuracies}
+
+
+class _Uniform(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return zeros ``(B, K)``."""
+        return z.new_zeros(len(z), self.count)

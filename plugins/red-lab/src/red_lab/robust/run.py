@@ -1,0 +1,90 @@
+"""`redhost lab robust`: finite games, and seeds of uneven traffic, written down as they finish."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from red_lab.matched.recipe import ARITHMETIC, TEXT, Recipe
+from red_lab.matched.tasks import load
+from red_lab.robust.figures import draw
+from red_lab.robust.finite import finite
+from red_lab.robust.measure import measure
+from red_lab.robust.report import page
+from red_lab.robust.summary import SCHEMA, summarise
+from red_lab.toy.data import one_thread
+
+__all__ = ["RECIPES", "TASKS", "run"]
+
+log = logging.getLogger("red_lab")
+
+TASKS = ("finite", "arithmetic", "text")
+
+RECIPES: Mapping[str, Recipe] = {
+    "arithmetic": replace(ARITHMETIC, epochs=20),
+    "text": replace(TEXT, epochs=40),
+}
+"""Those of `redhost lab matched`, with fewer epochs: six monoliths are trained in every seed."""
+
+
+def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
+    """Measure what is not on disk yet; write metrics.json, the page and the figures.
+
+    Args:
+        tasks: Of `TASKS`; what was written of another one stays.
+        seeds: How many.
+        out: Where the results go.
+        work: Where features and single seeds are kept.
+
+    Returns:
+        The path of metrics.json.
+    """
+    path, told = out / "metrics.json", {}
+    if path.exists():
+        told = json.loads(path.read_text("utf-8"))["tasks"]
+    folder = work / "robust"
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in tasks:
+        told[task] = finite() if task == "finite" else _task(task, seeds, folder, work)
+    out.mkdir(parents=True, exist_ok=True)
+    ordered = {t: told[t] for t in TASKS if t in told}
+    path.write_text(json.dumps({"schema": SCHEMA, "tasks": ordered}, indent=1) + "\n", "utf-8")
+    metrics = json.loads(path.read_text("utf-8"))
+    (out / "README.md").write_text(page(metrics), "utf-8")
+    draw(metrics, out)
+    return path
+
+
+def _task(task: str, seeds: int, folder: Path, work: Path) -> dict[str, Any]:
+    recipe = RECIPES[task]
+    measured = [
+        _kept(folder / f"{task}-{seed}.json", partial(_seed, task, seed, recipe, work))
+        for seed in range(seeds)
+    ]
+    return {"recipe": asdict(recipe), **summarise(measured)}
+
+
+def _seed(task: str, seed: int, recipe: Recipe, work: Path) -> dict[str, Any]:
+    problem = load(task, seed=seed, work=work)
+    with one_thread():
+        return measure(
+            problem,
+            recipe=recipe,
+            seed=seed,
+            say=lambda what: log.info("robust, %s, seed %d: %s", task, seed, what),
+        )
+
+
+def _kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what was made before, or make it and write it down."""
+    if not file.exists():
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(make()), "utf-8")
+        part.replace(file)
+    told: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return told

@@ -1,0 +1,160 @@
+"""From single seeds to metrics: means over seeds with their intervals, paired where it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from red_lab.intervals import Array
+
+__all__ = ["SCHEMA", "over_seeds", "summarise"]
+
+SCHEMA = "red-lab.robust/1"
+
+T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Student's t at 95 % by number of seeds."""
+
+Seed = Mapping[str, Any]
+
+
+def summarise(measured: Sequence[Seed]) -> dict[str, Any]:
+    """Return the metrics of one data set over its seeds."""
+    scenes = measured[0]["scenes"]
+    return {
+        "seeds": len(measured),
+        "rare": [m["rare"] for m in measured],
+        "rows": [m["rows"][0] for m in measured],
+        "gate_rows": sum(measured[0]["gate_rows"]),
+        "test_rows": sum(measured[0]["test_rows"]),
+        "scenes": {
+            scene: {
+                "systems": {name: _system(measured, scene, name) for name in systems},
+                "paired": _paired(measured, scene),
+                "mixtures": _mixtures(measured, scene),
+            }
+            for scene, systems in scenes.items()
+        },
+        "conflicts": {
+            model: {
+                when: {
+                    key: over_seeds([m["conflicts"][model][when][key] for m in measured])
+                    for key in told
+                }
+                for when, told in times.items()
+            }
+            for model, times in measured[0]["conflicts"].items()
+        },
+        "growth": {name: _curve(measured, name) for name in measured[0]["growth"]},
+    }
+
+
+def over_seeds(values: Sequence[float]) -> dict[str, float]:
+    """Return mean and 95 % interval (Student's t) over seeds."""
+    mean = float(np.mean(values))
+    count = len(values)
+    if count == 1:
+        return {"mean": mean, "low": mean, "high": mean}
+    half = T95.get(count, 1.96) * float(np.std(values, ddof=1)) / count**0.5
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def _regrets(seed: Seed, scene: str, name: str) -> Array:
+    """Return ℓ_k − ref_k on test rows ``(K,)``, nats."""
+    loss: Array = np.array(seed["scenes"][scene][name]["loss"])
+    return np.asarray(loss - np.array(seed["reference"]))
+
+
+def _worst(seed: Seed, scene: str, name: str) -> float:
+    return float(_regrets(seed, scene, name).max())
+
+
+def _accuracy(seed: Seed, scene: str, name: str, *, weights: str) -> float:
+    """Return the accuracy when every domain counts alike, or as the traffic has it."""
+    each = np.array(seed["scenes"][scene][name]["accuracy"])
+    return float(each.mean() if weights == "even" else each @ np.array(seed["frequencies"]))
+
+
+def _system(measured: Sequence[Seed], scene: str, name: str) -> dict[str, Any]:
+    def over(read: Callable[[Seed], float]) -> dict[str, float]:
+        return over_seeds([read(m) for m in measured])
+
+    return {
+        "worst_regret": over(lambda m: _worst(m, scene, name)),
+        "mean_regret": over(lambda m: float(_regrets(m, scene, name).mean())),
+        "rare_regret": over(
+            lambda m: float(_regrets(m, scene, name)[m["domains"].index(m["rare"])])
+        ),
+        "worst_loss": over(lambda m: max(m["scenes"][scene][name]["loss"])),
+        "accuracy": over(lambda m: _accuracy(m, scene, name, weights="even")),
+        "traffic_accuracy": over(lambda m: _accuracy(m, scene, name, weights="traffic")),
+        "worst_accuracy": over(lambda m: min(m["scenes"][scene][name]["accuracy"])),
+        "seconds": float(np.median([m["scenes"][scene][name]["seconds"] for m in measured])),
+    }
+
+
+def _paired(measured: Sequence[Seed], scene: str) -> dict[str, Any]:
+    """Compare the robust router with the other two, seed by seed."""
+    told: dict[str, Any] = {}
+    for other in ("average", "balanced"):
+        told[other] = {
+            "ratio": over_seeds(
+                [_worst(m, scene, "robust") / _worst(m, scene, other) for m in measured]
+            ),
+            "regret": over_seeds(
+                [_worst(m, scene, "robust") - _worst(m, scene, other) for m in measured]
+            ),
+            **{
+                f"{weights}_accuracy": over_seeds(
+                    [
+                        _accuracy(m, scene, "robust", weights=weights)
+                        - _accuracy(m, scene, other, weights=weights)
+                        for m in measured
+                    ]
+                )
+                for weights in ("even", "traffic")
+            },
+        }
+    return told
+
+
+def _mixtures(measured: Sequence[Seed], scene: str) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the loss of the robust router and of each monolith under some mixtures of domains.
+
+    Differences of losses are differences of KL(p_λ ‖ ·): the entropy of the mixture is the same.
+    The last is the mixture that is worst for the router against that monolith.
+    """
+    count = len(measured[0]["domains"])
+    told: dict[str, dict[str, dict[str, float]]] = {}
+    for name in [n for n in measured[0]["scenes"][scene] if n.startswith("monolith")]:
+        apart = [
+            np.array(m["scenes"][scene]["robust"]["loss"])
+            - np.array(m["scenes"][scene][name]["loss"])
+            for m in measured
+        ]
+        rare = [m["domains"].index(m["rare"]) for m in measured]
+        frequencies = [np.array(m["frequencies"]) for m in measured]
+        told[name] = {
+            "traffic": over_seeds([float(a @ f) for a, f in zip(apart, frequencies, strict=True)]),
+            "uniform": over_seeds([float(a.sum() / count) for a in apart]),
+            "rare domain alone": over_seeds(
+                [float(a[k]) for a, k in zip(apart, rare, strict=True)]
+            ),
+            "worst for the router": over_seeds([float(a.max()) for a in apart]),
+            "worst for the monolith": over_seeds([float(a.min()) for a in apart]),
+        }
+    return told
+
+
+def _curve(measured: Sequence[Seed], name: str) -> list[dict[str, Any]]:
+    points = zip(*(m["growth"][name] for m in measured), strict=False)
+    return [
+        {
+            "rows": point[0]["rows"],
+            "units": point[0]["units"],
+            "train": over_seeds([p["train"] for p in point]),
+            "test": over_seeds([p["test"] for p in point]),
+        }
+        for point in points
+    ]

@@ -1,0 +1,157 @@
+"""Uneven traffic: five frozen experts, and one domain a hundred times rarer than each other one.
+
+Each expert is trained on its own half of its domain; the traffic comes from the other half. It is
+uneven in one of two ways. In the scene ``weights`` there are as many rows of every domain, as on
+routing cards, and the mean loss is taken under the traffic's frequencies: what a large log of
+traffic amounts to. In the scene ``rows`` there is also only one row of the rare domain for a
+hundred of another. The gate rows, by which every training picks its step and reference losses are
+taken, are even in both: they come with the experts' cards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.matched.apart import Alone, train_experts
+from red_lab.matched.data import Part, Problem
+from red_lab.matched.recipe import Recipe, Tick
+
+__all__ = [
+    "RARER",
+    "Rows",
+    "Traffic",
+    "alone",
+    "answer_log_p",
+    "judged",
+    "lay_out",
+    "level",
+    "log_likelihood",
+]
+
+RARER = 100
+"""How many rows of any other domain there are for one of the rare domain."""
+
+LEAST = 1e-12
+"""p below which an answer counts as impossible: an expert gives others' labels none at all."""
+
+Rows = tuple[Tensor, Tensor]
+"""z ``(N, D)`` and log p_j(y|x) of the rows' answers ``(N, K)``."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Traffic:
+    """What a seed plays on.
+
+    Attributes:
+        problem: The data set; its `train` is the experts' half.
+        experts: By domain, frozen.
+        rare: The rare domain's index.
+        even: The other half, as many rows of every domain.
+        reference: Each expert's own loss on its gate rows ``(K,)``, nats.
+    """
+
+    problem: Problem
+    experts: tuple[redhost.Expert, ...]
+    rare: int
+    even: tuple[Part, ...]
+    reference: Tensor
+
+    @property
+    def frequencies(self) -> Tensor:
+        """How often each domain occurs in the traffic, ``(K,)``."""
+        each = torch.ones(len(self.experts))
+        each[self.rare] = 1 / RARER
+        return each / each.sum()
+
+    def seen(self, parts: Sequence[Part], *, thinned: bool) -> tuple[Part, ...]:
+        """Return the rows of a scene: all, or 1 in `RARER` of the rare domain."""
+        if not thinned:
+            return tuple(parts)
+        few = max(2, round(len(parts[self.rare]) / RARER))
+        return tuple(p.some(few) if k == self.rare else p for k, p in enumerate(parts))
+
+    def judged(self, parts: Sequence[Part]) -> tuple[Rows, ...]:
+        """Return the rows of every domain as a router sees them."""
+        return tuple(judged(self.problem, self.experts, p) for p in parts)
+
+    def by_domain(self, part: Part) -> tuple[Part, ...]:
+        """Return a part's rows domain by domain."""
+        return tuple(part.of(k) for k in range(len(self.experts)))
+
+
+def lay_out(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> Traffic:
+    """Split the training rows and train the experts on their half; rarity goes round with seeds."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(problem.train), generator=generator)
+    half = len(order) // 2
+    own = _with_train(problem, problem.train[order[:half]])
+    rest = problem.train[order[half:]]
+    count = len(problem.domains)
+    parts = [rest.of(k) for k in range(count)]
+    experts = train_experts(own, recipe=recipe, seed=seed, tick=tick)
+    aside = tuple(judged(own, experts, problem.valid.of(k)) for k in range(count))
+    return Traffic(
+        problem=own,
+        experts=experts,
+        rare=seed % count,
+        even=level(parts),
+        reference=torch.stack([-log_p[:, k].mean() for k, (_, log_p) in enumerate(aside)]),
+    )
+
+
+def level(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return as many rows of every domain as the smallest has."""
+    size = min(map(len, parts))
+    return tuple(p.some(size) for p in parts)
+
+
+def judged(problem: Problem, experts: Sequence[redhost.Expert], part: Part) -> Rows:
+    """Return z and log p_j of each row's answer by every expert alone."""
+    return part.z, log_likelihood(problem, experts, part)
+
+
+def log_likelihood(problem: Problem, experts: Sequence[redhost.Expert], part: Part) -> Tensor:
+    """Return log p_j(y|x) ``(N, K)``, at least log `LEAST`."""
+    with torch.no_grad():
+        columns = [answer_log_p(a, part) for a in alone(problem, experts)]
+    return torch.stack(columns, dim=1)
+
+
+def alone(problem: Problem, experts: Sequence[redhost.Expert]) -> list[Alone]:
+    """Return every expert as a system of its own."""
+    firsts = itertools.accumulate((len(y) for y in problem.labels_of[:-1]), initial=0)
+    return [
+        Alone(e, classifier=problem.classifier, first=first if problem.classifier is None else 0)
+        for e, first in zip(experts, firsts, strict=True)
+    ]
+
+
+def answer_log_p(expert: Alone, part: Part) -> Tensor:
+    """Return log p(y|x) of the rows' answers ``(N,)``; log `LEAST` for labels it does not have."""
+    log_p = expert.log_p(part.h, part.z)
+    place = part.target - expert.first
+    known = (place >= 0) & (place < log_p.shape[1])
+    found = log_p.gather(1, place.clamp(0, log_p.shape[1] - 1)[:, None]).squeeze(1)
+    least = math.log(LEAST)
+    return torch.where(known, found, least).clamp_min(least)
+
+
+def _with_train(problem: Problem, train: Part) -> Problem:
+    return Problem(
+        name=problem.name,
+        domains=problem.domains,
+        labels_of=problem.labels_of,
+        train=train,
+        valid=problem.valid,
+        test=problem.test,
+        clusters=problem.clusters,
+        norm=problem.norm,
+        classifier=problem.classifier,
+    )
