@@ -56,13 +56,16 @@ results: .venv/text
 	$(BIN)/redhost lab sparse
 	$(RED) tiny --task addition --protocol seed
 	$(RED) tiny --task addition --protocol held-out --ablations --shares
+	$(RED) tiny --task addition --protocol seed --stratified
 	$(RED) tiny --task mixed --protocol seed
-	$(RED) tiny --task mixed --protocol held-out --base fourier-tiny
-	$(RED) smollm2 --task addition --protocol seed
-	$(RED) smollm2 --task addition --protocol held-out --base fourier --precision bfloat16
-	$(RED) smollm2 --task mixed --protocol seed --precision bfloat16 --seeds 1
-	$(RED) smollm2 --task mixed --protocol held-out --base fourier --precision bfloat16 --seeds 1
+	$(RED) tiny --task mixed --protocol seed --base fourier-tiny
+	$(RED) tiny --task mixed --protocol held-out
+	$(RED) smollm2 --task addition --protocol seed --ablations
+	$(RED) smollm2 --task addition --protocol held-out
+	$(RED) smollm2 --task mixed --protocol seed --seeds 1
+	$(RED) smollm2 --task mixed --protocol held-out --seeds 1
 	$(BIN)/redhost lab matched
+	$(BIN)/redhost lab robust
 
 bench: .venv/packages
 	$(BIN)/redhost lab bench

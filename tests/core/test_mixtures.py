@@ -89,9 +89,7 @@ def test_by_default_every_built_in_kind_is_judged(composed) -> None:
 def test_one_domain_is_no_mixture(composed) -> None:
     rows = [r for r in composed.evaluation if r.domain == "red"]
     with pytest.raises(redhost.UsageError, match="several domains"):
-        judge_mixtures(
-            composed, rows, encode=composed.backbone.encode, plugins=redhost.Plugins()
-        )
+        judge_mixtures(composed, rows, encode=composed.backbone.encode, plugins=redhost.Plugins())
 
 
 def test_the_picture_is_written_and_a_strange_kind_refused(told: Mixtures, tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -17,9 +18,10 @@ from red_lab.red.gate import GateSettings, centroid, oracle, shaken, train_super
 from red_lab.red.judge import flipped, hits, judge, worst_case
 from red_lab.red.nested import cut_to, train_nested
 from red_lab.red.overview import overview, write_overview
+from red_lab.red.plan import Plan, usual
 from red_lab.red.queries import LABELS, Query, boundary, cells, load
 from red_lab.red.report import page
-from red_lab.red.run import Plan, run
+from red_lab.red.run import run
 
 import redhost
 from redhost.testing import tiny_backbone
@@ -284,9 +286,10 @@ def test_the_same_command_twice_gives_the_same_metrics_but_for_times(model, tmp_
     assert figures[0::2] == figures[1::2]
     assert told[0]["ablations"]["rank"].keys() == {f"D/{d}" for d in (2, 4, 8, 16, 32)}
     assert told[0]["shares"].keys() == {"10%", "20%", "30%", "50%", "70%", "100%"}
-    assert {"RED", "MoE, linear", "MoE, residual", "monolith", "global head"} <= told[0][
-        "systems"
-    ].keys()
+    named = {"global", "monolith", "best_single", "oracle", "uniform", "moe_linear"}
+    named |= {"moe_residual", "hard", "centroid", "red", "red_joint"}
+    assert named <= told[0]["systems"].keys()
+    assert told[0]["systems"]["red"]["accuracy"].keys() == {"mean", "low", "high", "seeds"}
 
 
 def test_plans_that_differ_write_to_folders_that_differ() -> None:
@@ -373,3 +376,22 @@ def test_every_results_page_is_written_from_its_metrics() -> None:
     for folder in folders:
         metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
         assert (folder / "README.md").read_text("utf-8") == page(metrics), folder.name
+
+
+def test_every_pair_of_task_and_protocol_has_a_usual_base_that_its_folder_does_not_name() -> None:
+    for backbone, task, protocol in itertools.product(
+        ("tiny", "smollm2"), ("addition", "mixed"), ("seed", "held-out")
+    ):
+        recipe, precision = usual(backbone, task, protocol)
+        plan = Plan(
+            task=task,
+            protocol=protocol,
+            backbone=backbone,
+            seeds=1,
+            recipe=recipe,
+            base=dataclasses.replace(RECIPES[recipe], precision=precision),
+        )
+        assert plan.name == f"{backbone}-{task}-{protocol}"
+    other = dataclasses.replace(plan, base=dataclasses.replace(plan.base, precision="float32"))
+    assert other.name == "smollm2-mixed-held-out-fp32"
+    assert dataclasses.replace(plan, recipe="seed").name.startswith("smollm2-mixed-held-out-seed")

@@ -30,18 +30,15 @@ __all__ = ["red"]
     "--base",
     "recipe",
     type=click.Choice(["seed", "fourier", "fourier-tiny"]),
-    default="seed",
-    show_default=True,
-    help="The base stage: as the seed has it, or made for questions never seen.",
+    help="The base stage: as the seed has it, or made for questions never seen (default: what the "
+    "task, protocol and backbone usually have).",
 )
 @click.option("--last-blocks", type=click.IntRange(min=1), help="Blocks the base stage trains.")
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs of the base stage.")
 @click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16"]),
-    default="float32",
-    show_default=True,
-    help="Of trunk and base.",
+    help="Of trunk and base (default: the usual one).",
 )
 @click.option("--device", default="cpu", show_default=True, help="Where trunk and base run.")
 @click.option("--ablations", is_flag=True, help="Also vary ranks, recipe and noise.")
@@ -56,10 +53,10 @@ def red(
     seeds: int,
     share: float,
     stratified: bool,
-    recipe: str,
+    recipe: str | None,
     last_blocks: int | None,
     epochs: int | None,
-    precision: Literal["float32", "bfloat16"],
+    precision: Literal["float32", "bfloat16"] | None,
     device: str,
     ablations: bool,
     shares: bool,
@@ -68,14 +65,17 @@ def red(
 ) -> None:
     """Residual experts on arithmetic against every baseline; the same command goes on."""
     from red_lab.red.base import RECIPES
-    from red_lab.red.run import Plan, run
+    from red_lab.red.plan import Plan, usual
+    from red_lab.red.run import run
 
+    usual_recipe, usual_precision = usual(backbone, task, protocol)
+    recipe = recipe or usual_recipe
     written = RECIPES[recipe]
     base = replace(
         written,
         last_blocks=last_blocks or written.last_blocks,
         epochs=epochs or written.epochs,
-        precision=precision,
+        precision=precision or usual_precision,
         share=share,
     )
     plan = Plan(

@@ -8,6 +8,7 @@ from typing import Any
 
 from red_lab.red.experts import NAMES
 from red_lab.red.measure import SHARES
+from red_lab.red.summary import titled
 
 __all__ = ["draw"]
 
@@ -44,7 +45,7 @@ def _ranges(metrics: Mapping[str, Any], path: Path) -> None:
     figure, axes = plt.subplots(layout="constrained")
     width = 0.8 / len(BARS)
     for n, name in enumerate(BARS):
-        system = metrics["systems"][name]
+        system = titled(metrics["systems"])[name]
         heights = [system["domains"][d] or 0.0 for d in NAMES] + [system["accuracy"]["mean"]]
         places = [k + n * width for k in range(len(heights))]
         error = [[0.0] * len(heights), [0.0] * len(heights)]

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from red_lab.red.summary import key_of
+
 __all__ = ["overview", "overview_table", "write_overview"]
 
 SYSTEMS = ("global head", "MoE, linear", "MoE, mlp", "MoE, residual", "RED", "monolith")
@@ -46,7 +48,7 @@ def overview(folder: Path) -> dict[str, Any]:
                 "base": plan["recipe"],
                 "seeds": plan["seeds"],
                 "rows": metrics["rows"],
-                "systems": {s: metrics["systems"][s]["accuracy"] for s in SYSTEMS},
+                "systems": {s: metrics["systems"][key_of(s)]["accuracy"] for s in SYSTEMS},
             }
         )
     return {"schema": "red-lab.red-overview/1", "runs": runs}

@@ -9,6 +9,7 @@ from typing import Any
 from red_lab.red.experts import NAMES
 from red_lab.red.figures import draw
 from red_lab.red.measure import SHARES
+from red_lab.red.summary import titled
 
 __all__ = ["page", "write_page"]
 
@@ -24,7 +25,7 @@ ABLATIONS = {
 
 
 def write_page(metrics: Mapping[str, Any], folder: Path) -> None:
-    """Write README.md and the figures for metrics of the schema ``red-lab.red/1``."""
+    """Write README.md and the figures for metrics of the schema ``red-lab.red/2``."""
     (folder / "README.md").write_text(page(metrics), "utf-8")
     draw(metrics, folder)
 
@@ -65,7 +66,7 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
 def _systems(metrics: Mapping[str, Any]) -> list[str]:
     head = ["system", "accuracy", "95 %", *NAMES, "macro", "worst", "boundary", "swaps"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name, s in metrics["systems"].items():
+    for name, s in titled(metrics["systems"]).items():
         a = s["accuracy"]
         cells = [f"{a['mean']:.4f}", f"{a['low']:.4f}–{a['high']:.4f}"]
         cells += [_cell(s["domains"][d]) for d in NAMES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +14,28 @@ from red_lab.red.experts import NAMES
 from red_lab.red.plan import Plan
 from red_lab.red.queries import Data
 
-__all__ = ["summarise", "table"]
+__all__ = ["key_of", "summarise", "table", "titled"]
+
+KEYS: Mapping[str, str] = {
+    "global head": "global",
+    "best single residual expert": "best_single",
+    "oracle, residual": "oracle",
+    "uniform residuals": "uniform",
+    "RED, hard top-1": "hard",
+    "RED, nearest centroid": "centroid",
+    "RED, joint integration": "red_joint",
+}
+"""How others find a system in metrics.json; the rest by `key_of`."""
+
+
+def key_of(title: str) -> str:
+    """Return the key of a system, e.g. ``moe_linear`` for "MoE, linear"."""
+    return KEYS.get(title) or "_".join(re.findall("[a-z0-9]+", title.lower()))
+
+
+def titled(systems: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the systems of metrics.json by title."""
+    return {s["title"]: s for s in systems.values()}
 
 
 def summarise(
@@ -26,8 +48,14 @@ def summarise(
     for name, values in every.items():
         low, high = interval(values, clusters)
         told = [m["systems"][name] for m in measured]
-        systems[name] = {
-            "accuracy": {"mean": float(values.mean()), "low": low, "high": high},
+        systems[key_of(name)] = {
+            "title": name,
+            "accuracy": {
+                "mean": float(values.mean()),
+                "low": low,
+                "high": high,
+                "seeds": len(measured),
+            },
             "domains": {d: _mean([t["domains"][d] for t in told]) for d in NAMES},
             **{
                 key: _mean([t[key] for t in told])
@@ -35,7 +63,7 @@ def summarise(
             },
         }
     return {
-        "schema": "red-lab.red/1",
+        "schema": "red-lab.red/2",
         "plan": asdict(plan),
         "rows": len(clusters),
         "distinct": measured[0]["distinct"],

@@ -30,7 +30,7 @@ __all__ = [
     "train_gate",
 ]
 
-SETTINGS = MinimaxSettings(steps=3000, learning_rate=2e-3, weight_decay=0.1)
+SETTINGS = MinimaxSettings(steps=1500, learning_rate=2e-3, weight_decay=0.1)
 AGAIN = replace(SETTINGS, learning_rate=2e-4, every=1)
 """For a student that knows its teacher already: small steps, every one looked at."""
 BATCH = 128

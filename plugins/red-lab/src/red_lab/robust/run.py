@@ -26,8 +26,8 @@ log = logging.getLogger("red_lab")
 TASKS = ("finite", "arithmetic", "text")
 
 RECIPES: Mapping[str, Recipe] = {
-    "arithmetic": replace(ARITHMETIC, epochs=20),
-    "text": replace(TEXT, epochs=40),
+    "arithmetic": replace(ARITHMETIC, epochs=12),
+    "text": replace(TEXT, epochs=20),
 }
 """Those of `redhost lab matched`, with fewer epochs: six monoliths are trained in every seed."""
 
