@@ -4,13 +4,16 @@
     ℓ_k = −mean over rows of domain k of log Σ_j g_j(z) p_j(y|x)
 
 p_j are frozen, so log p_j(y|x) is computed once. ref_k is expert k's own loss on its own domain.
-The game starts from the ordinary linear router, and the weights with the smallest worst regret on
-rows set aside are kept (`core.robust.minimax`). It answers with the mixture it was trained for.
+The game is played twice, from the ordinary linear router and from nothing, since where rows are few
+a finished classifier is too sure of itself to be moved; the weights with the smallest worst regret
+on rows set aside are kept (`core.robust.minimax`). It answers with the mixture it was trained for.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -51,19 +54,47 @@ class RobustRouter(LinearRouter):
             return
         rows = [Judged(z=d.z, likelihood=_known(d)) for _, d in told]
         aside = [_logged(d.gate or r) for (_, d), r in zip(told, rows, strict=True)]
-        own = [k for k, _ in told]
-        others = [d.z for d in columns if d.likelihood is None]
+        own = zip([k for k, _ in told], aside, strict=True)
+        play = partial(
+            self._play,
+            rows=rows,
+            aside=aside,
+            others=[d.z for d in columns if d.likelihood is None],
+            reference=torch.stack([-p[:, k].mean() for k, (_, p) in own]),
+            steps=ROUNDS * steps,
+        )
+        played = play(progress=progress)
+        ordinary = copy.deepcopy(self.state_dict())
+        with torch.no_grad():
+            for p in self.parameters():
+                p.zero_()
+        fresh = play(progress=progress)
+        if fresh.regrets.max() < played.regrets.max():
+            played = fresh
+        else:
+            self.load_state_dict(ordinary)
+        self.found = _told([d.column for _, d in told], played)
+
+    def _play(
+        self,
+        *,
+        rows: Sequence[Judged],
+        aside: Sequence[tuple[Tensor, Tensor]],
+        others: Sequence[Tensor],
+        reference: Tensor,
+        steps: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> MinimaxResult:
         generator = torch.Generator().manual_seed(self.seed)
-        played = minimax(
+        return minimax(
             self,
             losses=lambda: mixture_losses(self, [_logged(_draw(r, generator)) for r in rows]),
             aside=lambda: mixture_losses(self, aside),
-            reference=torch.stack([-p[:, k].mean() for k, (_, p) in zip(own, aside, strict=True)]),
-            settings=MinimaxSettings(steps=ROUNDS * steps),
+            reference=reference,
+            settings=MinimaxSettings(steps=steps),
             elsewhere=lambda: self._elsewhere(others),
             progress=progress,
         )
-        self.found = _told([d.column for _, d in told], played)
 
     def _elsewhere(self, others: Sequence[Tensor]) -> Tensor:
         """Return the loss that keeps the columns without answers, the backbone's, to their rows."""
