@@ -13,7 +13,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +41,8 @@ MAX_DIMENSIONS = 8
 DTYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """Bytes per element of every dtype that is let in."""
 
-_FLOATS = ("F32", "F16", "BF16")
+_FLOATS, _WHOLE = ("F32", "F16", "BF16"), ("I64",)
+_KINDS = {_FLOATS: "F32, F16 or BF16", _WHOLE: "I64"}
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
 _KEYS = {"dtype", "shape", "data_offsets"}
 _REBUILD = "Rebuild the package and install it again."
@@ -117,12 +118,18 @@ def truncation(data: bytes) -> Violation | None:
     return Violation("weights_header", "size", f"{wanted:,} bytes", found, _REBUILD)
 
 
-def check_tensors(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Violation, ...]:
+def check_tensors(
+    data: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    whole: Collection[str] = (),
+) -> tuple[Violation, ...]:
     """Check that a file holds exactly these tensors, as finite floats.
 
     Args:
         data: The whole safetensors file.
         shapes: Name → shape of every tensor the contract fixes.
+        whole: Names of those that are whole numbers (I64) instead.
 
     Returns:
         Everything that is wrong; empty when nothing is.
@@ -133,8 +140,9 @@ def check_tensors(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> tuple[V
     wrong = _names(header, shapes)
     for name in sorted(header.keys() & shapes.keys()):
         info = header[name]
-        if info.shape != shapes[name] or info.dtype not in _FLOATS:
-            expected = f"{show(shapes[name])} of F32, F16 or BF16"
+        kinds = _WHOLE if name in whole else _FLOATS
+        if info.shape != shapes[name] or info.dtype not in kinds:
+            expected = f"{show(shapes[name])} of {_KINDS[kinds]}"
             wrong.append(_mismatch(name, expected, f"{show(info.shape)} of {info.dtype}"))
     return tuple(wrong) or check_finite(data, header)
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         UsageError,
     )
+    from .registry.leases import Lease, Leases
     from .registry.manifest import BackboneRef, Base, ExpertManifest, Training
     from .registry.project import ExpertPlan
     from .registry.scaffold import write_project
@@ -132,6 +133,7 @@ _HOME = {
         "UnknownNameError",
         "UsageError",
     ),
+    "registry.leases": ("Lease", "Leases"),
     "registry.manifest": ("BackboneRef", "Base", "ExpertManifest", "Training"),
     "registry.project": ("ExpertPlan",),
     "registry.scaffold": ("write_project",),
@@ -170,6 +172,8 @@ __all__ = [
     "Host",
     "IntegrityError",
     "LayerNorm",
+    "Lease",
+    "Leases",
     "Linear",
     "Listing",
     "LockHeldError",

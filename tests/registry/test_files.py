@@ -131,6 +131,7 @@ def test_every_form_fixes_its_tensors(
         "a",
         weights={name: np.ones(shape, "f4") for name, shape in names.items()},
         change={"form": form, "writes.space": space, "rank": 0 if form == "linear" else 4},
+        out={"hidden": 16, "labels": 3, "logits": 9}[space],
     )
     expert = read_expert(files)
     assert isinstance(expert, ExpertFiles), expert
@@ -148,12 +149,13 @@ def test_a_plugins_form_brings_any_tensors_that_are_finite(make_expert: Any) -> 
 
 def test_a_carried_backbone(make_backbone: Any) -> None:
     model, config = save({"w": np.ones(3, "f4")}), b"{}"
-    files = {"model.safetensors": model, "config.json": config, "head.safetensors": model}
+    rows = save({"weight": np.ones((3, 16), "f4")})
+    files = {"model.safetensors": model, "config.json": config, "head.safetensors": rows}
     base = Base(
         kind="carried",
         files={name: sha256_hex(files[name]) for name in ("model.safetensors", "config.json")},
     )
-    head = FileRef(file="head.safetensors", sha256=sha256_hex(model))
+    head = FileRef(file="head.safetensors", sha256=sha256_hex(rows))
     manifest = make_backbone(base=base, classifier=head)
     source = {**files, "backbone.json": dumps(manifest)}
     backbone = read_backbone(source)
