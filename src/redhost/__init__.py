@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from .registry.project import ExpertPlan
     from .registry.scaffold import write_project
     from .registry.states import Listing
+    from .registry.violations import Violation
 
 _HOME = {
     "core.adapt": ("AdaptSettings", "adapt", "delta"),
@@ -138,6 +139,7 @@ _HOME = {
     "registry.project": ("ExpertPlan",),
     "registry.scaffold": ("write_project",),
     "registry.states": ("Listing",),
+    "registry.violations": ("Violation",),
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -205,6 +207,7 @@ __all__ = [
     "Trunk",
     "UnknownNameError",
     "UsageError",
+    "Violation",
     "__version__",
     "adapt",
     "blocks_of",
