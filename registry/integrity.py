@@ -47,6 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
 _KEYS = {"dtype", "shape", "data_offsets"}
 _REBUILD = "Rebuild the package and install it again."
 _MAX_SIZE = 2**48
+_COMMAS = 2 * MAX_DIMENSIONS  # more than the entry of one tensor has
 _LENGTH = 8  # bytes of the number that precedes the header
 _CHUNK = 2**20  # elements looked at in one go: bounds memory at a few MiB
 
@@ -181,7 +182,8 @@ def _header_json(data: bytes) -> tuple[dict[str, Any], int]:
     if text[:1] != b"{":
         raise _HeaderError("a header that begins with '{'", repr(text[:1]))
     # Counting first: parsing a mebibyte of tiny tensors alone would break the 50 ms limit.
-    if text.count(b'"data_offsets"') > MAX_TENSORS or text.count(b"{") > MAX_TENSORS + 2:
+    counts = (text.count(b'"data_offsets"'), text.count(b"{") - 2, text.count(b",") // _COMMAS)
+    if max(counts) > MAX_TENSORS:
         raise _HeaderError(f"at most {MAX_TENSORS:,} tensors", "more")
     try:
         raw = json.loads(text, object_pairs_hook=_unique)

@@ -35,7 +35,7 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
         f"rule of the contract and are refused for it, {found['refused by digest']:,} break none "
         "(another licence, say, or a canary changed within its tolerance) and are refused because "
         f"the digest is another, {found['same']:,} load to the same digest: they change what is no "
-        "part of the expert, such as RECORD, which `redhost add` checks apart."
+        "part of the expert, such as RECORD, or happen to change nothing."
     )
     yield ""
     most = "not measured here" if memory["most"] is None else f"{memory['most'] / MIB:.0f} MiB"
