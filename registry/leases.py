@@ -74,6 +74,7 @@ class Leases:
         lock = _lock(self.folder / f"{name}.lock")
         try:
             with self.gate():
+                atomic.sweep(self.folder)
                 if not (self.home / "generations" / str(number)).is_dir():
                     raise UnknownNameError("generation", str(number), self._numbers())
                 with atomic.reporting(self.folder):

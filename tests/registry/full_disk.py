@@ -30,7 +30,7 @@ def main() -> None:
     full = generations.current() or 0
     served = len(generations.file(full, "router.safetensors"))
     left = generations.leftovers()
-    filler = home.parent / "filler"
+    filler, refused = home.parent / "filler", None
     with filler.open("wb", buffering=0) as file:  # the very last byte, too
         try:
             while file.write(bytes(512)):

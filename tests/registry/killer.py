@@ -76,6 +76,21 @@ def agree(home: Path) -> None:
 ACTIONS = (publish, rollback, collect, disable, hold, agree)
 
 
+def unhealed(home: Path) -> str | None:
+    """Return what the next writer of each kind leaves wrong."""
+    generations = Generations(home)
+    with generations.writer():
+        pass
+    trust.distrust("nobody", folder=home / "config")
+    lock = dumps(derive(generations.load(generations.current() or 0)))
+    if (home / LOCK).read_bytes() != lock:
+        return f"{LOCK} is not that of the current generation"
+    generations.gc(2)
+    left = [p.name for p in home.rglob(f"{atomic.TEMPORARY}*")]
+    left += [p.name for p in generations.leases.folder.glob("*-*")]
+    return f"left over: {left}" if left else None
+
+
 def problem(home: Path) -> str | None:
     """Return what is wrong with a home after a kill: every file is old or new, and whole."""
     generations = Generations(home)
@@ -91,18 +106,9 @@ def problem(home: Path) -> str | None:
             for digest in digests(composition):
                 if sha256_hex(generations.store.get(digest)["expert.json"]) != digest:
                     return "stored bytes differ"
-        with generations.writer():
-            pass
-        left = generations.leftovers()
-        lock = dumps(derive(generations.load(generations.current() or 0)))
-        if left or (home / LOCK).read_bytes() != lock:
-            return f"not healed: {left or LOCK}"
-        generations.gc(2)
-        if [*generations.leases.folder.glob("*-*")]:
-            return "a dead process's lease is left"
+        return unhealed(home)
     except Exception as e:
         return repr(e)
-    return None
 
 
 def checked(home: Path) -> Callable[[], str | None]:

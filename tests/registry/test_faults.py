@@ -100,8 +100,10 @@ def check(home: Path) -> None:
     VerdictMemory(home / "cache" / "verdicts.json")
     with generations.writer(), generations.leases.gate():
         generations.leases.sweep()
+    trust.distrust("nobody", folder=home / "config")
     assert (home / LOCK).read_bytes() == dumps(derive(current))
     assert generations.leftovers() == ()
+    assert [*home.rglob(f"{atomic.TEMPORARY}*")] == []
     for number in generations.numbers():
         composition = generations.load(number)
         assert set(digests(composition)) <= generations.store.digests()
