@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,3 +51,15 @@ def test_the_page_says_what_was_found(tmp_path) -> None:
     write_page({"kills": 7, "bad": 1, "steps": found, "random": none}, tmp_path / "p.md")
     page = (tmp_path / "p.md").read_text()
     assert "**7 kills, 1 bad.**" in page and "| 3 | 1 | 1 |" in page
+
+
+def test_the_docs_say_what_was_measured() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    kills, mutants = (
+        json.loads((docs / "results" / name / "metrics.json").read_text())
+        for name in ("kills", "mutants")
+    )
+    assert kills["kills"] >= 500 and mutants["count"] >= 10_000
+    said = " ".join((docs / "state.md").read_text().split())
+    assert f"{kills['kills']:,} kills of a real recompose, {kills['bad']} bad" in said
+    assert f"{mutants['count']:,} broken copies of a good expert, {len(mutants['bad'])} cr" in said
