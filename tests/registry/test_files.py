@@ -183,3 +183,34 @@ def test_manifests_round_trip(make_expert: Any) -> None:
     manifest = parse_expert(make_expert("a")["expert.json"])
     assert not isinstance(manifest, Violation)
     assert parse_expert(dumps(manifest)) == manifest
+
+
+def test_what_happens_to_the_files_after_reading_changes_nothing(
+    tmp_path: Path, make_expert: Any
+) -> None:
+    files = make_expert("a")
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    expert = read_expert(Package("expert", "d", "1", "m", tmp_path, False))
+    assert isinstance(expert, ExpertFiles)
+    for name in files:
+        os.truncate(tmp_path / name, 1)  # of a mapped file, the next look would be a SIGBUS
+    assert expert.files == files
+    assert read_expert(expert.files) == expert
+
+
+def test_every_file_is_opened_once(tmp_path: Path, make_expert: Any, monkeypatch: Any) -> None:
+    """A second look at a file could see other bytes than those that were hashed."""
+    files = make_expert("a")
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    opened: list[str] = []
+    real = os.open
+
+    def noting(path: Any, *arguments: Any) -> int:
+        opened.append(Path(path).name)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", noting)
+    assert isinstance(read_expert(Package("expert", "d", "1", "m", tmp_path, False)), ExpertFiles)
+    assert sorted(opened) == sorted(files)
