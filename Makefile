@@ -54,6 +54,8 @@ results: .venv/text
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
 	$(BIN)/redhost lab taps
 	$(BIN)/redhost lab sparse
+	$(BIN)/redhost lab mutants
+	$(BIN)/redhost lab kills
 	$(RED) tiny --task addition --protocol seed
 	$(RED) tiny --task addition --protocol held-out --ablations --shares
 	$(RED) tiny --task addition --protocol seed --stratified

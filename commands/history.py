@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import click
@@ -31,6 +32,14 @@ def status(*, home: Path | None, as_json: bool) -> None:
     for d in report.drift:
         click.echo(
             f"drift       {d.id}: {d.kind}, locked {d.locked or '-'}, now {d.installed or '-'}"
+        )
+    for lease in report.held:
+        holder = f"process {lease.pid} since {lease.started}"
+        click.echo(f"held        generation {lease.generation} by {holder}")
+    if report.leftovers:
+        click.echo(
+            f"leftovers   {len(report.leftovers)} of writers that were stopped; "
+            "the next writer removes them"
         )
     if report.generation is None:
         click.echo("next: redhost recompose")
@@ -95,18 +104,27 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     type=click.IntRange(min=1),
     help="How many generations to keep: the current one, its parent, and so on.",
 )
+@click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
 @home_option
 @json_option
-def gc(*, keep: int, home: Path | None, as_json: bool) -> None:
-    """Remove generations nobody will go back to, and the bytes only they needed."""
+def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
+    """Remove generations nobody will go back to, and the bytes only they needed.
+
+    What a live process holds, such as a server, stays.
+    """
     from ..registry.generations import Generations
     from ..registry.settings import resolve_home
 
-    purged = Generations(resolve_home(home)).gc(keep)
+    purged = Generations(resolve_home(home)).gc(keep, dry_run=dry_run)
     if as_json:
-        print_json({"generations": purged.generations, "digests": purged.digests})
-    else:
-        click.echo(f"removed {len(purged.generations)} generations, {len(purged.digests)} packages")
+        print_json({"dry_run": dry_run, **dataclasses.asdict(purged)})
+        return
+    for lease in purged.held:
+        click.echo(f"kept generation {lease.generation}: process {lease.pid} holds it")
+    click.echo(
+        f"{'would remove' if dry_run else 'removed'} {len(purged.generations)} generations and "
+        f"{len(purged.digests)} packages, {purged.bytes:,} bytes"
+    )
 
 
 COMMANDS = (status, history, rollback, gc)

@@ -10,11 +10,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..registry.errors import CardError
+from ..registry.errors import CardError, UsageError
 from ..registry.manifest import ExpertManifest
 from .routers.base import ColumnData
 from .rows import BackgroundRow, CardRow, Row, parse_rows
-from .statistics import Statistics
+from .statistics import Statistics, within_covariance
 from .tasks import Classification, Regression, Task
 
 __all__ = ["Card", "background_data", "column_data", "gate_rows", "read_card"]
@@ -63,11 +63,7 @@ def read_card(
         return Card(column=manifest.id, kind="none")
     data = files[ref.file]
     if ref.kind == "texts":
-        source = f"card of expert {manifest.id!r}"
-        rows = tuple(parse_rows(data, CardRow, source=source))
-        _check_counts(manifest, rows)
-        _check_labels(manifest, [r.label for r in rows], task)
-        return Card(column=manifest.id, kind="texts", rows=rows, task=task)
+        return _texts(manifest, data, task)
     tensors = safetensors.torch.load(data)
     try:
         if ref.kind == "vectors":
@@ -153,13 +149,31 @@ def gate_rows(
     return torch.cat(parts), rows
 
 
+def _texts(manifest: ExpertManifest, data: bytes, task: Task) -> Card:
+    try:
+        rows = tuple(parse_rows(data, CardRow, source=f"card of expert {manifest.id!r}"))
+        _check_counts(manifest, rows)
+        _check_labels(manifest, [r.label for r in rows], task)
+    except UsageError as e:  # the usage is the author's, not that of whoever installed it
+        raise CardError(e.problem, expected=e.expected, found=e.found, hint=e.hint) from e
+    return Card(column=manifest.id, kind="texts", rows=rows, task=task)
+
+
 def _statistics(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Statistics:
-    return Statistics(
+    found = Statistics(
         labels=manifest.labels,
         counts=tensors["counts"].to(torch.float64),
         sums=tensors["sums"].to(torch.float64),
         scatter=tensors["scatter"].to(torch.float64),
     )
+    if int(torch.linalg.cholesky_ex(within_covariance([found]))[1]):
+        raise CardError(
+            f"card of expert {manifest.id!r}",
+            expected="sums of rows, which have a covariance",
+            found="sums of none",
+            hint="Ask its author for a new build.",
+        )
+    return found
 
 
 def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task) -> Card:
@@ -168,21 +182,28 @@ def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task
     def names(key: str) -> tuple[str, ...]:
         if isinstance(task, Regression):
             return tuple(repr(float(x)) for x in tensors[key])
+        # The registry has checked that every index names a label.
         return tuple(manifest.labels[int(i)] for i in tensors[key])
 
     gate_h = None
     if manifest.card.gate:
-        gate_h = tensors["gate_z"] * tensors["gate_scale"] + tensors["gate_shift"]
+        gate_h = _wide(tensors, "gate_z") * _wide(tensors, "gate_scale")
+        gate_h = gate_h + _wide(tensors, "gate_shift")
     return Card(
         column=manifest.id,
         kind="vectors",
-        z=tensors["fit_z"],
+        z=_wide(tensors, "fit_z"),
         labels=names("fit_label"),
         gate_h=gate_h,
         gate_labels=names("gate_label") if gate_h is not None else (),
         statistics=_statistics(manifest, tensors) if "counts" in tensors else None,
         task=task,
     )
+
+
+def _wide(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return a tensor in the precision of the bus, whatever it was saved in."""
+    return tensors[name].to(torch.float32)
 
 
 def _check_counts(manifest: ExpertManifest, rows: Sequence[CardRow]) -> None:

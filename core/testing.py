@@ -5,10 +5,11 @@ Public as `redhost.testing`. Nothing here imports torch until it is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..registry.violations import Violation
 from .environment import Environment
 
 if TYPE_CHECKING:
@@ -24,8 +25,45 @@ __all__ = [
     "assert_same_answers",
     "backbone_project",
     "expert_project",
+    "judge_expert",
     "tiny_backbone",
 ]
+
+
+def judge_expert(
+    source: Path | Mapping[str, bytes], *, digest: str | None = None
+) -> str | tuple[Violation, ...]:
+    """Do with an expert's bytes what attaching it does, up to where that would stop.
+
+    Every byte is checked, the card is read and the canary computed; no plugin takes part.
+
+    Args:
+        source: A wheel, or the bytes of a package by file name.
+        digest: What a lock or a generation names: any other content is refused.
+
+    Returns:
+        The digest of the expert that would be attached, or everything that is wrong.
+    """
+    from ..registry.errors import short
+    from ..registry.files import ExpertFiles, read_expert
+    from ..registry.wheels import Wheel, read_wheel
+    from .plugins import Plugins
+    from .verify import verify_expert
+
+    if isinstance(source, Path):
+        wheel = read_wheel(source)
+        if not isinstance(wheel, Wheel):
+            return (wheel,)
+        source = wheel.files
+    files = read_expert(source)
+    if not isinstance(files, ExpertFiles):
+        return files
+    if broken := verify_expert(files, backbone=None, plugins=Plugins(())):
+        return broken
+    if digest not in {None, files.digest}:
+        hint = "Install the version that was composed, or recompose."
+        return (Violation("digest", "digest", short(digest or ""), short(files.digest), hint),)
+    return files.digest
 
 
 def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:

@@ -175,7 +175,11 @@ def _load(
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
             model = AutoModel.from_pretrained(
-                where, trust_remote_code=False, dtype=torch.float32, **options
+                where,
+                trust_remote_code=False,
+                use_safetensors=None if "gguf_file" in options else True,  # others are pickles
+                dtype=torch.float32,
+                **options,
             )
     except (OSError, ValueError, ImportError) as e:
         raise MissingError(
@@ -183,7 +187,18 @@ def _load(
             expected="a folder, file or hub name that transformers can read",
             found=str(e).splitlines()[0],
         ) from e
+    _unmap(model)
     return Trunk(model=model, tokenizer=tokenizer, pooling=pooling, max_tokens=max_tokens)
+
+
+def _unmap(model: nn.Module) -> None:
+    """Copy the weights into memory: transformers maps the file.
+
+    Whoever truncates a mapped file kills the process, and whoever overwrites it changes weights
+    that were verified already.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 @contextmanager

@@ -119,24 +119,33 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Create a folder with all of its files at once, durably.
+    """Create a folder with all of its files at once, durably; one that is there is replaced.
 
     Args:
-        path: The folder; it must not exist.
+        path: The folder.
         files: Content by plain file name.
 
     Raises:
-        StoreError: If the disk is full or failing; the folder is there as a whole or not at all.
+        StoreError: If the disk is full or failing; the folder is the old or the new one, whole.
     """
-    temporary = _temporary(path)
+    temporary, old = _temporary(path), _temporary(path)
     with reporting(path), _cleaning(temporary):
         make_folder(temporary)
         for name, data in sorted(files.items()):
             write_file(temporary / name, data)
             sync_file(temporary / name)
         sync_folder(temporary)
-        replace(temporary, path)
+        if is_there := path.is_dir():  # no system replaces a folder that has something in it
+            replace(path, old)
+        try:
+            replace(temporary, path)
+        except BaseException:
+            if is_there:
+                replace(old, path)
+            raise
         sync_folder(path.parent)
+        if is_there:
+            remove_folder(old)
 
 
 def discard(path: Path) -> None:

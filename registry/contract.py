@@ -26,6 +26,7 @@ __all__ = [
     "MAX_ROWS",
     "TAP",
     "VALUE",
+    "Shapes",
     "bus_violation",
     "check_backbone",
     "check_compatible",
@@ -45,6 +46,10 @@ VALUE = "value"
 """The one label of a backbone that answers numbers, and of its experts."""
 
 Shapes = dict[str, tuple[int, ...]]
+"""Tensor name → shape."""
+
+_CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
+"""What a carried base may hold: tensors and vocabularies; neither code nor pickles."""
 
 
 def is_builtin(form: str) -> bool:
@@ -202,6 +207,8 @@ def _base(manifest: BackboneManifest) -> Iterator[Violation]:
     base = manifest.base
     if base.kind == "carried" and not base.files:
         yield _field("base.files", "the files of a carried base", "none")
+    if strange := sorted(name for name in base.files if not name.endswith(_CARRIED)):
+        yield _field("base.files", f"only {', '.join(_CARRIED)}", _list(strange))
     if base.kind != "carried" and (base.files or not base.id):
         yield _field("base", f"an id and no files for the kind {base.kind!r}", "others")
     if base.kind == "hub" and not base.revision:

@@ -23,6 +23,7 @@ __all__ = [
     "StoreError",
     "UnknownNameError",
     "UsageError",
+    "one_line",
     "short",
     "suggest",
 ]
@@ -54,7 +55,7 @@ class RedhostError(Exception):
         return f"{self.problem}: {', '.join(facts)}" if facts else self.problem
 
     def __str__(self) -> str:
-        return f"{self.reason}. {self.hint}" if self.hint else self.reason
+        return one_line(f"{self.reason}. {self.hint}" if self.hint else self.reason)
 
 
 class ManifestError(RedhostError):
@@ -130,6 +131,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``Did you mean 'x'? `` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"Did you mean {close[0]!r}? " if close else ""
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line: what a package wrote may hold line ends and terminal codes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def short(digest: str) -> str:

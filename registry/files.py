@@ -6,22 +6,15 @@ and one that is overwritten changes weights under a reader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from .contract import check_backbone, check_valid, classes_in, expected_tensors, is_builtin
+from .contents import check_backbone_contents, check_contents
+from .contract import check_backbone, check_valid
 from .errors import short
-from .integrity import (
-    MAX_FILE,
-    check_finite,
-    check_tensors,
-    read_header,
-    relabel,
-    sha256_hex,
-    truncation,
-)
+from .integrity import MAX_FILE, relabel, sha256_hex, truncation
 from .manifest import BackboneManifest, ExpertManifest, parse_backbone, parse_expert
 from .sources import Reader, Source, reader
 from .violations import Violation
@@ -123,7 +116,7 @@ def read_expert(source: Source) -> ExpertFiles | tuple[Violation, ...]:
         return wrong
     parts = _expert_parts(manifest)
     files, wrong = _read_parts(read, parts)
-    classes, wrong = (None, wrong) if wrong else _check_contents(manifest, files)
+    classes, wrong = (None, wrong) if wrong else check_contents(manifest, files)
     if wrong:
         return wrong
     digest = _digest(raw, {part.role: part.sha256 for part in parts})
@@ -148,7 +141,7 @@ def read_backbone(source: Source) -> BackboneFiles | tuple[Violation, ...]:
         return wrong
     parts = _backbone_parts(manifest)
     files, wrong = _read_parts(read, parts)
-    if wrong := wrong or tuple(_check_backbone_tensors(parts, files)):
+    if wrong := wrong or tuple(check_backbone_contents(manifest, files)):
         return wrong
     digest = _digest(raw, {part.role: part.sha256 for part in parts})
     return BackboneFiles(manifest, MappingProxyType({"backbone.json": raw, **files}), digest)
@@ -209,47 +202,6 @@ def _check_digest(part: _Part, data: bytes) -> Violation | None:
     sized = f"{short(found)}, {len(data):,} bytes"
     hint = "The file changed after the manifest was written: reinstall the package."
     return Violation(f"{part.kind}_digest", part.file, short(part.sha256), sized, hint)
-
-
-def _check_contents(
-    manifest: ExpertManifest, files: Mapping[str, bytes]
-) -> tuple[int | None, tuple[Violation, ...]]:
-    """Check tensors and rows; return also the C of an expert that writes logits."""
-    weights, canary = manifest.weights.file, manifest.canary.file
-    header = read_header(files[weights])
-    if isinstance(header, Violation):
-        return None, (relabel(header, role="weights", file=weights),)
-    if isinstance(probe := read_header(files[canary]), Violation):
-        return None, (relabel(probe, role="canary", file=canary),)
-    classes = classes_in(manifest, header)
-    if not is_builtin(manifest.form):
-        wrong = check_finite(files[weights], header)
-    else:  # 0 classes fit no tensor: then the shapes themselves say what is missing
-        wrong = check_tensors(files[weights], expected_tensors(manifest, classes=classes or 0))
-    return classes, wrong or tuple(_check_rows(manifest, files))
-
-
-def _check_rows(manifest: ExpertManifest, files: Mapping[str, bytes]) -> Iterator[Violation]:
-    """Compare a card of texts with the number of rows the manifest promises."""
-    card = manifest.card
-    if card.kind != "texts" or card.file is None:
-        return
-    found = sum(1 for line in files[card.file].splitlines() if line.strip())
-    if found != card.fit + card.gate:
-        expected = f"{card.fit} + {card.gate} rows"
-        yield Violation("card_rows", card.file, expected, str(found), "Rebuild the package.")
-
-
-def _check_backbone_tensors(parts: list[_Part], files: Mapping[str, bytes]) -> Iterator[Violation]:
-    for part in parts:
-        if not part.is_tensors:
-            continue
-        header = read_header(files[part.file])
-        if isinstance(header, Violation):
-            yield relabel(header, role=part.kind, file=part.file)
-        elif part.kind != "base":
-            wrong = check_finite(files[part.file], header)
-            yield from (relabel(one, role=part.kind, file=part.file) for one in wrong)
 
 
 def _digest(manifest: bytes, parts: Mapping[str, str]) -> str:

@@ -11,31 +11,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from . import atomic
 from .composition import RECORD, Composition, decode, digests, seal
 from .errors import IntegrityError, MissingError, StoreError, UnknownNameError, short
+from .garbage import Purged, collect
 from .integrity import sha256_hex
+from .leases import Leases
 from .lock import LOCK, derive
 from .manifest import dumps
 from .store import Store
 from .writer import TIMEOUT, Writer, WriterLock
 
-__all__ = ["Generations", "Purged"]
+__all__ = ["Generations"]
 
 _MARKER = "lock-is-stale"
 _HIGHEST = "highest"
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
-
-
-@dataclass(frozen=True)
-class Purged:
-    """What `Generations.gc` removed."""
-
-    generations: tuple[int, ...]
-    digests: tuple[str, ...]
 
 
 class Generations:
@@ -49,6 +42,7 @@ class Generations:
         self.home = home
         self.folder = home / "generations"
         self.store = Store(home)
+        self.leases = Leases(home)
         self._guard = WriterLock(home)
 
     def current(self) -> int | None:
@@ -170,28 +164,43 @@ class Generations:
             self._point(composition)
         return composition
 
-    def gc(self, keep: int, *, timeout: float = TIMEOUT) -> Purged:
+    def gc(self, keep: int, *, dry_run: bool = False, timeout: float = TIMEOUT) -> Purged:
         """Remove generations that no one will go back to, and the bytes only they needed.
 
         Args:
-            keep: How many to keep: the current one, its parent, and so on; at least one.
+            keep: How many to keep: the current one, its parent, and so on; at least one. What
+                live processes hold is kept besides.
+            dry_run: Remove nothing.
             timeout: Seconds to wait for another writer.
+
+        Raises:
+            IntegrityError: If a generation to keep is damaged: then nothing is removed.
         """
-        with self.writer(timeout=timeout):
-            kept = self._ancestry(max(1, keep))
-            dropped = tuple(n for n in self.numbers() if n not in {c.number for c in kept})
-            self._remember_highest()
-            for number in dropped:
-                atomic.discard(self.folder / str(number))
-            needed = frozenset[str]().union(*map(digests, kept))
-            unneeded = self.store.digests() - needed
-            self.store.purge(unneeded)
-        return Purged(dropped, tuple(sorted(unneeded)))
+        return collect(self, keep, dry_run=dry_run, timeout=timeout)
+
+    def ancestry(self, keep: int) -> list[Composition]:
+        """Return the current composition and its ancestors that are still here."""
+        kept: list[Composition] = []
+        number, here = self.current(), set(self.numbers())
+        while number in here and number is not None and len(kept) < keep:
+            kept.append(self.load(number))
+            number = kept[-1].parent
+        return kept
+
+    def remember_highest(self) -> None:
+        """Note the highest number, so that no later generation is mistaken for a removed one."""
+        if (highest := self.next_number() - 1) > 0:
+            atomic.write_atomic(self.folder / _HIGHEST, f"{highest}\n".encode())
+
+    def leftovers(self) -> tuple[str, ...]:
+        """Return what stopped writers left, relative to the home; the next writer removes it."""
+        found = [p for folder in self._written() for p in folder.glob(f"{atomic.TEMPORARY}*")]
+        return tuple(sorted(p.relative_to(self.home).as_posix() for p in found))
 
     def sweep(self, *, writer: Writer) -> None:
         """Remove temporary files of killed writers, and finish a lock file they left stale."""
         self._require(writer)
-        for folder in (self.home, self.store.folder, self.folder, self.home / "cache"):
+        for folder in self._written():
             atomic.sweep(folder)
         if (self.home / _MARKER).exists():
             with suppress(IntegrityError, UnknownNameError):  # reported by who loads it
@@ -199,6 +208,10 @@ class Generations:
                     self._write_lock(self.load(number))
             with atomic.reporting(self.home):
                 atomic.remove_file(self.home / _MARKER)
+
+    def _written(self) -> tuple[Path, ...]:
+        """Return every folder in which a stopped writer may have left something."""
+        return (self.home, self.store.folder, self.folder, self.home / "cache")
 
     def _point(self, composition: Composition) -> None:
         """Replace ``current`` and the lock; put both back when any step fails."""
@@ -248,20 +261,6 @@ class Generations:
         if parent is None:
             raise MissingError(f"generation {number} is the first", hint="See 'redhost history'.")
         return parent
-
-    def _ancestry(self, keep: int) -> list[Composition]:
-        """Return the current composition and its ancestors that are still here."""
-        kept: list[Composition] = []
-        number, here = self.current(), set(self.numbers())
-        while number in here and number is not None and len(kept) < keep:
-            kept.append(self.load(number))
-            number = kept[-1].parent
-        return kept
-
-    def _remember_highest(self) -> None:
-        """Note the highest number, so that no later generation is mistaken for a removed one."""
-        if (highest := self.next_number() - 1) > 0:
-            atomic.write_atomic(self.folder / _HIGHEST, f"{highest}\n".encode())
 
     def _require(self, writer: Writer) -> None:
         if writer.home != self.home or not self._guard.is_held:

@@ -13,7 +13,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,11 +41,13 @@ MAX_DIMENSIONS = 8
 DTYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """Bytes per element of every dtype that is let in."""
 
-_FLOATS = ("F32", "F16", "BF16")
+_FLOATS, _WHOLE = ("F32", "F16", "BF16"), ("I64",)
+_KINDS = {_FLOATS: "F32, F16 or BF16", _WHOLE: "I64"}
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
 _KEYS = {"dtype", "shape", "data_offsets"}
 _REBUILD = "Rebuild the package and install it again."
 _MAX_SIZE = 2**48
+_COMMAS = 2 * MAX_DIMENSIONS  # more than the entry of one tensor has
 _LENGTH = 8  # bytes of the number that precedes the header
 _CHUNK = 2**20  # elements looked at in one go: bounds memory at a few MiB
 
@@ -117,12 +119,18 @@ def truncation(data: bytes) -> Violation | None:
     return Violation("weights_header", "size", f"{wanted:,} bytes", found, _REBUILD)
 
 
-def check_tensors(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Violation, ...]:
+def check_tensors(
+    data: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    whole: Collection[str] = (),
+) -> tuple[Violation, ...]:
     """Check that a file holds exactly these tensors, as finite floats.
 
     Args:
         data: The whole safetensors file.
         shapes: Name → shape of every tensor the contract fixes.
+        whole: Names of those that are whole numbers (I64) instead.
 
     Returns:
         Everything that is wrong; empty when nothing is.
@@ -133,8 +141,9 @@ def check_tensors(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> tuple[V
     wrong = _names(header, shapes)
     for name in sorted(header.keys() & shapes.keys()):
         info = header[name]
-        if info.shape != shapes[name] or info.dtype not in _FLOATS:
-            expected = f"{show(shapes[name])} of F32, F16 or BF16"
+        kinds = _WHOLE if name in whole else _FLOATS
+        if info.shape != shapes[name] or info.dtype not in kinds:
+            expected = f"{show(shapes[name])} of {_KINDS[kinds]}"
             wrong.append(_mismatch(name, expected, f"{show(info.shape)} of {info.dtype}"))
     return tuple(wrong) or check_finite(data, header)
 
@@ -173,7 +182,8 @@ def _header_json(data: bytes) -> tuple[dict[str, Any], int]:
     if text[:1] != b"{":
         raise _HeaderError("a header that begins with '{'", repr(text[:1]))
     # Counting first: parsing a mebibyte of tiny tensors alone would break the 50 ms limit.
-    if text.count(b'"data_offsets"') > MAX_TENSORS or text.count(b"{") > MAX_TENSORS + 2:
+    counts = (text.count(b'"data_offsets"'), text.count(b"{") - 2, text.count(b",") // _COMMAS)
+    if max(counts) > MAX_TENSORS:
         raise _HeaderError(f"at most {MAX_TENSORS:,} tensors", "more")
     try:
         raw = json.loads(text, object_pairs_hook=_unique)

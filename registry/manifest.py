@@ -42,6 +42,9 @@ BUS_API = "1.0"
 MAX_BYTES = 4 * 2**20
 """No manifest is larger: 100,000 labels of forty characters."""
 
+MAX_PARTS = 200_000
+"""Most brackets and colons in a manifest: what is decoded stays within 64 MiB of memory."""
+
 NO_FINAL_NEWLINE = r"(?!\\n)"  # Python's `$` alone also matches before a final newline
 Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
@@ -222,6 +225,8 @@ def _parse(data: bytes, kind: type[M]) -> M | Violation:
     if len(data) > MAX_BYTES:
         found = f"{len(data):,} bytes"
         return _not_json(f"at most {MAX_BYTES:,} bytes", found, "Shorten the manifest.")
+    if (parts := sum(data.count(sign) for sign in (b"{", b"[", b":"))) > MAX_PARTS:
+        return _not_json(f"at most {MAX_PARTS:,} parts", f"{parts:,}", "Shorten the manifest.")
     try:
         json.loads(data, object_pairs_hook=_no_duplicates)
         return msgspec.json.decode(data, type=kind)

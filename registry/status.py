@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from .generations import Generations
 from .inventory import current_record, take_inventory
+from .leases import Lease, Leases
 from .lock import Drift, derive, drift
 
 __all__ = ["Status", "take_status"]
@@ -23,11 +25,14 @@ class Status:
     experts: tuple[str, ...]
     router: str | None
     drift: tuple[Drift, ...]
+    held: tuple[Lease, ...]
+    leftovers: tuple[str, ...]
 
 
 def take_status(home: Path) -> Status:
     """Compare the current generation of a home with what is installed."""
     record = current_record(home)
+    held, leftovers = Leases(home).live(), Generations(home).leftovers()
     if record is None:
         return Status(
             home=str(home),
@@ -38,6 +43,8 @@ def take_status(home: Path) -> Status:
             experts=(),
             router=None,
             drift=(),
+            held=held,
+            leftovers=leftovers,
         )
     inventory = take_inventory(home, backbone=record.backbone.id)
     fingerprint = inventory.backbone.fingerprint if inventory.backbone else "none"
@@ -50,4 +57,6 @@ def take_status(home: Path) -> Status:
         experts=tuple(m.id for m in record.experts),
         router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
         drift=drift(derive(record), inventory.listings, fingerprint=fingerprint),
+        held=held,
+        leftovers=leftovers,
     )

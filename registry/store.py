@@ -67,10 +67,8 @@ class Store:
         if bad := sorted(name for name in files if not _PLAIN.fullmatch(name)):
             raise StoreError("cannot store", expected="plain file names", found=repr(bad[0]))
         path = self._path(digest)
-        if path.is_dir():
-            if self.get(digest) == dict(files):
-                return
-            atomic.discard(path)
+        if path.is_dir() and self.get(digest) == dict(files):
+            return
         with atomic.reporting(self.folder):
             atomic.make_folder(self.folder)
         atomic.write_folder(path, files)

@@ -78,6 +78,7 @@ def distrust(dist: str, *, folder: Path | None = None) -> None:
 def _change(changes: Mapping[str, str | None], folder: Path | None) -> None:
     path = _path(folder)
     with WriterLock(path.parent).hold():
+        atomic.sweep(path.parent)
         merged: dict[str, str | None] = {**trusted(folder=folder), **changes}
         kept = {dist: digest for dist, digest in sorted(merged.items()) if digest}
         atomic.write_atomic(path, dumps(_Trusted(digests=kept)))

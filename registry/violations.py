@@ -12,6 +12,7 @@ from .errors import (
     IntegrityError,
     ManifestError,
     RedhostError,
+    one_line,
 )
 
 __all__ = ["Violation"]
@@ -38,7 +39,7 @@ class Violation:
     @property
     def reason(self) -> str:
         """The violation as one line."""
-        return f"{self.field}: expected {self.expected}, found {self.found}"
+        return one_line(f"{self.field}: expected {self.expected}, found {self.found}")
 
     def error(self, who: str) -> RedhostError:
         """Return the violation as an exception that says who broke the promise."""

@@ -6,7 +6,10 @@ installation (RECORD, ``.pth`` files, foreign modules) is a separate step.
 
 from __future__ import annotations
 
+import lzma
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +23,20 @@ __all__ = ["Wheel", "build_wheel", "read_wheel"]
 
 MAX_MEMBERS = 10_000
 MAX_TOTAL = 512 * 2**20
+BROKEN = (
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What zipfile raises on archives that are none, or that are damaged inside."""
+
 _HINT = "Build the wheel again, or get it again from where it came."
 
 
@@ -58,7 +75,7 @@ def read_wheel(path: Path) -> Wheel | Violation:
             return _read(archive)
     except _WheelError as e:
         return Violation("package_files", path.name, e.expected, e.found, _HINT)
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as e:
+    except BROKEN as e:
         return Violation("package_files", path.name, "a wheel", str(e) or "another file", _HINT)
 
 
@@ -134,7 +151,9 @@ def _text(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
 
 
 def _bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Unpack one member; the size it declares is not believed."""
+    """Unpack one member; a large one is refused by its size, and a size that lies by unpacking."""
+    if member.file_size > MAX_FILE:
+        raise _WheelError(f"files of at most {MAX_FILE:,} bytes", member.filename[:80])
     with archive.open(member) as file:
         data = file.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:

@@ -61,10 +61,12 @@ if TYPE_CHECKING:
         UnknownNameError,
         UsageError,
     )
+    from .registry.leases import Lease, Leases
     from .registry.manifest import BackboneRef, Base, ExpertManifest, Training
     from .registry.project import ExpertPlan
     from .registry.scaffold import write_project
     from .registry.states import Listing
+    from .registry.violations import Violation
 
 _HOME = {
     "core.adapt": ("AdaptSettings", "adapt", "delta"),
@@ -132,10 +134,12 @@ _HOME = {
         "UnknownNameError",
         "UsageError",
     ),
+    "registry.leases": ("Lease", "Leases"),
     "registry.manifest": ("BackboneRef", "Base", "ExpertManifest", "Training"),
     "registry.project": ("ExpertPlan",),
     "registry.scaffold": ("write_project",),
     "registry.states": ("Listing",),
+    "registry.violations": ("Violation",),
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -170,6 +174,8 @@ __all__ = [
     "Host",
     "IntegrityError",
     "LayerNorm",
+    "Lease",
+    "Leases",
     "Linear",
     "Listing",
     "LockHeldError",
@@ -201,6 +207,7 @@ __all__ = [
     "Trunk",
     "UnknownNameError",
     "UsageError",
+    "Violation",
     "__version__",
     "adapt",
     "blocks_of",

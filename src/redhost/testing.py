@@ -10,15 +10,31 @@ from .core.testing import (
     assert_same_answers,
     backbone_project,
     expert_project,
+    judge_expert,
     tiny_backbone,
+)
+from .registry.faults import (
+    Kill,
+    dying,
+    failing,
+    kill_at_every_step,
+    kill_at_random,
+    striking,
 )
 
 __all__ = [
     "Environment",
+    "Kill",
     "assert_bus_laws",
     "assert_expert_contract",
     "assert_same_answers",
     "backbone_project",
+    "dying",
     "expert_project",
+    "failing",
+    "judge_expert",
+    "kill_at_every_step",
+    "kill_at_random",
+    "striking",
     "tiny_backbone",
 ]

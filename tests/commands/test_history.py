@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+
+import redhost
 
 
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:
@@ -50,14 +53,42 @@ def test_a_recompose_after_a_rollback_has_the_generation_rolled_back_to_as_paren
 
 def test_gc_keeps_what_is_current(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
-    assert call("gc", "--keep", "1")[1] == "removed 1 generations, 0 packages\n"
+    size = sum(p.stat().st_size for p in (home / "generations" / "1").iterdir())
+    told = f"1 generations and 0 packages, {size:,} bytes\n"
+    assert call("gc", "--keep", "1", "--dry-run")[1] == f"would remove {told}"
+    assert (home / "generations" / "1").is_dir()
+    assert call("gc", "--keep", "1")[1] == f"removed {told}"
+    assert not (home / "generations" / "1").exists()
     assert call("predict", "What is 37 plus 12?")[0] == 0
     assert call("gc", "--keep", "0")[0] == 2
 
 
 def test_gc_of_an_empty_home_removes_nothing(call, tmp_path) -> None:
     out = call("gc", "--json", "--home", str(tmp_path / "new"))[1]
-    assert json.loads(out) == {"generations": [], "digests": []}
+    assert json.loads(out) == {
+        "dry_run": False,
+        "generations": [],
+        "digests": [],
+        "bytes": 0,
+        "held": [],
+    }
+    assert not (tmp_path / "new").exists()
+
+
+def test_gc_and_status_name_who_holds_a_generation(home, call) -> None:
+    call("recompose", "--router", "centroid", "--accept")
+    (home / ".tmp-1-left").write_bytes(b"half")
+    with redhost.Leases(home).hold(1) as lease:
+        out = call("status")[1]
+        assert f"held        generation 1 by process {os.getpid()} since {lease.started}" in out
+        assert "leftovers   1 of writers that were stopped" in out
+        found = json.loads(call("status", "--json")[1])
+        assert [x["generation"] for x in found["held"]] == [1]
+        assert found["leftovers"] == [".tmp-1-left"]
+        out = call("gc", "--keep", "1")[1]
+        assert out.startswith(f"kept generation 1: process {os.getpid()} holds it\nremoved 0 gen")
+    assert json.loads(call("gc", "--keep", "1", "--json")[1])["generations"] == [1]
+    assert "held" not in call("status")[1]
 
 
 def test_a_home_that_is_a_file_is_wrong_usage(call, tmp_path) -> None:

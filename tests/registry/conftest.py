@@ -44,13 +44,21 @@ def expert_files(
     weights: Tensors | None = None,
     change: Mapping[str, Any] | None = None,
     raw: Mapping[str, bytes] | None = None,
+    canary: bytes | None = None,
+    card: bytes | None = None,
+    width: int = D,
+    out: int | None = None,
 ) -> dict[str, bytes]:
-    """Return the files of an expert; ``change`` patches the manifest by dotted path."""
+    """Return the files of an expert; ``change`` patches the manifest by dotted path.
+
+    Other canaries and cards go in with their sha256, ``raw`` bytes replace files afterwards.
+    """
     rows = [{"text": f"q{i}", "label": "2", "part": p} for i in range(2) for p in ("fit", "gate")]
     files = {
         "expert.safetensors": save(weights or tensors()),
-        "card.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode(),
-        "canary.safetensors": save({"z": np.zeros((2, D), "f4"), "delta": np.zeros((2, D), "f4")}),
+        "card.jsonl": card or "".join(json.dumps(row) + "\n" for row in rows).encode(),
+        "canary.safetensors": canary
+        or save({"z": np.zeros((2, width), "f4"), "delta": np.zeros((2, out or width), "f4")}),
     }
     manifest: dict[str, Any] = {
         "schema": "redhost.expert/1",

@@ -1,6 +1,6 @@
-"""Kill a publisher with signal 9 at every step or at random moments, and look at what is left.
+"""Kill writers with signal 9 at every step or at random moments, and look at what is left.
 
-Run as a program: ``python killer.py HOME steps|random COUNT [plain]``; prints JSON. Publishers are
+Run as a program: ``python killer.py HOME steps|random COUNT [plain]``; prints JSON. Writers are
 forked from one process that has imported the registry, so a kill costs milliseconds. ``plain``
 replaces the atomic writes by what ``open("w")`` does, truncate and fill: the check must notice.
 """
@@ -8,16 +8,15 @@ replaces the atomic writes by what ``open("w")`` does, truncate and fill: the ch
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
+import shutil
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from redhost.registry import atomic
+from redhost.registry import atomic, trust
 from redhost.registry.composition import BackboneRecord, Composition, Member, RouterRecord, digests
+from redhost.registry.disabled import Disabled
+from redhost.registry.faults import Kill, kill_at_every_step, kill_at_random
 from redhost.registry.generations import Generations
 from redhost.registry.integrity import sha256_hex
 from redhost.registry.lock import LOCK, derive
@@ -42,57 +41,99 @@ def publish(home: Path) -> None:
         generations.publish(draft, files, writer=writer)
 
 
-def problem(home: Path, before: int) -> str | None:
-    """Return what is wrong with a home after a kill: old or new must be current and whole."""
+def rollback(home: Path) -> None:
+    """Go back and forth between the parent and the newest, so that it can be done again."""
+    generations = Generations(home)
+    numbers, current = generations.numbers(), generations.current()
+    generations.rollback(numbers[-2] if current == numbers[-1] else numbers[-1])
+
+
+def collect(home: Path) -> None:
+    """Leave something to collect, then collect it."""
+    while len(Generations(home).numbers()) < 4:
+        publish(home)
+    Generations(home).gc(2)
+
+
+def disable(home: Path) -> None:
+    """Switch an expert off, or on again."""
+    disabled = Disabled(home)
+    (disabled.enable if "a" in disabled.names() else disabled.disable)("a")
+
+
+def hold(home: Path) -> None:
+    generations = Generations(home)
+    with generations.leases.hold(generations.current() or 0):
+        pass
+
+
+def agree(home: Path) -> None:
+    """Trust something, or not any more."""
+    folder = home / "config"
+    (trust.distrust if trust.trusted(folder=folder) else trust.trust)("filelock", folder=folder)
+
+
+ACTIONS = (publish, rollback, collect, disable, hold, agree)
+
+
+def unhealed(home: Path) -> str | None:
+    """Return what the next writer of each kind leaves wrong."""
+    generations = Generations(home)
+    with generations.writer():
+        pass
+    trust.distrust("nobody", folder=home / "config")
+    lock = dumps(derive(generations.load(generations.current() or 0)))
+    if (home / LOCK).read_bytes() != lock:
+        return f"{LOCK} is not that of the current generation"
+    generations.gc(2)
+    left = [p.name for p in home.rglob(f"{atomic.TEMPORARY}*")]
+    left += [p.name for p in generations.leases.folder.glob("*-*")]
+    return f"left over: {left}" if left else None
+
+
+def problem(home: Path) -> str | None:
+    """Return what is wrong with a home after a kill: every file is old or new, and whole."""
     generations = Generations(home)
     try:
-        current = generations.current()
-        if current is None or current < before:
-            return f"current is {current}, it was {before}"
-        composition = generations.load(current)
-        for name in composition.files:
-            generations.file(current, name)
-        for digest in digests(composition):
-            if sha256_hex(generations.store.get(digest)["expert.json"]) != digest:
-                return "stored bytes differ"
-        with generations.writer():
-            pass
-        left = [p.name for p in home.rglob(f"{atomic.TEMPORARY}*")]
-        if left or (home / LOCK).read_bytes() != dumps(derive(composition)):
-            return f"not healed: {left or LOCK}"
+        Disabled(home).names()
+        trust.trusted(folder=home / "config")
+        if generations.current() not in generations.numbers():
+            return f"current is {generations.current()} of {generations.numbers()}"
+        for number in generations.numbers():
+            composition = generations.load(number)
+            for name in composition.files:
+                generations.file(number, name)
+            for digest in digests(composition):
+                if sha256_hex(generations.store.get(digest)["expert.json"]) != digest:
+                    return "stored bytes differ"
+        return unhealed(home)
     except Exception as e:
         return repr(e)
-    return None
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def checked(home: Path) -> Callable[[], str | None]:
+    """Return the check that makes a broken home usable again, so that a bad kill counts once."""
+
+    def check() -> str | None:
+        found = problem(home)
+        if found is not None:
+            shutil.rmtree(home)
+            publish(home)
+            publish(home)
+        return found
+
+    return check
 
 
-def arm(step: int, moment: str) -> None:
-    """Make the process die before, within or after its step-th call of a primitive."""
-    calls = 0
-
-    def wrap(name: str, real: Callable[..., None]) -> Callable[..., None]:
-        def wrapped(*arguments: object) -> None:
-            nonlocal calls
-            calls += 1
-            if calls != step:
-                return real(*arguments)
-            if moment == "within" and name == "write_file":
-                path, data = arguments
-                assert isinstance(path, Path)
-                assert isinstance(data, bytes)
-                path.write_bytes(data[: len(data) // 2])
-            elif moment == "after":
-                real(*arguments)
-            die()
-            return None
-
-        return wrapped
-
-    for name in atomic.PRIMITIVES:
-        setattr(atomic, name, wrap(name, getattr(atomic, name)))
+def kills(home: Path, mode: str, count: int) -> Iterator[Kill]:
+    if mode == "random":
+        yield from kill_at_random(
+            lambda: publish(home), checked(home), count=count, longest=0.06, seed=0
+        )
+        return
+    for action in ACTIONS:
+        for kill in kill_at_every_step(lambda action=action: action(home), checked(home)):
+            yield Kill(f"{action.__name__}, {kill.where}", kill.problem)
 
 
 def plain_file(path: Path, data: bytes) -> None:
@@ -101,74 +142,15 @@ def plain_file(path: Path, data: bytes) -> None:
     atomic.write_file(path, data)
 
 
-def fork(body: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            body()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return pid
-
-
-def at_steps(home: Path) -> tuple[int, list[str]]:
-    """Die before, within and after each primitive of a publish, in turn."""
-    kills, bad = 0, []
-    for moment in ("before", "within", "after"):
-        for step in range(1, 200):
-            before = Generations(home).current() or 0
-
-            def body(step: int = step, moment: str = moment) -> None:
-                arm(step, moment)
-                publish(home)
-
-            status = os.waitpid(fork(body), 0)[1]
-            if not os.WIFSIGNALED(status):
-                break
-            kills += 1
-            if found := problem(home, before):
-                bad.append(f"{moment} {step}: {found}")
-                reset(home)
-    return kills, bad
-
-
-def at_random(home: Path, count: int) -> tuple[int, list[str]]:
-    """Kill publishers that publish one generation after the other."""
-    kills, bad = 0, []
-    for _ in range(count):
-        before = Generations(home).current() or 0
-
-        def body() -> None:
-            while True:
-                publish(home)
-
-        pid = fork(body)
-        time.sleep(random.uniform(0.001, 0.06))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        kills += 1
-        if found := problem(home, before):
-            bad.append(found)
-            reset(home)
-        Generations(home).gc(2)
-    return kills, bad
-
-
-def reset(home: Path) -> None:
-    """Make a broken home usable again, so that one bad kill is counted once."""
-    os.system(f"rm -rf '{home}'")
-    publish(home)
-
-
 def main() -> None:
     home, mode, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    random.seed(0)
+    publish(home)
     publish(home)
     if "plain" in sys.argv:
         atomic.write_atomic = plain_file
-    kills, bad = at_steps(home) if mode == "steps" else at_random(home, count)
-    sys.stdout.write(json.dumps({"kills": kills, "bad": bad}))
+    done = list(kills(home, mode, count))
+    bad = [f"{kill.where}: {kill.problem}" for kill in done if kill.problem]
+    sys.stdout.write(json.dumps({"kills": len(done), "bad": bad}))
 
 
 if __name__ == "__main__":

@@ -131,6 +131,7 @@ def test_every_form_fixes_its_tensors(
         "a",
         weights={name: np.ones(shape, "f4") for name, shape in names.items()},
         change={"form": form, "writes.space": space, "rank": 0 if form == "linear" else 4},
+        out={"hidden": 16, "labels": 3, "logits": 9}[space],
     )
     expert = read_expert(files)
     assert isinstance(expert, ExpertFiles), expert
@@ -148,12 +149,13 @@ def test_a_plugins_form_brings_any_tensors_that_are_finite(make_expert: Any) -> 
 
 def test_a_carried_backbone(make_backbone: Any) -> None:
     model, config = save({"w": np.ones(3, "f4")}), b"{}"
-    files = {"model.safetensors": model, "config.json": config, "head.safetensors": model}
+    rows = save({"weight": np.ones((3, 16), "f4")})
+    files = {"model.safetensors": model, "config.json": config, "head.safetensors": rows}
     base = Base(
         kind="carried",
         files={name: sha256_hex(files[name]) for name in ("model.safetensors", "config.json")},
     )
-    head = FileRef(file="head.safetensors", sha256=sha256_hex(model))
+    head = FileRef(file="head.safetensors", sha256=sha256_hex(rows))
     manifest = make_backbone(base=base, classifier=head)
     source = {**files, "backbone.json": dumps(manifest)}
     backbone = read_backbone(source)
@@ -181,3 +183,34 @@ def test_manifests_round_trip(make_expert: Any) -> None:
     manifest = parse_expert(make_expert("a")["expert.json"])
     assert not isinstance(manifest, Violation)
     assert parse_expert(dumps(manifest)) == manifest
+
+
+def test_what_happens_to_the_files_after_reading_changes_nothing(
+    tmp_path: Path, make_expert: Any
+) -> None:
+    files = make_expert("a")
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    expert = read_expert(Package("expert", "d", "1", "m", tmp_path, False))
+    assert isinstance(expert, ExpertFiles)
+    for name in files:
+        os.truncate(tmp_path / name, 1)  # of a mapped file, the next look would be a SIGBUS
+    assert expert.files == files
+    assert read_expert(expert.files) == expert
+
+
+def test_every_file_is_opened_once(tmp_path: Path, make_expert: Any, monkeypatch: Any) -> None:
+    """A second look at a file could see other bytes than those that were hashed."""
+    files = make_expert("a")
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    opened: list[str] = []
+    real = os.open
+
+    def noting(path: Any, *arguments: Any) -> int:
+        opened.append(Path(path).name)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", noting)
+    assert isinstance(read_expert(Package("expert", "d", "1", "m", tmp_path, False)), ExpertFiles)
+    assert sorted(opened) == sorted(files)

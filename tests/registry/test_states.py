@@ -87,6 +87,7 @@ def test_errors_read_as_the_style_guide_says(site: Any, make_backbone: Any) -> N
             "U": np.ones((4, 512), "f4"),
             "V": np.ones((512, 4), "f4"),
         },
+        width=512,
     )
     (found,) = survey(site.experts(), backbone=make_backbone())
     assert str(found.error()) == (

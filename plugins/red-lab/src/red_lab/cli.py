@@ -8,7 +8,9 @@ import click
 
 from red_lab.cost import cost
 from red_lab.hotswap import hotswap
+from red_lab.kills.command import kills
 from red_lab.matched.command import matched
+from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
 from red_lab.red.command import red
 from red_lab.robust.command import robust
@@ -91,7 +93,7 @@ def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
     _refresh_readme()
 
 
-for command in (cost, hotswap, matched, red, robust, shrink, sparse, taps, toy):
+for command in (cost, hotswap, kills, matched, mutants, red, robust, shrink, sparse, taps, toy):
     lab.add_command(command)
 
 

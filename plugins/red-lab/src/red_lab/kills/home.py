@@ -1,0 +1,80 @@
+"""A home that real recomposes publish into, and everything that must hold of it after a kill."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import redhost
+
+__all__ = ["Watched"]
+
+QUESTION = "What is 37 plus 12?"
+KEEP = 3
+
+
+@dataclass(eq=False)
+class Watched:
+    """A home, and what was known of it before the kill.
+
+    Attributes:
+        path: The home.
+        backbone: The backbone's id.
+        before: The generation that was current.
+        published: How many of the kills came after the new generation was current.
+    """
+
+    path: Path
+    backbone: str
+    before: int = 0
+    published: int = 0
+
+    def prepare(self) -> None:
+        """Compose twice, so that there is a parent; features are cached from then on."""
+        self.publish()
+        self.publish()
+        self.before = 2
+
+    def publish(self) -> None:
+        """Recompose, as `redhost recompose` does."""
+        with self._open() as host:
+            host.recompose(router="centroid", accept=True)
+
+    def check(self) -> str | None:
+        """Return what is wrong after a kill, then put it right and tidy up."""
+        try:
+            found = self._problem()
+        except Exception as e:  # whatever it is, it is what a user would meet
+            found = repr(e)
+        if found is not None:
+            shutil.rmtree(self.path)
+            self.prepare()
+        return found
+
+    def _problem(self) -> str | None:
+        with self._open() as host:
+            generations = host.generations
+            current = generations.current() or 0
+            ancestor: int | None = current  # a quick process may have published more than once
+            while ancestor is not None and ancestor > self.before:
+                ancestor = generations.load(ancestor).parent
+            if ancestor != self.before:
+                return f"generation {current} is current, which does not follow {self.before}"
+            [answer] = host.predict([QUESTION])  # loads every stored byte and checks it
+            if (answer.generation, answer.label) != (current, "49"):
+                return f"generation {answer.generation} answered {answer.label}"
+            for number in generations.numbers():
+                generations.file(number, "router.safetensors")
+            with generations.writer():
+                pass
+            if left := generations.leftovers():
+                return f"left over after the next writer: {left}"
+            generations.gc(KEEP)
+            self.published += current > self.before
+            self.before = current
+        return None
+
+    def _open(self) -> redhost.Host:
+        plugins = redhost.Plugins(())
+        return redhost.Host.open(self.path, backbone=self.backbone, plugins=plugins)

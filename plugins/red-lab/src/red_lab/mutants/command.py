@@ -1,0 +1,38 @@
+"""`redhost lab mutants`: break a good expert in thousands of ways, and see what the host does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from red_lab.options import out_option
+
+__all__ = ["mutants"]
+
+
+@click.command()
+@click.option("--count", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@out_option("mutants")
+def mutants(*, count: int, seed: int, out: Path) -> None:
+    """Judge mutants of a good expert: each is refused, or loads to the same digest.
+
+    Exits with 1 if any crashed, took over two seconds or too much memory.
+    """
+    import torch
+
+    from red_lab.mutants.report import write_page
+    from red_lab.mutants.run import campaign
+
+    torch.set_num_threads(1)  # processes are forked
+    metrics = campaign(count=count, seed=seed)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "metrics.json"
+    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    write_page(json.loads(path.read_text("utf-8")), out / "README.md")
+    click.echo(path)
+    if metrics["bad"] or not all(row["kept"] for row in metrics["limits"]["files"]):
+        sys.exit(1)

@@ -1,0 +1,111 @@
+"""The stream of mutants: every kind in turn, each with chance of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from red_lab.mutants.archive import ARCHIVE, RECORD
+from red_lab.mutants.cards import ROWS
+from red_lab.mutants.manifest import MANIFEST
+from red_lab.mutants.scramble import BLIND, Change
+from red_lab.mutants.subject import KINDS, Subject, info_files, pack, seal
+from red_lab.mutants.tensors import HEADER, NUMBERS
+
+__all__ = ["Mutant", "kinds", "mutants"]
+
+Maker = Callable[[Subject, Random], Mapping[str, bytes] | bytes]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken copy.
+
+    Attributes:
+        number: Its place in the stream.
+        target: What was broken: ``weights``, ``manifest``, ``wheel`` and so on.
+        kind: How.
+        data: Files by name, or the bytes of a wheel.
+        digest: Of the good expert.
+    """
+
+    number: int
+    target: str
+    kind: str
+    data: Mapping[str, bytes] | bytes
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        if isinstance(self.data, bytes):
+            return len(self.data)
+        return sum(map(len, self.data.values()))
+
+
+def mutants(count: int, *, seed: int) -> Iterator[Mutant]:
+    """Yield mutants; equal calls yield equal ones.
+
+    Args:
+        count: How many.
+        seed: Where chance comes from.
+    """
+    subjects = [Subject.make(kind) for kind in KINDS]
+    tables = [list(_makers(subject)) for subject in subjects]
+    for number in range(count):
+        turn, place = divmod(number, max(map(len, tables)))
+        which = (turn + number) % len(subjects)
+        target, kind, make = tables[which][place % len(tables[which])]
+        data = make(subjects[which], Random(f"{seed} {number}"))  # noqa: S311
+        yield Mutant(number, target, kind, data, subjects[which].digest)
+
+
+def kinds() -> frozenset[tuple[str, str]]:
+    """Return every target and kind there is."""
+    return frozenset((t, k) for card in KINDS for t, k, _ in _makers(Subject.make(card)))
+
+
+def _makers(subject: Subject) -> Iterator[tuple[str, str, Maker]]:
+    """Yield what can be done to an expert: target, kind and how."""
+    weights, canary, card = "expert.safetensors", "canary.safetensors", subject.card
+    tensors = {**HEADER, **NUMBERS, **BLIND}
+    rows = {**(ROWS if card.endswith(".jsonl") else {**HEADER, **NUMBERS}), **BLIND}
+    for target, name, changes in (
+        ("weights", weights, tensors),
+        ("canary", canary, tensors),
+        ("card", card, rows),
+    ):
+        for kind, change in changes.items():
+            yield target, kind, _file(name, change, sealed=False)
+            yield target, f"{kind}, manifest made to fit", _file(name, change, sealed=True)
+    for kind, change in {**MANIFEST, **BLIND}.items():
+        yield "manifest", kind, _file("expert.json", change, sealed=False)
+    for kind, make in ARCHIVE.items():
+        yield "wheel", kind, make
+    for kind, change in BLIND.items():
+        yield "wheel", kind, _whole(change)
+    for kind, make in RECORD.items():
+        yield "RECORD", kind, make
+    for kind, change in BLIND.items():
+        yield "RECORD", kind, _blind_record(change)
+
+
+def _file(name: str, change: Change, *, sealed: bool) -> Maker:
+    def make(subject: Subject, random: Random) -> Mapping[str, bytes]:
+        files = {**subject.files, name: change(subject.files[name], random)}
+        return seal(files) if sealed else files
+
+    return make
+
+
+def _whole(change: Change) -> Maker:
+    return lambda subject, random: change(subject.wheel, random)
+
+
+def _blind_record(change: Change) -> Maker:
+    def make(subject: Subject, random: Random) -> bytes:
+        info = info_files(subject.files)
+        return pack(subject.files, {**info, "RECORD": change(info["RECORD"], random)})
+
+    return make

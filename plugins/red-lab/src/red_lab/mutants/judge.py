@@ -1,0 +1,176 @@
+"""Judge mutants in a process of their own, so that none can take the campaign down with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
+
+from red_lab.mutants.generate import Mutant
+from redhost.testing import judge_expert
+
+__all__ = ["MEMORY", "SECONDS", "Judge", "Result", "judge_all", "judge_mutant"]
+
+SECONDS, MEMORY = 2.0, 64 * 2**20
+"""Limits of a decision: wall-clock time, and memory beyond the mutant's own size."""
+
+PATIENCE = 20.0
+"""Seconds until a mutant is given up; what took more than `SECONDS` is a hang either way."""
+
+CEILING = 4 * 2**30
+"""Address space that a judging process may add: a guard of this machine, not a limit to meet."""
+
+Outcome = Literal["refused", "refused by digest", "same", "crash", "hang", "memory"]
+Judge = Callable[[Mutant], tuple[str, str]]
+"""Takes a mutant; returns ``refused``, ``refused by digest`` or ``same``, and why."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a mutant.
+
+    Attributes:
+        number: Of the mutant.
+        target: Of the mutant.
+        kind: Of the mutant.
+        size: Bytes of the mutant.
+        outcome: ``refused`` by a rule of the contract; ``refused by digest`` where it is another
+            expert that breaks none; ``same``: it loads to the same digest. The rest is bad.
+        why: The violation's code, or what was raised.
+        seconds: Wall-clock time of the decision.
+        memory: Most bytes of memory that the decision added; None where it cannot be measured.
+    """
+
+    number: int
+    target: str
+    kind: str
+    size: int
+    outcome: Outcome
+    why: str
+    seconds: float
+    memory: int | None
+
+    @property
+    def bad(self) -> bool:
+        """Tell whether the host failed."""
+        return self.outcome in {"crash", "hang", "memory"}
+
+
+def judge_mutant(mutant: Mutant) -> tuple[str, str]:
+    """Let the host decide, as when a composition names the good expert's digest."""
+    if isinstance(mutant.data, Mapping):
+        found = judge_expert(mutant.data, digest=mutant.digest)
+    else:
+        with tempfile.NamedTemporaryFile(suffix=".whl") as file:
+            file.write(mutant.data)
+            file.flush()
+            found = judge_expert(Path(file.name), digest=mutant.digest)
+    if isinstance(found, str):
+        return ("same" if found == mutant.digest else "another digest was let in"), ""
+    return ("refused by digest" if found[0].code == "digest" else "refused"), found[0].code
+
+
+def judge_all(stream: Iterable[Mutant], *, judge: Judge = judge_mutant) -> Iterator[Result]:
+    """Judge mutants one after the other; a process that dies is replaced by a new one.
+
+    Args:
+        stream: The mutants.
+        judge: Who decides.
+    """
+    worker = _Worker(judge)
+    try:
+        for mutant in stream:
+            result = worker.ask(mutant)
+            if result is None:
+                worker.stop()
+                worker = _Worker(judge)
+                result = _result(mutant, "crash", "the process died or never answered", PATIENCE)
+            yield result
+    finally:
+        worker.stop()
+
+
+class _Worker:
+    """A process that judges what it is sent."""
+
+    def __init__(self, judge: Judge) -> None:
+        context = multiprocessing.get_context("fork")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=_serve, args=(there, judge), daemon=True)
+        self.process.start()
+        there.close()
+
+    def ask(self, mutant: Mutant) -> Result | None:
+        """Return the result, None if the process died or took too long."""
+        try:
+            self.pipe.send(mutant)
+            if not self.pipe.poll(PATIENCE):
+                return None
+            result: Result = self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+        return result
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _serve(pipe: Connection, judge: Judge) -> None:
+    if sys.platform == "linux":
+        taken = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+        limit = taken * resource.getpagesize() + CEILING
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    while True:
+        pipe.send(_decide(pipe.recv(), judge))
+
+
+def _decide(mutant: Mutant, judge: Judge) -> Result:
+    before = _start_memory()
+    start = time.perf_counter()
+    try:
+        outcome, why = judge(mutant)
+    except BaseException as e:
+        outcome, why = "crash", repr(e)[:300]
+    seconds = time.perf_counter() - start
+    memory = None if before is None else max(0, _memory("VmHWM") - before)
+    if outcome not in {"refused", "refused by digest", "same"}:
+        return _result(mutant, "crash", why or outcome, seconds, memory)
+    if seconds > SECONDS:
+        return _result(mutant, "hang", why, seconds, memory)
+    if memory is not None and memory > mutant.size + MEMORY:
+        return _result(mutant, "memory", why, seconds, memory)
+    return _result(mutant, outcome, why, seconds, memory)  # type: ignore[arg-type]
+
+
+def _result(
+    mutant: Mutant, outcome: Outcome, why: str, seconds: float, memory: int | None = None
+) -> Result:
+    return Result(
+        mutant.number, mutant.target, mutant.kind, mutant.size, outcome, why, seconds, memory
+    )
+
+
+def _start_memory() -> int | None:
+    """Forget the highest use of memory so far, and return the use now; None where it cannot be."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
+        return _memory("VmRSS")
+    except OSError:
+        return None
+
+
+def _memory(key: str) -> int:
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"no {key} in /proc/self/status")

@@ -1,0 +1,84 @@
+"""Write the metrics of `redhost lab mutants` as a page that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write_page"]
+
+MIB = 2**20
+
+
+def write_page(metrics: Mapping[str, Any], path: Path) -> None:
+    """Write a Markdown page for metrics of the schema ``red-lab.mutants/1``."""
+    path.write_text("\n".join([*_head(metrics), *_targets(metrics), *_limits(metrics)]), "utf-8")
+
+
+def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
+    found, seconds, memory = metrics["outcomes"], metrics["seconds"], metrics["memory"]
+    bad = found["crash"] + found["hang"] + found["memory"]
+    yield "# Broken copies of a good expert"
+    yield ""
+    yield "Written by `redhost lab mutants` from `metrics.json`; do not edit."
+    yield ""
+    yield (
+        f"{metrics['count']:,} mutants of {metrics['kinds_judged']} kinds (seed "
+        f"{metrics['seed']}), made from three small experts with a card of texts, of vectors and "
+        "of sums. Each is judged as on attaching, canary included, in a process of its own, "
+        "against the digest that a composition names."
+    )
+    yield ""
+    yield (
+        f"**{bad} crashes, hangs or breaches of the memory limit.** {found['refused']:,} break a "
+        f"rule of the contract and are refused for it, {found['refused by digest']:,} break none "
+        "(another licence, say, or a canary changed within its tolerance) and are refused because "
+        f"the digest is another, {found['same']:,} load to the same digest: they change what is no "
+        "part of the expert, such as RECORD, or happen to change nothing."
+    )
+    yield ""
+    most = "not measured here" if memory["most"] is None else f"{memory['most'] / MIB:.0f} MiB"
+    yield (
+        f"Seconds of a decision: median {seconds['median']:.4f}, 99 % {seconds['p99']:.4f}, most "
+        f"{seconds['most']:.3f}, limit {seconds['limit']:.0f}. Most memory that a decision added: "
+        f"{most}; limit the mutant's size and {memory['limit_beyond_size'] // MIB} MiB."
+    )
+    yield ""
+
+
+def _targets(metrics: Mapping[str, Any]) -> Iterator[str]:
+    names = list(metrics["outcomes"])
+    yield f"| what was broken | mutants | {' | '.join(names)} |"
+    yield "|---" * (len(names) + 2) + "|"
+    for target, found in metrics["targets"].items():
+        cells = " | ".join(f"{found[name]:,}" for name in names)
+        yield f"| {target} | {sum(found.values()):,} | {cells} |"
+    yield ""
+    yield "Why they were refused:"
+    yield ""
+    yield "| code | mutants |"
+    yield "|---|---|"
+    for code, count in sorted(metrics["codes"].items(), key=lambda pair: (-pair[1], pair[0])):
+        yield f"| `{code}` | {count:,} |"
+    yield ""
+
+
+def _limits(metrics: Mapping[str, Any]) -> Iterator[str]:
+    limits = metrics["limits"]
+    yield "## The dearest files"
+    yield ""
+    yield (
+        "A whole package with this file in it, the manifest made to fit where there is one to fit. "
+        f"Fastest of {limits['runs']} runs; most memory added."
+    )
+    yield ""
+    yield "| file | MiB | seconds | limit | memory, MiB | code |"
+    yield "|---|---|---|---|---|---|"
+    for row in limits["files"]:
+        memory = "" if row["memory"] is None else f"{row['memory'] / MIB:.0f}"
+        yield (
+            f"| {row['file']} | {row['bytes'] / MIB:.1f} | {row['seconds']:.3f} | {row['limit']:g} "
+            f"| {memory} | `{row['code']}` |"
+        )
+    yield ""
