@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 EXPERTS := range1 range2 range3 range4 range5
-PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab
+PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab plugins/redhost-serve
 DEMO_HOME := .redhost/demo
 RED := $(BIN)/redhost lab red --backbone
 
