@@ -33,7 +33,10 @@ PAGE = {
     "/static/page.css": ("page.css", "text/css; charset=utf-8"),
     "/static/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
-POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
 
 
 def create_app(service: Service, *, token: str | None = None) -> FastAPI:
