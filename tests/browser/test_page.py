@@ -126,12 +126,14 @@ def test_it_asks_nobody_but_its_own_server(open_page, quiet_url) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 390, 1280])
+@pytest.mark.parametrize("width", [320, 390, 700, 1280])
 def test_it_fits_and_can_be_read(open_page, url, scheme, width) -> None:
     page = open_page(url, color_scheme=scheme, viewport={"width": width, "height": 800})
     ask(page, TEXT)
     expect(page.locator("#label")).to_have_text("49")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for table in page.locator(".wide").all():  # nothing to scroll sideways either
+        assert table.evaluate("e => e.scrollWidth - e.clientWidth") <= 0
     assert page.evaluate(CONTRAST) == []
 
 

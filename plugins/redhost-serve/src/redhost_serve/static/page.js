@@ -82,10 +82,10 @@ function expertRow(expert) {
   const row = element("tr", null);
   row.append(
     element("th", expert.id ?? "unknown", { scope: "row" }),
-    element("td", `${expert.dist} ${expert.version}`),
-    element("td", expert.state, expert.code ? { class: "bad" } : {}),
-    element("td", expert.serving ? "yes" : "no"),
-    element("td", [expert.reason, expert.hint].filter(Boolean).join(". ")),
+    cell("package", `${expert.dist} ${expert.version}`),
+    cell("state", expert.state, expert.code ? { class: "bad" } : {}),
+    cell("served", expert.serving ? "yes" : "no"),
+    cell("reason", [expert.reason, expert.hint].filter(Boolean).join(". ")),
   );
   return row;
 }
@@ -103,16 +103,16 @@ function generationRow(generation, domains) {
   const name = generation.serving ? `${generation.number} (served)` : String(generation.number);
   row.append(
     element("th", name, { scope: "row" }),
-    element("td", generation.parent ?? "none"),
-    element("td", generation.router),
-    ...domains.map((d) => element("td", percent(generation.accuracy[d]), { class: "number" })),
+    cell("parent", generation.parent ?? "none"),
+    cell("router", generation.router),
+    ...domains.map((d) => cell(d, percent(generation.accuracy[d]), { class: "number" })),
   );
   if (model.admin) row.append(swapCell(generation));
   return row;
 }
 
 function swapCell(generation) {
-  const cell = element("td", null);
+  const made = element("td", null);
   const button = element("button", "Serve", {
     type: "button",
     "data-generation": generation.number,
@@ -120,11 +120,14 @@ function swapCell(generation) {
   });
   button.disabled = generation.serving;
   button.addEventListener("click", () => change("/admin/swap", generation.number));
-  cell.append(button);
-  return cell;
+  made.append(button);
+  return made;
 }
 
-const percent = (share) => (share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
+const cell = (column, text, attributes = {}) =>
+  element("td", text, { "data-name": column, ...attributes });
+
+const percent = (share) => (share === undefined ? "–" : `${(100 * share).toFixed(1)}\u00a0%`);
 
 function say(id, text, kind = "") {
   at(id).textContent = text;

@@ -75,6 +75,7 @@ def model(client: Client) -> dict[str, Any]:
 
 def until(client: Client, true: Any) -> dict[str, Any]:
     """Wait until what the server says of its model is so."""
+    found: dict[str, Any] = {}
     for _ in range(600):
         found = model(client)
         if true(found):
