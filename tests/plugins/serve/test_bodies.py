@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from redhost_serve.client import INFER, Client
+from redhost_serve.server import running
+from redhost_serve.service import Options
 
 TEXT = "What is 37 plus 12?"
 
@@ -121,6 +123,13 @@ def test_a_body_over_the_limit_is_413_before_it_is_sent(shared) -> None:
 def test_a_body_without_a_length_is_413_at_the_first_byte_too_many(shared) -> None:
     chunk = b"10000\r\n" + b"a" * 0x10000 + b"\r\n"
     assert status(raw(shared, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 17)) == 413
+
+
+def test_without_the_guard_a_long_body_is_read_to_its_end(home, open_live) -> None:
+    """The twin: the same bytes reach the route, which finds that they are no JSON."""
+    chunks = (b"10000\r\n" + b"a" * 0x10000 + b"\r\n") * 17 + b"0\r\n\r\n"
+    with running(open_live(home), options=Options(body=2**40)) as (url, _):
+        assert status(raw(url, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)) == 400
 
 
 def test_a_client_that_sends_it_all_reads_its_413_and_may_go_on(shared) -> None:

@@ -96,6 +96,20 @@ def test_changes_come_from_this_machine_only(address, allowed) -> None:
     assert e.value.status == 403
 
 
+@pytest.mark.parametrize("claimed", ["10.0.0.7", "127.0.0.1"])
+def test_nobodys_word_is_taken_for_where_a_request_comes_from(home, open_live, claimed) -> None:
+    with running(open_live(home), token=TOKEN) as (url, _), Client(url, token=TOKEN) as client:
+        client.headers["X-Forwarded-For"] = claimed
+        assert client.swap(1).status == 200  # it does come from this machine
+
+
+def test_without_the_check_anybody_changes_what_is_served(home, open_live, monkeypatch) -> None:
+    """The twin of token and address."""
+    monkeypatch.setattr("redhost_serve.admin.check", lambda request, token: None)
+    with running(open_live(home), token=TOKEN) as (url, _), Client(url) as client:
+        assert client.swap(1).status == 200
+
+
 def test_a_token_is_a_secret_or_none(tmp_path) -> None:
     from redhost_serve.admin import read_token
 

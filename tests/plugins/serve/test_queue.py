@@ -56,6 +56,57 @@ def test_a_full_queue_is_503_and_says_when_to_come_back(home, open_live, until) 
         assert [j.result() for j in jobs] == [200] * 3
 
 
+def test_a_request_is_refused_where_the_queue_is_bounded_and_only_there() -> None:
+    """The twin: without a bound everything waits."""
+    go_on = threading.Event()
+
+    def predict(texts):
+        assert go_on.wait(30)
+        return [None] * len(texts)
+
+    async def waiting(queue: int) -> int:
+        go_on.clear()
+        batcher = Batcher(predict, queue=queue, texts=1)
+        jobs = [asyncio.create_task(batcher.ask(["a"])) for _ in range(50)]
+        await asyncio.sleep(0.1)
+        go_on.set()
+        found = await asyncio.gather(*jobs, return_exceptions=True)
+        batcher.close()
+        return sum(isinstance(x, FullError) for x in found)
+
+    assert asyncio.run(waiting(5)) >= 44
+    assert asyncio.run(waiting(10**6)) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (redhost.UsageError("a text has no tokens", found="'\u200b'"), 400),
+        (redhost.MissingError("no generation is served"), 503),
+        (redhost.PluginError("plugin 'x' raised"), 503),
+        (RuntimeError("shapes"), 503),
+        (StopIteration(), 503),
+    ],
+)
+def test_whatever_goes_wrong_is_400_or_503_and_the_next_request_is_answered(
+    home, open_live, error, expected
+) -> None:
+    class Failing(redhost.Live):
+        fails = True
+
+        def predict(self, texts):
+            if self.fails:
+                raise error
+            return super().predict(texts)
+
+    live = open_live(home, Failing)
+    with running(live) as (url, _), Client(url) as client:
+        reply = client.infer([TEXT])
+        assert reply.status == expected and "200b" not in repr(reply.body).lower()
+        live.fails = False
+        assert client.infer([TEXT]).status == 200
+
+
 def test_what_waits_together_is_answered_together_and_never_split() -> None:
     seen: list[int] = []
     go_on = threading.Event()

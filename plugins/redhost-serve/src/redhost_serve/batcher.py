@@ -123,7 +123,9 @@ class Batcher:
             answers = iter(self.predict([t for r in batch for t in r.texts]))
         except Exception as e:
             if len(batch) == 1:
-                batch[0].answer.set_exception(e)
+                # asyncio would drop a StopIteration, and its request would wait for ever.
+                said = RuntimeError(repr(e)) if isinstance(e, StopIteration) else e
+                batch[0].answer.set_exception(said)
                 return
             for request in batch:
                 self._answer([request])

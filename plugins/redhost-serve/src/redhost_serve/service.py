@@ -16,7 +16,7 @@ import msgspec
 import redhost
 from redhost_serve.batcher import Batcher, FullError
 from redhost_serve.metrics import Metrics
-from redhost_serve.problems import Problem
+from redhost_serve.problems import Problem, problem_of
 
 __all__ = ["Candidate", "Options", "Service"]
 
@@ -111,7 +111,8 @@ class Service:
         """Answer the texts of one request, all with one generation.
 
         Raises:
-            Problem: 503 when too many wait or nothing is served, 400 for a text that is none.
+            Problem: 503 when too many wait, nothing is served or the generation failed; 400 for a
+                text that cannot be read. What was sent is not repeated.
         """
         try:
             return await self.batcher.ask(texts)
@@ -119,8 +120,13 @@ class Service:
             raise Problem(
                 503, "too many requests wait; try again", headers={"Retry-After": "1"}
             ) from None
+        except redhost.UsageError as e:
+            raise Problem(400, e.problem) from None
         except redhost.MissingError as e:
-            raise Problem(503, str(e), headers={"Retry-After": "1"}) from None
+            raise problem_of(e, otherwise=503) from None
+        except Exception:
+            log.exception("generation %s failed", self.live.generation)
+            raise Problem(503, "the generation failed on these texts") from None
 
     def change(self, how: Callable[[], object]) -> tuple[int | None, int | None]:
         """Change the generation and count how it went.
@@ -154,8 +160,12 @@ class Service:
         """Return what is known of the last generations, the newest first."""
         serving, generations = self.live.generation, self.live.host.generations
         told = []
-        for record in generations.history()[: -SHOWN - 1 : -1]:
-            receipt = self._receipt(record.number)
+        for number in reversed(generations.numbers()[-SHOWN:]):
+            try:
+                record = generations.load(number)
+            except (redhost.IntegrityError, redhost.UnknownNameError):
+                continue  # for who needs it to report
+            receipt = self._receipt(number)
             told.append(
                 {
                     "number": record.number,

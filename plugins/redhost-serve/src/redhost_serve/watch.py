@@ -35,10 +35,12 @@ class Watch(threading.Thread):
         every: Seconds between two looks.
     """
 
-    def __init__(self, service: Service, *, backbone: str | None = None, every: float = 1.0):
+    def __init__(
+        self, service: Service, *, backbone: str | None = None, every: float = 1.0
+    ) -> None:
         super().__init__(name="redhost-watch", daemon=True)
         self.service, self.backbone, self.every = service, backbone, every
-        self._stopped = threading.Event()
+        self._ended = threading.Event()
         self._child: subprocess.Popen[str] | None = None
         self._seen = self._last = packages_changed()
         self._refused: int | None = None
@@ -48,7 +50,7 @@ class Watch(threading.Thread):
         """Look, again and again; what goes wrong is shown, never raised."""
         if self.service.live.generation is None:
             self._compose()
-        while not self._stopped.wait(self.every):
+        while not self._ended.wait(self.every):
             try:
                 self.look()
             except (redhost.RedhostError, OSError) as e:
@@ -56,7 +58,7 @@ class Watch(threading.Thread):
 
     def stop(self) -> None:
         """Stop looking; a composition under way is given up."""
-        self._stopped.set()
+        self._ended.set()
         if (child := self._child) is not None:
             child.terminate()
         if self.is_alive():
