@@ -7,8 +7,9 @@ import ipaddress
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,9 +18,11 @@ import redhost
 from redhost_serve.problems import Problem
 from redhost_serve.reply import body, known, off_loop, reads, reply, says
 from redhost_serve.service import Service
-from redhost_serve.wire import Change, LoadRequest, Served
+from redhost_serve.wire import MODEL, Change, LoadRequest, Served
 
 __all__ = ["admin_routes", "check", "read_token"]
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 SHORTEST = 16
 STATUSES = (400, 401, 403, 404, 409, 412, 422)
@@ -72,55 +75,66 @@ def admin_routes(service: Service, *, token: str) -> APIRouter:
         service: What they change.
         token: The secret that a caller must know.
     """
-    routes, live = APIRouter(tags=["admin"]), service.live
-
-    async def change(how: Callable[[], object]) -> Response:
-        now, before = await off_loop(lambda: service.change(how), otherwise=422)
-        return reply(Served(generation=now, previous=before))
-
-    @routes.post("/admin/swap", responses=says(Served, *STATUSES), openapi_extra=_takes(Change))
-    async def swap(request: Request) -> Response:
-        """Verify, load, warm up and serve a generation; whatever fails leaves the old one."""
-        check(request, token)
-        told = await body(request, Change)
-        return await change(lambda: live.swap(told.generation, expected=told.expected_generation))
-
-    @routes.post("/admin/rollback", responses=says(Served, *STATUSES), openapi_extra=_takes(Change))
-    async def rollback(request: Request) -> Response:
-        """Serve the parent of what is served; nothing is trained."""
-        check(request, token)
-        told = await body(request, Change)
-        return await change(lambda: live.rollback(expected=told.expected_generation))
-
-    @routes.post(
-        "/v2/repository/models/{name}/load",
-        responses=says(Served, *STATUSES),
-        openapi_extra=_takes(LoadRequest),
-    )
-    async def load(name: str, request: Request) -> Response:
-        """Serve a generation, by default the home's current one."""
-        check(request, token)
-        known(name)
-        told = (await body(request, LoadRequest)).parameters
-        return await change(lambda: live.swap(told.generation, expected=told.expected_generation))
-
-    @routes.post(
-        "/v2/repository/models/{name}/unload",
-        responses=says(Served, *STATUSES),
-        openapi_extra=_takes(LoadRequest),
-    )
-    async def unload(name: str, request: Request) -> Response:
-        """Serve nothing, until a load; requests get 503 meanwhile."""
-        check(request, token)
-        known(name)
-        told = (await body(request, LoadRequest)).parameters
-        return await change(lambda: live.unload(expected=told.expected_generation))
-
+    changes, routes = _Changes(service, token=token), APIRouter(tags=["admin"])
+    for path, change, kind in (
+        ("/admin/swap", changes.swap, Change),
+        ("/admin/rollback", changes.rollback, Change),
+        ("/v2/repository/models/{name}/load", changes.load, LoadRequest),
+        ("/v2/repository/models/{name}/unload", changes.unload, LoadRequest),
+    ):
+        routes.add_api_route(
+            path,
+            change,
+            methods=["POST"],
+            responses=says(Served, *STATUSES),
+            openapi_extra={**reads(kind, required=False), "security": [{"token": []}]},
+        )
     return routes
 
 
-def _takes(kind: Any) -> dict[str, Any]:
-    return {**reads(kind, required=False), "security": [{"token": []}]}
+class _Changes:
+    """What the routes do; whatever fails leaves the old generation serving.
+
+    Args:
+        service: What is changed.
+        token: The secret that a caller must know.
+    """
+
+    def __init__(self, service: Service, *, token: str) -> None:
+        self.service, self.live, self.token = service, service.live, token
+
+    async def swap(self, request: Request) -> Response:
+        """Verify, load, warm up and serve a generation."""
+        told = await self._told(request, Change)
+        return await self._change(lambda: self._swap(told))
+
+    async def rollback(self, request: Request) -> Response:
+        """Serve the parent of what is served; nothing is trained."""
+        told = await self._told(request, Change)
+        return await self._change(lambda: self.live.rollback(expected=told.expected_generation))
+
+    async def load(self, name: str, request: Request) -> Response:
+        """Serve a generation, by default the home's current one."""
+        told = (await self._told(request, LoadRequest, name=name)).parameters
+        return await self._change(lambda: self._swap(told))
+
+    async def unload(self, name: str, request: Request) -> Response:
+        """Serve nothing, until a load; requests get 503 meanwhile."""
+        told = (await self._told(request, LoadRequest, name=name)).parameters
+        return await self._change(lambda: self.live.unload(expected=told.expected_generation))
+
+    async def _told(self, request: Request, kind: type[S], *, name: str = MODEL) -> S:
+        """Return what a caller who may change things asks for."""
+        check(request, self.token)
+        known(name)
+        return await body(request, kind)
+
+    async def _change(self, how: Callable[[], object]) -> Response:
+        now, before = await off_loop(lambda: self.service.change(how), otherwise=422)
+        return reply(Served(generation=now, previous=before))
+
+    def _swap(self, told: Change) -> int:
+        return self.live.swap(told.generation, expected=told.expected_generation)
 
 
 def _is_loopback(host: str) -> bool:

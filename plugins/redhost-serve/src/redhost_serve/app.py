@@ -59,19 +59,22 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
     )
+    _add_routes(app, service, token=token)
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+    told = service.options
+    app.add_middleware(Guard, limit=told.body, seconds=told.seconds, metrics=service.metrics)
+    _describe(app)
+    return app
+
+
+def _add_routes(app: FastAPI, service: Service, *, token: str | None) -> None:
     app.include_router(inference_routes(service))
     app.include_router(listing_routes(service, admin=token is not None))
     if token is not None:
         app.include_router(admin_routes(service, token=token))
     for path, (name, media) in PAGE.items():
         _add_page(app, path, name, media)
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    options = service.options
-    app.add_middleware(Guard, limit=options.body, seconds=options.seconds, metrics=service.metrics)
-    _describe(app)
-    return app
 
 
 def _add_page(app: FastAPI, path: str, name: str, media: str) -> None:
@@ -107,19 +110,20 @@ def _failure(status: int, reason: str, headers: Any) -> Response:
     return Response(body, status, headers=headers, media_type="application/json")
 
 
+HANDLERS = {Problem: _problem, HTTPException: _http, RequestValidationError: _invalid}
+
+
 def _describe(app: FastAPI) -> None:
     """Declare in the OpenAPI what the routes read and answer, and nothing they never answer."""
     kinds = [getattr(wire, name) for name in wire.__all__]
     structs = [k for k in kinds if isinstance(k, type) and issubclass(k, msgspec.Struct)]
     _, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
-    plain = app.openapi()
-    for path in plain["paths"].values():
+    told = app.openapi()
+    for path in told["paths"].values():
         for operation in path.values():
-            if "description" not in operation["responses"].get("422", {}) or operation["responses"][
-                "422"
-            ]["description"].startswith("Validation"):
-                operation["responses"].pop("422", None)
-    plain["components"] = {
+            if "Validation" in operation["responses"].get("422", {}).get("description", ""):
+                del operation["responses"]["422"]  # FastAPI's own, which is never answered
+    told["components"] = {
         "schemas": schemas,
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
     }

@@ -29,48 +29,64 @@ EXTENSIONS = ["model_repository", "metrics"]
 
 def inference_routes(service: Service) -> APIRouter:
     """Return the routes."""
-    routes = APIRouter(tags=["inference"])
+    answers, routes = _Answers(service), APIRouter(tags=["inference"])
+    for path, answer, told in (
+        ("/v2/health/live", answers.live, says(dict)),
+        ("/v2/health/ready", answers.ready, _ready()),
+        ("/v2", answers.server, says(Metadata)),
+        ("/v2/models/{name}", answers.model, says(ModelMetadata, 404, 503)),
+        ("/v2/models/{name}/ready", answers.model_ready, _ready(404)),
+    ):
+        routes.add_api_route(path, answer, responses=told)
+    routes.add_api_route(
+        "/v2/models/{name}/infer",
+        answers.infer,
+        methods=["POST"],
+        responses=says(InferReply, 400, 404, 503),
+        openapi_extra=reads(InferRequest),
+    )
+    return routes
 
-    @routes.get("/v2/health/live", responses=says(dict))
-    async def live() -> Response:
+
+class _Answers:
+    """What the routes answer.
+
+    Args:
+        service: Who answers.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def live(self) -> Response:
         """Say that the process runs; it does so until it ends."""
         return reply({"live": True})
 
-    @routes.get("/v2/health/ready", responses=_ready())
-    async def ready() -> Response:
+    async def ready(self) -> Response:
         """Say whether new requests should come here."""
-        return reply(Ready(ready=service.ready), status=200 if service.ready else 503)
+        ready = self.service.ready
+        return reply(Ready(ready=ready), status=200 if ready else 503)
 
-    @routes.get("/v2", responses=says(Metadata))
-    async def server() -> Response:
+    async def server(self) -> Response:
         """Say what this server is."""
         told = Metadata(name=MODEL, version=version("redhost-serve"), extensions=EXTENSIONS)
         return reply(told)
 
-    @routes.get("/v2/models/{name}", responses=says(ModelMetadata, 404, 503))
-    async def model(name: str) -> Response:
+    async def model(self, name: str) -> Response:
         """Say what the model reads and answers."""
         known(name)
-        return reply(await off_loop(lambda: _metadata(service)))
+        return reply(await off_loop(lambda: _metadata(self.service)))
 
-    @routes.get("/v2/models/{name}/ready", responses=_ready(404))
-    async def model_ready(name: str) -> Response:
+    async def model_ready(self, name: str) -> Response:
         """Say whether a generation is served."""
         known(name)
-        return reply(Ready(ready=service.ready), status=200 if service.ready else 503)
+        return await self.ready()
 
-    @routes.post(
-        "/v2/models/{name}/infer",
-        responses=says(InferReply, 400, 404, 503),
-        openapi_extra=reads(InferRequest),
-    )
-    async def infer(name: str, request: Request) -> Response:
+    async def infer(self, name: str, request: Request) -> Response:
         """Answer texts; one generation answers all of a request, and the answer names it."""
         known(name)
         wanted = await body(request, InferRequest)
-        return reply(infer_reply(wanted, await service.ask(texts_of(wanted))))
-
-    return routes
+        return reply(infer_reply(wanted, await self.service.ask(texts_of(wanted))))
 
 
 def _ready(*statuses: int) -> dict[int | str, dict[str, object]]:

@@ -22,29 +22,45 @@ def listing_routes(service: Service, *, admin: bool) -> APIRouter:
         service: What they show.
         admin: Whether changes can be made over HTTP.
     """
-    routes = APIRouter(tags=["listing"])
-
-    @routes.get("/v1/models", responses=says(dict, 503))
-    async def models() -> Response:
-        """Show the model: its generation, its experts with their states, the last candidate."""
-        return reply(await off_loop(lambda: _models(service, admin=admin)))
-
-    @routes.get("/v1/generations", responses=says(dict, 503))
-    async def generations() -> Response:
-        """Show the last generations: parents, experts, accuracy by domain from their receipts."""
-        return reply({"data": await off_loop(service.generations)})
-
-    @routes.post("/v2/repository/index", responses=says(list, 503))
-    async def index() -> Response:
-        """List the generations as versions of the model."""
-        return reply(await off_loop(lambda: _index(service)))
-
-    @routes.get("/metrics", responses=says(str))
-    async def metrics() -> Response:
-        """Show everything counted, for Prometheus."""
-        return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
+    shows, routes = _Shows(service, admin=admin), APIRouter(tags=["listing"])
+    for path, show, kind in (
+        ("/v1/models", shows.models, dict),
+        ("/v1/generations", shows.generations, dict),
+        ("/metrics", shows.metrics, str),
+    ):
+        routes.add_api_route(path, show, responses=says(kind, 503))
+    index = says(list, 503)
+    routes.add_api_route("/v2/repository/index", shows.index, methods=["POST"], responses=index)
     return routes
+
+
+class _Shows:
+    """What the routes show.
+
+    Args:
+        service: Of what.
+        admin: Whether changes can be made over HTTP.
+    """
+
+    def __init__(self, service: Service, *, admin: bool) -> None:
+        self.service, self.admin = service, admin
+
+    async def models(self) -> Response:
+        """Show the model: its generation, its experts with their states, the last candidate."""
+        return reply(await off_loop(lambda: _models(self.service, admin=self.admin)))
+
+    async def generations(self) -> Response:
+        """Show the last generations: parents, experts, accuracy by domain from their receipts."""
+        return reply({"data": await off_loop(self.service.generations)})
+
+    async def index(self) -> Response:
+        """List the generations as versions of the model."""
+        return reply(await off_loop(lambda: _index(self.service)))
+
+    async def metrics(self) -> Response:
+        """Show everything counted, for Prometheus."""
+        told = {"Content-Type": CONTENT_TYPE_LATEST}
+        return Response(self.service.metrics.text(), headers=told)
 
 
 def _models(service: Service, *, admin: bool) -> dict[str, Any]:

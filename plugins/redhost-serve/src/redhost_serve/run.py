@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,30 +56,46 @@ def run(order: Order) -> None:
     """Serve until a signal says to stop."""
     _log()
     token = None if order.admin_token is None else read_token(order.admin_token)
+    service = Service(
+        _open(order), options=Options(queue=order.queue, batch=order.batch, wait=order.wait)
+    )
+    listener = bind(order.host, order.port)
+    port = listener.getsockname()[1]
+    server = Server(
+        create_app(service, token=token),
+        service,
+        grace=order.grace,
+        started=lambda: _say(order.host, port, service.live.generation),
+    )
+    with (
+        _watching(service, order),
+        contextlib.suppress(KeyboardInterrupt),  # uvicorn hands Ctrl-C on when it is done
+    ):
+        server.run(sockets=[listener])
+
+
+def _open(order: Order) -> redhost.Live:
     live = redhost.Live.open(order.home, backbone=order.backbone, device=order.device)
     if live.generation is None and not order.watch:
         raise redhost.MissingError(
             f"nothing is composed in {live.host.home}",
             hint="Run 'redhost recompose', or serve with --watch.",
         )
-    options = Options(queue=order.queue, batch=order.batch, wait=order.wait)
-    service = Service(live, options=options)
-    listener = bind(order.host, order.port)
-    watch = Watch(service, backbone=order.backbone) if order.watch else None
-    server = Server(
-        create_app(service, token=token),
-        service,
-        grace=order.grace,
-        started=lambda: _say(order.host, listener.getsockname()[1], live.generation),
-    )
-    if watch is not None:
-        watch.start()
+    return live
+
+
+@contextlib.contextmanager
+def _watching(service: Service, order: Order) -> Iterator[None]:
+    """Follow the environment while the block runs, if that is wanted."""
+    if not order.watch:
+        yield
+        return
+    watch = Watch(service, backbone=order.backbone)
+    watch.start()
     try:
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn hands Ctrl-C on when it is done
-            server.run(sockets=[listener])
+        yield
     finally:
-        if watch is not None:
-            watch.stop()
+        watch.stop()
 
 
 def _say(host: str, port: int, generation: int | None) -> None:

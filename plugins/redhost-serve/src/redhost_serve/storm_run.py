@@ -74,23 +74,35 @@ def _blow(
     blown = time.perf_counter() - start
     after = process.memory()
     time.sleep(SETTLE)
-    took = [e - b for b, e in zip(log.began[1:], log.ended[1:], strict=True)]
     return {
         "clients": count,
         "seconds": blown,
-        "swaps": {"done": len(took), "refused": len(refused), "statuses": _counts(refused)},
-        "swap_seconds": {"median": sorted(took)[len(took) // 2], "worst": max(took)},
-        "answers": {
-            "all": len(tally.seen),
-            "failed": len(tally.failed),
-            "mixed": len(tally.mixed),
-            "stale": tally.stale(log),
-        },
+        **_swapped(log, refused),
+        **_answered(tally, log),
         "steady": _times(steady),
         "storm": _times(tally),
         "p99_ratio": tally.quantile(0.99) / steady.quantile(0.99),
         "memory": {"before": before, "after": after, "growth": after / before - 1},
         "alive": _alive(process.url),
+    }
+
+
+def _swapped(log: Log, refused: list[int]) -> dict[str, Any]:
+    took = sorted(e - b for b, e in zip(log.began[1:], log.ended[1:], strict=True))
+    return {
+        "swaps": {"done": len(took), "refused": len(refused), "statuses": _counts(refused)},
+        "swap_seconds": {"median": took[len(took) // 2], "worst": took[-1]},
+    }
+
+
+def _answered(tally: Tally, log: Log) -> dict[str, Any]:
+    return {
+        "answers": {
+            "all": len(tally.seen),
+            "failed": len(tally.failed),
+            "mixed": len(tally.mixed),
+            "stale": tally.stale(log),
+        }
     }
 
 
