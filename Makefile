@@ -2,11 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 EXPERTS := range1 range2 range3 range4 range5
-PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab
+PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab plugins/redhost-serve
 DEMO_HOME := .redhost/demo
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test lint types wheels index results bench clean
+.PHONY: demo test test-full screenshots lint types wheels index results bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
@@ -29,6 +29,18 @@ demo: .venv/packages
 
 test: .venv/packages lint types
 	$(BIN)/pytest -q
+
+# What needs a real browser: playwright's own Chromium, or the system's where that cannot be had.
+.venv/browser: .venv/packages
+	$(BIN)/pip install -q --disable-pip-version-check 'playwright>=1.50'
+	$(BIN)/playwright install --with-deps chromium || command -v chromium || apt-get install -y chromium
+	touch $@
+
+test-full: .venv/browser
+	$(BIN)/pytest -q tests/browser
+
+screenshots: .venv/browser
+	$(BIN)/python tests/browser/screenshots.py docs/images
 
 lint: .venv/base
 	$(BIN)/ruff check .
@@ -71,6 +83,8 @@ results: .venv/text
 
 bench: .venv/packages
 	$(BIN)/redhost lab bench
+	$(BIN)/redhost lab bench --serve
+	$(BIN)/redhost serve-storm
 
 clean:
 	rm -rf .venv build dist .redhost

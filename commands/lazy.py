@@ -23,14 +23,14 @@ class PluginGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return built-in and installed command names, sorted."""
-        return sorted({*super().list_commands(ctx), *_installed()})
+        return sorted({*super().list_commands(ctx), *_installed(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a built-in command, or a stub that loads the installed one when invoked."""
         command = super().get_command(ctx, cmd_name)
-        if command is not None or cmd_name not in _installed():
+        if command is not None or cmd_name not in _installed(ctx):
             return command
-        entry = _installed()[cmd_name]
+        entry = _installed(ctx)[cmd_name]
         if ctx.resilient_parsing or not _typed(ctx, cmd_name):
             return click.Command(cmd_name, short_help=entry.summary, help=entry.summary)
         return _load(entry)
@@ -52,10 +52,15 @@ def _typed(ctx: click.Context, name: str) -> bool:
     return bool(ctx.meta.get("redhost.typed") == name)
 
 
-def _installed() -> dict[str, EntryPointInfo]:
+def _installed(ctx: click.Context) -> dict[str, EntryPointInfo]:
+    """Return the installed commands by name; the environment is read once a command line."""
     from ..registry.discover import plugin_entry_points
 
-    return {entry.name: entry for entry in plugin_entry_points("redhost.commands")}
+    if "redhost.installed" not in ctx.meta:
+        found = plugin_entry_points("redhost.commands")
+        ctx.meta["redhost.installed"] = {entry.name: entry for entry in found}
+    installed: dict[str, EntryPointInfo] = ctx.meta["redhost.installed"]
+    return installed
 
 
 def _load(entry: EntryPointInfo) -> click.Command:

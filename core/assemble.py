@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from .rows import BackgroundRow, Row, parse_rows
 
 __all__ = [
     "Attached",
+    "BackboneKey",
     "Providers",
     "background_of",
     "evaluation_of",
@@ -39,6 +40,8 @@ __all__ = [
 F = TypeVar("F", ExpertFiles, BackboneFiles)
 Providers = dict[str, str]
 """Distribution → digest of the plugins that provided a part of a composition."""
+BackboneKey = tuple[str, str, tuple[tuple[str, str], ...]]
+"""What makes two loaded backbones the same: digest of the bytes, device, digests of plugins."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,6 +166,7 @@ def from_generation(
     router_bytes: bytes,
     plugins: Plugins,
     device: str,
+    shared: MutableMapping[BackboneKey, Backbone] | None = None,
 ) -> Composed:
     """Load a published generation from stored bytes; everything is checked again on the way.
 
@@ -173,6 +177,7 @@ def from_generation(
         router_bytes: The router's weights.
         plugins: Who makes the parts; only those that made them when it was composed.
         device: Where the trunk runs.
+        shared: Backbones already loaded, to take from and add to; None shares none.
 
     Raises:
         IntegrityError: If stored bytes are not those that were composed.
@@ -182,7 +187,14 @@ def from_generation(
     backbone_files = _sound(
         read_backbone(backbone_bytes), record.backbone.id, digest=record.backbone.digest
     )
-    backbone = make_backbone(backbone_files, plugins=plugins, providers=providers, device=device)
+    key = (backbone_files.digest, device, tuple(sorted(record.providers.items())))
+    backbone = None if shared is None else shared.get(key)
+    if backbone is None:
+        backbone = make_backbone(
+            backbone_files, plugins=plugins, providers=providers, device=device
+        )
+    if shared is not None:
+        shared[key] = backbone
     config = backbone.bus_config()
     attached = {}
     for member in record.experts:

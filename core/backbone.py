@@ -135,11 +135,13 @@ class Backbone:
 
     def fingerprint(self) -> str:
         """Return the digest over tensors, classifier, labels, tokenizer, pooling and norm."""
+        with self.trunk.guard:
+            tokenizer = tokenizer_digest(self.trunk.tokenizer)
         return backbone_fingerprint(
             tensors=self.trunk.model.state_dict(),
             classifier=self.classifier,
             labels=self.labels,
-            tokenizer=tokenizer_digest(self.trunk.tokenizer),
+            tokenizer=tokenizer,
             pooling=self.trunk.pooling,
             max_tokens=self.trunk.max_tokens,
             task=self.task.name,

@@ -21,10 +21,10 @@ from ..registry.lock import read as read_lock
 from ..registry.settings import Settings, choose_backbone, load_settings, resolve_home
 from ..registry.states import Listing
 from ..registry.store import Store
-from .assemble import from_generation
 from .composed import Answer, Composed
 from .evaluate import Encode, Evaluation, evaluate
 from .leave_one_out import leave_one_out
+from .loader import Loader
 from .mixtures import Mixtures, judge_mixtures
 from .outside import Outside, judge_outside
 from .plugins import Plugins
@@ -57,7 +57,8 @@ class Host:
         self.generations = Generations(home)
         self.cache = home / "cache" / "features"
         self.device = settings.device or "cpu"
-        self._loaded: dict[int, Composed] = {}
+        self._loader = Loader(home, plugins=plugins, device=self.device)
+        self._kept: Composed | None = None  # the current generation; others go with their users
 
     @classmethod
     def open(
@@ -90,7 +91,7 @@ class Host:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._loaded.clear()
+        self._kept = None
 
     def __repr__(self) -> str:
         return f"Host(home={str(self.home)!r}, generation={self.generations.current()})"
@@ -118,21 +119,12 @@ class Host:
             raise MissingError(
                 f"nothing is composed in {self.home}", hint="Run 'redhost recompose'."
             )
-        return self.load(current)
+        self._kept = self.load(current)
+        return self._kept
 
     def load(self, number: int) -> Composed:
         """Load any published generation from the store, whatever is installed now."""
-        if number not in self._loaded:
-            record = self.generations.load(number)
-            self._loaded[number] = from_generation(
-                record,
-                backbone_bytes=self.store.get(record.backbone.digest),
-                expert_bytes={m.id: self.store.get(m.digest) for m in record.experts},
-                router_bytes=self.generations.file(number, "router.safetensors"),
-                plugins=self.plugins,
-                device=self.device,
-            )
-        return self._loaded[number]
+        return self._loader.load(number)
 
     def encoder(self, composed: Composed, *, progress: Progress | None = None) -> Encode:
         """Return texts → h through the feature cache of a composition's backbone."""
@@ -339,7 +331,7 @@ class Host:
         record = None
         try:
             record = self.generations.load(current)
-            return record, self.load(current)
+            return record, self.composed
         except RedhostError as e:
             if accept:
                 log.warning("not compared with generation %s: %s", current, e.reason)

@@ -53,7 +53,7 @@ def tapped(trunk: Trunk, texts: Sequence[str], *, block: int) -> Tensor:
     """Return r = pool(H_b) ``(N, D)``; no block above b is run."""
     rows: list[Tensor] = []
     index: list[int] = []
-    with torch.inference_mode():
+    with trunk.guard, torch.inference_mode():
         for place, ids in trunk.batches(texts):
             rows.append(trunk.pool(states_at(trunk, ids, block=block))[: len(place)].float().cpu())
             index += place
@@ -74,7 +74,7 @@ def grafted(trunk: Trunk, texts: Sequence[str], *, read: int, write: int, step: 
         step: States ``(B, T, D)`` → what is added, ``(B, T, D)``.
     """
     out = torch.empty(len(texts), trunk.width)
-    with torch.inference_mode():
+    with trunk.guard, torch.inference_mode():
         for place, ids in trunk.batches(texts):
             states = states_at(trunk, ids, block=read)
             added = added_by(trunk, ids, states, read=read, write=write, step=step)

@@ -7,6 +7,7 @@ blocks are found as the longest list of modules of one class.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,9 @@ class Trunk:
         self.tokenizer = tokenizer
         self.pooling: Pooling = pooling
         self.max_tokens = max_tokens
+        # Taps hook the blocks during a pass, and tokenizers keep settings between calls: one
+        # thread at a time.
+        self.guard = threading.RLock()
 
     @property
     def width(self) -> int:
@@ -68,7 +72,7 @@ class Trunk:
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Return h ``(N, D)``, each row's bits independent of the other texts."""
         out = torch.empty(len(texts), self.width)
-        with torch.inference_mode():
+        with self.guard, torch.inference_mode():
             for index, ids in self.batches(texts):
                 out[index] = self.pool(self.hidden(ids))[: len(index)].float().cpu()
         return out

@@ -20,7 +20,9 @@ __all__ = [
     "PluginError",
     "RedhostError",
     "SettingsError",
+    "StaleGenerationError",
     "StoreError",
+    "SwapInProgressError",
     "UnknownNameError",
     "UsageError",
     "one_line",
@@ -88,6 +90,14 @@ class CompositionError(RedhostError):
 
 class HarmError(CompositionError):
     """A recompose was refused because something that worked would stop working (law 3)."""
+
+
+class SwapInProgressError(RedhostError):
+    """A live host changes its generation already; two at once have no order."""
+
+
+class StaleGenerationError(RedhostError):
+    """Another generation is served than the caller of a change believed."""
 
 
 class PluginError(RedhostError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = [ROOT, *sorted((ROOT / "plugins").glob("red-*"))]
+PACKAGES = [ROOT, *sorted(p.parent for p in (ROOT / "plugins").glob("*/pyproject.toml"))]
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,11 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
     assert "red_backbone_tiny/model.safetensors" in expected
 
 
-def test_the_labs_wheel_holds_exactly_its_package(wheels: dict[str, Path]) -> None:
-    folder = "plugins/red-lab/src/"
-    assert names(wheels["red_lab"]) == {n.removeprefix(folder) for n in tracked(folder)}
+@pytest.mark.parametrize("name", ["red-lab", "redhost-serve"])
+def test_a_code_plugins_wheel_holds_exactly_its_package(wheels: dict[str, Path], name: str) -> None:
+    folder = f"plugins/{name}/src/"
+    expected = {n.removeprefix(folder) for n in tracked(folder)}
+    assert names(wheels[name.replace("-", "_")]) == expected
 
 
 def test_wheels_do_the_main_job_without_the_checkout(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .core.features import FeatureCache
     from .core.hooks import hookimpl
     from .core.host import Host
+    from .core.live import Live
     from .core.new_backbone import new_backbone
     from .core.outside import Outside, judge_outside
     from .core.packaging import library_versions, save_backbone, save_expert
@@ -57,7 +58,9 @@ if TYPE_CHECKING:
         PluginError,
         RedhostError,
         SettingsError,
+        StaleGenerationError,
         StoreError,
+        SwapInProgressError,
         UnknownNameError,
         UsageError,
     )
@@ -91,6 +94,7 @@ _HOME = {
     "core.features": ("FeatureCache",),
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
+    "core.live": ("Live",),
     "core.new_backbone": ("new_backbone",),
     "core.outside": ("Outside", "judge_outside"),
     "core.packaging": ("library_versions", "save_backbone", "save_expert"),
@@ -130,7 +134,9 @@ _HOME = {
         "PluginError",
         "RedhostError",
         "SettingsError",
+        "StaleGenerationError",
         "StoreError",
+        "SwapInProgressError",
         "UnknownNameError",
         "UsageError",
     ),
@@ -178,6 +184,7 @@ __all__ = [
     "Leases",
     "Linear",
     "Listing",
+    "Live",
     "LockHeldError",
     "LowRank",
     "ManifestError",
@@ -199,9 +206,11 @@ __all__ = [
     "Rows",
     "SettingsError",
     "Shop",
+    "StaleGenerationError",
     "Statistics",
     "StatisticsRouter",
     "StoreError",
+    "SwapInProgressError",
     "TrainedExpert",
     "Training",
     "Trunk",

@@ -71,8 +71,17 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 @lab.command()
 @out_option("bench")
 @click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
-def bench(*, out: Path, runs: int) -> None:
-    """Time the command line with 100 installed experts, and recompose; medians of several runs."""
+@click.option("--serve", is_flag=True, help="Time the HTTP server instead (redhost-serve).")
+def bench(*, out: Path, runs: int, serve: bool) -> None:
+    """Time the command line with 100 installed experts, and recompose; medians of several runs.
+
+    With --serve: one query over HTTP against a call in process, and what micro-batching gives.
+    """
+    if serve:
+        from red_lab.serving import command
+
+        command().main(["--out", str(out.with_name("serve"))], standalone_mode=False)
+        return
     from red_lab.bench import run
 
     click.echo(run(out=out, runs=runs))

@@ -1,0 +1,225 @@
+"""A host that answers while generations change.
+
+One pointer names the generation that answers. A request reads it once, so one generation alone
+answers it; a swap does everything that can fail before it moves the pointer.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from ..registry.errors import (
+    CompositionError,
+    MissingError,
+    RedhostError,
+    StaleGenerationError,
+    SwapInProgressError,
+)
+from .composed import Answer, Composed
+from .host import Host
+from .loader import Loader
+from .plugins import Plugins
+
+__all__ = ["Live"]
+
+log = logging.getLogger("redhost")
+
+PROBES = 1
+"""Texts a generation answers before it is served; every pass takes time from those who ask."""
+
+
+class Live:
+    """Answers texts from many threads, and changes generations without a pause.
+
+    It starts with the current generation, or with none where nothing is composed.
+
+    Args:
+        host: The host whose home is followed.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._loader = Loader(host.home, plugins=host.plugins, device=host.device)
+        self._serving: Composed | None = None
+        self._served: list[weakref.ref[Composed]] = []
+        self._turn = threading.Lock()
+        if host.generations.current() is not None:
+            self.swap()
+
+    @classmethod
+    def open(
+        cls,
+        home: str | Path | None = None,
+        *,
+        backbone: str | None = None,
+        device: str | None = None,
+        plugins: Plugins | None = None,
+    ) -> Self:
+        """Open a live host on a home folder; the arguments are those of `Host.open`."""
+        return cls(Host.open(home, backbone=backbone, device=device, plugins=plugins))
+
+    def __repr__(self) -> str:
+        return f"Live(home={str(self.host.home)!r}, generation={self.generation})"
+
+    # -- answering ----------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int | None:
+        """The number of the generation that answers now."""
+        serving = self._serving
+        return None if serving is None else serving.generation
+
+    @property
+    def composed(self) -> Composed:
+        """The generation that answers now. Read it once and use what you got.
+
+        Raises:
+            MissingError: If none is served.
+        """
+        serving = self._serving
+        if serving is None:
+            raise MissingError(
+                f"no generation of {self.host.home} is served",
+                hint="Run 'redhost recompose', then swap to what it published.",
+            )
+        return serving
+
+    def predict(self, texts: Sequence[str]) -> list[Answer]:
+        """Answer texts, all of them with one generation, which every answer names."""
+        return self.composed.answer(texts)
+
+    def alive(self) -> tuple[int, ...]:
+        """Return the numbers of the served generations still in memory, the one served included.
+
+        An old one goes when its last request is answered.
+        """
+        held = [found for ref in self._served if (found := ref()) is not None]
+        return tuple(c.generation for c in held if c.generation is not None)
+
+    # -- changing -----------------------------------------------------------------------------
+
+    def swap(self, number: int | None = None, *, expected: int | None = None) -> int:
+        """Verify, load and warm up a generation, then answer with it.
+
+        When this returns, every later request is answered by it, and it is the home's current
+        one. When it raises, the old one answers as before.
+
+        Args:
+            number: Which one; None is the home's current one.
+            expected: The generation the caller believes is served; None to ask for nothing.
+
+        Returns:
+            The number of the generation that answers now.
+
+        Raises:
+            SwapInProgressError: If another swap is under way.
+            StaleGenerationError: If another generation than `expected` is served.
+            RedhostError: If the generation cannot be served; the message says why.
+        """
+        with self._alone(expected):
+            return self._publish(number)
+
+    def rollback(self, *, expected: int | None = None) -> int:
+        """Swap to the parent of the generation that answers; nothing is trained.
+
+        Raises:
+            MissingError: If it has no parent, or none is served.
+            RedhostError: As `swap` does.
+        """
+        with self._alone(expected):
+            number = self.composed.generation
+            parent = None if number is None else self.host.generations.load(number).parent
+            if parent is None:
+                raise MissingError(f"generation {number} has no parent to go back to")
+            return self._publish(parent)
+
+    def refresh(self) -> int | None:
+        """Follow the home's current generation, which another process may have changed.
+
+        Returns:
+            The number of the generation that answers now, None where nothing is composed.
+        """
+        current = self.host.generations.current()
+        return current if current in {None, self.generation} else self.swap()
+
+    def unload(self, *, expected: int | None = None) -> None:
+        """Stop answering, until the next swap; the home is left as it is."""
+        with self._alone(expected):
+            self._serving = None
+
+    @contextmanager
+    def _alone(self, expected: int | None) -> Iterator[None]:
+        """Let one change happen at a time, and only from where its caller thinks we are."""
+        if not self._turn.acquire(blocking=False):
+            raise SwapInProgressError("another swap is under way", hint="Try again later.")
+        try:
+            if expected not in {None, self.generation}:
+                raise StaleGenerationError(
+                    "another generation is served than was expected",
+                    expected=f"generation {expected}",
+                    found=f"generation {self.generation}",
+                    hint="Look again before you change it.",
+                )
+            yield
+        finally:
+            self._turn.release()
+
+    def _publish(self, number: int | None) -> int:
+        """Do everything that can fail, then move the pointer."""
+        current = self.host.generations.current()
+        number = current if number is None else number
+        if number is None:
+            raise MissingError(
+                f"nothing is composed in {self.host.home}", hint="Run 'redhost recompose'."
+            )
+        composed = self._ready(number)
+        if number != current:
+            self.host.rollback(number)  # the disk first: a restart then serves the same
+        self._move(composed)
+        return number
+
+    def _ready(self, number: int) -> Composed:
+        """Return a generation that was verified, loaded, and has answered."""
+        try:
+            composed = self._loader.read(number)
+            _warm_up(composed)
+        except RedhostError:
+            raise
+        except Exception as e:
+            said = " ".join(str(e).split())  # torch's messages run over several lines
+            raise CompositionError(
+                f"generation {number} cannot be served", found=f"{type(e).__name__}: {said}"
+            ) from e
+        return composed
+
+    def _move(self, composed: Composed) -> None:
+        """Serve a generation from the next request on."""
+        self._serving = composed
+        self._served = [r for r in self._served if r() is not None] + [weakref.ref(composed)]
+        log.info("generation %s is served", composed.generation)
+
+
+def _warm_up(composed: Composed) -> None:
+    """Let a generation answer a few texts of its own.
+
+    Raises:
+        CompositionError: If what it answers is no number.
+    """
+    rows = composed.evaluation or composed.background
+    texts = [row.text for row in rows[:PROBES]] or ["warm-up"]
+    for answer in composed.answer(texts):
+        said = [answer.probability, answer.value, *answer.weights.values()]
+        if not all(math.isfinite(x) for x in said if x is not None):
+            raise CompositionError(
+                f"generation {composed.generation} answers {answer.input!r} with no number",
+                expected="finite probabilities and weights",
+                found=str(answer.probability),
+                hint="Compose anew with 'redhost recompose'.",
+            )

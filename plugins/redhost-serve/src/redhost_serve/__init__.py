@@ -1,0 +1,1 @@
+"""An HTTP server for redhost: one process, one live host, swaps without a pause."""

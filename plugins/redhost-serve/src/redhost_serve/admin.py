@@ -1,0 +1,146 @@
+"""The routes that change what is served: from this machine only, with a token, or not at all."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+import redhost
+from redhost_serve.problems import Problem
+from redhost_serve.reply import body, known, off_loop, reads, reply, says
+from redhost_serve.service import Service
+from redhost_serve.wire import MODEL, Change, LoadRequest, Served
+
+__all__ = ["admin_routes", "check", "read_token"]
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+SHORTEST = 16
+STATUSES = (400, 401, 403, 404, 409, 412, 422)
+
+
+def read_token(path: Path) -> str:
+    """Return the token of a file that only its owner can read.
+
+    Raises:
+        SettingsError: If it cannot be read, others can, or it is too short to be a secret.
+    """
+    try:
+        token, mode = path.read_text("utf-8").strip(), path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as e:
+        raise redhost.SettingsError(f"cannot read the token in {path}", found=str(e)) from e
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise redhost.SettingsError(
+            f"others can read the token in {path}",
+            expected="a file for its owner alone",
+            found=oct(stat.S_IMODE(mode)),
+            hint=f"Run 'chmod 600 {path}'.",
+        )
+    if len(token) < SHORTEST:
+        raise redhost.SettingsError(
+            f"the token in {path} is too short",
+            expected=f"at least {SHORTEST} characters",
+            found=str(len(token)),
+            hint="Make one with 'openssl rand -hex 32'.",
+        )
+    return token
+
+
+def check(request: Request, token: str) -> None:
+    """Let a request pass that comes from this machine and knows the token.
+
+    Raises:
+        Problem: 403 for another machine, 401 without the token.
+    """
+    if request.client is None or not _is_loopback(request.client.host):
+        raise Problem(403, "changes are made from this machine only")
+    given = request.headers.get("authorization", "").encode("utf-8", "replace")
+    if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+        raise Problem(401, "the token is missing or wrong", headers={"WWW-Authenticate": "Bearer"})
+
+
+def admin_routes(service: Service, *, token: str) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        service: What they change.
+        token: The secret that a caller must know.
+    """
+    changes, routes = _Changes(service, token=token), APIRouter(tags=["admin"])
+    for path, change, kind in (
+        ("/admin/swap", changes.swap, Change),
+        ("/admin/rollback", changes.rollback, Change),
+        ("/v2/repository/models/{name}/load", changes.load, LoadRequest),
+        ("/v2/repository/models/{name}/unload", changes.unload, LoadRequest),
+    ):
+        routes.add_api_route(
+            path,
+            change,
+            methods=["POST"],
+            responses=says(Served, *STATUSES),
+            openapi_extra={**reads(kind, required=False), "security": [{"token": []}]},
+        )
+    return routes
+
+
+class _Changes:
+    """What the routes do; whatever fails leaves the old generation serving.
+
+    Args:
+        service: What is changed.
+        token: The secret that a caller must know.
+    """
+
+    def __init__(self, service: Service, *, token: str) -> None:
+        self.service, self.live, self.token = service, service.live, token
+
+    async def swap(self, request: Request) -> Response:
+        """Verify, load, warm up and serve a generation."""
+        told = await self._told(request, Change)
+        return await self._change(lambda: self._swap(told))
+
+    async def rollback(self, request: Request) -> Response:
+        """Serve the parent of what is served; nothing is trained."""
+        told = await self._told(request, Change)
+        return await self._change(lambda: self.live.rollback(expected=told.expected_generation))
+
+    async def load(self, name: str, request: Request) -> Response:
+        """Serve a generation, by default the home's current one."""
+        told = (await self._told(request, LoadRequest, name=name)).parameters
+        return await self._change(lambda: self._swap(told))
+
+    async def unload(self, name: str, request: Request) -> Response:
+        """Serve nothing, until a load; requests get 503 meanwhile."""
+        told = (await self._told(request, LoadRequest, name=name)).parameters
+        return await self._change(lambda: self.live.unload(expected=told.expected_generation))
+
+    async def _told(self, request: Request, kind: type[S], *, name: str = MODEL) -> S:
+        """Return what a caller who may change things asks for."""
+        check(request, self.token)
+        known(name)
+        return await body(request, kind)
+
+    async def _change(self, how: Callable[[], object]) -> Response:
+        now, before = await off_loop(lambda: self.service.change(how), otherwise=422)
+        return reply(Served(generation=now, previous=before))
+
+    def _swap(self, told: Change) -> int:
+        return self.live.swap(told.generation, expected=told.expected_generation)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

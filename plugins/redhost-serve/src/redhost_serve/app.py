@@ -1,0 +1,129 @@
+"""Put the routes together: one application around one service."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from redhost_serve import wire
+from redhost_serve.admin import admin_routes
+from redhost_serve.guard import Guard
+from redhost_serve.inference import inference_routes
+from redhost_serve.listing import listing_routes
+from redhost_serve.problems import Problem
+from redhost_serve.service import Service
+
+__all__ = ["create_app"]
+
+log = logging.getLogger("redhost.serve")
+
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/static/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/static/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+
+
+def create_app(service: Service, *, token: str | None = None) -> FastAPI:
+    """Return the application.
+
+    Args:
+        service: What it serves; the application closes it when it ends.
+        token: The secret of those who may change what is served; None: nobody may.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="redhost",
+        version=version("redhost-serve"),
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    _add_routes(app, service, token=token)
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+    told = service.options
+    app.add_middleware(Guard, limit=told.body, seconds=told.seconds, metrics=service.metrics)
+    _describe(app)
+    return app
+
+
+def _add_routes(app: FastAPI, service: Service, *, token: str | None) -> None:
+    app.include_router(inference_routes(service))
+    app.include_router(listing_routes(service, admin=token is not None))
+    if token is not None:
+        app.include_router(admin_routes(service, token=token))
+    for path, (name, media) in PAGE.items():
+        _add_page(app, path, name, media)
+
+
+def _add_page(app: FastAPI, path: str, name: str, media: str) -> None:
+    data = files("redhost_serve").joinpath("static", name).read_bytes()
+    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
+
+    async def page() -> Response:
+        return Response(data, media_type=media, headers=headers)
+
+    app.add_api_route(path, page, include_in_schema=False)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    status, headers = (error.status, error.headers) if isinstance(error, Problem) else (500, None)
+    return _failure(status, str(error), headers)
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    """Answer what Starlette refuses by itself: no such route, no such method."""
+    status, headers = (
+        (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
+    )
+    return _failure(status, "no such route" if status == 404 else "not this method", headers)  # noqa: PLR2004
+
+
+async def _invalid(_: Request, __: Exception) -> Response:
+    """Refuse what FastAPI found invalid; the stock handler repeats it, and fails when it cannot."""
+    return _failure(400, "the request is not what this route reads", None)
+
+
+def _failure(status: int, reason: str, headers: Any) -> Response:
+    body = msgspec.json.encode(wire.Failure(error=reason))
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+HANDLERS = {Problem: _problem, HTTPException: _http, RequestValidationError: _invalid}
+
+
+def _describe(app: FastAPI) -> None:
+    """Declare in the OpenAPI what the routes read and answer, and nothing they never answer."""
+    kinds = [getattr(wire, name) for name in wire.__all__]
+    structs = [k for k in kinds if isinstance(k, type) and issubclass(k, msgspec.Struct)]
+    _, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
+    told = app.openapi()
+    for path in told["paths"].values():
+        for operation in path.values():
+            if "Validation" in operation["responses"].get("422", {}).get("description", ""):
+                del operation["responses"]["422"]  # FastAPI's own, which is never answered
+    told["components"] = {
+        "schemas": schemas,
+        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+    }

@@ -1,0 +1,111 @@
+"""`redhost serve` and its two measurements. Everything heavy is imported inside commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["bench", "serve", "storm"]
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option("--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder.")
+@click.option("--backbone", help="The installed backbone to compose on, with --watch.")
+@click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--admin-token", type=FILE, help="File with the secret that allows changes.")
+@click.option("--watch", is_flag=True, help="Follow what is installed, without a restart.")
+@click.option(
+    "--queue",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Requests that may wait; more get 503.",
+)
+@click.option(
+    "--batch",
+    default=64,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Most texts of a batch; 1 answers one request at a time.",
+)
+@click.option(
+    "--batch-ms",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1000),
+    help="How long a batch waits for more requests.",
+)
+@click.option(
+    "--grace",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0, 600),
+    help="Seconds between SIGTERM and the end of new requests.",
+)
+def serve(
+    *,
+    home: Path | None,
+    backbone: str | None,
+    device: str | None,
+    host: str,
+    port: int,
+    admin_token: Path | None,
+    watch: bool,
+    queue: int,
+    batch: int,
+    batch_ms: float,
+    grace: float,
+) -> None:
+    """Serve the current generation over HTTP; swap it while people use it."""
+    from redhost_serve.run import Order, run
+
+    run(
+        Order(
+            home=home,
+            backbone=backbone,
+            device=device,
+            host=host,
+            port=port,
+            admin_token=admin_token,
+            watch=watch,
+            queue=queue,
+            batch=batch,
+            wait=batch_ms / 1000,
+            grace=grace,
+        )
+    )
+
+
+@click.command()
+@click.option("--seconds", default=180.0, show_default=True, type=click.FloatRange(min=1))
+@click.option("--swaps", default=1200, show_default=True, type=click.IntRange(min=3))
+@click.option("--clients", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
+)
+def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
+    """Swap generations under load, a third of the swaps broken; count what goes wrong."""
+    from redhost_serve.report import note
+    from redhost_serve.storm_run import measure
+
+    click.echo(note(out, storm=measure(seconds=seconds, swaps=swaps, clients=clients)))
+
+
+@click.command()
+@click.option("--clients", default=32, show_default=True, type=click.IntRange(min=1))
+@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(min=1))
+@click.option(
+    "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
+)
+def bench(*, clients: int, seconds: float, out: Path) -> None:
+    """Time one query over HTTP against a call in process, and what micro-batching gives."""
+    from redhost_serve.bench import measure
+    from redhost_serve.report import note
+
+    click.echo(note(out, bench=measure(clients=clients, seconds=seconds)))

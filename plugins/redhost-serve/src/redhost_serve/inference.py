@@ -1,0 +1,110 @@
+"""The routes of the Open Inference Protocol v2: health, metadata, infer."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from redhost_serve.reply import body, known, off_loop, reads, reply, says
+from redhost_serve.service import Service
+from redhost_serve.wire import (
+    MODEL,
+    InferReply,
+    InferRequest,
+    Metadata,
+    ModelMetadata,
+    Ready,
+    TensorMetadata,
+    infer_reply,
+    texts_of,
+)
+
+__all__ = ["inference_routes"]
+
+EXTENSIONS = ["model_repository", "metrics"]
+
+
+def inference_routes(service: Service) -> APIRouter:
+    """Return the routes."""
+    answers, routes = _Answers(service), APIRouter(tags=["inference"])
+    for path, answer, told in (
+        ("/v2/health/live", answers.live, says(dict)),
+        ("/v2/health/ready", answers.ready, _ready()),
+        ("/v2", answers.server, says(Metadata)),
+        ("/v2/models/{name}", answers.model, says(ModelMetadata, 404, 503)),
+        ("/v2/models/{name}/ready", answers.model_ready, _ready(404)),
+    ):
+        routes.add_api_route(path, answer, responses=told)
+    routes.add_api_route(
+        "/v2/models/{name}/infer",
+        answers.infer,
+        methods=["POST"],
+        responses=says(InferReply, 400, 404, 503),
+        openapi_extra=reads(InferRequest),
+    )
+    return routes
+
+
+class _Answers:
+    """What the routes answer.
+
+    Args:
+        service: Who answers.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def live(self) -> Response:
+        """Say that the process runs; it does so until it ends."""
+        return reply({"live": True})
+
+    async def ready(self) -> Response:
+        """Say whether new requests should come here."""
+        ready = self.service.ready
+        return reply(Ready(ready=ready), status=200 if ready else 503)
+
+    async def server(self) -> Response:
+        """Say what this server is."""
+        told = Metadata(name=MODEL, version=version("redhost-serve"), extensions=EXTENSIONS)
+        return reply(told)
+
+    async def model(self, name: str) -> Response:
+        """Say what the model reads and answers."""
+        known(name)
+        return reply(await off_loop(lambda: _metadata(self.service)))
+
+    async def model_ready(self, name: str) -> Response:
+        """Say whether a generation is served."""
+        known(name)
+        return await self.ready()
+
+    async def infer(self, name: str, request: Request) -> Response:
+        """Answer texts; one generation answers all of a request, and the answer names it."""
+        known(name)
+        wanted = await body(request, InferRequest)
+        return reply(infer_reply(wanted, await self.service.ask(texts_of(wanted))))
+
+
+def _ready(*statuses: int) -> dict[int | str, dict[str, object]]:
+    told = says(Ready, *statuses)
+    return {**told, 503: {**told[200], "description": "Not ready."}}
+
+
+def _metadata(service: Service) -> ModelMetadata:
+    bus = service.live.composed.bus
+    answers = "probability" if bus.task.name == "classification" else "value"
+    return ModelMetadata(
+        name=MODEL,
+        versions=[str(service.live.generation)],
+        platform="redhost",
+        inputs=[TensorMetadata(name="text", datatype="BYTES", shape=[-1])],
+        outputs=[
+            TensorMetadata(name="label", datatype="BYTES", shape=[-1]),
+            TensorMetadata(name=answers, datatype="FP64", shape=[-1]),
+            TensorMetadata(name="weights", datatype="FP64", shape=[-1, len(bus.columns)]),
+        ],
+    )

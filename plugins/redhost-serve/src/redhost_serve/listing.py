@@ -1,0 +1,97 @@
+"""The routes that show: models, generations, the repository's index, metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from redhost_serve.reply import off_loop, reply, says
+from redhost_serve.service import Service
+from redhost_serve.wire import MODEL
+
+__all__ = ["listing_routes"]
+
+
+def listing_routes(service: Service, *, admin: bool) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        service: What they show.
+        admin: Whether changes can be made over HTTP.
+    """
+    shows, routes = _Shows(service, admin=admin), APIRouter(tags=["listing"])
+    for path, show, kind in (
+        ("/v1/models", shows.models, dict),
+        ("/v1/generations", shows.generations, dict),
+        ("/metrics", shows.metrics, str),
+    ):
+        routes.add_api_route(path, show, responses=says(kind, 503))
+    index = says(list, 503)
+    routes.add_api_route("/v2/repository/index", shows.index, methods=["POST"], responses=index)
+    return routes
+
+
+class _Shows:
+    """What the routes show.
+
+    Args:
+        service: Of what.
+        admin: Whether changes can be made over HTTP.
+    """
+
+    def __init__(self, service: Service, *, admin: bool) -> None:
+        self.service, self.admin = service, admin
+
+    async def models(self) -> Response:
+        """Show the model: its generation, its experts with their states, the last candidate."""
+        return reply(await off_loop(lambda: _models(self.service, admin=self.admin)))
+
+    async def generations(self) -> Response:
+        """Show the last generations: parents, experts, accuracy by domain from their receipts."""
+        return reply({"data": await off_loop(self.service.generations)})
+
+    async def index(self) -> Response:
+        """List the generations as versions of the model."""
+        return reply(await off_loop(lambda: _index(self.service)))
+
+    async def metrics(self) -> Response:
+        """Show everything counted, for Prometheus."""
+        told = {"Content-Type": CONTENT_TYPE_LATEST}
+        return Response(self.service.metrics.text(), headers=told)
+
+
+def _models(service: Service, *, admin: bool) -> dict[str, Any]:
+    live = service.live
+    number = live.generation
+    record = None if number is None else live.host.generations.load(number)
+    ids = {m.id for m in record.experts} if record else set()
+    told = {
+        "id": MODEL,
+        "object": "model",
+        "owned_by": "redhost",
+        "ready": service.ready,
+        "generation": number,
+        "parent": record.parent if record else None,
+        "backbone": record.backbone.id if record else None,
+        "router": record.router.kind if record else None,
+        "candidate": service.candidate,
+        "admin": admin,
+        "experts": [{**x, "serving": x["id"] in ids} for x in service.experts()],
+    }
+    return {"object": "list", "data": [told]}
+
+
+def _index(service: Service) -> list[dict[str, str]]:
+    serving = service.live.generation
+    return [
+        {
+            "name": MODEL,
+            "version": str(number),
+            "state": "READY" if number == serving else "UNAVAILABLE",
+            "reason": "" if number == serving else "not the generation that is served",
+        }
+        for number in service.live.host.generations.numbers()
+    ]

@@ -1,0 +1,57 @@
+"""What the server counts, in a registry of its own, for Prometheus to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+__all__ = ["Metrics"]
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """Counters of one server.
+
+    Args:
+        generation: Returns the generation that is served; None for none.
+        alive: Returns the served generations still in memory.
+        waiting: Returns how many requests wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        generation: Callable[[], int | None],
+        alive: Callable[[], Sequence[int]],
+        waiting: Callable[[], int],
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "redhost_requests", "Requests answered.", ["route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "redhost_request_seconds",
+            "Seconds from a request's first byte to its answer.",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.batch = Histogram(
+            "redhost_batch_texts", "Texts of a batch.", buckets=TEXTS, registry=self.registry
+        )
+        self.swaps = Counter(
+            "redhost_swaps", "Changes of generation.", ["outcome"], registry=self.registry
+        )
+        for name, what, read in (
+            ("generation", "The generation served; 0 for none.", lambda: generation() or 0),
+            ("generations_alive", "Served generations in memory.", lambda: len(alive())),
+            ("queue_requests", "Requests that wait.", waiting),
+        ):
+            Gauge(f"redhost_{name}", what, registry=self.registry).set_function(read)
+
+    def text(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,73 @@
+"""A server as a process of its own, for measurements: what users run, and memory of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import redhost
+
+__all__ = ["Process", "compose_home", "serving"]
+
+ROUTERS = ("evidence", "centroid", "statistics")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A server that runs.
+
+    Attributes:
+        url: Its address.
+        pid: Its process.
+    """
+
+    url: str
+    pid: int
+
+    def memory(self) -> int:
+        """Return its resident bytes; 0 where the system does not say."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text("ascii")
+        except OSError:
+            return 0
+        return next(int(x.split()[1]) * 1024 for x in status.splitlines() if x.startswith("VmRSS"))
+
+
+def compose_home(home: Path) -> redhost.Host:
+    """Compose what is installed with one router after the other: generations 1, 2 and 3."""
+    host = redhost.Host.open(home, plugins=redhost.Plugins(()))
+    for router in ROUTERS:
+        host.recompose(router=router, accept=True)
+    return host
+
+
+@contextlib.contextmanager
+def serving(home: Path, *options: str) -> Iterator[Process]:
+    """Run ``redhost serve`` on a free port while the block runs.
+
+    Args:
+        home: The home to serve.
+        options: More of the command's options.
+
+    Raises:
+        MissingError: If it does not start.
+    """
+    command = [sys.executable, "-m", "redhost", "serve", "--home", str(home), "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # the same bits and less waiting
+    with subprocess.Popen(  # noqa: S603  (our own command)
+        [*command, *options], stdout=subprocess.PIPE, text=True, env=environment
+    ) as child:
+        try:
+            line = child.stdout.readline() if child.stdout else ""
+            _, found, url = line.strip().partition(" on ")
+            if not found:
+                raise redhost.MissingError("the server did not start", found=line.strip())
+            yield Process(url=url, pid=child.pid)
+        finally:
+            child.send_signal(signal.SIGINT)

@@ -1,0 +1,92 @@
+"""Between bytes and structs: read a body, answer with JSON, say in the OpenAPI what may come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import anyio.to_thread
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+import redhost
+from redhost_serve.problems import Problem, problem_of
+from redhost_serve.wire import MODEL, Failure, decode
+
+__all__ = ["body", "known", "off_loop", "reads", "reply", "says"]
+
+S = TypeVar("S", bound=msgspec.Struct)
+R = TypeVar("R")
+
+REASONS = {
+    400: "The body is not what this route reads.",
+    401: "The token is missing or wrong.",
+    403: "Changes are made from this machine only.",
+    404: "There is no such model or generation.",
+    408: "The body took too long to come.",
+    409: "Another change is under way.",
+    412: "Another generation is served than was expected.",
+    413: "The body is too long.",
+    422: "The generation cannot be served; the old one goes on.",
+    503: "Not now: too many wait, nothing is served, or the server is about to stop.",
+}
+
+
+def reply(value: object, *, status: int = 200) -> Response:
+    """Answer with JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def known(name: str) -> None:
+    """Check the name of a model.
+
+    Raises:
+        Problem: 404, if it is another than the one there is.
+    """
+    if name != MODEL:
+        raise Problem(404, f"there is one model here: {MODEL!r}")
+
+
+async def body(request: Request, kind: type[S]) -> S:
+    """Decode the body of a request."""
+    return decode(await request.body(), kind)
+
+
+async def off_loop(work: Callable[[], R], *, otherwise: int = 503) -> R:
+    """Run what reads the disk or loads in a thread; say its errors as problems.
+
+    Args:
+        work: What to run.
+        otherwise: The status of errors that have none of their own.
+    """
+    try:
+        return await anyio.to_thread.run_sync(work)
+    except redhost.RedhostError as e:
+        raise problem_of(e, otherwise=otherwise) from None
+
+
+def says(kind: object, *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what a route may answer, for the OpenAPI: 200 of a kind, and failures."""
+    return {
+        200: {"description": "Done.", "content": _content(kind)},
+        **{
+            status: {"description": REASONS[status], "content": _content(Failure)}
+            for status in sorted({408, 413, *statuses})
+        },
+    }
+
+
+def reads(kind: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
+    """Return what a route reads, for the OpenAPI."""
+    return {"requestBody": {"required": required, "content": _content(kind)}}
+
+
+def _content(kind: object) -> Mapping[str, Any]:
+    if kind is str:
+        return {"text/plain": {"schema": {"type": "string"}}}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    else:
+        schema = {"type": "array" if kind is list else "object"}
+    return {"application/json": {"schema": schema}}

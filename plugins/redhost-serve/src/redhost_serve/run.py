@@ -1,0 +1,110 @@
+"""Run a server until it is told to stop: what `redhost serve` does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+import redhost
+from redhost_serve.admin import read_token
+from redhost_serve.app import create_app
+from redhost_serve.server import Server, bind
+from redhost_serve.service import Options, Service
+from redhost_serve.watch import Watch
+
+__all__ = ["Order", "run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the command line says.
+
+    Attributes:
+        home: The state folder.
+        backbone: The backbone to compose on, with `watch`.
+        device: Where the trunk runs.
+        host: Address to listen on.
+        port: Port; 0 is any that is free.
+        admin_token: File with the secret of those who may change what is served.
+        watch: Whether to follow the environment.
+        queue: Requests that may wait.
+        batch: Most texts of a batch.
+        wait: Seconds a batch waits for more.
+        grace: Seconds between SIGTERM and the end of new requests.
+    """
+
+    home: Path | None
+    backbone: str | None
+    device: str | None
+    host: str
+    port: int
+    admin_token: Path | None
+    watch: bool
+    queue: int
+    batch: int
+    wait: float
+    grace: float
+
+
+def run(order: Order) -> None:
+    """Serve until a signal says to stop."""
+    _log()
+    token = None if order.admin_token is None else read_token(order.admin_token)
+    service = Service(
+        _open(order), options=Options(queue=order.queue, batch=order.batch, wait=order.wait)
+    )
+    listener = bind(order.host, order.port)
+    port = listener.getsockname()[1]
+    server = Server(
+        create_app(service, token=token),
+        service,
+        grace=order.grace,
+        started=lambda: _say(order.host, port, service.live.generation),
+    )
+    with (
+        _watching(service, order),
+        contextlib.suppress(KeyboardInterrupt),  # uvicorn hands Ctrl-C on when it is done
+    ):
+        server.run(sockets=[listener])
+
+
+def _open(order: Order) -> redhost.Live:
+    live = redhost.Live.open(order.home, backbone=order.backbone, device=order.device)
+    if live.generation is None and not order.watch:
+        raise redhost.MissingError(
+            f"nothing is composed in {live.host.home}",
+            hint="Run 'redhost recompose', or serve with --watch.",
+        )
+    return live
+
+
+@contextlib.contextmanager
+def _watching(service: Service, order: Order) -> Iterator[None]:
+    """Follow the environment while the block runs, if that is wanted."""
+    if not order.watch:
+        yield
+        return
+    watch = Watch(service, backbone=order.backbone)
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
+
+
+def _say(host: str, port: int, generation: int | None) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"serving generation {generation or 'none'} on http://{shown}:{port}")
+    sys.stdout.flush()
+
+
+def _log() -> None:
+    """Log to stderr what the operator of a server wants to read."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("redhost").setLevel(logging.INFO)

@@ -1,0 +1,136 @@
+"""One process: uvicorn around the application, with a way out that nobody notices."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+import redhost
+from redhost_serve.app import create_app
+from redhost_serve.service import Options, Service
+
+__all__ = ["Server", "bind", "running"]
+
+log = logging.getLogger("redhost.serve")
+
+ENDING = 30
+"""Seconds that requests under way have to end."""
+
+
+class Server(uvicorn.Server):
+    """A server that says it is not ready before it stops taking requests.
+
+    Args:
+        app: The application.
+        service: What it serves.
+        grace: Seconds between SIGTERM and the end of new requests: time for whoever balances
+            the load to look elsewhere. Ctrl-C, or a second signal, does not wait.
+        started: Called when it answers.
+    """
+
+    def __init__(
+        self,
+        app: FastAPI,
+        service: Service,
+        *,
+        grace: float,
+        started: Callable[[], None] = lambda: None,
+    ) -> None:
+        # No proxy's word is taken for where a request comes from: changes are for this machine.
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=ENDING,
+            ws="none",
+        )
+        super().__init__(config)
+        self.service, self.grace, self.begun = service, grace, started
+        self.leave_at: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets=sockets)
+        self.begun()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal: first stop being ready, then, after the grace, stop."""
+        if self.leave_at is None and sig == signal.SIGTERM:
+            self.drain()
+        else:
+            self.service.draining = True
+            super().handle_exit(sig, frame)
+
+    def drain(self) -> None:
+        """Stop being ready; requests are taken until the grace ends."""
+        self.service.draining = True
+        self.leave_at = time.monotonic() + self.grace
+        log.info("draining for %g seconds", self.grace)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Say whether it is time to go."""
+        if self.leave_at is not None and time.monotonic() >= self.leave_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        SettingsError: If the address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as e:
+        listener.close()
+        raise redhost.SettingsError(
+            f"cannot listen on {host}, port {port}",
+            found=e.strerror or str(e),
+            hint="Choose another with --port.",
+        ) from e
+    return listener
+
+
+@contextlib.contextmanager
+def running(
+    live: redhost.Live, *, options: Options | None = None, token: str | None = None
+) -> Iterator[tuple[str, Service]]:
+    """Serve a live host on a free port of this machine while the block runs.
+
+    Args:
+        live: What answers.
+        options: How.
+        token: The secret of those who may change what is served.
+
+    Yields:
+        The server's address, and the service.
+    """
+    service, ready = Service(live, options=options or Options()), threading.Event()
+    listener = bind("127.0.0.1", 0)
+    server = Server(create_app(service, token=token), service, grace=0, started=ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        if not ready.wait(60):
+            raise redhost.MissingError("the server did not start within a minute")
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", service
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()

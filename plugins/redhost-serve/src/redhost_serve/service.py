@@ -1,0 +1,196 @@
+"""The service behind the routes: a live host, its batcher, and what people may know of both."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import redhost
+from redhost_serve.batcher import Batcher, FullError
+from redhost_serve.metrics import Metrics
+from redhost_serve.problems import Problem, problem_of
+
+__all__ = ["Candidate", "Options", "Service"]
+
+log = logging.getLogger("redhost.serve")
+
+SHOWN = 20
+"""Generations the listing goes back."""
+
+REMEMBERED = 2.0
+"""Seconds a listing of the installed experts is remembered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a service runs.
+
+    Attributes:
+        queue: How many requests may wait.
+        batch: Most texts of a batch; 1 answers one request at a time.
+        wait: Seconds a batch waits for more.
+        body: Most bytes of a request's body.
+        seconds: How long a client may take to send it.
+    """
+
+    queue: int = 256
+    batch: int = 64
+    wait: float = 0.0
+    body: int = 2**20
+    seconds: float = 10.0
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the last change of the environment that `--watch` saw.
+
+    Attributes:
+        state: ``checking``, ``published``, ``refused`` or ``unchanged``.
+        reason: Why, where it was refused or left nothing to publish.
+        generation: What it was published as.
+    """
+
+    state: str
+    reason: str | None = None
+    generation: int | None = None
+
+
+@dataclass(eq=False)
+class Service:
+    """What the routes talk to.
+
+    Attributes:
+        live: The live host.
+        options: How it runs.
+        draining: Whether it is about to stop: it answers, but is not ready.
+        candidate: What `--watch` saw last.
+        listing: The installed experts as a fresh interpreter sees them, where `--watch` looked.
+    """
+
+    live: redhost.Live
+    options: Options = field(default_factory=Options)
+    draining: bool = False
+    candidate: Candidate | None = None
+    listing: Sequence[dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        """Start the batcher."""
+        self.metrics = Metrics(
+            generation=lambda: self.live.generation,
+            alive=self.live.alive,
+            waiting=lambda: len(self.batcher),
+        )
+        self.batcher = Batcher(
+            self.live.predict,
+            queue=self.options.queue,
+            texts=self.options.batch,
+            wait=self.options.wait,
+            observe=self.metrics.batch.observe,
+        )
+        self._looking = threading.Lock()
+        self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests should come here."""
+        return not self.draining and self.live.generation is not None
+
+    @property
+    def home(self) -> Path:
+        """The home that is served."""
+        return self.live.host.home
+
+    async def ask(self, texts: Sequence[str]) -> list[redhost.Answer]:
+        """Answer the texts of one request, all with one generation.
+
+        Raises:
+            Problem: 503 when too many wait, nothing is served or the generation failed; 400 for a
+                text that cannot be read. What was sent is not repeated.
+        """
+        try:
+            return await self.batcher.ask(texts)
+        except FullError:
+            raise Problem(
+                503, "too many requests wait; try again", headers={"Retry-After": "1"}
+            ) from None
+        except redhost.UsageError as e:
+            raise Problem(400, e.problem) from None
+        except redhost.MissingError as e:
+            raise problem_of(e, otherwise=503) from None
+        except Exception:
+            log.exception("generation %s failed", self.live.generation)
+            raise Problem(503, "the generation failed on these texts") from None
+
+    def change(self, how: Callable[[], object]) -> tuple[int | None, int | None]:
+        """Change the generation and count how it went.
+
+        Returns:
+            What is served now, and what was before.
+        """
+        before = self.live.generation
+        try:
+            how()
+        except redhost.RedhostError as e:
+            self.metrics.swaps.labels("refused").inc()
+            log.warning("generation %s goes on: %s", self.live.generation, e)
+            raise
+        self.metrics.swaps.labels("done").inc()
+        return self.live.generation, before
+
+    def experts(self) -> Sequence[dict[str, Any]]:
+        """Return every installed expert with its state, as `redhost list-experts` shows it."""
+        if self.listing is not None:
+            return self.listing
+        with self._looking:
+            when, found = self._looked
+            if not when or time.monotonic() - when > REMEMBERED:
+                importlib.invalidate_caches()
+                found = [dict(x.to_json()) for x in self.live.host.list_experts()]
+                self._looked = (time.monotonic(), found)
+        return found
+
+    def generations(self) -> list[dict[str, Any]]:
+        """Return what is known of the last generations, the newest first."""
+        serving, generations = self.live.generation, self.live.host.generations
+        told = []
+        for number in reversed(generations.numbers()[-SHOWN:]):
+            try:
+                record = generations.load(number)
+            except (redhost.IntegrityError, redhost.UnknownNameError):
+                continue  # for who needs it to report
+            receipt = self._receipt(number)
+            told.append(
+                {
+                    "number": record.number,
+                    "parent": record.parent,
+                    "created": record.created,
+                    "serving": record.number == serving,
+                    "backbone": record.backbone.id,
+                    "experts": [m.id for m in record.experts],
+                    "router": record.router.kind,
+                    "accuracy": receipt.get("accuracy", {}).get("after", {}),
+                    "rows": receipt.get("accuracy", {}).get("rows", {}),
+                }
+            )
+        return told
+
+    def _receipt(self, number: int) -> dict[str, Any]:
+        """Return a generation's receipt; of one that is damaged nothing is known."""
+        try:
+            found: dict[str, Any] = msgspec.json.decode(
+                self.live.host.generations.file(number, "receipt.json")
+            )
+        except (redhost.RedhostError, msgspec.DecodeError):
+            return {}
+        return found
+
+    def close(self) -> None:
+        """Answer what waits and stop."""
+        self.batcher.close()

@@ -1,0 +1,195 @@
+// The page: what /v1/models and /v1/generations say, a question, and changes where they are allowed.
+// Everything that comes from elsewhere is set as text, never as markup.
+"use strict";
+
+const EVERY = 3000;
+const at = (id) => document.getElementById(id);
+let shown = "";
+let model = null;
+
+function element(tag, text, attributes = {}) {
+  const made = document.createElement(tag);
+  if (text !== null) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+async function ask(path, options = {}) {
+  const answer = await fetch(path, options);
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error ?? `the server answered ${answer.status}`);
+  return body;
+}
+
+const post = (path, told, headers = {}) =>
+  ask(path, { method: "POST", headers: { "Content-Type": "application/json", ...headers },
+              body: JSON.stringify(told) });
+
+// -- what is served ---------------------------------------------------------------------------
+
+async function refresh() {
+  try {
+    const [models, generations] = await Promise.all([ask("/v1/models"), ask("/v1/generations")]);
+    const now = JSON.stringify([models, generations]);
+    if (now !== shown) draw(models.data[0], generations.data);
+    shown = now;
+  } catch (error) {
+    shown = "";
+    say("state", `Not reachable: ${error.message}`, "bad");
+  }
+}
+
+function draw(found, generations) {
+  model = found;
+  const focused = document.activeElement?.dataset?.generation;
+  const number = model.generation ?? "none";
+  say("state", model.ready ? `ready, generation ${number}` : `not ready, generation ${number}`,
+      model.ready ? "good" : "bad");
+  drawNow(generations);
+  at("experts").replaceChildren(...model.experts.map(expertRow));
+  drawGenerations(generations);
+  at("admin").hidden = !model.admin;
+  at("rollback").disabled = model.parent === null;
+  if (focused) document.querySelector(`button[data-generation="${focused}"]`)?.focus();
+}
+
+function drawNow(generations) {
+  const rows = [
+    ["generation", model.generation ?? "none"],
+    ["parents", ancestors(generations).join(" ← ") || "none"],
+    ["backbone", model.backbone ?? "none"],
+    ["router", model.router ?? "none"],
+  ];
+  at("now").replaceChildren(...rows.flatMap(([name, value]) =>
+    [element("dt", name), element("dd", String(value))]));
+  const last = model.candidate;
+  at("candidate").hidden = last === null;
+  if (last === null) return;
+  const published = last.generation === null ? "" : ` as generation ${last.generation}`;
+  const reason = last.reason === null ? "" : `: ${last.reason}`;
+  say("candidate", `Last change of the environment: ${last.state}${published}${reason}`,
+      last.state === "refused" ? "bad" : "");
+}
+
+function ancestors(generations) {
+  const parents = new Map(generations.map((g) => [g.number, g.parent]));
+  const found = [];
+  for (let n = model.parent; n !== null && n !== undefined; n = parents.get(n)) found.push(n);
+  return found;
+}
+
+function expertRow(expert) {
+  const row = element("tr", null);
+  row.append(
+    element("th", expert.id ?? "unknown", { scope: "row" }),
+    cell("package", `${expert.dist} ${expert.version}`),
+    cell("state", expert.state, expert.code ? { class: "bad" } : {}),
+    cell("served", expert.serving ? "yes" : "no"),
+    cell("reason", [expert.reason, expert.hint].filter(Boolean).join(". ")),
+  );
+  return row;
+}
+
+function drawGenerations(generations) {
+  const domains = [...new Set(generations.flatMap((g) => Object.keys(g.accuracy)))].sort();
+  const head = ["generation", "parent", "router", ...domains, ...(model.admin ? ["change"] : [])];
+  at("generations-head").replaceChildren(
+    ...head.map((name) => element("th", name, { scope: "col" })));
+  at("generations").replaceChildren(...generations.map((g) => generationRow(g, domains)));
+}
+
+function generationRow(generation, domains) {
+  const row = element("tr", null, generation.serving ? { class: "serving" } : {});
+  const name = generation.serving ? `${generation.number} (served)` : String(generation.number);
+  row.append(
+    element("th", name, { scope: "row" }),
+    cell("parent", generation.parent ?? "none"),
+    cell("router", generation.router),
+    ...domains.map((d) => cell(d, percent(generation.accuracy[d]), { class: "number" })),
+  );
+  if (model.admin) row.append(swapCell(generation));
+  return row;
+}
+
+function swapCell(generation) {
+  const made = element("td", null);
+  const button = element("button", "Serve", {
+    type: "button",
+    "data-generation": generation.number,
+    "aria-label": `Serve generation ${generation.number}`,
+  });
+  button.disabled = generation.serving;
+  button.addEventListener("click", () => change("/admin/swap", generation.number));
+  made.append(button);
+  return made;
+}
+
+const cell = (column, text, attributes = {}) =>
+  element("td", text, { "data-name": column, ...attributes });
+
+const percent = (share) => (share === undefined ? "–" : `${(100 * share).toFixed(1)}\u00a0%`);
+
+function say(id, text, kind = "") {
+  at(id).textContent = text;
+  at(id).className = kind;
+}
+
+// -- a question -------------------------------------------------------------------------------
+
+async function answer(event) {
+  event.preventDefault();
+  at("ask-problem").textContent = "";
+  const tensor = { name: "text", datatype: "BYTES", shape: [1], data: [at("text").value] };
+  try {
+    const reply = await post("/v2/models/redhost/infer", { inputs: [tensor] });
+    const outputs = new Map(reply.outputs.map((o) => [o.name, o]));
+    const sure = outputs.get("probability");
+    at("label").textContent = outputs.get("label").data[0];
+    at("sure").textContent = (sure ? `with probability ${sure.data[0].toFixed(3)}, ` : "")
+      + `by generation ${reply.model_version}`;
+    drawWeights(outputs.get("weights"));
+    at("answer").hidden = false;
+  } catch (error) {
+    at("answer").hidden = true;
+    at("ask-problem").textContent = error.message;
+  }
+}
+
+function drawWeights(weights) {
+  const rows = weights.parameters.columns.map((name, n) => [name, weights.data[n]]);
+  rows.sort((a, b) => b[1] - a[1]);
+  at("weights").replaceChildren(...rows.map(([name, share]) => {
+    const row = element("li", null);
+    const track = element("div", null, { class: "track", "aria-hidden": "true" });
+    const bar = element("div", null, { class: "bar" });
+    bar.style.width = `${100 * share}%`;
+    track.append(bar);
+    row.append(element("span", name), track, element("span", share.toFixed(3), { class: "amount" }));
+    return row;
+  }));
+}
+
+// -- changes ----------------------------------------------------------------------------------
+
+async function change(path, generation) {
+  at("change").textContent = "";
+  at("change-problem").textContent = "";
+  const headers = { Authorization: `Bearer ${at("token").value}` };
+  try {
+    const told = { generation, expected_generation: model.generation };
+    const done = await post(path, told, headers);
+    at("change").textContent = `Generation ${done.generation} is served; before it was `
+      + `${done.previous ?? "none"}.`;
+  } catch (error) {
+    at("change-problem").textContent = error.message;
+  }
+  await refresh();
+}
+
+at("ask").addEventListener("submit", answer);
+at("admin").addEventListener("submit", (event) => {
+  event.preventDefault();
+  change("/admin/rollback", null);
+});
+refresh();
+setInterval(refresh, EVERY);

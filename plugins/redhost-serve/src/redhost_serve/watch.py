@@ -1,0 +1,168 @@
+"""`--watch`: what is installed, or made current, in another shell is served without a restart.
+
+This process never composes: a fresh interpreter sees the environment as it is now, the code of
+upgraded plugins included, and takes its memory along when it ends. What is watched is cheap: when
+each folder of packages was last changed, and which generation is current.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import redhost
+from redhost_serve.service import Candidate, Service
+
+__all__ = ["Watch", "packages_changed"]
+
+log = logging.getLogger("redhost.serve")
+
+Stamps = tuple[tuple[str, int], ...]
+
+
+class Watch(threading.Thread):
+    """Follows the environment until it is stopped.
+
+    Args:
+        service: Whose live host follows, and where what was found is shown.
+        backbone: The backbone to compose on, when several are installed.
+        every: Seconds between two looks.
+    """
+
+    def __init__(
+        self, service: Service, *, backbone: str | None = None, every: float = 1.0
+    ) -> None:
+        super().__init__(name="redhost-watch", daemon=True)
+        self.service, self.backbone, self.every = service, backbone, every
+        self._ended = threading.Event()
+        self._child: subprocess.Popen[str] | None = None
+        self._seen = self._last = packages_changed()
+        self._refused: int | None = None
+        self._listed: tuple[Stamps, int | None] | None = None
+
+    def run(self) -> None:
+        """Look, again and again; what goes wrong is shown, never raised."""
+        if self.service.live.generation is None:
+            self._compose()
+        while not self._ended.wait(self.every):
+            try:
+                self.look()
+            except (redhost.RedhostError, OSError) as e:
+                log.warning("cannot look at the environment: %s", e)
+
+    def stop(self) -> None:
+        """Stop looking; a composition under way is given up."""
+        self._ended.set()
+        if (child := self._child) is not None:
+            child.terminate()
+        if self.is_alive():
+            self.join()
+
+    def look(self) -> None:
+        """Look once: follow the home, compose when packages changed and have come to rest."""
+        self._follow()
+        stamps = packages_changed()
+        at_rest, self._last = stamps == self._last, stamps
+        if at_rest and stamps != self._seen:
+            self._seen = stamps
+            self._compose()
+        if at_rest and self._listed != (state := (stamps, self.service.live.generation)):
+            self.service.listing = self._json("list-experts")
+            self._listed = state
+
+    def _follow(self) -> None:
+        """Serve what another process made current; what cannot be served is tried once."""
+        live = self.service.live
+        current = live.host.generations.current()
+        if current in {None, live.generation, self._refused}:
+            return
+        try:
+            self.service.change(live.refresh)
+        except redhost.SwapInProgressError:
+            return
+        except redhost.RedhostError as e:
+            self._refused = current
+            self._say("refused", str(e))
+
+    def _compose(self) -> None:
+        """Compose what is installed now, and serve it if it passes."""
+        drift = self._json("status")["drift"]
+        if not drift and self.service.live.generation is not None:
+            self._say("unchanged", self._failing())
+            return
+        self._say("checking")
+        options = ["--backbone", self.backbone] if self.backbone else []
+        code, out, told = self._redhost("recompose", *options)
+        if code:
+            self._say("refused", told or f"recompose ended with {code}")
+            return
+        self._publish(json.loads(out)["generation"])
+
+    def _publish(self, number: int) -> None:
+        """Serve a generation just composed; if it cannot be, the home goes back to what is."""
+        live = self.service.live
+        try:
+            self.service.change(live.refresh)
+        except redhost.RedhostError as e:
+            self._refused = number
+            self._say("refused", str(e))
+            if live.generation is not None:
+                live.host.rollback(live.generation)
+            return
+        self._say("published", generation=number)
+
+    def _failing(self) -> str | None:
+        """Return why an installed package has no part in what is served."""
+        wrong = [x for x in self._json("list-experts") if x["code"] not in {None, "disabled"}]
+        told = [f"{x['id'] or x['dist']}: {x['reason']}" for x in wrong]
+        return "; ".join(told) or None
+
+    def _say(self, state: str, reason: str | None = None, *, generation: int | None = None) -> None:
+        self.service.candidate = Candidate(state=state, reason=reason, generation=generation)
+        level = logging.WARNING if state == "refused" else logging.INFO
+        log.log(level, "candidate %s%s", state, f": {reason}" if reason else "")
+
+    def _json(self, command: str) -> Any:
+        """Run a command that prints JSON.
+
+        Raises:
+            MissingError: If it fails.
+        """
+        code, out, told = self._redhost(command)
+        if code:
+            raise redhost.MissingError(f"redhost {command} ended with {code}", found=told)
+        return json.loads(out)
+
+    def _redhost(self, command: str, *options: str) -> tuple[int, str, str]:
+        """Run a command in a fresh interpreter: its exit code, stdout, last line of stderr."""
+        home = str(self.service.home)
+        self._child = subprocess.Popen(  # noqa: S603  (our own command)
+            [sys.executable, "-m", "redhost", command, "--home", home, "--json", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with self._child as child:
+            out, err = child.communicate()
+        lines = err.strip().splitlines() or [""]
+        return child.returncode, out, lines[-1].removeprefix("redhost: ")
+
+
+def packages_changed(path: Sequence[str] | None = None) -> Stamps:
+    """Return when each folder of packages was last changed, to the nanosecond.
+
+    Args:
+        path: Where packages are; by default ``sys.path``.
+    """
+    found = []
+    for name in dict.fromkeys(sys.path if path is None else path):
+        folder = Path(name)
+        if name and next(folder.glob("*.dist-info"), None) is not None:
+            found.append((name, folder.stat().st_mtime_ns))
+    return tuple(found)

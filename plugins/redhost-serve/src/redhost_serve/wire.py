@@ -1,0 +1,222 @@
+"""What goes over the wire, as structs: they decode requests, encode answers and are the OpenAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+import redhost
+from redhost_serve.problems import Problem
+
+__all__ = [
+    "MAX_CHARACTERS",
+    "MAX_TEXTS",
+    "MODEL",
+    "Change",
+    "Failure",
+    "InferReply",
+    "InferRequest",
+    "LoadRequest",
+    "Metadata",
+    "ModelMetadata",
+    "Ready",
+    "Served",
+    "decode",
+    "infer_reply",
+    "texts_of",
+]
+
+MODEL = "redhost"
+"""The one model of the server: whatever generation is served."""
+
+MAX_TEXTS = 64
+MAX_CHARACTERS = 4096
+
+T = TypeVar("T", bound=Struct)
+Text = Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS)]
+Number = Annotated[int, Meta(ge=1, le=2**53)]
+
+
+class Failure(Struct, kw_only=True):
+    """Every answer that is not 2xx."""
+
+    error: str
+
+
+class Ready(Struct, kw_only=True):
+    """Whether the server, or the model, is ready."""
+
+    ready: bool
+
+
+class Metadata(Struct, kw_only=True):
+    """What the server is."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(Struct, kw_only=True):
+    """Name, type and shape of a tensor; -1 is any size."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(Struct, kw_only=True):
+    """What the model reads and answers; its version is the generation."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class TextTensor(Struct, kw_only=True):
+    """The texts: one BYTES tensor of as many elements as its shape says."""
+
+    name: Literal["text"]
+    datatype: Literal["BYTES"]
+    shape: Annotated[
+        list[Annotated[int, Meta(ge=1, le=MAX_TEXTS)]], Meta(min_length=1, max_length=2)
+    ]
+    data: Annotated[list[Text | list[Text]], Meta(min_length=1, max_length=MAX_TEXTS)]
+
+
+class Wanted(Struct, kw_only=True):
+    """An output the client wants."""
+
+    name: Literal["label", "probability", "value", "weights"]
+
+
+class InferRequest(Struct, kw_only=True):
+    """An Open Inference Protocol v2 request; keys that are not here are passed over."""
+
+    inputs: Annotated[list[TextTensor], Meta(min_length=1, max_length=1)]
+    id: Annotated[str, Meta(max_length=200)] = ""
+    outputs: Annotated[list[Wanted], Meta(max_length=16)] = []
+
+
+class OutTensor(Struct, kw_only=True, omit_defaults=True):
+    """A tensor of the answer, flattened in row-major order."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Sequence[str | float]
+    parameters: dict[str, Any] = {}
+
+
+class InferReply(Struct, kw_only=True):
+    """The answer; ``model_version`` is the one generation that made all of it."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[OutTensor]
+
+
+class Change(Struct, kw_only=True):
+    """A swap or a rollback.
+
+    Attributes:
+        generation: Which one; null is the home's current one. A rollback ignores it.
+        expected_generation: What the caller believes is served; null asks for nothing.
+    """
+
+    generation: Number | None = None
+    expected_generation: Number | None = None
+
+
+class LoadRequest(Struct, kw_only=True):
+    """A Triton-style load or unload."""
+
+    parameters: Change = msgspec.field(default_factory=Change)
+
+
+class Served(Struct, kw_only=True):
+    """What is served after a change, and what was before."""
+
+    generation: int | None
+    previous: int | None
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode a body.
+
+    Raises:
+        Problem: 400, saying where it is wrong; what was sent is not repeated.
+    """
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as e:
+        told = str(e) if isinstance(e, msgspec.DecodeError) else "it is not UTF-8 JSON"
+        raise Problem(400, f"the body is not what this route reads: {told}") from None
+
+
+def texts_of(request: InferRequest) -> list[str]:
+    """Return the texts of a request.
+
+    Raises:
+        Problem: 400, if their number is not the shape's, or is too large.
+    """
+    [tensor] = request.inputs
+    texts: list[str] = []
+    for item in tensor.data:
+        texts += [item] if isinstance(item, str) else item
+    size = 1
+    for n in tensor.shape:
+        size *= n
+    if len(texts) != size:
+        raise Problem(400, f"the shape says {size} texts, data holds {len(texts)}")
+    if len(texts) > MAX_TEXTS:
+        raise Problem(400, f"expected at most {MAX_TEXTS} texts, found {len(texts)}")
+    return texts
+
+
+def infer_reply(request: InferRequest, answers: Sequence[redhost.Answer]) -> InferReply:
+    """Return the answer to a request.
+
+    Raises:
+        Problem: 400, if it wants an output that this generation has not.
+    """
+    made = {tensor.name: tensor for tensor in _outputs(answers)}
+    names: list[str] = [w.name for w in request.outputs] or list(made)
+    if missing := sorted(set(names) - made.keys()):
+        raise Problem(400, f"no output {missing[0]!r} here; there are: {', '.join(made)}")
+    return InferReply(
+        model_name=MODEL,
+        model_version=str(answers[0].generation),
+        id=request.id,
+        outputs=[made[name] for name in dict.fromkeys(names)],
+    )
+
+
+def _outputs(answers: Sequence[redhost.Answer]) -> list[OutTensor]:
+    """Return every output: a number's answers have a value, a label's a probability."""
+    count, columns = len(answers), list(answers[0].weights)
+    numbers = [a.value for a in answers if a.value is not None]
+    sure = [a.probability for a in answers if a.probability is not None]
+    made = [
+        OutTensor(name="label", datatype="BYTES", shape=[count], data=[a.label for a in answers])
+    ]
+    for name, data in (("probability", sure), ("value", numbers)):
+        if len(data) == count:
+            made.append(OutTensor(name=name, datatype="FP64", shape=[count], data=data))
+    weights = [a.weights[c] for a in answers for c in columns]
+    made.append(
+        OutTensor(
+            name="weights",
+            datatype="FP64",
+            shape=[count, len(columns)],
+            data=weights,
+            parameters={"columns": columns},
+        )
+    )
+    return made

@@ -1,0 +1,39 @@
+"""What browser tests and screenshots look at: a real server with two generations, and Chromium."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from playwright.sync_api import Browser, Error, Playwright
+from redhost_serve.server import running
+
+import redhost
+
+TOKEN = "a token that nobody guesses"
+
+
+@contextmanager
+def site(home: Path, *, token: str | None = TOKEN) -> Iterator[str]:
+    """Serve the shipped experts, composed with two routers; yield the address."""
+    torch.set_num_threads(1)
+    host = redhost.Host.open(home, backbone="tiny", plugins=redhost.Plugins(()))
+    if host.generations.current() is None:
+        for router in ("evidence", "centroid"):
+            host.recompose(router=router, accept=True)
+    with running(redhost.Live(host), token=token) as (url, _):
+        yield url
+
+
+def chromium(playwright: Playwright) -> Browser:
+    """Start playwright's own Chromium, or the system's where that could not be downloaded."""
+    try:
+        return playwright.chromium.launch()
+    except Error:
+        system = shutil.which("chromium") or shutil.which("chromium-browser")
+        if system is None:
+            raise
+        return playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])

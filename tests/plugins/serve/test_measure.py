@@ -1,0 +1,87 @@
+"""The measurements, short, on servers in this process; no figure is asserted but what must be 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from redhost_serve import bench, report, storm_run
+from redhost_serve.process import Process
+from redhost_serve.server import running
+from redhost_serve.service import Options
+from redhost_serve.storm import golden_answers, telling_texts
+
+import redhost
+
+ROOT = Path(__file__).parents[3]
+TOKEN = "a token that nobody guesses"
+
+
+def test_the_page_is_written_from_its_metrics() -> None:
+    folder = ROOT / "docs" / "results" / "serve"
+    told = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert "\n".join(report.page(told)) == (folder / "README.md").read_text("utf-8")
+
+
+def test_a_command_writes_its_part_and_leaves_the_other(tmp_path) -> None:
+    told = json.loads((ROOT / "docs/results/serve/metrics.json").read_text("utf-8"))
+    report.note(tmp_path, storm=told["storm"])
+    report.note(tmp_path, bench=told["bench"])
+    assert (tmp_path / "README.md").read_text() == "\n".join(report.page(told | _machine(tmp_path)))
+
+
+def _machine(folder: Path) -> dict[str, object]:
+    return {"machine": json.loads((folder / "metrics.json").read_text())["machine"]}
+
+
+def test_the_storm_counts_what_it_did(home, open_live, monkeypatch) -> None:
+    monkeypatch.setattr(storm_run, "SETTLE", 0.2)
+    texts = telling_texts(redhost.Host.open(home, plugins=redhost.Plugins(())), (1, 2), 2)
+    with running(open_live(home), token=TOKEN) as (url, _):
+        golden = golden_answers(url, (1, 2), texts, token=TOKEN)
+        found = storm_run._blow(
+            Process(url=url, pid=os.getpid()),
+            home,
+            golden,
+            token=TOKEN,
+            seconds=1.5,
+            swaps=9,
+            count=2,
+        )
+    assert (found["swaps"]["done"], found["swaps"]["refused"], found["alive"]) == (6, 3, 1)
+    assert {found["answers"][x] for x in ("failed", "mixed", "stale")} == {0}
+    assert found["memory"]["before"] > 0
+
+
+def test_the_bench_compares_like_with_like(home, open_live, monkeypatch) -> None:
+    monkeypatch.setattr(bench, "QUERIES", 5)
+    host = redhost.Host.open(home, plugins=redhost.Plugins(()))
+    texts = [row.text for row in host.composed.evaluation[:4]]
+    with (
+        running(open_live(home)) as (batched, _),
+        running(open_live(home), options=Options(batch=1)) as (single, service),
+    ):
+        query = bench._latency(host, batched, texts)
+        urls = {"batched": batched, "one_at_a_time": single}
+        rates = bench._rates(host, urls, texts, count=4, seconds=0.3)
+        counts = service.metrics.text().decode()
+    assert query["ratio"] > 0 and rates["ratio"] > 0
+    at_once = {line for line in counts.splitlines() if 'batch_texts_bucket{le="1.0"}' in line}
+    assert at_once.pop().split()[-1] == _value(counts, "redhost_batch_texts_count")
+
+
+def _value(text: str, name: str) -> str:
+    return next(x.split()[-1] for x in text.splitlines() if x.startswith(f"{name} "))
+
+
+def test_without_the_server_the_lab_says_what_to_install(monkeypatch) -> None:
+    from red_lab.serving import command
+
+    assert command().name == "bench"
+    monkeypatch.setitem(sys.modules, "redhost_serve.cli", None)
+    with pytest.raises(redhost.MissingError, match="pip install redhost-serve") as e:
+        command()
+    assert e.value.exit_code == 3

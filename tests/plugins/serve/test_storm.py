@@ -1,0 +1,77 @@
+"""The storm, short: no request fails, no answer is mixed or stale; a swap in place is caught."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from redhost_serve.client import Client
+from redhost_serve.server import running
+from redhost_serve.storm import (
+    Log,
+    broken_swaps,
+    clients,
+    golden_answers,
+    storm,
+    telling_texts,
+)
+
+import redhost
+
+TOKEN = "a token that nobody guesses"
+
+
+class InPlace(redhost.Live):
+    """The twin of the pointer: the parts of what is served are replaced one after the other."""
+
+    def _move(self, composed: redhost.Composed) -> None:
+        serving = self._serving
+        if serving is None:
+            super()._move(composed)
+            return
+        object.__setattr__(serving, "bus", composed.bus)
+        time.sleep(0.05)  # as long as copying weights of a real size takes
+        object.__setattr__(serving, "generation", composed.generation)
+
+
+def blow(
+    home: Path, open_live: Any, kind: type[redhost.Live], *, swaps: int
+) -> tuple[Any, int, list[int], Any]:
+    """Return what clients saw, how many answers were stale, the broken swaps' statuses."""
+    texts = telling_texts(redhost.Host.open(home, plugins=redhost.Plugins(())), (1, 2), 4)
+    with running(open_live(home), token=TOKEN) as (url, _):
+        golden = golden_answers(url, (1, 2), texts, token=TOKEN)
+    with running(open_live(home, kind), token=TOKEN) as (url, service):
+        log = Log(service.live.generation)
+        with Client(url, token=TOKEN) as client, clients(url, 4, golden) as tally:
+            broken = broken_swaps(home, 3)
+            refused = storm(client, log, good=(1, 2), broken=broken, swaps=swaps, seconds=1)
+        return tally, tally.stale(log), refused, service.live
+
+
+def test_a_storm_of_swaps_fails_no_request_mixes_none_and_serves_none_stale(
+    home, open_live, until
+) -> None:
+    tally, stale, refused, live = blow(home, open_live, redhost.Live, swaps=30)
+    assert (tally.failed, tally.mixed, stale) == ([], [], 0)
+    assert sorted(set(refused)) == [404, 412, 422] and len(refused) == 10
+    assert {g for _, _, g in tally.seen} == {1, 2}
+    until(lambda: live.alive() == (live.generation,))
+
+
+def test_the_same_storm_shows_a_swap_in_place(home, open_live) -> None:
+    """The twin of the test above."""
+    tally, stale, _, _ = blow(home, open_live, InPlace, swaps=30)
+    assert tally.mixed or stale
+
+
+def test_the_log_knows_which_generations_may_answer() -> None:
+    log = Log(1)
+    log.add(began=10, ended=11, generation=2)
+    log.add(began=20, ended=21, generation=1)
+    assert log.allowed(1, 2) == {1}
+    assert log.allowed(9, 10.5) == {1, 2}
+    assert log.allowed(12, 13) == {2}
+    assert log.allowed(12, 20.5) == {1, 2}
+    assert log.allowed(22, 23) == {1}

@@ -1,0 +1,181 @@
+"""`redhost serve` as a process: it follows its environment, and leaves when told to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redhost_serve.client import Client
+from redhost_serve.watch import packages_changed
+
+import redhost
+from redhost.testing import Environment, backbone_project, expert_project
+
+TEXTS = ["one 1", "two 2"]
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny random backbone and two experts on it, as projects."""
+    folder = tmp_path_factory.mktemp("projects")
+    backbone = backbone_project(folder / "red-backbone-tiny-random")
+    experts = {
+        name: expert_project(folder / f"red-expert-{name}", name, backbone)
+        for name in ("one", "two")
+    }
+    return {"backbone": backbone, **experts}
+
+
+@pytest.fixture
+def place(tmp_path: Path, projects: dict[str, Path]) -> Environment:
+    """An environment that only other processes see, with the backbone and the first expert."""
+    folder = tmp_path / "environment"
+    folder.mkdir()
+    place = Environment(folder)
+    place.install(projects["backbone"])
+    place.install(projects["one"])
+    return place
+
+
+@contextmanager
+def serve(place: Environment, home: Path, *options: str) -> Iterator[tuple[Client, Any]]:
+    command = [sys.executable, "-m", "redhost", "serve", "--home", str(home), "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(place.folder), "OMP_NUM_THREADS": "1"}
+    chosen = ["--backbone", "tiny-random", *options]
+    with subprocess.Popen(
+        [*command, *chosen],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as child:
+        try:
+            url = child.stdout.readline().strip().partition(" on ")[2]
+            assert url, child.stderr.read()
+            with Client(url) as client:
+                yield client, child
+        finally:
+            if child.poll() is None:
+                child.send_signal(signal.SIGINT)
+
+
+def model(client: Client) -> dict[str, Any]:
+    client.connection.close()  # an idle one may be gone by now; the next is opened by itself
+    [found] = client.get("/v1/models").body["data"]
+    return found
+
+
+def until(client: Client, true: Any) -> dict[str, Any]:
+    """Wait until what the server says of its model is so."""
+    found: dict[str, Any] = {}
+    for _ in range(600):
+        found = model(client)
+        if true(found):
+            return found
+        time.sleep(0.2)
+    raise AssertionError(found)
+
+
+def settled(generation: int | None, state: str) -> Any:
+    return lambda m: (
+        m["generation"] == generation and m["candidate"] and m["candidate"]["state"] == state
+    )
+
+
+def test_what_is_installed_in_another_shell_is_served_without_a_restart(
+    place, tmp_path, projects
+) -> None:
+    with serve(place, tmp_path / "home", "--watch") as (client, child):
+        found = until(client, settled(1, "published"))  # nothing was composed before
+        assert client.infer(TEXTS).generation == 1
+
+        place.install(projects["two"])
+        found = until(client, settled(2, "published"))
+        assert {x["id"] for x in found["experts"] if x["serving"]} == {"one", "two"}
+        assert client.infer(TEXTS).generation == 2
+
+        place.uninstall("red-expert-one")
+        found = until(client, settled(3, "published"))
+        assert [x["id"] for x in found["experts"] if x["serving"]] == ["two"]
+        assert child.poll() is None
+
+
+def test_a_candidate_that_fails_leaves_the_old_one_and_says_why(place, tmp_path, projects) -> None:
+    with serve(place, tmp_path / "home", "--watch") as (client, _):
+        until(client, settled(1, "published"))
+        before = client.infer(TEXTS).body
+        broken = tmp_path / "broken" / "red-expert-two"
+        shutil.copytree(projects["two"], broken)
+        weights = next(broken.glob("src/*/expert.safetensors"))
+        weights.write_bytes(weights.read_bytes()[:-1])
+        place.install(broken)
+        found = until(client, lambda m: m["candidate"]["state"] == "unchanged")
+        assert "expert.safetensors" in found["candidate"]["reason"]
+        assert {x["id"]: x["code"] for x in found["experts"]}["two"]
+        assert client.infer(TEXTS).body == before
+
+        place.uninstall("red-expert-two")
+        weights = next(place.package("red-expert-one").glob("expert.safetensors"))
+        weights.write_bytes(weights.read_bytes()[:-1])  # what was composed now fails its contract
+        found = until(client, lambda m: m["candidate"]["state"] == "refused")
+        assert "'one'" in found["candidate"]["reason"]
+        assert client.infer(TEXTS).body == before
+
+
+def test_it_follows_what_another_shell_makes_current(place, tmp_path) -> None:
+    home = tmp_path / "home"
+    with serve(place, home, "--watch") as (client, _):
+        until(client, settled(1, "published"))
+        command = [sys.executable, "-m", "redhost", "recompose", "--home", str(home)]
+        environment = {**os.environ, "PYTHONPATH": str(place.folder)}
+        options = ["--backbone", "tiny-random", "--router", "centroid", "--accept"]
+        subprocess.run([*command, *options], env=environment, check=True, capture_output=True)
+        until(client, lambda m: m["generation"] == 2)
+        redhost.Host.open(home, backbone="tiny-random").rollback(1)
+        until(client, lambda m: m["generation"] == 1)
+
+
+def test_packages_that_come_and_go_are_seen_and_nothing_else(place, tmp_path, projects) -> None:
+    path = [str(tmp_path), "", str(tmp_path / "gone"), str(place.folder)]
+    before = packages_changed(path)
+    assert [name for name, _ in before] == [str(place.folder)]
+    (tmp_path / "a file").touch()
+    assert packages_changed(path) == before
+    place.install(projects["two"])
+    assert packages_changed(path) != before
+
+
+def test_sigterm_is_not_ready_first_then_gone_with_exit_code_0(place, tmp_path) -> None:
+    with serve(place, tmp_path / "home", "--watch", "--grace", "3") as (client, child):
+        until(client, settled(1, "published"))
+        child.send_signal(signal.SIGTERM)
+        until(client, lambda m: not m["ready"])
+        assert client.get("/v2/health/ready").status == 503
+        assert client.get("/v2/health/live").status == 200
+        assert client.infer(TEXTS).status == 200
+        assert child.wait(60) == 0
+
+
+def test_with_nothing_composed_and_nobody_to_compose_it_is_exit_3(place, tmp_path) -> None:
+    command = [sys.executable, "-m", "redhost", "serve", "--home", str(tmp_path / "home")]
+    done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.strip().splitlines()[-1].endswith("or serve with --watch.")
+
+
+def test_a_port_that_is_taken_is_exit_3(place, tmp_path) -> None:
+    from redhost_serve.server import bind
+
+    with bind("127.0.0.1", 0) as taken, pytest.raises(redhost.SettingsError, match="--port") as e:
+        taken.listen()
+        bind("127.0.0.1", taken.getsockname()[1])
+    assert e.value.exit_code == 3
