@@ -20,7 +20,7 @@ from .violations import Violation
 
 __all__ = ["Stamp", "Verdict", "VerdictMemory", "stamps"]
 
-CHECKS = 1
+CHECKS = 2
 """Raise it when the checks behind a verdict change: older memories are then forgotten."""
 
 Stamp = tuple[str, int, int, int, int]
@@ -31,7 +31,7 @@ _UNSETTLED = 100_000_000
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What `files.read_expert` said of a package: its digest, or what was wrong."""
+    """What the checks of a package's own files said: its digest, or what was wrong."""
 
     digest: str | None = None
     classes: int | None = None

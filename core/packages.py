@@ -1,0 +1,191 @@
+"""Add and remove an expert: the composition and the environment change together, or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import msgspec
+
+from ..registry.composition import Composition
+from ..registry.discover import Package, canonical
+from ..registry.errors import UnknownNameError, UsageError
+from ..registry.installed import require_removable
+from ..registry.installer import download, find, installed, require_free, uninstall
+from ..registry.inventory import current_record, take_inventory
+from ..registry.purge import Dropped, drop_copies
+from ..registry.states import Listing
+from ..registry.wheels import Wheel
+from .changes import ChangeOptions, change_members
+from .receipt import Receipt
+from .selection import open_wheel
+
+if TYPE_CHECKING:
+    from .host import Host
+
+__all__ = ["Added", "Removed", "add", "remove"]
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True):
+    """What `add` did.
+
+    Attributes:
+        id: The expert's id.
+        dist: Its distribution.
+        version: Its version.
+        digest: The digest of its content, as composed and as installed.
+        wheel: The sha256 of the wheel, pinned in the lock.
+        replaced: The version that was installed before, if any.
+        receipt: Of the composition.
+    """
+
+    id: str
+    dist: str
+    version: str
+    digest: str
+    wheel: str
+    replaced: str | None
+    receipt: Receipt
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `remove` did.
+
+    Attributes:
+        id: The expert's id.
+        dist: The distribution that was uninstalled, if one was.
+        version: Its version.
+        receipt: Of the composition without it; None if it was not composed.
+        purged: Digests of the stored copies that were dropped.
+        unreachable: Generations that cannot be rolled back to without them.
+    """
+
+    id: str
+    dist: str | None
+    version: str | None
+    receipt: Receipt | None
+    purged: tuple[str, ...]
+    unreachable: tuple[int, ...]
+
+
+def add(
+    host: Host,
+    target: str,
+    *,
+    index_url: str | None = None,
+    find_links: str | None = None,
+    **options: Unpack[ChangeOptions],
+) -> Added:
+    """Audit a wheel, compose with it, and install it only when every gate has passed.
+
+    An expert of the same id makes way for it. If anything fails, the environment and the home are
+    as they were.
+
+    Args:
+        host: Whose composition it joins.
+        target: The path of a wheel, or a distribution's name to download.
+        index_url: Where to download from, instead of pip's own setting.
+        find_links: A folder or page of wheels to take it from; no index is asked then.
+        options: See `ChangeOptions`.
+    """
+    with _wheel(target, index_url=index_url, find_links=find_links) as wheel:
+        require_free(wheel.package)
+        before = find(wheel.package.dist)
+        joined: list[Listing] = []
+
+        def around(listing: Listing | None) -> AbstractContextManager[None]:
+            assert listing is not None  # noqa: S101  (it joins)
+            joined.append(listing)
+            return installed(wheel, digest=listing.digest or "")
+
+        receipt = change_members(host, put=wheel, update=True, around=around, options=options)
+    [listing] = joined
+    return Added(
+        id=listing.id or "",
+        dist=wheel.package.dist,
+        version=wheel.package.version,
+        digest=listing.digest or "",
+        wheel=wheel.sha256,
+        replaced=None if before is None else before.version,
+        receipt=receipt,
+    )
+
+
+def remove(
+    host: Host, expert_id: str, *, purge: bool = False, **options: Unpack[ChangeOptions]
+) -> Removed:
+    """Compose without an expert, publish that, then uninstall it.
+
+    Args:
+        host: Whose composition it leaves.
+        expert_id: Its id; for a package that is broken or shares an id, its distribution.
+        purge: Drop its stored copies too; generations with it cannot be rolled back to then.
+        options: See `ChangeOptions`.
+
+    Raises:
+        UnknownNameError: If it is neither installed nor composed.
+        HarmError: If another domain would lose more than the tolerance.
+        IntegrityError: If uninstalling it would remove files of others.
+    """
+    package, known = _installed(host, expert_id)
+    record = current_record(host.home)
+    composed = _composed(record, expert_id, package)
+    if package is None and composed is None:
+        members = record.members() if record else {}
+        raise UnknownNameError("expert", expert_id, {*known, *members})
+    if package is not None:
+        require_removable(package)
+    receipt = None if composed is None else change_members(host, take=composed, options=options)
+    if package is not None:
+        uninstall(package.dist)
+    dropped = drop_copies(host.generations, composed or expert_id) if purge else Dropped()
+    return Removed(
+        id=composed or expert_id,
+        dist=package.dist if package else None,
+        version=package.version if package else None,
+        receipt=receipt,
+        purged=dropped.digests,
+        unreachable=dropped.generations,
+    )
+
+
+@contextmanager
+def _wheel(target: str, *, index_url: str | None, find_links: str | None) -> Iterator[Wheel]:
+    """Open the wheel that a target means; a name is downloaded into a folder of its own."""
+    path = Path(target)
+    if path.is_dir():
+        hint = f"Pack it first: 'redhost pack {target}'."
+        raise UsageError(
+            f"cannot add {target}", expected="a wheel or a name", found="a folder", hint=hint
+        )
+    if path.is_file() or path.suffix == ".whl":
+        yield open_wheel(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        found = download(target, into=Path(folder), index_url=index_url, find_links=find_links)
+        wheel = open_wheel(found)
+    yield wheel
+
+
+def _installed(host: Host, name: str) -> tuple[Package | None, set[str]]:
+    """Find the one installed package of this id or distribution; return also all ids."""
+    listings = take_inventory(host.home, remember=False).listings
+    found = [
+        x.package for x in listings if x.id == name or canonical(x.package.dist) == canonical(name)
+    ]
+    if len({p.dist for p in found}) > 1:
+        both = " and ".join(sorted(map(str, found)))
+        hint = "Name the distribution instead."
+        raise UsageError(f"several packages provide expert {name!r}", found=both, hint=hint)
+    return next(iter(found), None), {x.id or x.package.dist for x in listings}
+
+
+def _composed(record: Composition | None, name: str, package: Package | None) -> str | None:
+    """Return the id of the member that a name or a package stands for."""
+    members = record.experts if record else ()
+    dist = None if package is None else canonical(package.dist)
+    same = (m.id for m in members if name == m.id or canonical(m.dist) in {dist, canonical(name)})
+    return next(same, None)

@@ -1,0 +1,216 @@
+"""pip of this interpreter, or uv where there is no pip: install, uninstall, download.
+
+Only what was audited is installed: the bytes in memory, pinned by their sha256.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .discover import Package, canonical, discover
+from .errors import ContractError, InstallError, IntegrityError, UsageError, short
+from .files import ExpertFiles, read_expert
+from .installed import audit_installed, require_removable
+from .owners import Owners
+from .snapshot import Snapshot
+from .wheels import Wheel
+
+__all__ = ["download", "find", "installed", "require_free", "uninstall"]
+
+
+def download(
+    name: str, *, into: Path, index_url: str | None = None, find_links: str | None = None
+) -> Path:
+    """Download the wheel of a distribution, without what it depends on.
+
+    This alone uses the network; with `find_links` and no `index_url` not even this does.
+
+    Args:
+        name: A distribution, e.g. ``red-expert-range3`` or ``red-expert-range3==0.1.0``.
+        into: An empty folder.
+        index_url: Another index than pip's own settings name.
+        find_links: A folder or page of wheels.
+
+    Returns:
+        The wheel's path.
+
+    Raises:
+        UsageError: If the name is no plain requirement.
+        InstallError: If there is no wheel of it.
+    """
+    _require_plain(name)
+    options = ["--only-binary", ":all:", "--no-deps", "--quiet", "--dest", str(into)]
+    options += ["--index-url", index_url] if index_url else []
+    options += ["--find-links", find_links] if find_links else []
+    options += ["--no-index"] if find_links and not index_url else []
+    if importlib.util.find_spec("pip") is None:
+        hint = "Install pip, or give the wheel's path."
+        raise InstallError(f"cannot download {name}", found="no pip in this environment", hint=hint)
+    _run([*_PIP, "download", *options, "--", name], f"cannot download {name}")
+    found = sorted(into.glob("*.whl"))
+    if len(found) != 1:
+        raise InstallError(f"cannot download {name}", expected="one wheel", found=str(len(found)))
+    return found[0]
+
+
+def find(dist: str) -> Package | None:
+    """Return an installed expert package by its distribution, as it is on disk now."""
+    importlib.invalidate_caches()
+    same = (p for p in discover("expert") if canonical(p.dist) == canonical(dist))
+    return next(same, None)
+
+
+def require_free(package: Package) -> None:
+    """Refuse a package whose top-level name is another's in this environment.
+
+    Raises:
+        ContractError: Naming whose it is.
+    """
+    dist, module = package.dist, package.module
+    owners = Owners()
+    others = {o for place in sys.path for o in owners.others(Path(place), module, dist=dist)}
+    for kind in ("expert", "backbone"):
+        same = (p for p in discover(kind) if p.module == module)
+        others |= {p.dist for p in same if canonical(p.dist) != canonical(dist)}
+    if not others and find(dist) is None and importlib.util.find_spec(module) is not None:
+        others = {"files that no distribution brought"}
+    if others:
+        raise ContractError(
+            f"{package} was not installed: its top-level package {module!r} is taken",
+            found=f"brought by {', '.join(sorted(others))}",
+            hint="Do not install it beside them: it would overwrite what they brought.",
+        )
+
+
+@contextmanager
+def installed(wheel: Wheel, *, digest: str) -> Iterator[None]:
+    """Install a wheel before the body runs; take it out again if the body raises.
+
+    Args:
+        wheel: What was audited; these very bytes are installed.
+        digest: Of the expert that was composed from them.
+
+    Raises:
+        InstallError: If pip fails.
+        IntegrityError: If what is then installed is not what was composed.
+    """
+    package = wheel.package
+    require_free(package)
+    before = find(package.dist)
+    if before is not None:
+        require_removable(before)
+    snapshot = Snapshot.take(before, folders=_targets(wheel))
+    try:
+        _install(wheel)
+        _verify(package, digest)
+        yield
+    except BaseException:
+        snapshot.restore()
+        importlib.invalidate_caches()
+        raise
+
+
+def uninstall(dist: str) -> None:
+    """Uninstall a distribution.
+
+    Raises:
+        InstallError: If pip fails.
+    """
+    tool = _tool()
+    yes = [] if tool is not _PIP else ["--yes"]
+    _run([*tool, "uninstall", *_where(tool), "--quiet", *yes, dist], f"cannot uninstall {dist}")
+    importlib.invalidate_caches()
+
+
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+def _tool() -> tuple[str, ...]:
+    """Return the command that installs here."""
+    if importlib.util.find_spec("pip") is not None:
+        return _PIP
+    if uv := shutil.which("uv"):
+        return (uv, "pip")
+    hint = "Install one, e.g. 'python -m ensurepip'."
+    raise InstallError("nothing here can install", expected="pip or uv", found="neither", hint=hint)
+
+
+def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
+    return () if tool is _PIP else ("--python", sys.executable)
+
+
+def _install(wheel: Wheel) -> None:
+    """Install the audited bytes, from a folder of their own, by name and sha256."""
+    package, tool = wheel.package, _tool()
+    with tempfile.TemporaryDirectory(prefix="redhost-") as name:
+        folder = Path(name)
+        (folder / wheel.name).write_bytes(wheel.data)
+        pinned = f"{package.dist}=={package.version} --hash=sha256:{wheel.sha256}\n"
+        (folder / "pinned.txt").write_text(pinned)
+        again = ("--force-reinstall", "--no-cache-dir") if tool is _PIP else ("--reinstall",)
+        command = (*tool, "install", *_where(tool), "--quiet", "--no-deps", "--no-index", *again)
+        only = ("--find-links", name, "--require-hashes", "--requirement", f"{name}/pinned.txt")
+        _run([*command, *only], f"cannot install {package}")
+
+
+def _verify(package: Package, digest: str) -> None:
+    """Compare what is installed now with what was composed."""
+    found = find(package.dist)
+    wrong = () if found is None else audit_installed(found)
+    files = None if found is None or wrong else read_expert(found)
+    if isinstance(files, ExpertFiles) and files.digest == digest:
+        return
+    told = wrong[0].reason if wrong else short(getattr(files, "digest", ""))
+    raise IntegrityError(
+        f"{package} was taken out again: what was installed is not what was composed",
+        expected=short(digest),
+        found=told,
+        hint="Look for another installation of it earlier on Python's path.",
+    )
+
+
+def _targets(wheel: Wheel) -> Iterator[Path]:
+    """Yield the folders that the audited wheel may be written to; it has no others."""
+    sites = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    sites += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    for place in dict.fromkeys(sites):
+        yield Path(place) / wheel.package.module
+        yield Path(place) / wheel.info
+
+
+def _require_plain(name: str) -> None:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(name)
+        plain = not (wanted.url or wanted.extras or wanted.marker)
+    except InvalidRequirement:
+        plain = False
+    if not plain:
+        hint = "Give the path of a wheel, or a name such as red-expert-range3."
+        raise UsageError(f"cannot add {name!r}", expected="a wheel or a name", hint=hint)
+
+
+def _run(command: list[str], problem: str) -> None:
+    """Run a tool; its last line is what went wrong."""
+    try:
+        done = subprocess.run(  # noqa: S603  (a list, no shell)
+            command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+    except OSError as e:
+        raise InstallError(problem, found=str(e)) from e
+    if done.returncode:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        told = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no word"]
+        hint = "The environment and the composition are as they were."
+        raise InstallError(problem, found=told[-1].strip()[:300], hint=hint)
