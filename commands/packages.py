@@ -48,14 +48,16 @@ def add(
     Nothing is installed unless the wheel is what its RECORD says, the expert keeps its contract,
     and no domain is harmed. Only a NAME uses the network.
     """
+    from ..registry.installer import fetch, require_free
+
+    wheel = fetch(target, index_url=index_url, find_links=find_links)
+    require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
     from ..core.packages import add as add_package
 
     with bar("add") as progress:
         added = add_package(
             open_host(home, device=device),
-            target,
-            index_url=index_url,
-            find_links=find_links,
+            wheel,
             router=router,
             tolerance=tolerance,
             accept=accept,

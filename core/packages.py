@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Unpack
 
 import msgspec
@@ -14,14 +11,13 @@ from ..registry.composition import Composition
 from ..registry.discover import Package, canonical
 from ..registry.errors import UnknownNameError, UsageError
 from ..registry.installed import require_removable
-from ..registry.installer import download, find, installed, require_free, uninstall
+from ..registry.installer import find, installed, require_free, uninstall
 from ..registry.inventory import current_record, take_inventory
 from ..registry.purge import Dropped, drop_copies
 from ..registry.states import Listing
 from ..registry.wheels import Wheel
 from .changes import ChangeOptions, change_members
 from .receipt import Receipt
-from .selection import open_wheel
 
 if TYPE_CHECKING:
     from .host import Host
@@ -71,43 +67,33 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: tuple[int, ...]
 
 
-def add(
-    host: Host,
-    target: str,
-    *,
-    index_url: str | None = None,
-    find_links: str | None = None,
-    **options: Unpack[ChangeOptions],
-) -> Added:
-    """Audit a wheel, compose with it, and install it only when every gate has passed.
+def add(host: Host, wheel: Wheel, **options: Unpack[ChangeOptions]) -> Added:
+    """Compose with an audited wheel, and install it only when every gate has passed.
 
     An expert of the same id makes way for it. If anything fails, the environment and the home are
     as they were.
 
     Args:
         host: Whose composition it joins.
-        target: The path of a wheel, or a distribution's name to download.
-        index_url: Where to download from, instead of pip's own setting.
-        find_links: A folder or page of wheels to take it from; no index is asked then.
+        wheel: From `registry.wheels.open_wheel` or `registry.installer.fetch`.
         options: See `ChangeOptions`.
     """
-    with _wheel(target, index_url=index_url, find_links=find_links) as wheel:
-        require_free(wheel.package)
-        before = find(wheel.package.dist)
-        joined: list[Listing] = []
+    require_free(wheel.package)
+    before = find(wheel.package.dist)
+    joined: list[Listing] = []
 
-        def around(listing: Listing | None) -> AbstractContextManager[None]:
-            assert listing is not None  # noqa: S101  (it joins)
-            joined.append(listing)
-            return installed(wheel, digest=listing.digest or "")
+    def around(listing: Listing | None) -> AbstractContextManager[None]:
+        if listing is None:
+            return nullcontext()
+        joined.append(listing)
+        return installed(wheel, digest=listing.digest or "")
 
-        receipt = change_members(host, put=wheel, update=True, around=around, options=options)
-    [listing] = joined
+    receipt = change_members(host, put=wheel, update=True, around=around, options=options)
     return Added(
-        id=listing.id or "",
+        id=joined[0].id or "",
         dist=wheel.package.dist,
         version=wheel.package.version,
-        digest=listing.digest or "",
+        digest=joined[0].digest or "",
         wheel=wheel.sha256,
         replaced=None if before is None else before.version,
         receipt=receipt,
@@ -150,24 +136,6 @@ def remove(
         purged=dropped.digests,
         unreachable=dropped.generations,
     )
-
-
-@contextmanager
-def _wheel(target: str, *, index_url: str | None, find_links: str | None) -> Iterator[Wheel]:
-    """Open the wheel that a target means; a name is downloaded into a folder of its own."""
-    path = Path(target)
-    if path.is_dir():
-        hint = f"Pack it first: 'redhost pack {target}'."
-        raise UsageError(
-            f"cannot add {target}", expected="a wheel or a name", found="a folder", hint=hint
-        )
-    if path.is_file() or path.suffix == ".whl":
-        yield open_wheel(path)
-        return
-    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
-        found = download(target, into=Path(folder), index_url=index_url, find_links=find_links)
-        wheel = open_wheel(found)
-    yield wheel
 
 
 def _installed(host: Host, name: str) -> tuple[Package | None, set[str]]:

@@ -18,7 +18,7 @@ from ..registry.settings import choose_backbone
 from ..registry.sources import Source as Bytes
 from ..registry.states import Listing, list_files
 from ..registry.store import Store
-from ..registry.wheels import Wheel, read_wheel
+from ..registry.wheels import Wheel, open_wheel
 from .assemble import sound
 from .workspace import read_package
 
@@ -27,7 +27,6 @@ __all__ = [
     "Source",
     "change",
     "installed_expert",
-    "open_wheel",
     "read_source",
     "select_installed",
     "select_stored",
@@ -134,19 +133,6 @@ def read_source(source: Source, *, backbone: BackboneManifest, home: Path) -> Li
         if path.is_dir()
         else _from_wheel(open_wheel(path), backbone)
     )
-
-
-def open_wheel(path: Path) -> Wheel:
-    """Audit a wheel's file.
-
-    Raises:
-        RedhostError: Naming the first of what is wrong with it.
-    """
-    wheel = read_wheel(path)
-    if isinstance(wheel, Wheel):
-        return wheel
-    more = f" (and {len(wheel) - 1} more: 'redhost check {path}')" if len(wheel) > 1 else ""
-    raise wheel[0].error(f"wheel {path.name} was refused{more}")
 
 
 def installed_expert(name: str, home: Path) -> Package:

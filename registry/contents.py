@@ -76,7 +76,7 @@ def check_names(scope: Scope, names: Iterable[str]) -> Iterator[Violation]:
         names: Of files and folders, relative to the site folder or to the wheel's root.
     """
     found: dict[str, list[str]] = {}
-    for name in sorted(set(names)):
+    for name in sorted(set(names), key=lambda name: (name.endswith(".pyc"), name)):
         code = _misplaced(scope, name)
         if code is not None:
             found.setdefault(code, []).append(name)
@@ -86,9 +86,9 @@ def check_names(scope: Scope, names: Iterable[str]) -> Iterator[Violation]:
         "foreign_top_level": (f"nothing beside {scope.module!r}", _foreign_hint(scope)),
         "installer_file": ("what installers write left to them", scope.hint),
     }
-    for code, where in found.items():
-        expected, hint = told[code]
-        yield _first(code, where, expected=expected, hint=hint)
+    for code, (expected, hint) in told.items():
+        if code in found:
+            yield _first(code, found[code], expected=expected, hint=hint)
 
 
 def check_top_level(scope: Scope, owners: Collection[str]) -> Iterator[Violation]:

@@ -23,44 +23,35 @@ from .files import ExpertFiles, read_expert
 from .installed import audit_installed, require_removable
 from .owners import Owners
 from .snapshot import Snapshot
-from .wheels import Wheel
+from .wheels import Wheel, open_wheel
 
-__all__ = ["download", "find", "installed", "require_free", "uninstall"]
+__all__ = ["fetch", "find", "installed", "require_free", "uninstall"]
 
 
-def download(
-    name: str, *, into: Path, index_url: str | None = None, find_links: str | None = None
-) -> Path:
-    """Download the wheel of a distribution, without what it depends on.
+def fetch(target: str, *, index_url: str | None = None, find_links: str | None = None) -> Wheel:
+    """Audit the wheel that a target means; a name is downloaded into a folder of its own.
 
-    This alone uses the network; with `find_links` and no `index_url` not even this does.
+    The download alone uses the network; with `find_links` and no `index_url` not even this does.
 
     Args:
-        name: A distribution, e.g. ``red-expert-range3`` or ``red-expert-range3==0.1.0``.
-        into: An empty folder.
+        target: The path of a wheel, or a distribution's name, e.g. ``red-expert-range3==0.1.0``.
         index_url: Another index than pip's own settings name.
-        find_links: A folder or page of wheels.
-
-    Returns:
-        The wheel's path.
+        find_links: A folder or page of wheels to take it from; no index is asked then.
 
     Raises:
-        UsageError: If the name is no plain requirement.
-        InstallError: If there is no wheel of it.
+        UsageError: If the target is neither.
+        InstallError: If there is no wheel of that name.
+        RedhostError: If the wheel is refused.
     """
-    _require_plain(name)
-    options = ["--only-binary", ":all:", "--no-deps", "--quiet", "--dest", str(into)]
-    options += ["--index-url", index_url] if index_url else []
-    options += ["--find-links", find_links] if find_links else []
-    options += ["--no-index"] if find_links and not index_url else []
-    if importlib.util.find_spec("pip") is None:
-        hint = "Install pip, or give the wheel's path."
-        raise InstallError(f"cannot download {name}", found="no pip in this environment", hint=hint)
-    _run([*_PIP, "download", *options, "--", name], f"cannot download {name}")
-    found = sorted(into.glob("*.whl"))
-    if len(found) != 1:
-        raise InstallError(f"cannot download {name}", expected="one wheel", found=str(len(found)))
-    return found[0]
+    path = Path(target)
+    if path.is_dir():
+        hint = f"Pack it first: 'redhost pack {target}'."
+        raise UsageError(f"cannot add {target}: it is a folder, not a wheel", hint=hint)
+    if path.is_file() or path.suffix == ".whl":
+        return open_wheel(path)
+    _require_plain(target)
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        return open_wheel(_download(target, Path(folder), index_url, find_links))
 
 
 def find(dist: str) -> Package | None:
@@ -186,6 +177,21 @@ def _targets(wheel: Wheel) -> Iterator[Path]:
     for place in dict.fromkeys(sites):
         yield Path(place) / wheel.package.module
         yield Path(place) / wheel.info
+
+
+def _download(name: str, into: Path, index_url: str | None, find_links: str | None) -> Path:
+    options = ["--only-binary", ":all:", "--no-deps", "--quiet", "--dest", str(into)]
+    options += ["--index-url", index_url] if index_url else []
+    options += ["--find-links", find_links] if find_links else []
+    options += ["--no-index"] if find_links and not index_url else []
+    if importlib.util.find_spec("pip") is None:
+        hint = "Install pip, or give the wheel's path."
+        raise InstallError(f"cannot download {name}", found="no pip in this environment", hint=hint)
+    _run([*_PIP, "download", *options, "--", name], f"cannot download {name}")
+    found = sorted(into.glob("*.whl"))
+    if len(found) != 1:
+        raise InstallError(f"cannot download {name}", expected="one wheel", found=str(len(found)))
+    return found[0]
 
 
 def _require_plain(name: str) -> None:

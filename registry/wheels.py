@@ -16,7 +16,7 @@ from .record import parse_record
 from .sources import read_file
 from .violations import Violation
 
-__all__ = ["Wheel", "build_wheel", "read_wheel"]
+__all__ = ["Wheel", "build_wheel", "open_wheel", "read_wheel"]
 
 SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
 
@@ -74,6 +74,19 @@ def read_wheel(path: Path) -> Wheel | tuple[Violation, ...]:
         if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
     }
     return Wheel(package, info, files, path.name, data)
+
+
+def open_wheel(path: Path) -> Wheel:
+    """Audit a wheel's file.
+
+    Raises:
+        RedhostError: Naming the first of what is wrong with it.
+    """
+    wheel = read_wheel(path)
+    if isinstance(wheel, Wheel):
+        return wheel
+    more = f" (and {len(wheel) - 1} more: 'redhost check {path}')" if len(wheel) > 1 else ""
+    raise wheel[0].error(f"wheel {path.name} was refused{more}")
 
 
 def build_wheel(project: Path, out: Path) -> Path:
