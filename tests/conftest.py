@@ -151,7 +151,8 @@ def draft() -> Callable[..., Draft]:
 
     def make(expert_id: str, *, version: str = "0.1.0", **changes: Any) -> Draft:
         made = Draft(f"red-expert-{expert_id}", {}, version)
-        manifest = {**json.loads(content["expert.json"]), "id": expert_id, **changes}
+        told = json.loads(content["expert.json"])
+        manifest = {**told, "id": expert_id, "off_domain": None, **changes}
         files = {**content, "expert.json": json.dumps(manifest).encode()}
         metadata = f"Metadata-Version: 2.1\nName: {made.dist}\nVersion: {version}\n"
         wheel = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
