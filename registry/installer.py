@@ -47,8 +47,11 @@ def fetch(target: str, *, index_url: str | None = None, find_links: str | None =
     if path.is_dir():
         hint = f"Pack it first: 'redhost pack {target}'."
         raise UsageError(f"cannot add {target}: it is a folder, not a wheel", hint=hint)
-    if path.is_file() or path.suffix == ".whl":
+    if path.is_file():
         return open_wheel(path)
+    if path.suffix == ".whl":
+        hint = "Give the path of a wheel, or a name such as red-expert-range3."
+        raise UsageError(f"there is no wheel {target}", hint=hint)
     _require_plain(target)
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         return open_wheel(_download(target, Path(folder), index_url, find_links))

@@ -28,6 +28,22 @@ def environment(redhost_environment: Environment) -> Environment:
     return redhost_environment
 
 
+SESSION = """
+import contextlib, io, json, sys
+from redhost.cli import main
+
+def run(command):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(command)
+        except SystemExit as e:
+            return int(e.code or 0), out.getvalue(), err.getvalue()
+
+print(json.dumps([run(command) for command in json.loads(sys.argv[1])]))
+"""
+
+
 @dataclass(frozen=True)
 class Venv:
     """A real virtual environment that also sees what this one has installed."""
@@ -55,6 +71,18 @@ class Venv:
             cwd=self.folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", **told, **(env or {})},
         )
+
+    def session(self, *commands: tuple[str, ...], home: Path) -> list[tuple[int, str, str]]:
+        """Run commands one after the other in one process: code, stdout and stderr of each."""
+        done = subprocess.run(
+            [self.python, "-c", SESSION, json.dumps(commands)],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "REDHOST_HOME": str(home)},
+        )
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     def listed(self, home: Path, *, key: str = "dist") -> dict[str, dict[str, Any]]:
         """Return what `list-experts` shows, by distribution or id."""
