@@ -85,8 +85,9 @@ def open_wheel(path: Path) -> Wheel:
     wheel = read_wheel(path)
     if isinstance(wheel, Wheel):
         return wheel
-    more = f" (and {len(wheel) - 1} more: 'redhost check {path}')" if len(wheel) > 1 else ""
-    raise wheel[0].error(f"wheel {path.name} was refused{more}")
+    first, *others = wheel
+    more = f" (and {len(others)} more: 'redhost check {path}')" if others else ""
+    raise first.error(f"wheel {path.name} was refused{more}")
 
 
 def build_wheel(project: Path, out: Path) -> Path:

@@ -173,9 +173,8 @@ def record_row(name: str, data: bytes) -> str:
 @pytest.fixture(scope="session")
 def draft() -> Callable[..., Draft]:
     """Return the function that drafts a sound wheel: range3's expert under another id."""
-    spec = importlib.util.find_spec("red_expert_range3")
-    [place] = spec.submodule_search_locations
-    content = {p.name: p.read_bytes() for p in Path(place).iterdir() if p.is_file()}
+    origin = importlib.util.find_spec("red_expert_range3").origin
+    content = {p.name: p.read_bytes() for p in Path(origin).parent.iterdir() if p.is_file()}
 
     def make(expert_id: str, *, version: str = "0.1.0", **changes: Any) -> Draft:
         made = Draft(f"red-expert-{expert_id}", {}, version)
