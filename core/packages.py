@@ -9,7 +9,8 @@ import msgspec
 
 from ..registry.composition import Composition
 from ..registry.discover import Package, canonical
-from ..registry.errors import UnknownNameError, UsageError
+from ..registry.errors import ContractError, UnknownNameError, UsageError
+from ..registry.files import ExpertFiles, read_expert
 from ..registry.installed import require_removable
 from ..registry.installer import find, installed, require_free, uninstall
 from ..registry.inventory import current_record, take_inventory
@@ -79,6 +80,7 @@ def add(host: Host, wheel: Wheel, **options: Unpack[ChangeOptions]) -> Added:
         options: See `ChangeOptions`.
     """
     require_free(wheel.package)
+    _require_sole(host, wheel)
     before = find(wheel.package.dist)
     joined: list[Listing] = []
 
@@ -136,6 +138,22 @@ def remove(
         purged=dropped.digests,
         unreachable=dropped.generations,
     )
+
+
+def _require_sole(host: Host, wheel: Wheel) -> None:
+    """Refuse a wheel whose id another installed package provides: both would fail then."""
+    files = read_expert(wheel.files)
+    if not isinstance(files, ExpertFiles):
+        return  # told, with all that is wrong, where it is read to be composed
+    listings = take_inventory(host.home, remember=False).listings
+    same = {x.package.dist: x.package for x in listings if x.id == files.manifest.id}
+    others = [p for d, p in same.items() if canonical(d) != canonical(wheel.package.dist)]
+    if others:
+        raise ContractError(
+            f"{wheel.package} was not installed: its id {files.manifest.id!r} is taken",
+            found=f"provided by {others[0]}",
+            hint=f"Remove that first: 'redhost remove {others[0].dist}'.",
+        )
 
 
 def _installed(host: Host, name: str) -> tuple[Package | None, set[str]]:

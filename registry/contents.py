@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .discover import MANIFESTS
+from .discover import MANIFESTS, canonical
 from .errors import short
 from .integrity import sha256_hex
 from .record import Row, is_plain
@@ -92,7 +92,7 @@ def check_names(scope: Scope, names: Iterable[str]) -> Iterator[Violation]:
 
 
 def check_top_level(scope: Scope, owners: Collection[str]) -> Iterator[Violation]:
-    """Check that a package's top-level name is nobody else's.
+    """Check that a package's names are nobody else's.
 
     Args:
         scope: Whose name.
@@ -100,6 +100,9 @@ def check_top_level(scope: Scope, owners: Collection[str]) -> Iterator[Violation
     """
     name = scope.module.casefold()
     expected = "a top-level package of its own"
+    if canonical(scope.dist) in {canonical(host) for host in HOSTS}:
+        found = "a name of the host: installing it would replace that"
+        yield Violation("taken_name", scope.dist, "a name of its own", found, _foreign_hint(scope))
     if name in HOSTS or name in {n.casefold() for n in sys.stdlib_module_names}:
         found = "a name of Python or of the host"
         yield Violation("taken_top_level", scope.module, expected, found, _foreign_hint(scope))

@@ -15,6 +15,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 from .discover import Package, canonical, discover
@@ -65,22 +66,23 @@ def find(dist: str) -> Package | None:
 
 
 def require_free(package: Package) -> None:
-    """Refuse a package whose top-level name is another's in this environment.
+    """Refuse a package whose name, or top-level package, is another's in this environment.
 
     Raises:
         ContractError: Naming whose it is.
     """
-    dist, module = package.dist, package.module
-    owners = Owners()
-    others = {o for place in sys.path for o in owners.others(Path(place), module, dist=dist)}
-    for kind in ("expert", "backbone"):
-        same = (p for p in discover(kind) if p.module == module)
-        others |= {p.dist for p in same if canonical(p.dist) != canonical(dist)}
-    if not others and find(dist) is None and importlib.util.find_spec(module) is not None:
+    before = find(package.dist)
+    if before is None and _is_installed(package.dist):
+        raise ContractError(
+            f"{package} was not installed: a distribution of that name is here, and is no expert",
+            hint="Do not install it: pip would uninstall that one first.",
+        )
+    others = _owners(package.module, dist=package.dist)
+    if not others and before is None and importlib.util.find_spec(package.module) is not None:
         others = {"files that no distribution brought"}
     if others:
         raise ContractError(
-            f"{package} was not installed: its top-level package {module!r} is taken",
+            f"{package} was not installed: its top-level package {package.module!r} is taken",
             found=f"brought by {', '.join(sorted(others))}",
             hint="Do not install it beside them: it would overwrite what they brought.",
         )
@@ -127,6 +129,23 @@ def uninstall(dist: str) -> None:
 
 
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+def _is_installed(dist: str) -> bool:
+    try:
+        metadata.distribution(dist)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _owners(module: str, *, dist: str) -> set[str]:
+    """Return the other distributions, editable ones among them, that bring a top-level name."""
+    owners = Owners()
+    others = {o for place in sys.path for o in owners.others(Path(place), module, dist=dist)}
+    packages = [*discover("expert"), *discover("backbone")]
+    same = {canonical(p.dist) for p in packages if p.module == module}
+    return (others | same) - {canonical(dist)}
 
 
 def _tool() -> tuple[str, ...]:

@@ -153,6 +153,15 @@ def test_a_wheel_of_something_else_is_wrong_usage(venv: Any, home: Path, draft: 
     assert done.returncode == 2 and "is a backbone, not an expert" in done.stderr
 
 
+def test_an_id_that_another_package_provides_is_refused(
+    venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    before = venv.contents(), state(home)
+    done = venv.run("add", str(draft("other", id="range3").write(tmp_path)), home=home)
+    assert done.returncode == 1 and "provided by red-expert-range3" in done.stderr
+    assert (venv.contents(), state(home)) == before
+
+
 @pytest.mark.parametrize(
     "target", ["a folder", "red expert", "x @ https://example.org/x.whl", "-r"]
 )

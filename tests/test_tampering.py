@@ -102,6 +102,19 @@ def named(module: str) -> Callable[[Any], None]:
     return tamper
 
 
+def renamed(dist: str) -> Callable[[Any], None]:
+    """Call the distribution by somebody else's name; its package keeps its own."""
+
+    def tamper(draft: Any) -> None:
+        before, old = draft.info, draft.dist
+        draft.dist = dist
+        draft.members = {n.replace(before, draft.info): x for n, x in draft.members.items()}
+        metadata = f"{draft.info}/METADATA"
+        draft.members[metadata] = draft.members[metadata].replace(old.encode(), dist.encode())
+
+    return tamper
+
+
 def nothing(draft: Any) -> None:
     """The members stay as they are; the file around them does not."""
 
@@ -154,6 +167,7 @@ ATTACKS = {
     "lone module": both(bring("intruding.py"), "foreign_top_level"),
     "part of torch": both(bring("torch/intruder.py"), "foreign_top_level"),
     "named json": both(named("json"), "taken_top_level"),
+    "named as the host": Attack(renamed("torch"), "taken_name", None),  # it would replace torch
     "other entry point": both(other_entry_point, "entry_points"),
     "said to be editable": Attack(
         bring("{info}/direct_url.json", EDITABLE), "installer_file", "record_row"
@@ -262,6 +276,16 @@ def test_a_package_of_a_name_that_is_taken_is_refused(venv: Any, draft: Any, tmp
     named("numpy")(drafted)
     done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
     assert done.returncode == 1 and "'numpy' is taken: found brought by numpy" in done.stderr
+
+
+def test_a_distribution_of_a_name_that_is_taken_is_refused(venv: Any, draft: Any, tmp_path) -> None:
+    """pip would uninstall the one that is here."""
+    drafted = draft("taker")
+    renamed("numpy")(drafted)
+    before = venv.contents()
+    done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
+    assert done.returncode == 1 and "a distribution of that name is here" in done.stderr
+    assert venv.contents() == before
 
 
 def test_two_distributions_that_claim_one_file_are_both_refused(
