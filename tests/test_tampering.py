@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -336,3 +337,9 @@ def test_the_twin_without_the_record_check_lets_the_attack_in(
         assert module.check_record is contents.check_record
         monkeypatch.setattr(module, "check_record", lambda *_, **__: ())
     assert isinstance(read_wheel(path), Wheel) and state() == "enabled"  # what we guard against
+
+
+def test_every_code_is_explained() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "packages.md").read_text()
+    codes = {code for a in ATTACKS.values() for code in (a.code, a.listed) if code}
+    assert {c for c in codes if not c.startswith("weights_")} <= set(re.findall(r"`(\w+)`", page))

@@ -6,6 +6,7 @@ import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -135,3 +136,33 @@ def test_a_member_whose_content_changed_is_refused() -> None:
     with pytest.raises(ArchiveError) as e:
         read_archive(bytes(data))
     assert e.value.code == "archive_broken"
+
+
+def mutant(data: bytes, random: Random) -> bytes:
+    """Return the file with a few bytes changed, removed or added, mostly in its directory."""
+    changed = bytearray(data)
+    for _ in range(random.choice((1, 1, 2, 5))):
+        start = random.choice((0, max(0, len(changed) - 2500)))
+        at = random.randrange(start, len(changed))
+        match random.randrange(4):
+            case 0:
+                changed[at] ^= 1 << random.randrange(8)
+            case 1:
+                changed[at : at + 4] = random.choice((b"\xff" * 4, bytes(4), b"PK\x05\x06"))
+            case 2:
+                del changed[at : at + random.randrange(1, 40)]
+            case _:
+                changed[at:at] = random.randbytes(random.randrange(1, 40))
+    return bytes(changed)
+
+
+def test_a_mutant_is_refused_or_is_the_same_expert(draft: Any, tmp_path: Path) -> None:
+    path = draft("a").write(tmp_path)
+    sound, random, refused = path.read_bytes(), Random(0), 0
+    digest = read_expert(open_wheel(path).files).digest
+    for _ in range(500):
+        path.write_bytes(mutant(sound, random))
+        found = read_wheel(path)
+        refused += not isinstance(found, Wheel)
+        assert not isinstance(found, Wheel) or read_expert(found.files).digest == digest
+    assert refused > 400
