@@ -92,13 +92,10 @@ class Host:
         return f"Host(home={str(self.home)!r}, generation={self.generations.current()})"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{x.id or x.package.dist}</td><td>{x.state}</td><td>{x.reason or ''}</td></tr>"
-            for x in self.list_experts()
-        )
-        return (
-            f"<p>{self!r}</p><table><tr><th>expert</th><th>state</th><th></th></tr>{rows}</table>"
-        )
+        cells = ((x.id or x.package.dist, x.state, x.reason or "") for x in self.list_experts())
+        rows = "".join(f"<tr><td>{i}</td><td>{s}</td><td>{r}</td></tr>" for i, s, r in cells)
+        head = "<tr><th>expert</th><th>state</th><th></th></tr>"
+        return f"<p>{self!r}</p><table>{head}{rows}</table>"
 
     # -- what is composed ---------------------------------------------------------------------
 
@@ -263,8 +260,6 @@ class Host:
 
     def attach(self, source: Source, **options: Unpack[ChangeOptions]) -> Receipt:
         """Compose the current members and one expert more; nothing is installed.
-
-        A later plain `recompose` composes what is installed.
 
         Args:
             source: The id of an installed expert, the path of a wheel or of a package's folder.

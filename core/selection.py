@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..registry.composition import Composition
+from ..registry.disabled import Disabled
 from ..registry.discover import Package, discover, from_folder
 from ..registry.errors import CompositionError, UnknownNameError, UsageError
 from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
@@ -123,16 +124,18 @@ def read_source(source: Source, *, backbone: BackboneManifest, home: Path) -> Li
     Raises:
         RedhostError: If it is unknown, breaks its contract, or does not fit the backbone.
     """
-    if isinstance(source, Wheel):
-        return _from_wheel(source, backbone)
-    if isinstance(source, str) and not Path(source).exists():
-        return _from_package(installed_expert(source, home), backbone)
-    path = Path(source)
-    return (
-        _from_package(from_folder(path), backbone)
-        if path.is_dir()
-        else _from_wheel(open_wheel(path), backbone)
-    )
+    package, content, wheel = _open(source, home)
+    if package.kind != "expert":
+        hint = "Install it with pip, then 'redhost recompose --backbone NAME'."
+        raise UsageError(f"{package} is a backbone, not an expert", hint=hint)
+    files = read_expert(content)
+    if not isinstance(files, ExpertFiles):
+        raise files[0].error(f"expert package {package} was not attached")
+    off = Disabled(home).names()
+    listing = list_files(package, files, backbone=backbone, disabled=off, wheel=wheel)
+    if listing.violations:
+        raise listing.error()
+    return listing
 
 
 def installed_expert(name: str, home: Path) -> Package:
@@ -147,24 +150,13 @@ def installed_expert(name: str, home: Path) -> Package:
     return found[0].package
 
 
-def _from_wheel(wheel: Wheel, backbone: BackboneManifest) -> Listing:
-    return _judge(wheel.package, wheel.files, backbone, wheel=wheel.sha256)
-
-
-def _from_package(package: Package, backbone: BackboneManifest) -> Listing:
-    return _judge(package, package, backbone)
-
-
-def _judge(
-    package: Package, content: Bytes, backbone: BackboneManifest, *, wheel: str = ""
-) -> Listing:
-    if package.kind != "expert":
-        hint = "Install it with pip, then 'redhost recompose --backbone NAME'."
-        raise UsageError(f"{package} is a backbone, not an expert", hint=hint)
-    files = read_expert(content)
-    if not isinstance(files, ExpertFiles):
-        raise files[0].error(f"expert package {package} was not attached")
-    listing = list_files(package, files, backbone=backbone, wheel=wheel)
-    if listing.violations:
-        raise listing.error()
-    return listing
+def _open(source: Source, home: Path) -> tuple[Package, Bytes, str]:
+    """Return who a source is, where its bytes are, and the sha256 of its wheel if it has one."""
+    if isinstance(source, str) and not Path(source).exists():
+        package = installed_expert(source, home)
+        return package, package, ""
+    if not isinstance(source, Wheel) and Path(source).is_dir():
+        package = from_folder(Path(source))
+        return package, package, ""
+    wheel = source if isinstance(source, Wheel) else open_wheel(Path(source))
+    return wheel.package, wheel.files, wheel.sha256

@@ -159,7 +159,8 @@ def _tool() -> tuple[str, ...]:
 
 
 def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
-    return () if tool is _PIP else ("--python", sys.executable)
+    """Return what keeps a tool to this environment, whatever its settings say (``PIP_TARGET``)."""
+    return ("--isolated",) if tool is _PIP else ("--python", sys.executable)
 
 
 def _install(wheel: Wheel) -> None:

@@ -133,7 +133,12 @@ def survey(
 
 
 def list_files(
-    package: Package, files: ExpertFiles, *, backbone: BackboneManifest, wheel: str = ""
+    package: Package,
+    files: ExpertFiles,
+    *,
+    backbone: BackboneManifest,
+    disabled: Collection[str] = (),
+    wheel: str = "",
 ) -> Listing:
     """List an expert that is at hand as bytes, judged against a backbone.
 
@@ -141,12 +146,14 @@ def list_files(
         package: Who brought it.
         files: Its bytes, already valid.
         backbone: The backbone at hand.
+        disabled: Ids and distributions that the user disabled.
         wheel: The sha256 of its wheel, where that is known.
     """
     listing = Listing(
         package, files.manifest.id, files.manifest, files.digest, "valid", files=files, wheel=wheel
     )
-    return _switch(_fit(listing, files.classes, backbone, None), set(), {})
+    off = {*disabled, *map(canonical, disabled)}
+    return _switch(_fit(listing, files.classes, backbone, None), off, {})
 
 
 def _judge(

@@ -202,7 +202,7 @@ def broken_add(venv: Any, home: Path) -> Callable[..., subprocess.CompletedProce
             check=False,
             capture_output=True,
             text=True,
-            env={**os.environ, "REDHOST_HOME": str(home)},
+            env={**os.environ, "REDHOST_HOME": str(home), "PIP_TARGET": str(home / "elsewhere")},
         )
 
     return run

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import redhost
+from redhost.registry.disabled import Disabled
 from redhost.registry.errors import (
     CompositionError,
     ContractError,
@@ -125,8 +126,16 @@ def test_what_makes_no_sense_changes_nothing(pair, expert_folders, change, error
     assert pair.generations.numbers() == (1,)
 
 
+def test_a_disabled_expert_does_not_join_by_any_way(pair, expert_folders) -> None:
+    pair.detach("red", accept=True)
+    Disabled(pair.home).disable("red")
+    for source in ("red", expert_folders["red"]):
+        with pytest.raises(ContractError, match=r"disabled by you\. Enable it"):
+            pair.attach(source)
+
+
 def test_the_last_one_cannot_leave(pair) -> None:
-    pair.detach("red")
+    pair.detach("red", accept=True)
     with pytest.raises(CompositionError, match="'green' is the only one composed"):
         pair.detach("green")
 
