@@ -71,7 +71,12 @@ def require_removable(package: Package) -> None:
     data = read_file(package.info / "RECORD", missing="record_absent", limit=MAX_METADATA)
     rows = data if isinstance(data, Violation) else parse_record(data)
     if isinstance(rows, Violation):
-        raise rows.error(f"{package} cannot be uninstalled")
+        raise IntegrityError(
+            f"{package} cannot be uninstalled: {rows.field}",
+            expected=rows.expected,
+            found=rows.found,
+            hint=f"Remove {package.info} and {package.folder} by hand, then try again.",
+        )
     plain = [row.path for row in rows if is_plain(row.path)]
     others = [row.path for row in rows if row.path not in plain]
     others += [] if package.editable else [path for path in plain if not scope.owns(path)]

@@ -77,15 +77,18 @@ def require_free(package: Package) -> None:
             f"{package} was not installed: a distribution of that name is here, and is no expert",
             hint="Do not install it: pip would uninstall that one first.",
         )
-    others = _owners(package.module, dist=package.dist)
-    if not others and before is None and importlib.util.find_spec(package.module) is not None:
-        others = {"files that no distribution brought"}
-    if others:
+    who = f"{package} was not installed: its top-level package {package.module!r} is taken"
+    if others := _owners(package.module, dist=package.dist):
         raise ContractError(
-            f"{package} was not installed: its top-level package {package.module!r} is taken",
+            who,
             found=f"brought by {', '.join(sorted(others))}",
             hint="Do not install it beside them: it would overwrite what they brought.",
         )
+    spec = importlib.util.find_spec(package.module) if before is None else None
+    if spec is not None:
+        places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
+        hint = "If an installation was cut short, remove them and try again."
+        raise ContractError(who, found=f"files that nobody brought, at {places[0]}", hint=hint)
 
 
 @contextmanager

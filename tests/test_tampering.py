@@ -150,7 +150,7 @@ ATTACKS = {
     "wrong size": both(wrong_size, "record_digest"),
     "file without a hash": both(without_hash, "record_unhashed"),
     "extra file": Attack(extra_file, "record_unlisted", "record_unhashed"),  # pip lists it, bare
-    "missing file": both(list_also("{module}/gone.json,sha256=00,0"), "record_missing"),
+    "missing file": both(list_also("{module}/gone.json,,"), "record_missing"),
     "row outside": both(list_also("../../../../../../../../etc/passwd,,"), "record_outside"),
     "row of a device": both(list_also("/dev/zero,,"), "record_outside"),
     "file listed twice": both(listed_twice, "record_row"),
@@ -277,6 +277,24 @@ def test_a_package_of_a_name_that_is_taken_is_refused(venv: Any, draft: Any, tmp
     named("numpy")(drafted)
     done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
     assert done.returncode == 1 and "'numpy' is taken: found brought by numpy" in done.stderr
+
+
+def test_files_that_nobody_brought_are_not_overwritten(
+    make_venv: Any, draft: Any, tmp_path: Path
+) -> None:
+    """What an installation leaves behind that was killed half-way."""
+    venv, drafted = make_venv(tmp_path / "venv"), draft("half")
+    folder = venv.site / drafted.module
+    folder.mkdir()
+    done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
+    assert done.returncode == 1 and f"files that nobody brought, at {folder}" in done.stderr
+    info = venv.site / drafted.info
+    info.mkdir()
+    for name in ("METADATA", "entry_points.txt"):
+        (info / name).write_bytes(drafted.members[f"{drafted.info}/{name}"])
+    assert venv.listed(tmp_path / "home")["red-expert-half"]["code"] is not None
+    done = venv.run("remove", "red-expert-half", home=tmp_path / "home")
+    assert done.returncode == 1 and f"Remove {info} and {folder} by hand" in done.stderr
 
 
 def test_a_distribution_of_a_name_that_is_taken_is_refused(venv: Any, draft: Any, tmp_path) -> None:
