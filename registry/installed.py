@@ -6,19 +6,19 @@ that was changed, added or brought for another package is seen here.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from .contents import Scope, check_entry_points, check_names, check_record, check_top_level
 from .discover import Package, groups
 from .errors import IntegrityError
+from .footprint import file_names
 from .owners import Owners
 from .record import is_plain, parse_record
 from .sources import read_file
 from .violations import Violation
 
-__all__ = ["audit_installed", "file_names", "require_removable"]
+__all__ = ["audit_installed", "require_removable"]
 
 MAX_METADATA = 2**22
 MAX_INSTALLED = 2 * 2**30
@@ -89,39 +89,12 @@ def require_removable(package: Package) -> None:
         )
 
 
-def file_names(package: Package) -> tuple[str, ...]:
-    """Return every file of an installed package and its dist-info, relative to the site folder.
-
-    Byte code is left out; a link to a folder counts as a file, so that nobody follows it.
-    """
-    if package.info is None:
-        return ()
-    site = package.info.parent
-    folders = (site / package.module, package.info)
-    return tuple(sorted(name for folder in folders for name in _walk(str(folder), folder.name)))
-
-
 def _beside(package: Package, site: Path) -> Iterator[Violation]:
     """Refuse an entry point that leads to a folder which its RECORD cannot speak for."""
     if package.folder != site / package.module:
         expected = f"the folder {package.module!r} beside its metadata"
         hint = f"Reinstall it with 'pip install --force-reinstall --no-deps {package.dist}'."
         yield Violation("record_missing", package.module, expected, str(package.folder), hint)
-
-
-def _walk(folder: str, name: str) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as found:
-            for entry in found:
-                below = f"{name}/{entry.name}"
-                if entry.name == "__pycache__":
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _walk(entry.path, below)
-                else:
-                    yield below
-    except OSError:  # a folder that cannot be read has no files; RECORD then misses them
-        return
 
 
 def _groups(info: Path) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from .contract import bus_violation, check_compatible
 from .discover import MANIFESTS, Package, canonical
 from .errors import ContractError, RedhostError
 from .files import ExpertFiles, read_expert
-from .installed import audit_installed, file_names
+from .footprint import file_names
 from .integrity import MAX_FILE
 from .manifest import BackboneManifest, ExpertManifest, parse_expert
 from .owners import Owners
@@ -163,7 +163,7 @@ def _judge(
     raw = reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
     manifest = raw if isinstance(raw, Violation) else parse_expert(raw)
     if isinstance(manifest, Violation):
-        return Listing(package, violations=(manifest, *audit_installed(package, owners))), None
+        return Listing(package, violations=(manifest, *_audit(package, owners))), None
     verdict = _verdict(package, manifest, memory, owners)
     listing = Listing(package, manifest.id, manifest, verdict.digest, "valid", verdict.violations)
     return (
@@ -198,10 +198,16 @@ def _stamps(package: Package, folder: Path, manifest: ExpertManifest) -> tuple[S
 
 def _read(package: Package, owners: Owners) -> Verdict:
     found = read_expert(package)
-    audited = audit_installed(package, owners)
+    audited = _audit(package, owners)
     if isinstance(found, ExpertFiles) and not audited:
         return Verdict(digest=found.digest, classes=found.classes)
     return Verdict(violations=audited if isinstance(found, ExpertFiles) else (*found, *audited))
+
+
+def _audit(package: Package, owners: Owners) -> tuple[Violation, ...]:
+    from .installed import audit_installed  # mostly remembered: then it is not even loaded
+
+    return audit_installed(package, owners)
 
 
 def _fit(

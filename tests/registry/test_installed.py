@@ -12,7 +12,8 @@ import pytest
 from redhost.registry import verdicts
 from redhost.registry.discover import discover
 from redhost.registry.errors import IntegrityError
-from redhost.registry.installed import audit_installed, file_names, require_removable
+from redhost.registry.footprint import file_names
+from redhost.registry.installed import audit_installed, require_removable
 from redhost.registry.states import survey
 from redhost.registry.verdicts import VerdictMemory
 
