@@ -18,11 +18,12 @@ from .common import (
     print_json,
     table,
 )
+from .receipts import points, print_receipt
 
 if TYPE_CHECKING:
     from ..core.evaluate import Evaluation
     from ..core.mixtures import Mixtures
-    from ..core.receipt import Health, Receipt
+    from ..core.receipt import Health
 
 __all__ = ["COMMANDS"]
 
@@ -82,49 +83,7 @@ def recompose(
     if as_json:
         print_json(receipt)
     else:
-        _print_receipt(receipt)
-
-
-def _print_receipt(receipt: Receipt) -> None:
-    before = receipt.accuracy.before or {}
-    rows = [
-        (
-            i,
-            "unchanged" if change.before == change.after else "CHANGED",
-            change.after[:12],
-            receipt.accuracy.rows.get(i, ""),
-            _points(before.get(i)),
-            _points(receipt.accuracy.after.get(i)),
-        )
-        for i, change in receipt.experts.items()
-    ]
-    name = "dry run" if receipt.generation is None else f"generation {receipt.generation}"
-    title = f"{name} (parent {receipt.parent or 'none'}), accuracy on the cards' gate rows"
-    table(title, ("expert", "weights", "digest", "gate rows", "before", "after"), rows)
-    same = receipt.backbone.before == receipt.backbone.after
-    router = receipt.router
-    click.echo(
-        f"backbone {'unchanged' if same else 'CHANGED'} ({receipt.backbone.after[:12]}), "
-        f"router {router.kind}/{router.level} trained on {router.rows} rows "
-        f"in {router.seconds:.2f} s ({router.digest[:12]})"
-    )
-    click.echo(
-        f"overall {_points(receipt.accuracy.overall)}, oracle {_points(receipt.accuracy.oracle)}, "
-        f"{receipt.seconds:.1f} s in all"
-    )
-    if router.robust is not None:
-        click.echo(
-            f"robust: worst domain {router.robust.worst}, {router.robust.regret:.4f} nats above "
-            f"its own expert on gate rows (gap {router.robust.gap:.4f}, an estimate)"
-        )
-    for x in receipt.left_out:
-        click.echo(f"left out   {x.id}: {x.code}: {x.reason}")
-    for i in receipt.withdrawn:
-        click.echo(f"withdrawn  {i}")
-    for i in receipt.not_gated:
-        click.echo(f"not gated  {i}: its card has no rows to judge on")
-    for warning in receipt.health.warnings if receipt.health else ():
-        click.echo(f"warning    {warning}")
+        print_receipt(receipt)
 
 
 @click.command()
@@ -226,7 +185,7 @@ def _print_evaluation(result: Evaluation) -> None:
     overall = {**result.baselines, "routed": result.overall, "oracle": result.oracle}
     domains = list(result.counts)
     rows: list[list[object]] = [
-        [name, *(_points(row[d]) for d in domains), _points(overall[name])]
+        [name, *(points(row[d]) for d in domains), points(overall[name])]
         for name, row in result.table.items()
     ]
     rows.append(["rows", *(result.counts[d] for d in domains), result.rows])
@@ -251,8 +210,8 @@ def _print_mixtures(told: Mixtures) -> None:
             r.worst_domain,
             f"{r.regrets[2]:.4f}",
             f"{r.uniform.regret:.4f}",
-            _points(r.worst.accuracy),
-            _points(r.uniform.accuracy),
+            points(r.worst.accuracy),
+            points(r.uniform.accuracy),
         )
         for kind, r in sorted(told.routers.items(), key=lambda pair: pair[1].worst.regret)
     ]
@@ -273,10 +232,6 @@ def _print_health(health: Health) -> None:
     )
     for warning in health.warnings:
         click.echo(f"warning    {warning}")
-
-
-def _points(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
 
 
 COMMANDS = (recompose, predict, evaluate)

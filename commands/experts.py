@@ -35,11 +35,16 @@ def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> N
     if inventory.problem is not None:
         click.echo(f"redhost: {inventory.problem}", err=True)
     keys = ("id", "dist", "version", "state", "form", "rank", "writes", "backbone")
-    rows = [[x.to_json()[k] for k in keys] for x in inventory.listings]
+    rows = [[_cell(x, k) for k in keys] for x in inventory.listings]
     table("experts", keys, rows)
     for x in inventory.listings:
         if x.code is not None:
             click.echo(f"{x.name}: {x.code}: {x.reason}. {x.hint}")
+
+
+def _cell(listing: Listing, key: str) -> object:
+    value = listing.to_json()[key]
+    return f"{value} (editable)" if key == "version" and listing.package.editable else value
 
 
 def _wanted(home: Path | None, backbone: str | None) -> str | None:

@@ -34,6 +34,7 @@ __all__ = [
     "make_backbone",
     "make_expert",
     "make_router",
+    "sound",
     "with_layout",
 ]
 
@@ -184,7 +185,7 @@ def from_generation(
         PluginError: If a plugin that made a part is gone or has changed.
     """
     plugins, providers = plugins.only(record.providers), Providers()
-    backbone_files = _sound(
+    backbone_files = sound(
         read_backbone(backbone_bytes), record.backbone.id, digest=record.backbone.digest
     )
     key = (backbone_files.digest, device, tuple(sorted(record.providers.items())))
@@ -198,7 +199,7 @@ def from_generation(
     config = backbone.bus_config()
     attached = {}
     for member in record.experts:
-        files = _sound(read_expert(expert_bytes[member.id]), member.id, digest=member.digest)
+        files = sound(read_expert(expert_bytes[member.id]), member.id, digest=member.digest)
         made = make_expert(files, bus=config, plugins=plugins, providers=providers)
         if isinstance(made, Violation):
             raise made.error(f"stored expert {member.id!r}")
@@ -271,7 +272,12 @@ def _note(dist: str | None, plugins: Plugins, providers: Providers) -> None:
         providers[dist] = plugins.digest(dist)
 
 
-def _sound(files: F | tuple[Violation, ...], who: str, *, digest: str) -> F:
+def sound(files: F | tuple[Violation, ...], who: str, *, digest: str) -> F:
+    """Return files read from the store, if they are those of this digest.
+
+    Raises:
+        IntegrityError: If they are not, or cannot be read as a package any more.
+    """
     if isinstance(files, tuple):
         raise files[0].error(f"stored {who!r}")
     if files.digest != digest:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..registry.composition import Composition
-from ..registry.errors import CardError, HarmError, MissingError, PluginError
+from ..registry.errors import CardError, HarmError, MissingError, PluginError, short
 from ..registry.files import ExpertFiles, read_expert
 from ..registry.manifest import BackboneManifest
 from ..registry.states import Listing
@@ -93,9 +93,13 @@ def _try(
     """Attach one package from bytes read now, or say what is wrong."""
     if listing.violations:
         return listing.violations[0]
-    files = read_expert(listing.package)
+    files = listing.files or read_expert(listing.package)
     if not isinstance(files, ExpertFiles):
         return files[0]
+    if files.digest != listing.digest:
+        hint = "Try again when nobody installs anything."
+        told, found = short(listing.digest or ""), short(files.digest)
+        return Violation("weights_digest", "package", f"{told}, as audited", found, hint)
     try:
         return make_expert(files, bus=bus, plugins=plugins, providers=providers)
     except (CardError, PluginError) as e:

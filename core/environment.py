@@ -71,8 +71,16 @@ class Environment:
         )
         text = "".join(f"[{group}]\n{lines}\n" for group, lines in entries.items())
         (info / "entry_points.txt").write_text(text)
-        files = [p for p in (self.folder / module).rglob("*") if p.is_file()]
-        rows = [self._row(p) for p in sorted([*files, *info.iterdir()])]
+        self._write_record(info, self.folder / module)
+
+    def seal(self, dist: str) -> None:
+        """Make RECORD agree with a package's files again, as if its author had built it so."""
+        name = dist.replace("-", "_")
+        self._write_record(next(self.folder.glob(f"{name}-*.dist-info")), self.folder / name)
+
+    def _write_record(self, info: Path, folder: Path) -> None:
+        files = [p for p in (*folder.rglob("*"), *info.iterdir()) if p.is_file()]
+        rows = [self._row(p) for p in sorted(files) if p.name != "RECORD"]
         (info / "RECORD").write_text("\n".join([*rows, f"{info.name}/RECORD,,"]) + "\n")
         importlib.invalidate_caches()
 

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Self, Unpack
 
 import msgspec
 
-from ..registry.composition import Composition
-from ..registry.discover import discover
-from ..registry.errors import HarmError, MissingError, RedhostError, UsageError
+from ..registry.errors import MissingError
 from ..registry.generations import Generations
 from ..registry.inventory import take_inventory
-from ..registry.lock import LOCK, LockFile
+from ..registry.lock import LOCK
 from ..registry.lock import read as read_lock
-from ..registry.settings import Settings, choose_backbone, load_settings, resolve_home
+from ..registry.settings import Settings, load_settings, resolve_home
 from ..registry.states import Listing
 from ..registry.store import Store
+from .changes import ChangeOptions, change_members
 from .composed import Answer, Composed
+from .composing import compose_selection, lock_to_follow, make_order
 from .evaluate import Encode, Evaluation, evaluate
 from .leave_one_out import leave_one_out
 from .loader import Loader
 from .mixtures import Mixtures, judge_mixtures
 from .outside import Outside, judge_outside
 from .plugins import Plugins
-from .publish import locked_router, publish, refuse_drift
+from .publish import publish
 from .receipt import Receipt
-from .recompose import Level, Order, Outcome, recompose
+from .recompose import Level, Outcome
 from .rows import Row
+from .selection import Source, select_installed
 from .train_router import Progress
-from .workspace import DEFAULT_ROUTER, Workspace, cached, open_workspace, read_package
+from .workspace import Workspace, cached
 
 __all__ = ["Host"]
-
-log = logging.getLogger("redhost")
 
 
 class Host:
@@ -97,13 +94,10 @@ class Host:
         return f"Host(home={str(self.home)!r}, generation={self.generations.current()})"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{x.id or x.package.dist}</td><td>{x.state}</td><td>{x.reason or ''}</td></tr>"
-            for x in self.list_experts()
-        )
-        return (
-            f"<p>{self!r}</p><table><tr><th>expert</th><th>state</th><th></th></tr>{rows}</table>"
-        )
+        cells = ((x.id or x.package.dist, x.state, x.reason or "") for x in self.list_experts())
+        rows = "".join(f"<tr><td>{i}</td><td>{s}</td><td>{r}</td></tr>" for i, s, r in cells)
+        head = "<tr><th>expert</th><th>state</th><th></th></tr>"
+        return f"<p>{self!r}</p><table>{head}{rows}</table>"
 
     # -- what is composed ---------------------------------------------------------------------
 
@@ -267,104 +261,60 @@ class Host:
             UsageError: If the level is not one the router has, or contradicts the lock.
         """
         flags = Settings(router=router, level=level, seed=seed, tolerance=tolerance)
-        order = _order(flags.over(self.settings), accept=accept)
-        lock = self._lock(flags) if locked else None
+        order = make_order(flags.over(self.settings), accept=accept)
+        lock = lock_to_follow(self.home, flags) if locked else None
+
+        def compose() -> tuple[Workspace, Outcome]:
+            selection = select_installed(self.home, backbone=self.settings.backbone)
+            return compose_selection(self, selection, order, lock=lock, progress=progress)
+
         if dry_run:
-            return self._compose(order, lock=lock, progress=progress)[1].receipt
+            return compose()[1].receipt
         with self.generations.writer() as writer:
-            workspace, outcome = self._compose(order, lock=lock, progress=progress)
+            workspace, outcome = compose()
             receipt = publish(
                 workspace, outcome, store=self.store, generations=self.generations, writer=writer
             )
         self.plugins.notify("redhost_composed", receipt=receipt)
         return receipt
 
+    def attach(self, source: Source, **options: Unpack[ChangeOptions]) -> Receipt:
+        """Compose the current members and one expert more; nothing is installed.
+
+        Args:
+            source: The id of an installed expert, the path of a wheel or of a package's folder.
+            options: See `ChangeOptions`.
+
+        Raises:
+            UsageError: If an expert of this id is composed already.
+            ContractError: If it breaks its contract or does not fit.
+            HarmError: If another domain would lose more than the tolerance.
+        """
+        return change_members(self, put=source, options=options)
+
+    def detach(self, expert_id: str, **options: Unpack[ChangeOptions]) -> Receipt:
+        """Compose the current members without one; it stays installed.
+
+        Args:
+            expert_id: Its id.
+            options: See `ChangeOptions`.
+
+        Raises:
+            UnknownNameError: If it is not composed.
+            HarmError: If another domain would lose more than the tolerance.
+        """
+        return change_members(self, take=expert_id, options=options)
+
+    def replace(self, expert_id: str, source: Source, **options: Unpack[ChangeOptions]) -> Receipt:
+        """Compose the current members with one exchanged, in one step.
+
+        Args:
+            expert_id: The id of the one that leaves.
+            source: The one that joins, as for `attach`; it may have the same id.
+            options: See `ChangeOptions`.
+        """
+        return change_members(self, put=source, take=expert_id, options=options)
+
     def rollback(self, number: int | None = None) -> int:
         """Make an older generation current again; by default the parent. Nothing is trained."""
         return self.generations.rollback(number).number
-
-    def _lock(self, flags: Settings) -> LockFile:
-        """Return the lock to follow; flags may not say otherwise than it does."""
-        lock = read_lock(self.home / LOCK)
-        if lock is None:
-            raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
-        said = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
-        for name, value in said.items():
-            wanted = getattr(flags, name)
-            if wanted not in {None, value}:
-                raise UsageError(
-                    f"--locked uses the {name} of the lock",
-                    expected=str(value),
-                    found=str(wanted),
-                    hint="Leave it out, or recompose without --locked.",
-                )
-        return lock
-
-    def _compose(
-        self, order: Order, *, lock: LockFile | None, progress: Progress | None
-    ) -> tuple[Workspace, Outcome]:
-        """Do everything of a recompose but publish."""
-        workspace = self._workspace(progress, accept=order.accept)
-        if lock is None:
-            return workspace, recompose(workspace.bench, order, progress=progress)
-        weights = locked_router(workspace, lock, generations=self.generations)
-        order = replace(
-            order,
-            router=lock.router.kind,
-            level=cast("Level", lock.router.level),
-            seed=lock.router.seed,
-        )
-        outcome = recompose(workspace.bench, order, weights=weights, progress=progress)
-        # Only now is it known which plugins make the norm and the router.
-        refuse_drift(workspace, lock, plugins=workspace.bench.providers)
-        return workspace, outcome
-
-    def _previous(self, *, accept: bool) -> tuple[Composition | None, Composed | None]:
-        """Return the current generation; with `accept`, one that cannot be loaded is let go.
-
-        Raises:
-            HarmError: If it cannot be loaded, so that nothing can be compared with it.
-        """
-        current = self.generations.current()
-        if current is None:
-            return None, None
-        record = None
-        try:
-            record = self.generations.load(current)
-            return record, self.composed
-        except RedhostError as e:
-            if accept:
-                log.warning("not compared with generation %s: %s", current, e.reason)
-                return record, None
-            raise HarmError(
-                f"generation {current} cannot be loaded, so nothing can be compared with it",
-                found=e.reason,
-                hint="Repair it, or compose anew with --accept.",
-            ) from e
-
-    def _workspace(self, progress: Progress | None, *, accept: bool) -> Workspace:
-        """Read, check and build everything that is installed."""
-        package = choose_backbone(discover("backbone"), self.settings.backbone)
-        inventory = take_inventory(self.home, backbone=self.settings.backbone, remember=False)
-        record, previous = self._previous(accept=accept)
-        return open_workspace(
-            package,
-            read_package(package),
-            inventory.listings,
-            plugins=self.plugins,
-            cache=self.cache,
-            device=self.device,
-            record=record,
-            previous=previous,
-            progress=progress,
-        )
-
-
-def _order(settings: Settings, *, accept: bool) -> Order:
-    return Order(
-        router=settings.router or DEFAULT_ROUTER,
-        level=settings.level or "full",
-        seed=settings.seed or 0,
-        tolerance=settings.tolerance,
-        accept=accept,
-    )

@@ -11,7 +11,7 @@ import math
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -20,8 +20,10 @@ from ..registry.errors import (
     MissingError,
     RedhostError,
     StaleGenerationError,
+    StoreError,
     SwapInProgressError,
 )
+from ..registry.leases import Leases
 from .composed import Answer, Composed
 from .host import Host
 from .loader import Loader
@@ -179,11 +181,26 @@ class Live:
             raise MissingError(
                 f"nothing is composed in {self.host.home}", hint="Run 'redhost recompose'."
             )
-        composed = self._ready(number)
-        if number != current:
-            self.host.rollback(number)  # the disk first: a restart then serves the same
+        lease = self._hold(number)
+        try:
+            composed = self._ready(number)
+            if number != current:
+                self.host.rollback(number)  # the disk first: a restart then serves the same
+        except BaseException:
+            lease.close()
+            raise
+        weakref.finalize(composed, lease.close)  # held as long as anybody is answered by it
         self._move(composed)
         return number
+
+    def _hold(self, number: int) -> ExitStack:
+        """Keep a generation on disk; a home that cannot be written cannot be cleaned up either."""
+        lease = ExitStack()
+        try:
+            lease.enter_context(Leases(self.host.home).hold(number))
+        except StoreError as e:
+            log.info("generation %s is served without a lease: %s", number, e.reason)
+        return lease
 
     def _ready(self, number: int) -> Composed:
         """Return a generation that was verified, loaded, and has answered."""

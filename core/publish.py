@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
 from ..registry.composition import BackboneRecord, Composition, Member, RouterRecord
-from ..registry.errors import CompositionError, MissingError, short
+from ..registry.errors import CompositionError, MissingError, RedhostError, short
 from ..registry.generations import Generations
 from ..registry.lock import LockFile, drift
 from ..registry.store import Store
@@ -40,7 +41,7 @@ def publish(
         outcome.receipt, generation=generations.next_number(), parent=generations.current()
     )
     generations.publish(
-        _draft(workspace, outcome),
+        _draft(workspace, outcome, wheels=_known_wheels(generations)),
         {
             "router.safetensors": outcome.router_bytes,
             "receipt.json": msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n",
@@ -95,7 +96,15 @@ def locked_router(workspace: Workspace, lock: LockFile, *, generations: Generati
     )
 
 
-def _draft(workspace: Workspace, outcome: Outcome) -> Composition:
+def _known_wheels(generations: Generations) -> dict[str, str]:
+    """Return digest → sha256 of the wheel, for members of the current generation."""
+    with suppress(RedhostError):
+        if (current := generations.current()) is not None:
+            return {m.digest: m.wheel for m in generations.load(current).experts}
+    return {}
+
+
+def _draft(workspace: Workspace, outcome: Outcome, *, wheels: Mapping[str, str]) -> Composition:
     bench, router = workspace.bench, outcome.receipt.router
     package, files = workspace.package, workspace.files
     return Composition(
@@ -112,6 +121,7 @@ def _draft(workspace: Workspace, outcome: Outcome) -> Composition:
                 dist=bench.candidates.listings[i].package.dist,
                 version=bench.candidates.listings[i].package.version,
                 digest=a.files.digest,
+                wheel=bench.candidates.listings[i].wheel or wheels.get(a.files.digest, ""),
             )
             for i, a in bench.candidates.attached.items()
         ),

@@ -53,7 +53,7 @@ def judge_expert(
     if isinstance(source, Path):
         wheel = read_wheel(source)
         if not isinstance(wheel, Wheel):
-            return (wheel,)
+            return wheel
         source = wheel.files
     files = read_expert(source)
     if not isinstance(files, ExpertFiles):

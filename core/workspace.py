@@ -10,6 +10,7 @@ from pathlib import Path
 from ..registry.composition import Composition
 from ..registry.discover import Package, discover, from_folder
 from ..registry.files import BackboneFiles, read_backbone
+from ..registry.installed import audit_installed
 from ..registry.manifest import BackboneManifest
 from ..registry.settings import choose_backbone, resolve_home
 from ..registry.states import Listing, survey
@@ -85,8 +86,9 @@ def read_package(package: Package) -> BackboneFiles:
         ContractError: If anything is wrong with it.
     """
     files = read_backbone(package)
-    if isinstance(files, tuple):
-        raise files[0].error(f"backbone package {package.dist} {package.version}")
+    wrong = files if isinstance(files, tuple) else audit_installed(package)
+    if wrong or isinstance(files, tuple):
+        raise wrong[0].error(f"backbone package {package.dist} {package.version}")
     return files
 
 

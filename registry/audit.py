@@ -10,6 +10,7 @@ from .contract import check_compatible
 from .discover import Package, discover, from_folder
 from .errors import MissingError, RedhostError, UnknownNameError
 from .files import BackboneFiles, ExpertFiles, read_backbone, read_expert
+from .installed import audit_installed
 from .inventory import take_inventory
 from .settings import choose_backbone
 from .violations import Violation
@@ -67,7 +68,7 @@ def resolve_targets(
                 Target(
                     name=name,
                     files=read.files,
-                    found=(*environment, *read.found),
+                    found=(*environment, *read.found, *audit_installed(listing.package)),
                     backbone=against,
                     names=read.names,
                 )
@@ -89,7 +90,7 @@ def _from_path(path: Path, against: BackboneFiles | None) -> Target:
     wheel = read_wheel(path)
     if isinstance(wheel, Wheel):
         return _source(wheel.files, against, name=str(path))
-    return Target(name=str(path), files=None, found=(wheel,), backbone=against)
+    return Target(name=str(path), files=None, found=wheel, backbone=against)
 
 
 def _source(

@@ -31,13 +31,17 @@ RECORD = "composition.json"
 Scalar = str | int | float | bool | None
 
 
-class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An expert of a composition, by content."""
+class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An expert of a composition, by content.
+
+    ``wheel`` is the sha256 of the wheel it came from, where `redhost add` saw it.
+    """
 
     id: str
     dist: str
     version: str
     digest: str
+    wheel: str = ""
 
 
 class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -27,7 +27,9 @@ __all__ = [
     "discover",
     "entries",
     "from_folder",
+    "groups",
     "headers",
+    "is_editable",
     "plugin_entry_points",
 ]
 
@@ -47,6 +49,7 @@ class Package:
         module: The top-level package its entry point names.
         folder: Where manifest and weights lie; None when that cannot be told.
         editable: Whether it was installed with ``pip install -e`` (PEP 610).
+        info: Its dist-info folder; None for one that is not installed.
     """
 
     kind: Kind
@@ -55,6 +58,7 @@ class Package:
     module: str
     folder: Path | None
     editable: bool
+    info: Path | None = None
 
     def __str__(self) -> str:
         return f"{self.dist} {self.version}".rstrip()
@@ -133,6 +137,12 @@ def entries(text: str, group: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), value.strip()
 
 
+def groups(text: str) -> tuple[str, ...]:
+    """Return the groups of entry points that a text declares, in order."""
+    lines = map(str.strip, text.splitlines())
+    return tuple(line.strip("[]").strip() for line in lines if line.startswith("["))
+
+
 def headers(text: str) -> dict[str, str]:
     """Read name, version and summary from the text of METADATA (or an egg-info's PKG-INFO)."""
     fields = {"name": "", "version": ""}
@@ -141,6 +151,29 @@ def headers(text: str) -> dict[str, str]:
         if colon and key.lower() in {"name", "version", "summary"}:
             fields[key.lower()] = value.strip()
     return fields
+
+
+def is_editable(dist: metadata.Distribution) -> bool:
+    """Tell whether a distribution was installed with ``pip install -e`` (PEP 610).
+
+    One whose modules lie beside its metadata is not, whatever it says: a wheel may bring the file
+    that says so, and would then escape RECORD.
+    """
+    text = _text(dist, "direct_url.json")
+    try:
+        told = bool(text) and json.loads(text)["dir_info"]["editable"] is True
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return told and not any(Path(str(dist.locate_file(m))).exists() for m in _modules(dist))
+
+
+def _modules(dist: metadata.Distribution) -> Iterator[str]:
+    """Yield the top-level names that a distribution's entry points lead to."""
+    text = _text(dist, "entry_points.txt")
+    for group in groups(text):
+        for _, value in entries(text, group):
+            module = value.partition(":")[0].partition(".")[0].strip()
+            yield from (name for name in (module, f"{module}.py") if module)
 
 
 def _distributions(group: str) -> Iterator[tuple[metadata.Distribution, str]]:
@@ -170,7 +203,9 @@ def _fields(dist: metadata.Distribution) -> dict[str, str]:
 def _package(kind: Kind, value: str, dist: metadata.Distribution) -> Package:
     fields = _fields(dist)
     folder = _folder(dist, value, MANIFESTS[kind]) if value.isidentifier() else None
-    return Package(kind, fields["name"], fields["version"], value, folder, _editable(dist))
+    path = getattr(dist, "_path", None)  # the one place that knows where metadata lie
+    info = None if path is None else Path(path)
+    return Package(kind, fields["name"], fields["version"], value, folder, is_editable(dist), info)
 
 
 def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:
@@ -186,14 +221,6 @@ def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | N
     return next(
         (place for place in places if (place / manifest).is_file()), next(iter(places), None)
     )
-
-
-def _editable(dist: metadata.Distribution) -> bool:
-    text = _text(dist, "direct_url.json")
-    try:
-        return bool(text) and json.loads(text)["dir_info"]["editable"] is True
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
 
 
 def _project(path: Path) -> tuple[str, str]:

@@ -13,6 +13,7 @@ __all__ = [
     "CompositionError",
     "ContractError",
     "HarmError",
+    "InstallError",
     "IntegrityError",
     "LockHeldError",
     "ManifestError",
@@ -127,6 +128,10 @@ class MissingError(RedhostError):
 
 class SettingsError(MissingError):
     """Settings are missing or leave a choice open."""
+
+
+class InstallError(MissingError):
+    """pip, or uv, could not do what it was asked to."""
 
 
 class LockHeldError(MissingError):

@@ -170,4 +170,4 @@ class Leases:
 def _lock(path: Path) -> BaseFileLock:
     from filelock import FileLock
 
-    return FileLock(path)
+    return FileLock(path, thread_local=False)  # whoever ends it need not be who began

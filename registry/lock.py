@@ -21,12 +21,15 @@ __all__ = ["LOCK", "Drift", "LockFile", "LockedExpert", "LockedRouter", "derive"
 LOCK = "redhost.lock"
 
 
-class LockedExpert(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An expert that ``--locked`` insists on."""
+class LockedExpert(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """An expert that ``--locked`` insists on; ``wheel`` is its wheel's sha256, where known."""
 
     dist: str
     version: str
     digest: str
+    wheel: str = ""
 
 
 class LockedRouter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,7 +77,7 @@ def derive(composition: Composition) -> LockFile:
     return LockFile(
         backbone=composition.backbone,
         experts={
-            m.id: LockedExpert(dist=m.dist, version=m.version, digest=m.digest)
+            m.id: LockedExpert(dist=m.dist, version=m.version, digest=m.digest, wheel=m.wheel)
             for m in composition.experts
         },
         plugins=dict(sorted(composition.providers.items())),

@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from .contract import bus_violation, check_compatible
 from .discover import MANIFESTS, Package, canonical
 from .errors import ContractError, RedhostError
 from .files import ExpertFiles, read_expert
+from .footprint import file_names
 from .integrity import MAX_FILE
 from .manifest import BackboneManifest, ExpertManifest, parse_expert
+from .owners import Owners
 from .sources import reader
-from .verdicts import Verdict, VerdictMemory, stamps
+from .verdicts import Stamp, Verdict, VerdictMemory, stamps
 from .violations import Violation
 
-__all__ = ["Listing", "State", "survey"]
+__all__ = ["Listing", "State", "list_files", "survey"]
 
 State = Literal["discovered", "valid", "compatible", "enabled", "attached"]
 
@@ -37,6 +40,8 @@ class Listing:
         digest: The digest of a valid package's content.
         state: The last rung reached.
         violations: What kept it from the next one; empty when nothing failed.
+        files: The bytes of one that is not installed: from a wheel or from the store.
+        wheel: The sha256 of the wheel it came from, where that is known.
     """
 
     package: Package
@@ -45,6 +50,8 @@ class Listing:
     digest: str | None = None
     state: State = "discovered"
     violations: tuple[Violation, ...] = ()
+    files: ExpertFiles | None = None
+    wheel: str = ""
 
     @property
     def code(self) -> str | None:
@@ -71,7 +78,7 @@ class Listing:
         who = f"{self.name} was not attached"
         return self.violations[0].error(who) if self.violations else ContractError(who)
 
-    def to_json(self) -> dict[str, str | int | None]:
+    def to_json(self) -> dict[str, str | int | bool | None]:
         """Return what ``list-experts --json`` prints."""
         manifest = self.manifest
         return {
@@ -86,6 +93,7 @@ class Listing:
             "rank": manifest.rank if manifest else None,
             "writes": manifest.writes.space if manifest else None,
             "backbone": manifest.backbone.name if manifest else None,
+            "editable": self.package.editable,
         }
 
 
@@ -112,7 +120,8 @@ def survey(
         A listing per package, sorted by id.
     """
     off = {*disabled, *map(canonical, disabled)}
-    judged = [_judge(package, memory) for package in packages]
+    owners = Owners()
+    judged = [_judge(package, memory, owners) for package in packages]
     providers = _providers(listing for listing, _ in judged if not _is_off(listing, off))
     found = []
     for listing, classes in judged:
@@ -123,37 +132,82 @@ def survey(
     return tuple(sorted(found, key=lambda one: (one.id or one.package.module, one.package.dist)))
 
 
-def _judge(package: Package, memory: VerdictMemory | None) -> tuple[Listing, int | None]:
+def list_files(
+    package: Package,
+    files: ExpertFiles,
+    *,
+    backbone: BackboneManifest,
+    disabled: Collection[str] = (),
+    wheel: str = "",
+) -> Listing:
+    """List an expert that is at hand as bytes, judged against a backbone.
+
+    Args:
+        package: Who brought it.
+        files: Its bytes, already valid.
+        backbone: The backbone at hand.
+        disabled: Ids and distributions that the user disabled.
+        wheel: The sha256 of its wheel, where that is known.
+    """
+    listing = Listing(
+        package, files.manifest.id, files.manifest, files.digest, "valid", files=files, wheel=wheel
+    )
+    off = {*disabled, *map(canonical, disabled)}
+    return _switch(_fit(listing, files.classes, backbone, None), off, {})
+
+
+def _judge(
+    package: Package, memory: VerdictMemory | None, owners: Owners
+) -> tuple[Listing, int | None]:
     """Take a package to ``valid`` if it is; return also the C of its logits, if it has any."""
     raw = reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
     manifest = raw if isinstance(raw, Violation) else parse_expert(raw)
     if isinstance(manifest, Violation):
-        return Listing(package, violations=(manifest,)), None
-    verdict = _verdict(package, manifest, memory)
+        return Listing(package, violations=(manifest, *_audit(package, owners))), None
+    verdict = _verdict(package, manifest, memory, owners)
     listing = Listing(package, manifest.id, manifest, verdict.digest, "valid", verdict.violations)
     return (
         replace(listing, state="discovered") if verdict.violations else listing
     ), verdict.classes
 
 
-def _verdict(package: Package, manifest: ExpertManifest, memory: VerdictMemory | None) -> Verdict:
+def _verdict(
+    package: Package, manifest: ExpertManifest, memory: VerdictMemory | None, owners: Owners
+) -> Verdict:
     if memory is None or package.folder is None:
-        return _read(package)
-    names = {MANIFESTS["expert"], manifest.weights.file, manifest.canary.file}
-    seen = stamps(package.folder, names | ({manifest.card.file} if manifest.card.file else set()))
+        return _read(package, owners)
+    seen = _stamps(package, package.folder, manifest)
     known = memory.recall(package.folder, seen)
     if known is not None:
         return known
-    verdict = _read(package)
+    verdict = _read(package, owners)
     memory.remember(package.folder, seen, verdict)
     return verdict
 
 
-def _read(package: Package) -> Verdict:
+def _stamps(package: Package, folder: Path, manifest: ExpertManifest) -> tuple[Stamp, ...]:
+    """Return the stamp of everything that the checks of a package look at.
+
+    The site folder's own stamp changes with every distribution that comes or goes.
+    """
+    if package.info is not None and not package.editable:
+        return stamps(package.info.parent, ["", *file_names(package)])
+    named = (MANIFESTS["expert"], manifest.weights.file, manifest.canary.file, manifest.card.file)
+    return stamps(folder, [name for name in named if name])
+
+
+def _read(package: Package, owners: Owners) -> Verdict:
     found = read_expert(package)
-    if isinstance(found, ExpertFiles):
+    audited = _audit(package, owners)
+    if isinstance(found, ExpertFiles) and not audited:
         return Verdict(digest=found.digest, classes=found.classes)
-    return Verdict(violations=found)
+    return Verdict(violations=audited if isinstance(found, ExpertFiles) else (*found, *audited))
+
+
+def _audit(package: Package, owners: Owners) -> tuple[Violation, ...]:
+    from .installed import audit_installed  # mostly remembered: then it is not even loaded
+
+    return audit_installed(package, owners)
 
 
 def _fit(

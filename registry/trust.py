@@ -15,10 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from . import atomic
+from .code import digest_of, verified_digest
 from .discover import canonical
 from .errors import StoreError
 from .manifest import dumps
-from .record import digest_of
 from .writer import WriterLock
 
 __all__ = ["config_folder", "digest_of", "distrust", "is_trusted", "trust", "trusted"]
@@ -64,8 +64,13 @@ def is_trusted(dist: str, *, folder: Path | None = None) -> bool:
 
 
 def trust(dist: str, *, folder: Path | None = None) -> str:
-    """Record that the user agrees to run a distribution as it is now; return its digest."""
-    digest = digest_of(dist)
+    """Record that the user agrees to run a distribution as it is now; return its digest.
+
+    Raises:
+        UnknownNameError: If it is not installed.
+        IntegrityError: If any of its files is not what its RECORD says.
+    """
+    digest = verified_digest(dist)
     _change({canonical(dist): digest}, folder)
     return digest
 

@@ -5,6 +5,7 @@ Only what is *shown* relies on this memory; attaching an expert always reads and
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -31,7 +32,7 @@ _UNSETTLED = 100_000_000
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What `files.read_expert` said of a package: its digest, or what was wrong."""
+    """What the checks of a package's own files said: its digest, or what was wrong."""
 
     digest: str | None = None
     classes: int | None = None
@@ -85,13 +86,14 @@ class VerdictMemory:
 
 
 def stamps(folder: Path, names: Iterable[str]) -> tuple[Stamp, ...]:
-    """Return the stamp of each file of a folder; a missing one has a stamp of zeros."""
-    return tuple(_stamp(folder, name) for name in sorted(names))
+    """Return the stamp of each file of a folder (itself: ""); a missing one has zeros."""
+    prefix = f"{folder}/"
+    return tuple(_stamp(prefix, name) for name in sorted(names))
 
 
-def _stamp(folder: Path, name: str) -> Stamp:
+def _stamp(prefix: str, name: str) -> Stamp:
     try:
-        status = (folder / name).stat()
+        status = os.stat(prefix + name)  # noqa: PTH116  (a thousand of them: a Path takes longer)
     except OSError:
         return (name, 0, 0, 0, 0)
     return (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

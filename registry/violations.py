@@ -48,6 +48,9 @@ class Violation:
         )
 
 
+_OF_BYTES = ("_digest", "_missing", "_header", "_too_large", "_not_finite")
+
+
 def _exception(code: str) -> type[RedhostError]:
     """Return the class of the tree under which callers will look for this code."""
     match code:
@@ -59,7 +62,7 @@ def _exception(code: str) -> type[RedhostError]:
             return CardError
         case _ if code.startswith("manifest_"):
             return ManifestError
-        case _ if code.endswith(("_digest", "_missing", "_header", "_too_large", "_not_finite")):
+        case _ if code.startswith(("archive_", "record_")) or code.endswith(_OF_BYTES):
             return IntegrityError
         case _:
             return ContractError

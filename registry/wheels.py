@@ -1,82 +1,93 @@
-"""Read a package out of a wheel, in memory, without installing it.
-
-This finds the package's own files and nothing else; auditing the rest of an archive before an
-installation (RECORD, ``.pth`` files, foreign modules) is a separate step.
-"""
+"""Read a package out of a wheel, in memory and audited, without installing or importing it."""
 
 from __future__ import annotations
 
-import lzma
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from .discover import MANIFESTS, Kind, Package, entries, headers
+from .archive import MAX_TOTAL, ArchiveError, read_archive
+from .discover import MANIFESTS, Kind, Package, canonical, entries, groups, headers
 from .errors import UsageError
-from .integrity import MAX_FILE
+from .integrity import sha256_hex
+from .record import parse_record
+from .scope import Scope, check_entry_points, check_names, check_record, check_top_level
+from .sources import read_file
 from .violations import Violation
 
-__all__ = ["Wheel", "build_wheel", "read_wheel"]
+__all__ = ["Wheel", "build_wheel", "open_wheel", "read_wheel"]
 
-MAX_MEMBERS = 10_000
-MAX_TOTAL = 512 * 2**20
-BROKEN = (
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    ValueError,
-    lzma.LZMAError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What zipfile raises on archives that are none, or that are damaged inside."""
-
-_HINT = "Build the wheel again, or get it again from where it came."
+SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """An expert or backbone in a wheel.
+    """An expert or backbone in a wheel that passed its audit.
 
     Attributes:
         package: Who it says it is; ``folder`` is None.
+        info: The name of its dist-info folder.
         files: The bytes beside its manifest, by plain file name.
+        name: The wheel's file name.
+        data: The very bytes that were audited; these are installed, not the file once more.
     """
 
     package: Package
+    info: str
     files: Mapping[str, bytes]
+    name: str
+    data: bytes
+
+    @cached_property
+    def sha256(self) -> str:
+        """The sha256 of the file."""
+        return sha256_hex(self.data)
 
 
-class _WheelError(ValueError):
-    """The archive cannot be what it should be; becomes a violation at the boundary."""
-
-    def __init__(self, expected: str, found: str) -> None:
-        super().__init__(expected)
-        self.expected, self.found = expected, found
-
-
-def read_wheel(path: Path) -> Wheel | Violation:
-    """Read the files of the expert or backbone that a wheel holds.
+def read_wheel(path: Path) -> Wheel | tuple[Violation, ...]:
+    """Audit a wheel and read the expert or backbone it holds.
 
     Args:
         path: The ``.whl`` file.
 
     Returns:
-        Its files, to be passed to `read_expert` or `read_backbone`; or what is wrong with it.
+        The wheel, its files to be passed to `read_expert` or `read_backbone`; or everything that
+        is wrong with it.
     """
+    data = read_file(path, missing="package_files", limit=MAX_TOTAL)
+    if isinstance(data, Violation):
+        return (data,)
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _read(archive)
-    except _WheelError as e:
-        return Violation("package_files", path.name, e.expected, e.found, _HINT)
-    except BROKEN as e:
-        return Violation("package_files", path.name, "a wheel", str(e) or "another file", _HINT)
+        if path.name.endswith(SDISTS):
+            raise ArchiveError("archive_sdist", "a wheel", "a source distribution")
+        members = read_archive(data)
+        package, info = _identify(members)
+        _check_file_name(path.name, package, info)
+    except ArchiveError as e:
+        return (e.violation(path.name),)
+    if wrong := _audit(members, package, info):
+        return wrong
+    files = {
+        PurePosixPath(name).name: content
+        for name, content in members.items()
+        if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
+    }
+    return Wheel(package, info, files, path.name, data)
+
+
+def open_wheel(path: Path) -> Wheel:
+    """Audit a wheel's file.
+
+    Raises:
+        RedhostError: Naming the first of what is wrong with it.
+    """
+    wheel = read_wheel(path)
+    if isinstance(wheel, Wheel):
+        return wheel
+    first, *others = wheel
+    more = f" (and {len(others)} more: 'redhost check {path}')" if others else ""
+    raise first.error(f"wheel {path.name} was refused{more}")
 
 
 def build_wheel(project: Path, out: Path) -> Path:
@@ -98,42 +109,40 @@ def build_wheel(project: Path, out: Path) -> Path:
         raise UsageError(f"{project} cannot be built", found=str(e)) from e
 
 
-def _read(archive: zipfile.ZipFile) -> Wheel:
-    members = _members(archive)
-    info = _only([n for n in members if n.endswith(".dist-info/entry_points.txt")])
-    metadata = str(PurePosixPath(info).with_name("METADATA"))
-    if metadata not in members:
-        raise _WheelError("METADATA beside the entry points", "none")
-    fields = headers(_text(archive, members[metadata]))
-    kind, module = _provided(_text(archive, members[info]))
-    files = {
-        PurePosixPath(name).name: _bytes(archive, member)
-        for name, member in members.items()
-        if str(PurePosixPath(name).parent) == module and not name.endswith((".py", "/"))
-    }
-    return Wheel(Package(kind, fields["name"], fields["version"], module, None, False), files)
+def _audit(members: Mapping[str, bytes], package: Package, info: str) -> tuple[Violation, ...]:
+    """Check what the wheel would bring into an environment."""
+    scope = Scope(dist=package.dist, module=package.module, info=info)
+    record = members.get(f"{info}/RECORD")
+    if record is None:
+        return (Violation("record_absent", f"{info}/RECORD", "a RECORD", "none", scope.hint),)
+    rows = parse_record(record)
+    if isinstance(rows, Violation):
+        return (rows,)
+    return (
+        *check_names(scope, members),
+        *check_top_level(scope, ()),
+        *check_entry_points(groups(_text(members, f"{info}/entry_points.txt"))),
+        *check_record(
+            scope,
+            rows,
+            present=[name for name in members if not name.endswith("/")],
+            read=members.__getitem__,
+        ),
+    )
 
 
-def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return name → member, having looked at counts and sizes before unpacking anything."""
-    members = archive.infolist()
-    if len(members) > MAX_MEMBERS or sum(m.file_size for m in members) > MAX_TOTAL:
-        raise _WheelError(f"at most {MAX_MEMBERS:,} files and {MAX_TOTAL:,} bytes", "more")
-    found: dict[str, zipfile.ZipInfo] = {}
-    for member in members:
-        parts = PurePosixPath(member.filename).parts
-        if member.filename.startswith("/") or ".." in parts or "\\" in member.filename:
-            raise _WheelError("names inside the wheel", repr(member.filename[:80]))
-        if member.filename in found:
-            raise _WheelError("every name once", f"{member.filename[:80]!r} twice")
-        found[member.filename] = member
-    return found
-
-
-def _only(names: list[str]) -> str:
-    if len(names) != 1:
-        raise _WheelError("one .dist-info with entry points", str(len(names)))
-    return names[0]
+def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:
+    """Return whose wheel it is, and the name of its dist-info folder."""
+    infos = sorted({n.partition("/")[0] for n in members if ".dist-info/" in n})
+    if len(infos) != 1 or not infos[0].endswith(".dist-info"):
+        raise ArchiveError("package_files", "one .dist-info", str(len(infos)))
+    [info] = infos
+    for name in ("METADATA", "WHEEL", "entry_points.txt"):
+        if f"{info}/{name}" not in members:
+            raise ArchiveError("package_files", f"{name} in {info}", "none")
+    fields = headers(_text(members, f"{info}/METADATA"))
+    kind, module = _provided(_text(members, f"{info}/entry_points.txt"))
+    return Package(kind, fields["name"], fields["version"], module, None, False), info
 
 
 def _provided(text: str) -> tuple[Kind, str]:
@@ -142,20 +151,29 @@ def _provided(text: str) -> tuple[Kind, str]:
         (kind, value) for kind in MANIFESTS for _, value in entries(text, f"redhost.{kind}s")
     ]
     if len(found) != 1 or not found[0][1].isidentifier():
-        raise _WheelError("one entry point that names a top-level package", repr(found))
+        expected = "one entry point that names a top-level package"
+        raise ArchiveError("package_files", expected, repr(found)[:120])
     return found[0]
 
 
-def _text(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
-    return _bytes(archive, member).decode("utf-8")
+def _check_file_name(name: str, package: Package, info: str) -> None:
+    """Refuse names that say something else than the metadata, or than pure Python."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+    from packaging.version import InvalidVersion, Version
+
+    told = f"{package.dist} {package.version}, for any system"
+    try:
+        dist, version, _, tags = parse_wheel_filename(name)
+        same = dist == canonical(package.dist) and version == Version(package.version)
+        same = same and dist == canonical(info.partition("-")[0])
+    except (InvalidWheelFilename, InvalidVersion) as e:
+        raise ArchiveError("archive_wheel", f"the file name of {told}", str(e)[:120]) from e
+    if not same or {(tag.abi, tag.platform) for tag in tags} != {("none", "any")}:
+        raise ArchiveError("archive_wheel", f"the file name of {told}", name[:120])
 
 
-def _bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Unpack one member; a large one is refused by its size, and a size that lies by unpacking."""
-    if member.file_size > MAX_FILE:
-        raise _WheelError(f"files of at most {MAX_FILE:,} bytes", member.filename[:80])
-    with archive.open(member) as file:
-        data = file.read(MAX_FILE + 1)
-    if len(data) > MAX_FILE:
-        raise _WheelError(f"files of at most {MAX_FILE:,} bytes", member.filename[:80])
-    return data
+def _text(members: Mapping[str, bytes], name: str) -> str:
+    try:
+        return members[name].decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise ArchiveError("package_files", f"text in {name}", str(e)[:120]) from e

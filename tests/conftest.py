@@ -1,8 +1,21 @@
-"""What all tests share: a site-packages folder of their own, with real dist-info folders."""
+"""What all tests share: a site folder of their own, real virtual environments, and wheels."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sysconfig
+import venv
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,3 +32,171 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def environment(redhost_environment: Environment) -> Environment:
     """Return an empty environment beside the real one."""
     return redhost_environment
+
+
+SESSION = """
+import contextlib, io, json, sys
+from redhost.cli import main
+
+def run(command):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(command)
+        except SystemExit as e:
+            return int(e.code or 0), out.getvalue(), err.getvalue()
+
+print(json.dumps([run(command) for command in json.loads(sys.argv[1])]))
+"""
+
+
+@dataclass(frozen=True)
+class Venv:
+    """A real virtual environment that also sees what this one has installed."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    @property
+    def site(self) -> Path:
+        return next((self.folder / "lib").glob("python*")) / "site-packages"
+
+    def run(
+        self, *arguments: str, home: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of redhost as its users do."""
+        told = {"REDHOST_HOME": str(home), "REDHOST_CONFIG": str(home / "config")}
+        return subprocess.run(
+            [self.python, "-m", "redhost", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **told, **(env or {})},
+        )
+
+    def session(self, *commands: tuple[str, ...], home: Path) -> list[tuple[int, str, str]]:
+        """Run commands one after the other in one process: code, stdout and stderr of each."""
+        done = subprocess.run(
+            [self.python, "-c", SESSION, json.dumps(commands)],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "REDHOST_HOME": str(home)},
+        )
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
+
+    def listed(self, home: Path, *, key: str = "dist") -> dict[str, dict[str, Any]]:
+        """Return what `list-experts` shows, by distribution or id."""
+        done = self.run("list-experts", "--json", home=home)
+        assert done.returncode == 0, done.stderr
+        return {x[key]: x for x in json.loads(done.stdout)}
+
+    def pip(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the real pip of this environment, without any index."""
+        return subprocess.run(
+            [self.python, "-m", "pip", "--disable-pip-version-check", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+
+    def install(self, *wheels: Path) -> subprocess.CompletedProcess[str]:
+        """Install wheels as anybody does."""
+        return self.pip("install", "--quiet", "--no-index", "--no-deps", *map(str, wheels))
+
+    def contents(self) -> dict[str, bytes]:
+        """Return every file of the environment, byte code included."""
+        files = (p for p in self.folder.rglob("*") if p.is_file())
+        return {p.relative_to(self.folder).as_posix(): p.read_bytes() for p in files}
+
+
+@pytest.fixture(scope="session")
+def make_venv() -> Callable[[Path], Venv]:
+    """Return the function that makes a virtual environment in a folder."""
+
+    def make(folder: Path) -> Venv:
+        venv.create(folder, symlinks=True)
+        made = Venv(folder)
+        real = sysconfig.get_path("purelib")
+        # Packages of its own come first; torch, pip and what ships come from the real one.
+        (made.site / "real.pth").write_text(f"import site; site.addsitedir({real!r})\n")
+        return made
+
+    return make
+
+
+@dataclass
+class Draft:
+    """A wheel to be written: its members, and what RECORD says of them unless told otherwise."""
+
+    dist: str
+    members: dict[str, bytes]
+    version: str = "0.1.0"
+    listed: dict[str, bytes] = field(default_factory=dict)
+    rows: str = ""
+    record: bytes | None = None
+    twice: tuple[tuple[str, bytes], ...] = ()
+    links: frozenset[str] = frozenset()
+
+    @property
+    def module(self) -> str:
+        return self.dist.replace("-", "_")
+
+    @property
+    def info(self) -> str:
+        return f"{self.module}-{self.version}.dist-info"
+
+    def honest_record(self) -> bytes:
+        """Return a RECORD of the members, as `listed` has them where it does, and of `rows`."""
+        rows = [record_row(n, self.listed.get(n, data)) for n, data in self.members.items()]
+        return ("".join(f"{r}\n" for r in rows) + f"{self.info}/RECORD,,\n" + self.rows).encode()
+
+    def write(self, folder: Path) -> Path:
+        """Write the wheel."""
+        record = self.honest_record() if self.record is None else self.record
+        path = folder / f"{self.module}-{self.version}-py3-none-any.whl"
+        with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+            warnings.simplefilter("ignore")  # of a name that stands twice: it is meant to
+            for name, data in [*self.members.items(), *self.twice]:
+                member = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
+                member.external_attr = (0o120777 if name in self.links else 0o100644) << 16
+                archive.writestr(member, data, zipfile.ZIP_DEFLATED)
+            if record:
+                archive.writestr(f"{self.info}/RECORD", record)
+        return path
+
+
+def record_row(name: str, data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(data)}"
+
+
+@pytest.fixture(scope="session")
+def draft() -> Callable[..., Draft]:
+    """Return the function that drafts a sound wheel: range3's expert under another id."""
+    origin = importlib.util.find_spec("red_expert_range3").origin
+    content = {p.name: p.read_bytes() for p in Path(origin).parent.iterdir() if p.is_file()}
+
+    def make(expert_id: str, *, version: str = "0.1.0", **changes: Any) -> Draft:
+        made = Draft(f"red-expert-{expert_id}", {}, version)
+        told = json.loads(content["expert.json"])
+        manifest = {**told, "id": expert_id, "off_domain": None, **changes}
+        files = {**content, "expert.json": json.dumps(manifest).encode()}
+        metadata = f"Metadata-Version: 2.1\nName: {made.dist}\nVersion: {version}\n"
+        wheel = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        made.members = {f"{made.module}/{name}": data for name, data in files.items()}
+        made.members |= {
+            f"{made.info}/METADATA": metadata.encode(),
+            f"{made.info}/WHEEL": wheel.encode(),
+            f"{made.info}/entry_points.txt": (
+                f"[redhost.experts]\n{expert_id} = {made.module}\n".encode()
+            ),
+        }
+        return made
+
+    return make

@@ -153,6 +153,7 @@ def test_list_experts_json_has_the_promised_keys(composed) -> None:
             "rank",
             "writes",
             "backbone",
+            "editable",
         }
         assert x["state"] == "attached" and x["code"] is None
 

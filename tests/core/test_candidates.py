@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 
 import redhost
+import redhost.testing
 from redhost.cli import main
 from redhost.registry.errors import HarmError, MissingError
 
@@ -76,6 +77,16 @@ BREAKS = {
     "canary_values": wrong_canary,
     "manifest_json": lambda f: (f / "expert.json").write_text("{not json"),
 }
+
+
+def break_it(
+    installed: redhost.testing.Environment, code: str, dist: str = "red-expert-red"
+) -> None:
+    """Break an installed expert as its author could: RECORD agrees with what is there."""
+    BREAKS[code](installed.package(dist))
+    installed.seal(dist)
+
+
 HIDE = {"width_mismatch": {"weights_tensors", "width_mismatch"}}
 """A wrong width also disagrees with the tensors, which is seen first."""
 
@@ -88,7 +99,7 @@ def test_a_broken_member_is_refused_and_the_old_composition_answers(installed, h
     host = open_host(home)
     host.recompose()
     before = answers(home)
-    BREAKS[code](installed.package("red-expert-red"))
+    break_it(installed, code)
     with pytest.raises(HarmError, match="expert 'red' is in the current composition") as e:
         host.recompose()
     assert "\n" not in str(e.value)
@@ -101,7 +112,7 @@ def test_a_broken_member_is_refused_and_the_old_composition_answers(installed, h
 def test_a_fault_is_a_state_and_check_exits_1_with_its_own_line(
     installed, home, capsys, code
 ) -> None:
-    BREAKS[code](installed.package("red-expert-red"))
+    break_it(installed, code)
     at = ("--home", str(home), "--backbone", "toy", "--json")
     found = {x["dist"]: x for x in json.loads(call(capsys, 0, "list-experts", *at))}
     listed = found["red-expert-red"]
@@ -118,8 +129,8 @@ def test_a_fault_is_a_state_and_check_exits_1_with_its_own_line(
 
 def test_no_two_faults_are_told_in_the_same_words(installed, home, capsys, expert_folders) -> None:
     told = {}
-    for code, break_it in BREAKS.items():
-        break_it(installed.package("red-expert-red"))
+    for code in BREAKS:
+        break_it(installed, code)
         out = call(
             capsys, 1, "check", "red-expert-red", "--home", str(home), "--backbone", "toy"
         ).splitlines()
@@ -140,7 +151,7 @@ def call(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
 
 @pytest.mark.parametrize("code", BREAKS)
 def test_a_broken_newcomer_is_left_out_with_its_reason(installed, home, code) -> None:
-    BREAKS[code](installed.package("red-expert-red"))
+    break_it(installed, code)
     receipt = open_host(home).recompose()
     assert set(receipt.experts) == {"blue", "green"}
     codes = {x.code for x in receipt.left_out if "red" in x.id and "range" not in x.id}
@@ -169,20 +180,21 @@ def test_a_broken_member_can_be_disabled_by_its_distribution(installed, home) ->
 
     host = open_host(home)
     host.recompose()
-    BREAKS["manifest_json"](installed.package("red-expert-red"))
+    break_it(installed, "manifest_json")
     Disabled(home).disable("red-expert-red")
     assert host.recompose().withdrawn == ("red",)
 
 
 def test_an_expert_that_disturbs_others_more_than_it_says_is_left_out(installed, home) -> None:
     rewrite(installed.package("red-expert-red"), off_domain=1e-6)
+    installed.seal("red-expert-red")
     receipt = open_host(home).recompose()
     assert ("red", "off_domain") in {(x.id, x.code) for x in receipt.left_out}
 
 
 def test_without_any_expert_that_fits_the_first_reason_is_said(installed, home) -> None:
     for name in ("red", "green", "blue"):
-        BREAKS["bus_api"](installed.package(f"red-expert-{name}"))
+        break_it(installed, "bus_api", f"red-expert-{name}")
     with pytest.raises(MissingError, match="no installed expert can be attached") as e:
         open_host(home).recompose()
     assert e.value.exit_code == 3 and "blue" in e.value.found
@@ -190,6 +202,7 @@ def test_without_any_expert_that_fits_the_first_reason_is_said(installed, home) 
 
 def test_a_card_whose_rows_are_not_what_it_says_is_left_out(installed, home) -> None:
     rewrite(installed.package("red-expert-red"), card__fit=7)
+    installed.seal("red-expert-red")
     receipt = open_host(home).recompose()
     assert ("red", "card_rows") in {(x.id, x.code) for x in receipt.left_out}
 

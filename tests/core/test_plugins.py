@@ -272,6 +272,7 @@ def test_without_the_plugin_that_made_a_part_nothing_else_answers(toy, tmp_path,
     else:
         source.write_text(NORM.replace("2 *", "3 *"))
         if change == "another version":
+            toy.seal("doubler")
             trust.trust("doubler")
     with pytest.raises(PluginError, match="plugin 'doubler' made a part of this composition"):
         answers(tmp_path)
@@ -280,6 +281,7 @@ def test_without_the_plugin_that_made_a_part_nothing_else_answers(toy, tmp_path,
     assert host(tmp_path).recompose(accept=True).generation == 2
     if change != "uninstalled":
         source.write_text(NORM)
+        toy.seal("doubler")
         trust.trust("doubler")
         host(tmp_path).rollback(1)
         assert answers(tmp_path) == before

@@ -144,11 +144,16 @@ class Site:
             f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\nSummary: Made up.\n\nText\n"
         )
         (info / "entry_points.txt").write_text(f"[{group}]\n{dist} = {value or module}\n")
-        rows = [self._row(p) for p in sorted([*folder.iterdir(), *info.iterdir()])]
+        self.seal(info, folder, extra_rows=extra_rows)
+        return folder
+
+    def seal(self, info: Path, folder: Path, *, extra_rows: str = "") -> None:
+        """Write a RECORD that agrees with what is there."""
+        files = [p for p in (*folder.iterdir(), *info.iterdir()) if p.is_file()]
+        rows = [self._row(p) for p in sorted(files) if p.name != "RECORD"]
         rows.append(f"{info.name}/RECORD,,")
         (info / "RECORD").write_text("\n".join(rows) + "\n" + extra_rows)
         importlib.invalidate_caches()
-        return folder
 
     def _row(self, path: Path) -> str:
         data = path.read_bytes()

@@ -53,7 +53,7 @@ def test_targets_are_ids_distributions_folders_and_wheels(site, home, tmp_path) 
     wheel = tmp_path / "x.whl"
     wheel.write_bytes(b"no archive")
     [target] = resolve_targets([str(wheel)], home=home, backbone=None)
-    assert [v.code for v in static_check(target)] == ["package_files"]
+    assert [v.code for v in static_check(target)] == ["archive_broken"]
 
 
 def test_no_targets_mean_everything_installed(site, home) -> None:

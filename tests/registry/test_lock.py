@@ -9,6 +9,7 @@ import pytest
 from redhost.registry.errors import StoreError
 from redhost.registry.integrity import sha256_hex
 from redhost.registry.lock import LOCK, LockedExpert, derive, drift, read
+from redhost.registry.manifest import dumps
 from redhost.registry.states import survey
 
 
@@ -44,3 +45,13 @@ def test_drift(site: Any, home: Path, publish: Any, make_backbone: Any) -> None:
         ("plug", "new"),
     ]
     assert sha256_hex(b"bytes of changed")[:12] in found[1].locked
+
+
+def test_records_from_before_wheels_were_known_keep_their_digests(publish: Any) -> None:
+    """Each record carries the digest of its own bytes: a key that appears would damage them all."""
+    composition = publish("a")
+    assert b'"wheel"' not in dumps(composition) and b'"wheel"' not in dumps(derive(composition))
+    [member] = composition.experts
+    pinned = msgspec.structs.replace(member, wheel="f" * 64)
+    known = msgspec.structs.replace(composition, experts=(pinned,))
+    assert derive(known).experts["a"].wheel == "f" * 64

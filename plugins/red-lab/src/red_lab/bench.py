@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from redhost.testing import Environment
+
 __all__ = ["install_copies", "run"]
 
 COPIES = 100
@@ -67,10 +69,8 @@ def install_copies(site: Path, count: int) -> None:
         manifest = json.loads((site / module / "expert.json").read_bytes())
         manifest["id"] = f"bench{n}"
         (site / module / "expert.json").write_text(json.dumps(manifest))
-        info = site / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[redhost.experts]\nbench{n} = {module}\n")
+        points = {"redhost.experts": f"bench{n} = {module}"}
+        Environment(site).write_info(dist, "1.0", module, points)
 
 
 def _levels(home: Path, python: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -1,0 +1,123 @@
+"""Commands that change the environment: add, remove."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .common import bar, device_option, home_option, json_option, open_host, print_json
+from .receipts import print_receipt
+
+__all__ = ["COMMANDS"]
+
+_router = click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
+_tolerance = click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="POINTS",
+    help="What a domain may lose before it is refused (default: 1, or 2 gate rows if more).",
+)
+_accept = click.option("--accept", is_flag=True, help="Go on even if a domain loses more.")
+
+
+@click.command()
+@click.argument("target", metavar="WHEEL|NAME")
+@click.option("--index-url", metavar="URL", help="Download NAME from this index.")
+@click.option("--find-links", metavar="DIR", help="Take NAME from a folder of wheels; no index.")
+@_router
+@_tolerance
+@_accept
+@home_option
+@device_option
+@json_option
+def add(
+    *,
+    target: str,
+    index_url: str | None,
+    find_links: str | None,
+    router: str | None,
+    tolerance: float | None,
+    accept: bool,
+    home: Path | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Audit a wheel, compose with it, then install it; a NAME is downloaded first.
+
+    Nothing is installed unless the wheel is what its RECORD says, the expert keeps its contract,
+    and no domain is harmed. Only a NAME uses the network.
+    """
+    from ..registry.installer import fetch, require_free
+
+    wheel = fetch(target, index_url=index_url, find_links=find_links)
+    require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
+    from ..core.packages import add as add_package
+
+    with bar("add") as progress:
+        added = add_package(
+            open_host(home, device=device),
+            wheel,
+            router=router,
+            tolerance=tolerance,
+            accept=accept,
+            progress=progress,
+        )
+    if as_json:
+        print_json(added)
+        return
+    print_receipt(added.receipt)
+    before = f", in place of {added.replaced}" if added.replaced else ""
+    click.echo(
+        f"installed  {added.dist} {added.version}{before} (wheel sha256:{added.wheel[:12]}…)"
+    )
+
+
+@click.command()
+@click.argument("expert_id", metavar="ID")
+@click.option("--purge", is_flag=True, help="Drop its stored copies as well.")
+@_router
+@_tolerance
+@_accept
+@home_option
+@device_option
+@json_option
+def remove(
+    *,
+    expert_id: str,
+    purge: bool,
+    router: str | None,
+    tolerance: float | None,
+    accept: bool,
+    home: Path | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Compose without an expert, publish that, then uninstall it."""
+    from ..core.packages import remove as remove_package
+
+    with bar("remove") as progress:
+        removed = remove_package(
+            open_host(home, device=device),
+            expert_id,
+            purge=purge,
+            router=router,
+            tolerance=tolerance,
+            accept=accept,
+            progress=progress,
+        )
+    if as_json:
+        print_json(removed)
+        return
+    if removed.receipt is not None:
+        print_receipt(removed.receipt)
+    if removed.dist is not None:
+        click.echo(f"uninstalled  {removed.dist} {removed.version}")
+    if purge:
+        click.echo(f"purged  {len(removed.purged)} stored copies of {removed.id!r}")
+    if removed.unreachable:
+        numbers = ", ".join(map(str, removed.unreachable))
+        click.echo(f"generations that cannot be rolled back to any more: {numbers}")
+
+
+COMMANDS = (add, remove)

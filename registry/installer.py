@@ -1,0 +1,248 @@
+"""pip of this interpreter, or uv where there is no pip: install, uninstall, download.
+
+Only what was audited is installed: the bytes in memory, pinned by their sha256.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+from .discover import Package, canonical, discover
+from .errors import ContractError, InstallError, IntegrityError, UsageError, short
+from .files import ExpertFiles, read_expert
+from .installed import audit_installed, require_removable
+from .owners import Owners
+from .snapshot import Snapshot
+from .wheels import Wheel, open_wheel
+
+__all__ = ["fetch", "find", "installed", "require_free", "uninstall"]
+
+
+def fetch(target: str, *, index_url: str | None = None, find_links: str | None = None) -> Wheel:
+    """Audit the wheel that a target means; a name is downloaded into a folder of its own.
+
+    The download alone uses the network; with `find_links` and no `index_url` not even this does.
+
+    Args:
+        target: The path of a wheel, or a distribution's name, e.g. ``red-expert-range3==0.1.0``.
+        index_url: Another index than pip's own settings name.
+        find_links: A folder or page of wheels to take it from; no index is asked then.
+
+    Raises:
+        UsageError: If the target is neither.
+        InstallError: If there is no wheel of that name.
+        RedhostError: If the wheel is refused.
+    """
+    path = Path(target)
+    if path.is_dir():
+        hint = f"Pack it first: 'redhost pack {target}'."
+        raise UsageError(f"cannot add {target}: it is a folder, not a wheel", hint=hint)
+    if path.is_file():
+        return open_wheel(path)
+    if path.suffix == ".whl":
+        hint = "Give the path of a wheel, or a name such as red-expert-range3."
+        raise UsageError(f"there is no wheel {target}", hint=hint)
+    _require_plain(target)
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        return open_wheel(_download(target, Path(folder), index_url, find_links))
+
+
+def find(dist: str) -> Package | None:
+    """Return an installed expert package by its distribution, as it is on disk now."""
+    importlib.invalidate_caches()
+    same = (p for p in discover("expert") if canonical(p.dist) == canonical(dist))
+    return next(same, None)
+
+
+def require_free(package: Package) -> None:
+    """Refuse a package whose name, or top-level package, is another's in this environment.
+
+    Raises:
+        ContractError: Naming whose it is.
+    """
+    before = find(package.dist)
+    if before is None and _is_installed(package.dist):
+        raise ContractError(
+            f"{package} was not installed: a distribution of that name is here, and is no expert",
+            hint="Do not install it: pip would uninstall that one first.",
+        )
+    who = f"{package} was not installed: its top-level package {package.module!r} is taken"
+    if others := _owners(package.module, dist=package.dist):
+        raise ContractError(
+            who,
+            found=f"brought by {', '.join(sorted(others))}",
+            hint="Do not install it beside them: it would overwrite what they brought.",
+        )
+    spec = importlib.util.find_spec(package.module) if before is None else None
+    if spec is not None:
+        places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
+        hint = "If an installation was cut short, remove them and try again."
+        raise ContractError(who, found=f"files that nobody brought, at {places[0]}", hint=hint)
+
+
+@contextmanager
+def installed(wheel: Wheel, *, digest: str) -> Iterator[None]:
+    """Install a wheel before the body runs; take it out again if the body raises.
+
+    Args:
+        wheel: What was audited; these very bytes are installed.
+        digest: Of the expert that was composed from them.
+
+    Raises:
+        InstallError: If pip fails.
+        IntegrityError: If what is then installed is not what was composed.
+    """
+    package = wheel.package
+    require_free(package)
+    before = find(package.dist)
+    if before is not None:
+        require_removable(before)
+    snapshot = Snapshot.take(before, folders=_targets(wheel))
+    try:
+        _install(wheel)
+        _verify(package, digest)
+        yield
+    except BaseException:
+        snapshot.restore()
+        importlib.invalidate_caches()
+        raise
+
+
+def uninstall(dist: str) -> None:
+    """Uninstall a distribution.
+
+    Raises:
+        InstallError: If pip fails.
+    """
+    tool = _tool()
+    yes = [] if tool is not _PIP else ["--yes"]
+    _run([*tool, "uninstall", *_where(tool), "--quiet", *yes, dist], f"cannot uninstall {dist}")
+    importlib.invalidate_caches()
+
+
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+def _is_installed(dist: str) -> bool:
+    try:
+        metadata.distribution(dist)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _owners(module: str, *, dist: str) -> set[str]:
+    """Return the other distributions, editable ones among them, that bring a top-level name."""
+    owners = Owners()
+    others = {o for place in sys.path for o in owners.others(Path(place), module, dist=dist)}
+    packages = [*discover("expert"), *discover("backbone")]
+    same = {canonical(p.dist) for p in packages if p.module == module}
+    return (others | same) - {canonical(dist)}
+
+
+def _tool() -> tuple[str, ...]:
+    """Return the command that installs here."""
+    if importlib.util.find_spec("pip") is not None:
+        return _PIP
+    if uv := shutil.which("uv"):
+        return (uv, "pip")
+    hint = "Install one, e.g. 'python -m ensurepip'."
+    raise InstallError("nothing here can install", expected="pip or uv", found="neither", hint=hint)
+
+
+def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what keeps a tool to this environment, whatever its settings say (``PIP_TARGET``)."""
+    return ("--isolated",) if tool is _PIP else ("--python", sys.executable)
+
+
+def _install(wheel: Wheel) -> None:
+    """Install the audited bytes, from a folder of their own, by name and sha256."""
+    package, tool = wheel.package, _tool()
+    with tempfile.TemporaryDirectory(prefix="redhost-") as name:
+        folder = Path(name)
+        (folder / wheel.name).write_bytes(wheel.data)
+        pinned = f"{package.dist}=={package.version} --hash=sha256:{wheel.sha256}\n"
+        (folder / "pinned.txt").write_text(pinned)
+        again = ("--force-reinstall", "--no-cache-dir") if tool is _PIP else ("--reinstall",)
+        command = (*tool, "install", *_where(tool), "--quiet", "--no-deps", "--no-index", *again)
+        only = ("--find-links", name, "--require-hashes", "--requirement", f"{name}/pinned.txt")
+        _run([*command, *only], f"cannot install {package}")
+
+
+def _verify(package: Package, digest: str) -> None:
+    """Compare what is installed now with what was composed."""
+    found = find(package.dist)
+    wrong = () if found is None else audit_installed(found)
+    files = None if found is None or wrong else read_expert(found)
+    if isinstance(files, ExpertFiles) and files.digest == digest:
+        return
+    told = wrong[0].reason if wrong else short(getattr(files, "digest", ""))
+    raise IntegrityError(
+        f"{package} was taken out again: what was installed is not what was composed",
+        expected=short(digest),
+        found=told,
+        hint="Look for another installation of it earlier on Python's path.",
+    )
+
+
+def _targets(wheel: Wheel) -> Iterator[Path]:
+    """Yield the folders that the audited wheel may be written to; it has no others."""
+    sites = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    sites += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    for place in dict.fromkeys(sites):
+        yield Path(place) / wheel.package.module
+        yield Path(place) / wheel.info
+
+
+def _download(name: str, into: Path, index_url: str | None, find_links: str | None) -> Path:
+    options = ["--only-binary", ":all:", "--no-deps", "--quiet", "--dest", str(into)]
+    options += ["--index-url", index_url] if index_url else []
+    options += ["--find-links", find_links] if find_links else []
+    options += ["--no-index"] if find_links and not index_url else []
+    if importlib.util.find_spec("pip") is None:
+        hint = "Install pip, or give the wheel's path."
+        raise InstallError(f"cannot download {name}", found="no pip in this environment", hint=hint)
+    _run([*_PIP, "download", *options, "--", name], f"cannot download {name}")
+    found = sorted(into.glob("*.whl"))
+    if len(found) != 1:
+        raise InstallError(f"cannot download {name}", expected="one wheel", found=str(len(found)))
+    return found[0]
+
+
+def _require_plain(name: str) -> None:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(name)
+        plain = not (wanted.url or wanted.extras or wanted.marker)
+    except InvalidRequirement:
+        plain = False
+    if not plain:
+        hint = "Give the path of a wheel, or a name such as red-expert-range3."
+        raise UsageError(f"cannot add {name!r}", expected="a wheel or a name", hint=hint)
+
+
+def _run(command: list[str], problem: str) -> None:
+    """Run a tool; its last line is what went wrong."""
+    try:
+        done = subprocess.run(  # noqa: S603  (a list, no shell)
+            command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+    except OSError as e:
+        raise InstallError(problem, found=str(e)) from e
+    if done.returncode:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        told = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no word"]
+        hint = "The environment and the composition are as they were."
+        raise InstallError(problem, found=told[-1].strip()[:300], hint=hint)

@@ -1,0 +1,276 @@
+"""add and remove: the composition and a real environment change together, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import redhost
+from redhost.registry.generations import Generations
+from redhost.registry.lock import LOCK
+
+QUESTION = "What is 37 plus 12?"
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the shipped experts composed; copy it before changing it."""
+    home = tmp_path_factory.mktemp("composed") / "home"
+    redhost.Host.open(home, plugins=redhost.Plugins(())).recompose()
+    return home
+
+
+@pytest.fixture
+def home(composed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(composed, tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def shared(make_venv: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return make_venv(tmp_path_factory.mktemp("packages") / "venv")
+
+
+@pytest.fixture
+def venv(shared: Any) -> Any:
+    """An environment that is empty again afterwards, as every test must leave it or be undone."""
+    yield shared
+    for info in shared.site.glob("*.dist-info"):
+        shared.pip("uninstall", "--yes", "--quiet", info.name.partition("-")[0])
+
+
+def state(home: Path) -> dict[str, bytes]:
+    """Return every file of a home that says what is composed."""
+    kept = {"current", LOCK}
+    files = {p.relative_to(home).as_posix(): p for p in home.rglob("*") if p.is_file()}
+    return {
+        name: path.read_bytes()
+        for name, path in files.items()
+        if name in kept or name.startswith(("generations/", "store/"))
+    }
+
+
+def results(session: list[tuple[int, str, str]]) -> list[Any]:
+    """Return what the commands of a session printed, all of which must have succeeded."""
+    assert all(code == 0 for code, _, _ in session), session
+    return [json.loads(out) for _, out, _ in session]
+
+
+def told(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def with_init(draft: Any, marker: Path) -> Any:
+    """Draft a wheel whose package leaves a mark when anybody imports it."""
+    name = f"{draft.module}/__init__.py"
+    draft.members[name] = f"open({str(marker)!r}, 'w').close()\n".encode()
+    return draft
+
+
+def test_an_expert_is_added_used_updated_and_removed_without_ever_being_imported(
+    venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    marker, empty = tmp_path / "imported", venv.contents()
+    wheel = with_init(draft("extra"), marker).write(tmp_path)
+    folder = tmp_path / "index"
+    folder.mkdir()
+    with_init(draft("extra", version="0.2.0", domain="newer"), marker).write(folder)
+
+    added, listed, status, checked, answers, again = results(
+        venv.session(
+            ("add", str(wheel), "--json"),
+            ("list-experts", "--json"),
+            ("status", "--json"),
+            ("check", "extra", str(wheel), "--json"),
+            ("predict", QUESTION, "--json"),
+            ("recompose", "--json"),
+            home=home,
+        )
+    )
+    assert (added["id"], added["version"], added["replaced"]) == ("extra", "0.1.0", None)
+    assert set(added["receipt"]["experts"]) == {"extra", *(f"range{n}" for n in range(1, 6))}
+    assert {x["id"]: x["state"] for x in listed}["extra"] == "attached"
+    assert status["drift"] == [] and all(x["ok"] for x in checked)
+    assert answers[0]["label"] == "49" and "extra" in again["experts"]
+    locked = json.loads((home / LOCK).read_text())["experts"]["extra"]
+    assert (locked["wheel"], locked["digest"]) == (added["wheel"], added["digest"])
+
+    updated, removed = results(
+        venv.session(
+            ("add", "red-expert-extra", "--find-links", str(folder), "--json"),
+            ("remove", "extra", "--json"),
+            home=home,
+        )
+    )
+    assert (updated["version"], updated["replaced"]) == ("0.2.0", "0.1.0")
+    assert removed["receipt"]["withdrawn"] == ["extra"] and removed["purged"] == []
+    assert venv.contents() == empty
+
+    *done, refused = venv.session(
+        ("rollback", "--json"),  # the store still has its bytes
+        ("predict", QUESTION, "--json"),
+        ("remove", "extra", "--purge", "--json"),
+        ("rollback", "4"),
+        home=home,
+    )
+    back, answers, purged = results(done)
+    assert "extra" in back["experts"] and answers[0]["label"] == "49"
+    assert purged["dist"] is None and len(purged["purged"]) == 2
+    assert purged["unreachable"] == [2, 3, 4]
+    assert refused[0] == 3 and "the store lacks bytes" in refused[2]
+    assert not marker.exists()
+
+
+def test_the_mark_is_left_by_an_import(venv: Any, draft: Any, tmp_path: Path) -> None:
+    """The power of the test above: an import of that package does leave its mark."""
+    marker = tmp_path / "imported"
+    venv.install(with_init(draft("extra"), marker).write(tmp_path))
+    subprocess.run([venv.python, "-c", "import red_expert_extra"], check=True)
+    assert marker.exists()
+
+
+def test_what_fails_a_gate_is_not_installed(venv: Any, home: Path, draft: Any, tmp_path) -> None:
+    before = venv.contents(), state(home)
+    wheel = draft("extra", off_domain=1e-6).write(tmp_path)
+    done = venv.run("add", str(wheel), home=home)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "off_domain" in done.stderr
+    assert (venv.contents(), state(home)) == before
+
+
+def test_a_wheel_of_something_else_is_wrong_usage(venv: Any, home: Path, draft: Any, tmp_path):
+    drafted = draft("extra")
+    points = f"[redhost.backbones]\nx = {drafted.module}\n".encode()
+    drafted.members[f"{drafted.info}/entry_points.txt"] = points
+    done = venv.run("add", str(drafted.write(tmp_path)), home=home)
+    assert done.returncode == 2 and "is a backbone, not an expert" in done.stderr
+
+
+def test_an_id_that_another_package_provides_is_refused(
+    venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    before = venv.contents(), state(home)
+    done = venv.run("add", str(draft("other", id="range3").write(tmp_path)), home=home)
+    assert done.returncode == 1 and "provided by red-expert-range3" in done.stderr
+    assert (venv.contents(), state(home)) == before
+
+
+@pytest.mark.parametrize(
+    "target", ["a folder", "red expert", "x @ https://example.org/x.whl", "-r"]
+)
+def test_a_target_that_is_neither_wheel_nor_name_is_wrong_usage(venv, home, tmp_path, target):
+    (tmp_path / "a folder").mkdir()
+    path = str(tmp_path / "a folder") if target == "a folder" else target
+    done = venv.run("add", "--", path, home=home)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+def test_a_name_that_nobody_has_is_exit_3(venv: Any, home: Path, tmp_path: Path) -> None:
+    done = venv.run("add", "red-expert-none", "--find-links", str(tmp_path), home=home)
+    assert done.returncode == 3 and "cannot download red-expert-none" in done.stderr
+
+
+BREAK = """
+import os, signal, sys
+from redhost.core import changes
+from redhost.registry import installer, snapshot
+from redhost.registry.errors import StoreError
+{change}
+from redhost.cli import main
+main(sys.argv[1:])
+"""
+FULL = "def publish(*_, **__): raise StoreError('the disk is full')\nchanges.publish = publish"
+KILL = "def publish(*_, **__): os.kill(os.getpid(), signal.SIGKILL)\nchanges.publish = publish"
+OTHER = "installer._verify = lambda *_: (_ for _ in ()).throw(StoreError('other bytes'))"
+NO_RESTORE = "\nsnapshot.Snapshot.restore = lambda self: None"
+
+
+@pytest.fixture
+def broken_add(venv: Any, home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return the function that adds a wheel in a process where something else breaks."""
+
+    def run(change: str, wheel: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [venv.python, "-c", BREAK.format(change=change), "add", str(wheel)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "REDHOST_HOME": str(home), "PIP_TARGET": str(home / "elsewhere")},
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("change", [FULL, OTHER], ids=["publish fails", "other bytes installed"])
+def test_when_anything_fails_the_version_before_is_back(
+    venv: Any, home: Path, draft: Any, tmp_path: Path, broken_add: Any, change: str
+) -> None:
+    assert venv.install(draft("extra").write(tmp_path)).returncode == 0
+    before = venv.contents(), state(home)
+    done = broken_add(change, draft("extra", version="0.2.0").write(tmp_path))
+    assert done.returncode == 3 and done.stderr.count("\n") == 1
+    after = {n: d for n, d in state(home).items() if not n.startswith("store/")}
+    assert after == {n: d for n, d in before[1].items() if not n.startswith("store/")}
+    assert venv.contents() == before[0]
+
+
+def test_when_the_first_installation_fails_nothing_is_left(
+    venv: Any, home: Path, draft: Any, tmp_path: Path, broken_add: Any
+) -> None:
+    before = venv.contents()
+    assert broken_add(FULL, draft("extra").write(tmp_path)).returncode == 3
+    assert venv.contents() == before
+
+
+def test_the_twin_without_restoring_leaves_what_was_refused(
+    venv: Any, home: Path, draft: Any, tmp_path: Path, broken_add: Any
+) -> None:
+    before = venv.contents()
+    broken_add(FULL + NO_RESTORE, draft("extra").write(tmp_path))
+    assert venv.contents() != before  # wrong: what we guard against
+
+
+def test_killed_between_install_and_publish_the_home_is_unchanged_and_status_tells(
+    venv: Any, home: Path, draft: Any, tmp_path: Path, broken_add: Any
+) -> None:
+    before = state(home)
+    assert broken_add(KILL, draft("extra").write(tmp_path)).returncode == -signal.SIGKILL
+    assert state(home) == before
+    drift = told(venv.run("status", "--json", home=home))["drift"]
+    assert [(d["id"], d["kind"]) for d in drift] == [("extra", "new")]
+    assert "extra" in told(venv.run("recompose", "--json", home=home))["experts"]
+
+
+def test_remove_refuses_to_uninstall_what_lists_files_of_others(
+    venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    drafted = draft("extra")
+    drafted.members["torch/intruder.py"] = b""
+    venv.install(drafted.write(tmp_path))
+    before = venv.contents(), state(home)
+    done = venv.run("remove", "extra", home=home)
+    assert done.returncode == 1 and "torch/" in done.stderr
+    assert (venv.contents(), state(home)) == before
+
+
+def test_remove_of_what_is_neither_installed_nor_composed_is_wrong_usage(venv, home) -> None:
+    done = venv.run("remove", "rang3", home=home)
+    assert done.returncode == 2 and "Did you mean 'range3'" in done.stderr
+
+
+def test_an_expert_that_was_never_composed_is_just_uninstalled(
+    venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    empty = venv.contents()
+    venv.install(draft("extra").write(tmp_path))
+    removed = told(venv.run("remove", "red-expert-extra", "--json", home=home))
+    assert removed["receipt"] is None and removed["dist"] == "red-expert-extra"
+    assert venv.contents() == empty
+    assert Generations(home).current() == 1

@@ -1,0 +1,363 @@
+"""Wheels that were tampered with: `add` refuses each, and what plain pip lets in is told apart.
+
+Every wheel here is a sound one with one thing done to it. The environments and pip are real.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redhost.registry.wheels import Wheel, read_wheel
+
+SCREAM = b"raise SystemExit('imported')\n"
+EDITABLE = b'{"url": "file:///x", "dir_info": {"editable": true}}'
+
+
+def altered(draft: Any) -> bytes:
+    """Return the manifest with another sentence in it: still valid, but not what RECORD says."""
+    manifest = json.loads(draft.members[f"{draft.module}/expert.json"])
+    return json.dumps({**manifest, "domain": "whatever the attacker likes"}).encode()
+
+
+def changed_file(draft: Any) -> None:
+    name = f"{draft.module}/expert.json"
+    draft.listed[name] = draft.members[name]
+    draft.members[name] = altered(draft)
+
+
+def extra_file(draft: Any) -> None:
+    draft.record = draft.honest_record()
+    draft.members[f"{draft.module}/more.py"] = SCREAM
+
+
+def without_hash(draft: Any) -> None:
+    rows = draft.honest_record().decode().splitlines()
+    bare = (f"{r.partition(',')[0]},," if "expert.json" in r else r for r in rows)
+    draft.record = "\n".join(bare).encode()
+
+
+def wrong_size(draft: Any) -> None:
+    rows = draft.honest_record().decode().splitlines()
+    draft.record = "\n".join(f"{r}0" if "expert.json" in r else r for r in rows).encode()
+
+
+def listed_twice(draft: Any) -> None:
+    draft.rows = draft.honest_record().decode().splitlines()[0] + "\n"
+
+
+def bring(name: str, data: bytes = SCREAM) -> Callable[[Any], None]:
+    """Bring one file more, honestly listed in RECORD."""
+
+    def tamper(draft: Any) -> None:
+        draft.members[name.format(module=draft.module, info=draft.info)] = data
+
+    return tamper
+
+
+def list_also(row: str) -> Callable[[Any], None]:
+    def tamper(draft: Any) -> None:
+        draft.rows = row.format(module=draft.module) + "\n"
+
+    return tamper
+
+
+def say(record: bytes) -> Callable[[Any], None]:
+    def tamper(draft: Any) -> None:
+        draft.record = record
+
+    return tamper
+
+
+def other_entry_point(draft: Any) -> None:
+    draft.members[f"{draft.info}/entry_points.txt"] += b"[pytest11]\nx = json\n"
+
+
+def duplicate(draft: Any) -> None:
+    draft.twice = ((f"{draft.module}/expert.json", altered(draft)),)
+
+
+def link(draft: Any) -> None:
+    name = f"{draft.module}/expert.safetensors"
+    draft.members[name] = b"../../../../etc/passwd"
+    draft.links = frozenset({name})
+
+
+def named(module: str) -> Callable[[Any], None]:
+    """Call its one top-level package by somebody else's name."""
+
+    def tamper(draft: Any) -> None:
+        own = f"{draft.module}/"
+        draft.members = {n.replace(own, f"{module}/", 1): x for n, x in draft.members.items()}
+        points = f"[redhost.experts]\nx = {module}\n".encode()
+        draft.members[f"{draft.info}/entry_points.txt"] = points
+
+    return tamper
+
+
+def renamed(dist: str) -> Callable[[Any], None]:
+    """Call the distribution by somebody else's name; its package keeps its own."""
+
+    def tamper(draft: Any) -> None:
+        before, old = draft.info, draft.dist
+        draft.dist = dist
+        draft.members = {n.replace(before, draft.info): x for n, x in draft.members.items()}
+        metadata = f"{draft.info}/METADATA"
+        draft.members[metadata] = draft.members[metadata].replace(old.encode(), dist.encode())
+
+    return tamper
+
+
+def nothing(draft: Any) -> None:
+    """The members stay as they are; the file around them does not."""
+
+
+def with_comment(data: bytes) -> bytes:
+    file = io.BytesIO(data)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = b"more"
+    return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One thing done to a sound wheel.
+
+    ``code`` is what `add` and `check` refuse it under; ``listed`` what `list-experts` says after
+    a plain pip install, None where nothing of it reaches the environment.
+    """
+
+    tamper: Callable[[Any], None]
+    code: str
+    listed: str | None
+    wrap: Callable[[bytes], bytes] = bytes
+
+
+def both(tamper: Callable[[Any], None], code: str) -> Attack:
+    return Attack(tamper, code, code)
+
+
+ATTACKS = {
+    "changed file": both(changed_file, "record_digest"),
+    "wrong size": both(wrong_size, "record_digest"),
+    "file without a hash": both(without_hash, "record_unhashed"),
+    "extra file": Attack(extra_file, "record_unlisted", "record_unhashed"),  # pip lists it, bare
+    "missing file": both(list_also("{module}/gone.json,,"), "record_missing"),
+    "row outside": both(list_also("../../../../../../../../etc/passwd,,"), "record_outside"),
+    "row of a device": both(list_also("/dev/zero,,"), "record_outside"),
+    "file listed twice": both(listed_twice, "record_row"),
+    "garbled RECORD": Attack(say(b"one column\n"), "record_row", "foreign_top_level"),
+    "no RECORD": both(say(b""), "record_absent"),
+    "pth": both(bring("attack.pth", b"import os\n"), "startup_code"),
+    "start": both(bring("attack.start", b"os:getcwd\n"), "startup_code"),
+    "egg-link": both(bring("attack.egg-link", b""), "startup_code"),
+    "sitecustomize": both(bring("sitecustomize.py", b""), "startup_code"),
+    "usercustomize": both(bring("usercustomize/__init__.py", b""), "startup_code"),
+    "scripts": Attack(
+        bring("{module}-0.1.0.data/scripts/run", b"#!python\n"), "data_scripts", "record_outside"
+    ),
+    "foreign top level": both(bring("intruder/__init__.py"), "foreign_top_level"),
+    "lone module": both(bring("intruding.py"), "foreign_top_level"),
+    "part of torch": both(bring("torch/intruder.py"), "foreign_top_level"),
+    "named json": both(named("json"), "taken_top_level"),
+    "named as the host": Attack(renamed("torch"), "taken_name", None),  # it would replace torch
+    "other entry point": both(other_entry_point, "entry_points"),
+    "said to be editable": Attack(
+        bring("{info}/direct_url.json", EDITABLE), "installer_file", "record_row"
+    ),
+    "duplicate name": Attack(duplicate, "archive_duplicate", "record_digest"),
+    "symbolic link": Attack(link, "archive_link", "weights_digest"),
+    "name outside": Attack(bring("../outside.py"), "archive_name", "record_absent"),
+    "names that differ by case": Attack(bring("{module}/EXPERT.json"), "archive_duplicate", None),
+    "leading data": Attack(nothing, "archive_data", None, lambda data: b"#!/bin/sh\n" + data),
+    "trailing data": Attack(nothing, "archive_data", None, lambda data: data + b"more"),
+    "comment": Attack(nothing, "archive_data", None, with_comment),
+}
+
+
+@pytest.fixture(scope="module")
+def wheels(draft: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A wheel for each attack."""
+    folder, made = tmp_path_factory.mktemp("wheels"), {}
+    for name, attack in ATTACKS.items():
+        drafted = draft(expert_id(name))
+        attack.tamper(drafted)
+        made[name] = drafted.write(folder)
+        made[name].write_bytes(attack.wrap(made[name].read_bytes()))
+    return made
+
+
+def expert_id(attack: str) -> str:
+    return f"evil-{attack.lower().replace(' ', '-')}"
+
+
+@pytest.fixture(scope="module")
+def venv(make_venv: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An environment that only `add` may change."""
+    return make_venv(tmp_path_factory.mktemp("clean") / "venv")
+
+
+@pytest.fixture(scope="module")
+def attacked(
+    make_venv: Any, wheels: dict[str, Path], draft: Any, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """What `list-experts` shows once plain pip has installed every wheel it takes."""
+    folder = tmp_path_factory.mktemp("attacked")
+    venv = make_venv(folder / "venv")
+    for wheel in (draft("sound").write(folder), *wheels.values()):
+        venv.install(wheel)
+    listed: dict[str, dict[str, Any]] = venv.listed(folder / "home")
+    return listed
+
+
+def test_a_sound_wheel_passes(draft: Any, tmp_path: Path) -> None:
+    assert isinstance(read_wheel(draft("sound").write(tmp_path)), Wheel)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_add_refuses_it_and_changes_nothing(venv: Any, wheels: Any, tmp_path: Path, name) -> None:
+    before = venv.contents()
+    done = venv.run("add", str(wheels[name]), home=tmp_path / "home")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("redhost: ") and done.stderr.count("\n") == 1
+    assert venv.contents() == before
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_check_tells_its_code(wheels: Any, name) -> None:
+    found = read_wheel(wheels[name])
+    assert not isinstance(found, Wheel)
+    assert found[0].code == ATTACKS[name].code
+    assert all(v.expected and v.found and v.hint and "\n" not in v.reason for v in found)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_after_a_plain_pip_install_it_is_shown_refused(attacked: Any, name) -> None:
+    shown = attacked.get(f"red-expert-{expert_id(name)}")
+    if ATTACKS[name].listed is None:
+        assert shown is None or shown["state"] == "enabled"  # what was hidden stayed outside
+        return
+    assert (shown["state"], shown["code"]) == ("discovered", ATTACKS[name].listed)
+    assert shown["reason"] and shown["hint"]
+
+
+def test_what_is_sound_is_not_refused_with_the_others(attacked: Any) -> None:
+    assert attacked["red-expert-sound"]["state"] == "enabled"
+
+
+def test_a_pth_has_already_run_and_the_report_says_so(attacked: Any) -> None:
+    assert "has run already" in attacked["red-expert-evil-pth"]["hint"]
+
+
+@pytest.mark.parametrize("kind", ["gz", "zip", "renamed"])
+def test_a_source_distribution_is_refused_in_one_line(venv: Any, tmp_path: Path, kind) -> None:
+    import tarfile
+
+    name = {"gz": "x-1.tar.gz", "zip": "x-1.zip", "renamed": "x-1-py3-none-any.whl"}[kind]
+    with tarfile.open(tmp_path / name, "w:gz") as archive:
+        archive.add(__file__, "x-1/setup.py")
+    before = venv.contents()
+    done = venv.run("add", str(tmp_path / name), home=tmp_path / "home")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "found a source distribution" in done.stderr
+    assert venv.contents() == before
+
+
+def test_a_package_of_a_name_that_is_taken_is_refused(venv: Any, draft: Any, tmp_path) -> None:
+    drafted = draft("taker")
+    named("numpy")(drafted)
+    done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
+    assert done.returncode == 1 and "'numpy' is taken: found brought by numpy" in done.stderr
+
+
+def test_files_that_nobody_brought_are_not_overwritten(
+    make_venv: Any, draft: Any, tmp_path: Path
+) -> None:
+    """What an installation leaves behind that was killed half-way."""
+    venv, drafted = make_venv(tmp_path / "venv"), draft("half")
+    folder = venv.site / drafted.module
+    folder.mkdir()
+    done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
+    assert done.returncode == 1 and f"files that nobody brought, at {folder}" in done.stderr
+    info = venv.site / drafted.info
+    info.mkdir()
+    for name in ("METADATA", "entry_points.txt"):
+        (info / name).write_bytes(drafted.members[f"{drafted.info}/{name}"])
+    assert venv.listed(tmp_path / "home")["red-expert-half"]["code"] is not None
+    done = venv.run("remove", "red-expert-half", home=tmp_path / "home")
+    assert done.returncode == 1 and f"Remove {info} and {folder} by hand" in done.stderr
+
+
+def test_a_distribution_of_a_name_that_is_taken_is_refused(venv: Any, draft: Any, tmp_path) -> None:
+    """pip would uninstall the one that is here."""
+    drafted = draft("taker")
+    renamed("numpy")(drafted)
+    before = venv.contents()
+    done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
+    assert done.returncode == 1 and "a distribution of that name is here" in done.stderr
+    assert venv.contents() == before
+
+
+def test_two_distributions_that_claim_one_file_are_both_refused(
+    make_venv: Any, draft: Any, tmp_path: Path
+) -> None:
+    venv = make_venv(tmp_path / "venv")
+    first, second = draft("first"), draft("second")
+    named(first.module)(second)
+    assert venv.install(first.write(tmp_path)).returncode == 0
+    assert venv.listed(tmp_path / "home")["red-expert-first"]["state"] == "enabled"
+    assert venv.install(second.write(tmp_path)).returncode == 0
+    listed = venv.listed(tmp_path / "home")
+    codes = {name: listed[f"red-expert-{name}"]["code"] for name in ("first", "second")}
+    assert codes == {"first": "taken_top_level", "second": "taken_top_level"}
+
+
+def test_a_wheel_that_overwrites_another_package_is_seen_on_both(
+    make_venv: Any, draft: Any, tmp_path: Path
+) -> None:
+    venv = make_venv(tmp_path / "venv")
+    victim, thief = draft("victim"), draft("thief")
+    thief.members[f"{victim.module}/expert.json"] = altered(victim)
+    assert venv.install(victim.write(tmp_path), thief.write(tmp_path)).returncode == 0
+    listed = venv.listed(tmp_path / "home")
+    assert listed["red-expert-thief"]["code"] == "foreign_top_level"
+    assert listed["red-expert-victim"]["code"] in {"taken_top_level", "record_digest"}
+
+
+def test_the_twin_without_the_record_check_lets_the_attack_in(
+    environment: Any, draft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest changed on its way: valid in itself, and only RECORD knows better."""
+    from redhost.registry import installed, scope, wheels
+    from redhost.registry.inventory import take_inventory
+
+    drafted = draft("twin")
+    changed_file(drafted)
+    path = drafted.write(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(environment.folder)
+
+    def state() -> str:
+        found = {x.id: x.state for x in take_inventory(tmp_path / "home", remember=False).listings}
+        return found["twin"]
+
+    assert not isinstance(read_wheel(path), Wheel) and state() == "discovered"
+    for module in (wheels, installed):
+        assert module.check_record is scope.check_record
+        monkeypatch.setattr(module, "check_record", lambda *_, **__: ())
+    assert isinstance(read_wheel(path), Wheel) and state() == "enabled"  # what we guard against
+
+
+def test_every_code_is_explained() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "packages.md").read_text()
+    codes = {code for a in ATTACKS.values() for code in (a.code, a.listed) if code}
+    assert {c for c in codes if not c.startswith("weights_")} <= set(re.findall(r"`(\w+)`", page))
