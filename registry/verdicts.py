@@ -21,7 +21,7 @@ from .violations import Violation
 
 __all__ = ["Stamp", "Verdict", "VerdictMemory", "stamps"]
 
-CHECKS = 2
+CHECKS = 3
 """Raise it when the checks behind a verdict change: older memories are then forgotten."""
 
 Stamp = tuple[str, int, int, int, int]

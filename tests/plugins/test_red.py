@@ -392,6 +392,13 @@ def test_every_pair_of_task_and_protocol_has_a_usual_base_that_its_folder_does_n
             base=dataclasses.replace(RECIPES[recipe], precision=precision),
         )
         assert plan.name == f"{backbone}-{task}-{protocol}"
-    other = dataclasses.replace(plan, base=dataclasses.replace(plan.base, precision="float32"))
-    assert other.name == "smollm2-mixed-held-out-fp32"
-    assert dataclasses.replace(plan, recipe="seed").name.startswith("smollm2-mixed-held-out-seed")
+
+
+def test_a_base_that_is_not_the_usual_one_is_named() -> None:
+    base = RECIPES["fourier"]
+    plan = Plan(
+        task="mixed", protocol="held-out", backbone="smollm2", seeds=1, recipe="fourier", base=base
+    )
+    assert plan.name == "smollm2-mixed-held-out-fp32"
+    free = dataclasses.replace(plan, recipe="seed", base=RECIPES["seed"])
+    assert free.name == "smollm2-mixed-held-out-seed-fp32"
