@@ -70,7 +70,7 @@ results: .venv/text
 	$(BIN)/redhost lab kills
 	$(RED) tiny --task addition --protocol seed
 	$(RED) tiny --task addition --protocol held-out --ablations --shares
-	$(RED) tiny --task addition --protocol seed --stratified
+	$(RED) smollm2 --task addition --protocol seed --stratified --seeds 1
 	$(RED) tiny --task mixed --protocol seed
 	$(RED) tiny --task mixed --protocol seed --base fourier-tiny
 	$(RED) tiny --task mixed --protocol held-out

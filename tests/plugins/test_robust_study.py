@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -192,3 +193,11 @@ def test_the_same_command_twice_gives_one_page_and_goes_on_from_what_is_there(
     assert (tmp_path / "one" / "regret.svg").read_bytes() == (
         tmp_path / "two" / "regret.svg"
     ).read_bytes()
+
+
+def test_the_committed_page_is_that_of_its_metrics() -> None:
+    folder = Path(__file__).parents[2] / "docs" / "results" / "robust"
+    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert (folder / "README.md").read_text("utf-8") == page(metrics)
+    for task in ("arithmetic", "text"):
+        assert metrics["tasks"][task]["seeds"] >= 5
