@@ -1,7 +1,8 @@
-"""What several experiments share: options, and a clock."""
+"""What several experiments share: options, a clock, and what was measured before."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import click
 
-__all__ = ["WORK", "out_option", "timed"]
+__all__ = ["WORK", "kept", "out_option", "timed"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -40,3 +41,13 @@ def timed(seconds: MutableMapping[str, float], what: str) -> Iterator[None]:
     start = perf_counter()
     yield
     seconds[what] = perf_counter() - start
+
+
+def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what was made before, or make it and write it down; a half-written file is none."""
+    if not file.exists():
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(make()), "utf-8")
+        part.replace(file)
+    told: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return told

@@ -17,6 +17,7 @@ from red_lab.matched.recipe import ARITHMETIC, TEXT, Recipe, Tick
 from red_lab.matched.report import page
 from red_lab.matched.summary import SCHEMA, summarise
 from red_lab.matched.tasks import load
+from red_lab.options import kept
 from red_lab.progress import Bar
 from red_lab.toy.data import one_thread
 
@@ -90,16 +91,12 @@ class _Task:
 
     def measured(self, seed: int, recipe: Recipe) -> dict[str, Any]:
         """Return what one seed gave, measured now or before."""
-        file = self.folder / f"{self.name}-{seed}.json"
-        if not file.exists():
-            problem, tick = self.problem(seed), self.shown(f"seed {seed}", recipe.epochs)
-            with one_thread():
-                result = measure(problem, recipe=recipe, seed=seed, tick=tick)
-            part = file.with_suffix(".part")
-            part.write_text(json.dumps(result), "utf-8")
-            part.replace(file)
-        told: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return told
+        return kept(self.folder / f"{self.name}-{seed}.json", lambda: self._measure(seed, recipe))
+
+    def _measure(self, seed: int, recipe: Recipe) -> dict[str, Any]:
+        problem, tick = self.problem(seed), self.shown(f"seed {seed}", recipe.epochs)
+        with one_thread():
+            return measure(problem, recipe=recipe, seed=seed, tick=tick)
 
     def shown(self, what: str, epochs: int) -> Tick:
         """Return a progress bar over all epochs of all systems."""

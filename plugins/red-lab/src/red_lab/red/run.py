@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import redhost
-from red_lab.options import timed
+from red_lab.options import kept, timed
 from red_lab.progress import Bar
 from red_lab.red.ablations import BASE_SHARES, ablate, at_share
 from red_lab.red.base import Base, BaseSettings, train_base
@@ -115,13 +115,7 @@ class Seed:
 
     def kept(self, suffix: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what was made before, or make it and write it down."""
-        file = self.work / f"{self.plan.name}-{self.number}{suffix}.json"
-        if not file.exists():
-            part = file.with_suffix(".part")
-            part.write_text(json.dumps(make()), "utf-8")
-            part.replace(file)
-        told: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return told
+        return kept(self.work / f"{self.plan.name}-{self.number}{suffix}.json", make)
 
     def measured(self) -> dict[str, Any]:
         """Run the four stages."""

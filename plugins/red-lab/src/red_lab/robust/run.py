@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from red_lab.matched.recipe import ARITHMETIC, TEXT, Recipe
 from red_lab.matched.tasks import load
+from red_lab.options import kept
 from red_lab.robust.figures import draw
 from red_lab.robust.finite import finite
 from red_lab.robust.measure import measure
@@ -63,7 +64,7 @@ def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
 def _task(task: str, seeds: int, folder: Path, work: Path) -> dict[str, Any]:
     recipe = RECIPES[task]
     measured = [
-        _kept(folder / f"{task}-{seed}.json", partial(_seed, task, seed, recipe, work))
+        kept(folder / f"{task}-{seed}.json", partial(_seed, task, seed, recipe, work))
         for seed in range(seeds)
     ]
     return {"recipe": asdict(recipe), **summarise(measured)}
@@ -78,13 +79,3 @@ def _seed(task: str, seed: int, recipe: Recipe, work: Path) -> dict[str, Any]:
             seed=seed,
             say=lambda what: log.info("robust, %s, seed %d: %s", task, seed, what),
         )
-
-
-def _kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what was made before, or make it and write it down."""
-    if not file.exists():
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(make()), "utf-8")
-        part.replace(file)
-    told: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return told
