@@ -98,6 +98,7 @@ def test_one_broken_card_leaves_out_one_expert(installed, home, expert_folders, 
         expert_folders["red"], "card", b"\n".join([line, *card[1:]]) + b"\n"
     ).items():
         (installed.package("red-expert-red") / name).write_bytes(data)
+    installed.seal("red-expert-red")
     receipt = redhost.Host.open(home, backbone="toy", plugins=redhost.Plugins(())).recompose()
     assert ("red", "card_rows") in [(x.id, x.code) for x in receipt.left_out]
     assert sorted(receipt.experts) == ["blue", "green"]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -182,16 +181,15 @@ print("numpy" in sys.modules)
 """
 
 
-def test_a_hundred_experts_are_listed_within_200_ms(site: Any, home: Path) -> None:
+def test_a_hundred_experts_are_listed_without_torch_and_then_without_numpy(
+    site: Any, home: Path
+) -> None:
+    """Verdicts are remembered. How long it takes is measured by `redhost lab bench`."""
     for number in range(100):
         site.expert(f"e{number}")
-    time.sleep(0.15)
     env = {**os.environ, "PYTHONPATH": str(site.folder)}
     command = [sys.executable, "-c", SURVEY, str(home / "verdicts.json")]
-    seconds, out = [], ""
-    for _ in range(8):
-        start = time.perf_counter()
-        out = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
-        seconds.append(time.perf_counter() - start)
-    assert out == "False\n"
-    assert statistics.median(seconds[1:]) <= 0.2
+    time.sleep(0.15)  # a file is remembered once it is older than its clock is coarse
+    for numpy in ("True\n", "False\n"):
+        done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+        assert done.stdout == numpy
