@@ -193,10 +193,7 @@ class Live:
         return self._change(lambda: self.host.replace(expert_id, source, **options), expected)
 
     def _change(self, compose: Callable[[], Receipt], expected: int | None) -> Receipt:
-        """Publish a changed composition and serve it; when it cannot be, the home goes back.
-
-        No other process writes meanwhile, so what is changed is what is served.
-        """
+        """Publish a changed composition and serve it, or go back; nobody else writes meanwhile."""
         with self._alone(expected), self.host.generations.writer():
             before = self.host.generations.current()
             if self.generation not in {None, before}:

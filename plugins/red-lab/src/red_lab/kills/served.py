@@ -177,8 +177,8 @@ def _predicted(host: redhost.Host) -> Said:
 
 def _said(reply: Reply) -> Said:
     told = _require(reply)
-    found = (told.output(name) for name in ("label", "probability", "weights"))
-    return (told.generation, *found)
+    output = told.output
+    return told.generation, output("label"), output("probability"), output("weights")
 
 
 def _require(reply: Reply) -> Reply:
