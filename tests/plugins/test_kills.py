@@ -100,7 +100,7 @@ def test_the_page_says_what_was_found(tmp_path) -> None:
     parts = {"steps": found, "random": none, "processes": {**none, "kills": 2}}
     write_page({"server": {**parts, "kills": 9, "bad": 1}}, tmp_path / "p.md")
     page = (tmp_path / "p.md").read_text()
-    assert "**9 kills, 1 bad.**" in page and "`redhost serve`, at random within 0.50 s | 2" in page
+    assert "**9 kills, 1 bad.**" in page and "random within 0.50 s of its first swap | 2 |" in page
 
 
 def test_the_docs_say_what_was_measured() -> None:

@@ -39,14 +39,14 @@ def write_page(metrics: Mapping[str, Any], path: Path) -> None:
         "",
     ]
     if "steps" in metrics:
-        rows = {EVERY_STEP: "steps", "at random": "random"}
+        rows = {EVERY_STEP: "steps", "at random within {longest:.2f} s": "random"}
         lines += _section(RECOMPOSES, metrics, rows, then="after the new generation was current")
     if (server := metrics.get("server")) is not None:
         lines += ["## Servers in the middle of a swap", ""]
         rows = {
             EVERY_STEP: "steps",
-            "at random": "random",
-            "`redhost serve`, at random": "processes",
+            "at random within {longest:.2f} s of its start": "random",
+            "`redhost serve`, at random within {longest:.2f} s of its first swap": "processes",
         }
         lines += _section(SERVERS, server, rows, then="the generation swapped to was current")
     path.write_text("\n".join(lines), "utf-8")
@@ -58,10 +58,9 @@ def _section(
     table = [f"| killed | kills | {then} | bad |", "|---|---|---|---|"]
     for title, name in rows.items():
         found = metrics[name]
-        within = f" within {found['longest']:.2f} s" if "longest" in found else ""
         table.append(
-            f"| {title}{within} | {found['kills']:,} | {found['new_generation_current']:,} "
-            f"| {len(found['bad'])} |"
+            f"| {title.format_map(found)} | {found['kills']:,} "
+            f"| {found['new_generation_current']:,} | {len(found['bad'])} |"
         )
     summary = f"**{metrics['kills']:,} kills, {metrics['bad']} bad.**"
     return [words, "", summary, "", *table, ""]
