@@ -6,14 +6,15 @@ answers it; a swap does everything that can fail before it moves the pointer.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Self, Unpack
 
 from ..registry.errors import (
     CompositionError,
@@ -24,10 +25,13 @@ from ..registry.errors import (
     SwapInProgressError,
 )
 from ..registry.leases import Leases
+from .changes import ChangeOptions
 from .composed import Answer, Composed
 from .host import Host
 from .loader import Loader
 from .plugins import Plugins
+from .receipt import Receipt
+from .selection import Source
 
 __all__ = ["Live"]
 
@@ -155,6 +159,59 @@ class Live:
         """Stop answering, until the next swap; the home is left as it is."""
         with self._alone(expected):
             self._serving = None
+
+    def attach(
+        self, source: Source, *, expected: int | None = None, **options: Unpack[ChangeOptions]
+    ) -> Receipt:
+        """Compose one expert more, as `Host.attach` does, then answer with that.
+
+        Args:
+            source: What joins; it may have been installed a moment ago.
+            expected: As for `swap`.
+            options: See `ChangeOptions`.
+
+        Raises:
+            RedhostError: As `swap` and `Host.attach` do; the old generation goes on.
+        """
+        return self._change(lambda: self.host.attach(source, **options), expected)
+
+    def detach(
+        self, expert_id: str, *, expected: int | None = None, **options: Unpack[ChangeOptions]
+    ) -> Receipt:
+        """Compose without an expert, as `Host.detach` does, then answer with that; see `attach`."""
+        return self._change(lambda: self.host.detach(expert_id, **options), expected)
+
+    def replace(
+        self,
+        expert_id: str,
+        source: Source,
+        *,
+        expected: int | None = None,
+        **options: Unpack[ChangeOptions],
+    ) -> Receipt:
+        """Exchange an expert, as `Host.replace` does, then answer with that; see `attach`."""
+        return self._change(lambda: self.host.replace(expert_id, source, **options), expected)
+
+    def _change(self, compose: Callable[[], Receipt], expected: int | None) -> Receipt:
+        """Publish a changed composition and serve it, or go back; nobody else writes meanwhile."""
+        with self._alone(expected), self.host.generations.writer():
+            before = self.host.generations.current()
+            if self.generation not in {None, before}:
+                raise StaleGenerationError(
+                    "another process has changed the home since",
+                    expected=f"generation {self.generation}",
+                    found=f"generation {before}",
+                    hint="Swap to it first, then try again.",
+                )
+            importlib.invalidate_caches()
+            receipt = compose()
+            try:
+                self._publish(receipt.generation)
+            except BaseException:
+                if before is not None:
+                    self.host.rollback(before)
+                raise
+        return receipt
 
     @contextmanager
     def _alone(self, expected: int | None) -> Iterator[None]:

@@ -24,6 +24,7 @@ from .assemble import sound
 from .workspace import read_package
 
 __all__ = [
+    "Installed",
     "Selection",
     "Source",
     "change",
@@ -33,7 +34,19 @@ __all__ = [
     "select_stored",
 ]
 
-Source = str | Path | Wheel
+
+@dataclass(frozen=True)
+class Installed:
+    """An installed expert, and never a path: what comes from a stranger is to be one of these.
+
+    Attributes:
+        id: Its id.
+    """
+
+    id: str
+
+
+Source = str | Path | Wheel | Installed
 """An installed expert's id, a wheel (its path, or audited already), or a package's folder."""
 
 
@@ -153,7 +166,9 @@ def installed_expert(name: str, home: Path) -> Package:
 def _open(source: Source, home: Path) -> tuple[Package, Bytes, str]:
     """Return who a source is, where its bytes are, and the sha256 of its wheel if it has one."""
     if isinstance(source, str) and not Path(source).exists():
-        package = installed_expert(source, home)
+        source = Installed(source)
+    if isinstance(source, Installed):
+        package = installed_expert(source.id, home)
         return package, package, ""
     if not isinstance(source, Wheel) and Path(source).is_dir():
         package = from_folder(Path(source))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .core.recompose import Order, Outcome
     from .core.routers import ColumnData, Router, StatisticsRouter, build_router
     from .core.rows import BackgroundRow, CardRow, Row, write_rows
+    from .core.selection import Installed
     from .core.statistics import Statistics
     from .core.tables import read_table
     from .core.tasks import Classification, Regression
@@ -104,6 +105,7 @@ _HOME = {
     "core.recompose": ("Order", "Outcome"),
     "core.routers": ("ColumnData", "Router", "StatisticsRouter", "build_router"),
     "core.rows": ("BackgroundRow", "CardRow", "Row", "write_rows"),
+    "core.selection": ("Installed",),
     "core.statistics": ("Statistics",),
     "core.tables": ("read_table",),
     "core.tasks": (
@@ -181,6 +183,7 @@ __all__ = [
     "HarmError",
     "Host",
     "InstallError",
+    "Installed",
     "IntegrityError",
     "LayerNorm",
     "Lease",

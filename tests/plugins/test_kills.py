@@ -11,8 +11,10 @@ import pytest
 import torch
 from red_lab.kills.home import Watched
 from red_lab.kills.report import write_page
+from red_lab.kills.served import Served, ask_forked, kill_processes
 
 from redhost.registry import atomic
+from redhost.registry.leases import Leases
 from redhost.testing import kill_at_every_step, kill_at_random
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -45,12 +47,60 @@ def test_the_twin_that_writes_in_place_is_caught(watched: Watched, monkeypatch) 
     assert any(k.problem for k in islice(kills, 40))
 
 
+# -- a server in the middle of swaps ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A home that is made anew after every kill."""
+    torch.set_num_threads(1)
+    return Served(tmp_path_factory.mktemp("served"), ask_forked)
+
+
+def test_a_server_killed_mid_swap_leaves_a_generation_that_a_fresh_one_serves(served) -> None:
+    found = list(islice(kill_at_every_step(served.swap, served.check), 24))
+    assert len(found) == 24 and [k for k in found if k.problem] == []
+    found = list(kill_at_random(served.swap_on, served.check, count=3, longest=1.0, seed=0))
+    assert [k.problem for k in found] == [None] * 3
+
+
+def test_redhost_serve_itself_may_be_killed_mid_swap(served) -> None:
+    [kill] = kill_processes(served, count=1, longest=0.5, seed=0)
+    assert kill.problem is None
+
+
+def test_a_server_that_moves_current_in_place_is_caught(served, monkeypatch) -> None:
+    """The twin: `current` is opened for writing, then written."""
+    monkeypatch.setattr(atomic, "write_atomic", plain)
+    kills = kill_at_every_step(served.swap, served.check)
+    assert "cannot read" in next(k.problem for k in islice(kills, 24) if k.problem)
+
+
+def test_a_lease_that_outlives_its_server_is_caught(served, monkeypatch) -> None:
+    """The twin of the lock that ends with its process."""
+    monkeypatch.setattr(Leases, "_is_live", lambda self, name: True)
+    assert "left over after gc" in str(served.check())  # of the server that it asks
+
+
+def test_a_fresh_server_that_answers_otherwise_is_caught(served, monkeypatch) -> None:
+    def other(home: Path) -> tuple[object, ...]:
+        number, labels, probabilities, weights = ask_forked(home)
+        return number, labels, [p + 1e-9 for p in probabilities], weights
+
+    monkeypatch.setattr(served, "ask", other)
+    assert "a fresh server answers" in str(served.check())
+
+
 def test_the_page_says_what_was_found(tmp_path) -> None:
     found = {"kills": 3, "new_generation_current": 1, "bad": ["after 0.1 s: nothing answers"]}
     none = {"kills": 4, "new_generation_current": 0, "bad": [], "longest": 0.5}
     write_page({"kills": 7, "bad": 1, "steps": found, "random": none}, tmp_path / "p.md")
     page = (tmp_path / "p.md").read_text()
     assert "**7 kills, 1 bad.**" in page and "| 3 | 1 | 1 |" in page
+    parts = {"steps": found, "random": none, "processes": {**none, "kills": 2}}
+    write_page({"server": {**parts, "kills": 9, "bad": 1}}, tmp_path / "p.md")
+    page = (tmp_path / "p.md").read_text()
+    assert "**9 kills, 1 bad.**" in page and "random within 0.50 s of its first swap | 2 |" in page
 
 
 def test_the_docs_say_what_was_measured() -> None:
@@ -60,6 +110,9 @@ def test_the_docs_say_what_was_measured() -> None:
         for name in ("kills", "mutants")
     )
     assert kills["kills"] >= 500 and mutants["count"] >= 10_000
+    server = kills["server"]
+    assert server["kills"] >= 150 and server["processes"]["kills"] >= 20
     said = " ".join((docs / "state.md").read_text().split())
+    assert f"{server['kills']:,} of a server in the middle of a swap, {server['bad']} bad" in said
     assert f"{kills['kills']:,} kills of a real recompose, {kills['bad']} bad" in said
     assert f"{mutants['count']:,} broken copies of a good expert, {len(mutants['bad'])} cr" in said

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 import redhost
 
-__all__ = ["command"]
+__all__ = ["command", "required"]
 
 
 def command() -> click.Command:
@@ -15,10 +18,21 @@ def command() -> click.Command:
     Raises:
         MissingError: If redhost-serve is not installed.
     """
-    try:
+    with required():
         from redhost_serve.cli import bench
+    return bench
+
+
+@contextmanager
+def required() -> Iterator[None]:
+    """Import what needs the server inside the block.
+
+    Raises:
+        MissingError: If redhost-serve is not installed.
+    """
+    try:
+        yield
     except ImportError as e:
         raise redhost.MissingError(
             "the server is not installed", hint="Install it with 'pip install redhost-serve'."
         ) from e
-    return bench

@@ -18,7 +18,7 @@ import redhost
 from redhost_serve.problems import Problem
 from redhost_serve.reply import body, known, off_loop, reads, reply, says
 from redhost_serve.service import Service
-from redhost_serve.wire import MODEL, Change, LoadRequest, Served
+from redhost_serve.wire import MODEL, Attach, Change, Detach, LoadRequest, Replace, Served
 
 __all__ = ["admin_routes", "check", "read_token"]
 
@@ -76,18 +76,21 @@ def admin_routes(service: Service, *, token: str) -> APIRouter:
         token: The secret that a caller must know.
     """
     changes, routes = _Changes(service, token=token), APIRouter(tags=["admin"])
-    for path, change, kind in (
-        ("/admin/swap", changes.swap, Change),
-        ("/admin/rollback", changes.rollback, Change),
-        ("/v2/repository/models/{name}/load", changes.load, LoadRequest),
-        ("/v2/repository/models/{name}/unload", changes.unload, LoadRequest),
+    for path, change, kind, required in (
+        ("/admin/swap", changes.swap, Change, False),
+        ("/admin/rollback", changes.rollback, Change, False),
+        ("/admin/attach", changes.attach, Attach, True),
+        ("/admin/detach", changes.detach, Detach, True),
+        ("/admin/replace", changes.replace, Replace, True),
+        ("/v2/repository/models/{name}/load", changes.load, LoadRequest, False),
+        ("/v2/repository/models/{name}/unload", changes.unload, LoadRequest, False),
     ):
         routes.add_api_route(
             path,
             change,
             methods=["POST"],
             responses=says(Served, *STATUSES),
-            openapi_extra={**reads(kind, required=False), "security": [{"token": []}]},
+            openapi_extra={**reads(kind, required=required), "security": [{"token": []}]},
         )
     return routes
 
@@ -112,6 +115,24 @@ class _Changes:
         """Serve the parent of what is served; nothing is trained."""
         told = await self._told(request, Change)
         return await self._change(lambda: self.live.rollback(expected=told.expected_generation))
+
+    async def attach(self, request: Request) -> Response:
+        """Compose an installed expert more, and serve that."""
+        told = await self._told(request, Attach)
+        joins, expected = redhost.Installed(told.source), told.expected_generation
+        return await self._change(lambda: self.live.attach(joins, expected=expected))
+
+    async def detach(self, request: Request) -> Response:
+        """Compose without an expert, and serve that."""
+        told = await self._told(request, Detach)
+        expected = told.expected_generation
+        return await self._change(lambda: self.live.detach(told.id, expected=expected))
+
+    async def replace(self, request: Request) -> Response:
+        """Exchange an expert for an installed one, and serve that."""
+        told = await self._told(request, Replace)
+        joins, expected = redhost.Installed(told.source), told.expected_generation
+        return await self._change(lambda: self.live.replace(told.id, joins, expected=expected))
 
     async def load(self, name: str, request: Request) -> Response:
         """Serve a generation, by default the home's current one."""

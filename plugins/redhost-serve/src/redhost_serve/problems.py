@@ -13,7 +13,6 @@ _STATUS: Mapping[type[redhost.RedhostError], int] = {
     redhost.LockHeldError: 409,
     redhost.StaleGenerationError: 412,
     redhost.UnknownNameError: 404,
-    redhost.UsageError: 400,
 }
 
 

@@ -23,12 +23,12 @@ REASONS = {
     400: "The body is not what this route reads.",
     401: "The token is missing or wrong.",
     403: "Changes are made from this machine only.",
-    404: "There is no such model or generation.",
+    404: "There is no such model, generation or expert.",
     408: "The body took too long to come.",
     409: "Another change is under way.",
     412: "Another generation is served than was expected.",
     413: "The body is too long.",
-    422: "The generation cannot be served; the old one goes on.",
+    422: "It cannot be composed or served; the old generation goes on.",
     503: "Not now: too many wait, nothing is served, or the server is about to stop.",
 }
 

@@ -15,7 +15,9 @@ __all__ = [
     "MAX_CHARACTERS",
     "MAX_TEXTS",
     "MODEL",
+    "Attach",
     "Change",
+    "Detach",
     "Failure",
     "InferReply",
     "InferRequest",
@@ -23,6 +25,7 @@ __all__ = [
     "Metadata",
     "ModelMetadata",
     "Ready",
+    "Replace",
     "Served",
     "decode",
     "infer_reply",
@@ -38,6 +41,7 @@ MAX_CHARACTERS = 4096
 T = TypeVar("T", bound=Struct)
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS)]
 Number = Annotated[int, Meta(ge=1, le=2**53)]
+Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
 
 
 class Failure(Struct, kw_only=True):
@@ -132,6 +136,40 @@ class Change(Struct, kw_only=True):
 
     generation: Number | None = None
     expected_generation: Number | None = None
+
+
+class Attach(Struct, kw_only=True):
+    """An expert that joins what is composed.
+
+    Attributes:
+        source: The id of an installed expert; never a path.
+        expected_generation: What the caller believes is served; null asks for nothing.
+    """
+
+    source: Id
+    expected_generation: Number | None = None
+
+
+class Detach(Struct, kw_only=True):
+    """An expert that leaves; it stays installed.
+
+    Attributes:
+        id: Its id.
+        expected_generation: What the caller believes is served; null asks for nothing.
+    """
+
+    id: Id
+    expected_generation: Number | None = None
+
+
+class Replace(Attach, kw_only=True):
+    """An expert that joins in place of another.
+
+    Attributes:
+        id: The id of the one that leaves.
+    """
+
+    id: Id
 
 
 class LoadRequest(Struct, kw_only=True):

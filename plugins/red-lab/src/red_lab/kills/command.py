@@ -1,4 +1,4 @@
-"""`redhost lab kills`: kill recomposes with signal 9; does a generation still answer?"""
+"""`redhost lab kills`: kill recomposes and servers; does a generation still answer?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,27 +16,50 @@ __all__ = ["kills"]
 
 
 @click.command()
-@click.option("--count", type=click.IntRange(min=1), default=500, show_default=True)
+@click.option(
+    "--count", type=click.IntRange(min=1), help="Kills at least (500, or 160 with --server)."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--backbone", default="tiny", show_default=True, help="The backbone to compose on.")
+@click.option("--server", is_flag=True, help="Kill servers in the middle of swaps instead.")
 @out_option("kills")
-def kills(*, count: int, seed: int, backbone: str, out: Path) -> None:
+def kills(*, count: int | None, seed: int, backbone: str, server: bool, out: Path) -> None:
     """Kill recomposes at every step and at random moments, in a home of their own.
 
-    Exits with 1 if any kill left a home that does not answer.
+    Each of the two campaigns keeps what the other wrote. Exits with 1 if any kill left a home
+    that does not answer.
     """
     import torch
 
     from red_lab.kills.report import write_page
-    from red_lab.kills.run import campaign
 
     torch.set_num_threads(1)  # processes are forked
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = campaign(Path(folder), count=count, seed=seed, backbone=backbone)
-    out.mkdir(parents=True, exist_ok=True)
     path = out / "metrics.json"
+    known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    with tempfile.TemporaryDirectory() as folder:
+        if server:
+            found = _servers(Path(folder), count=count or 160, seed=seed)
+            metrics = {**known, "server": found}
+        else:
+            found = _recomposes(Path(folder), count=count or 500, seed=seed, backbone=backbone)
+            metrics = {**found, **{k: v for k, v in known.items() if k == "server"}}
+    out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
     write_page(json.loads(path.read_text("utf-8")), out / "README.md")
     click.echo(path)
-    if metrics["bad"]:
+    if found["bad"]:
         sys.exit(1)
+
+
+def _recomposes(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
+    from red_lab.kills.run import campaign
+
+    return campaign(folder, count=count, seed=seed, backbone=backbone)
+
+
+def _servers(folder: Path, *, count: int, seed: int) -> dict[str, Any]:
+    from red_lab.serving import required
+
+    with required():
+        from red_lab.kills.server import server_campaign
+    return server_campaign(folder, count=count, seed=seed)

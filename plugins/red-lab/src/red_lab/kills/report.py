@@ -8,31 +8,59 @@ from typing import Any
 
 __all__ = ["write_page"]
 
+EVERY_STEP = "before, within and after every write, sync, rename and removal"
+
+RECOMPOSES = """\
+A process that runs `redhost recompose` on the five shipped experts is killed with signal
+9. Then a new host opens the home: the old or the new generation must be current, every
+stored byte of it must be sound, it must answer, and after the next writer nothing
+partial may be left."""
+
+SERVERS = """\
+`redhost lab kills --server`: a server with an admin token is asked over HTTP for one swap after
+the other, between two generations that answer differently, and killed with signal 9. Then the old
+or the new generation must be current, `Host.predict` must answer bit for bit as it did before, a
+freshly started server the same over HTTP, and `gc` must remove every other generation: no lease
+of the dead server may hold one, nothing partial and no lease file may be left. Every kill begins
+with a home of its own.
+
+Starting Python and loading torch takes seconds, and no byte is written meanwhile. So most servers
+are forks of a process that has done so: live host, uvicorn, routes and client are the same, and
+the steps of taking the first lease are among those at which they die. The last row is
+`redhost serve` as users start it, and so is the fresh server that is asked afterwards."""
+
 
 def write_page(metrics: Mapping[str, Any], path: Path) -> None:
     """Write a Markdown page for metrics of the schema ``red-lab.kills/1``."""
-    rows = (
-        ("before, within and after every write, sync, rename and removal", metrics["steps"]),
-        (f"at random within {metrics['random']['longest']:.2f} s", metrics["random"]),
-    )
     lines = [
         "# Kills",
         "",
         "Written by `redhost lab kills` from `metrics.json`; do not edit.",
         "",
-        "A process that runs `redhost recompose` on the five shipped experts is killed with signal",
-        "9. Then a new host opens the home: the old or the new generation must be current, every",
-        "stored byte of it must be sound, it must answer, and after the next writer nothing",
-        "partial may be left.",
-        "",
-        f"**{metrics['kills']:,} kills, {metrics['bad']} bad.**",
-        "",
-        "| killed | kills | after the new generation was current | bad |",
-        "|---|---|---|---|",
     ]
-    lines += [
-        f"| {title} | {found['kills']:,} | {found['new_generation_current']:,} "
-        f"| {len(found['bad'])} |"
-        for title, found in rows
-    ]
-    path.write_text("\n".join([*lines, ""]), "utf-8")
+    if "steps" in metrics:
+        rows = {EVERY_STEP: "steps", "at random within {longest:.2f} s": "random"}
+        lines += _section(RECOMPOSES, metrics, rows, then="after the new generation was current")
+    if (server := metrics.get("server")) is not None:
+        lines += ["## Servers in the middle of a swap", ""]
+        rows = {
+            EVERY_STEP: "steps",
+            "at random within {longest:.2f} s of its start": "random",
+            "`redhost serve`, at random within {longest:.2f} s of its first swap": "processes",
+        }
+        lines += _section(SERVERS, server, rows, then="the generation swapped to was current")
+    path.write_text("\n".join(lines), "utf-8")
+
+
+def _section(
+    words: str, metrics: Mapping[str, Any], rows: Mapping[str, str], *, then: str
+) -> list[str]:
+    table = [f"| killed | kills | {then} | bad |", "|---|---|---|---|"]
+    for title, name in rows.items():
+        found = metrics[name]
+        table.append(
+            f"| {title.format_map(found)} | {found['kills']:,} "
+            f"| {found['new_generation_current']:,} | {len(found['bad'])} |"
+        )
+    summary = f"**{metrics['kills']:,} kills, {metrics['bad']} bad.**"
+    return [words, "", summary, "", *table, ""]

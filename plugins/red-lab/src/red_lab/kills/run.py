@@ -6,7 +6,7 @@ import multiprocessing
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from red_lab.kills.home import Watched
 from red_lab.progress import Bar
 from redhost.testing import Kill, kill_at_every_step, kill_at_random
 
-__all__ = ["campaign"]
+__all__ = ["campaign", "forked_seconds", "told", "watch"]
 
 
 def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str,
     steps = Watched(folder / "steps", backbone)
     steps.prepare()
     bar = Bar("kills", total=count)
-    at_steps = _watch(kill_at_every_step(steps.publish, steps.check), bar, 0)
+    at_steps = watch(kill_at_every_step(steps.publish, steps.check), bar, 0)
     chance = Watched(folder / "random", backbone)
     chance.prepare()
     longest = _seconds(chance)
@@ -41,7 +41,7 @@ def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str,
         longest=longest,
         seed=seed,
     )
-    at_random = _watch(kills, bar, len(at_steps))
+    at_random = watch(kills, bar, len(at_steps))
     return {
         "schema": "red-lab.kills/1",
         "redhost": redhost.__version__,
@@ -49,12 +49,19 @@ def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str,
         "seed": seed,
         "kills": len(at_steps) + len(at_random),
         "bad": sum(k.problem is not None for k in [*at_steps, *at_random]),
-        "steps": _told(at_steps, steps),
-        "random": {**_told(at_random, chance), "longest": longest},
+        "steps": told(at_steps, steps.published),
+        "random": {**told(at_random, chance.published), "longest": longest},
     }
 
 
-def _watch(kills: Iterator[Kill], bar: Bar, done: int) -> list[Kill]:
+def watch(kills: Iterator[Kill], bar: Bar, done: int) -> list[Kill]:
+    """Return kills as they happen to be, and show how far they are.
+
+    Args:
+        kills: Each as it happens.
+        bar: Where to show it.
+        done: How many there were before.
+    """
     found: list[Kill] = []
     for kill in kills:
         found.append(kill)
@@ -62,24 +69,39 @@ def _watch(kills: Iterator[Kill], bar: Bar, done: int) -> list[Kill]:
     return found
 
 
-def _told(kills: Sequence[Kill], home: Watched) -> Mapping[str, Any]:
+def told(kills: Sequence[Kill], current: int) -> dict[str, Any]:
+    """Return the metrics of kills.
+
+    Args:
+        kills: All of one kind.
+        current: How many came after the new generation was current.
+    """
     return {
         "kills": len(kills),
-        "new_generation_current": home.published,
+        "new_generation_current": current,
         "bad": [f"{k.where}: {k.problem}" for k in kills if k.problem],
     }
 
 
+def forked_seconds(body: Callable[[], object]) -> float:
+    """Return how long a body takes in a process of its own, as those that are killed.
+
+    Raises:
+        CompositionError: If it fails although nothing was killed.
+    """
+    start = time.perf_counter()
+    process = multiprocessing.get_context("fork").Process(target=body)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise redhost.CompositionError("it failed before anything was killed")
+    return time.perf_counter() - start
+
+
 def _seconds(home: Watched) -> float:
-    """Return how long a recompose takes, in a process of its own, as those that are killed."""
-    context, seconds = multiprocessing.get_context("fork"), []
+    """Return how long a recompose takes."""
+    seconds = []
     for _ in range(3):
-        start = time.perf_counter()
-        process = context.Process(target=home.publish)
-        process.start()
-        process.join()
-        seconds.append(time.perf_counter() - start)
-        if process.exitcode:
-            raise redhost.CompositionError("a recompose failed before anything was killed")
+        seconds.append(forked_seconds(home.publish))
         home.before += 1
     return statistics.median(seconds)

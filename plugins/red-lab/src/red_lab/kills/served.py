@@ -1,0 +1,198 @@
+"""A home whose server is killed while it swaps, and everything that must hold of it afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import multiprocessing
+import os
+import random
+import secrets
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from redhost_serve.client import Client, Reply
+from redhost_serve.process import compose_home, serving
+from redhost_serve.server import running
+
+import redhost
+from redhost.testing import Kill
+
+__all__ = ["Served", "ask_forked", "ask_process", "kill_processes"]
+
+TEXTS = ("What is 37 plus 12?", "What is 4 plus 5?", "nothing of the kind")
+OLD, NEW = 3, 1
+"""The generation that is served at first, and the one that is swapped to; 2 is nobody's."""
+
+Said = tuple[int, list[str], list[float], list[float]]
+"""A generation, its labels, probabilities and weights, bit for bit."""
+
+
+@dataclass(eq=False)
+class Served:
+    """A home that is made anew after every kill.
+
+    Attributes:
+        folder: An empty folder.
+        ask: What a server just started on a home answers.
+        swapped: How many of the kills left the generation that was swapped to.
+    """
+
+    folder: Path
+    ask: Callable[[Path], Said]
+    swapped: int = 0
+    token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+
+    def __post_init__(self) -> None:
+        """Compose generations 1, 2 and 3, and note what each answers."""
+        self.home, self.whole = self.folder / "home", self.folder / "whole"
+        self.secret = self.folder / "token"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.secret.touch(0o600)
+        self.secret.write_text(self.token, "utf-8")
+        host = compose_home(self.whole)
+        self.known: dict[int, Said] = {}
+        for number in (NEW, OLD):  # OLD stays current
+            host.rollback(number)
+            self.known[number] = _predicted(host)
+        if self.known[NEW][1:] == self.known[OLD][1:]:
+            raise redhost.CompositionError("two generations that cannot be told apart")
+        self.restore()
+
+    def restore(self) -> None:
+        """Put the home back as it was before any kill."""
+        shutil.rmtree(self.home, ignore_errors=True)
+        shutil.copytree(self.whole, self.home)
+
+    def swap(self) -> None:
+        """Serve over HTTP and ask for one swap."""
+        self._serve((NEW,))
+
+    def swap_on(self) -> None:
+        """Serve over HTTP and ask for one swap after the other."""
+        self._serve(itertools.cycle((NEW, OLD)))
+
+    def check(self) -> str | None:
+        """Return what is wrong after a kill, then make the home anew."""
+        try:
+            found = self._problem()
+        except Exception as e:  # whatever it is, it is what a user would meet
+            found = repr(e)
+        self.restore()
+        return found
+
+    def _serve(self, numbers: Iterable[int]) -> None:
+        live = redhost.Live.open(self.home, plugins=redhost.Plugins(()))
+        with (
+            running(live, token=self.token) as (url, _),
+            Client(url, token=self.token) as client,
+        ):
+            for number in numbers:
+                _require(client.swap(number))
+
+    def _problem(self) -> str | None:
+        host = redhost.Host.open(self.home, plugins=redhost.Plugins(()))
+        current = host.generations.current()
+        if current not in self.known:
+            return f"generation {current} is current, neither {OLD} nor {NEW}"
+        if (said := _predicted(host)) != self.known[current]:
+            return f"generation {current} answers {said}, before it was {self.known[current]}"
+        if (fresh := self.ask(self.home)) != said:
+            return f"a fresh server answers {fresh}, Host.predict {said}"
+        self.swapped += current == NEW
+        return _kept(host, current)
+
+
+def ask_forked(home: Path) -> Said:
+    """Return what a server answers that a fork of this process starts."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(home, send))
+    child.start()
+    send.close()
+    try:
+        said: Said = receive.recv()
+    except EOFError as e:
+        raise redhost.MissingError("a fresh server does not answer") from e
+    finally:
+        child.join()
+    return said
+
+
+def ask_process(home: Path) -> Said:
+    """Return what a `redhost serve` answers that is started for it."""
+    with serving(home) as process, Client(process.url) as client:
+        return _said(client.infer(TEXTS))
+
+
+def kill_processes(home: Served, *, count: int, longest: float, seed: int) -> Iterator[Kill]:
+    """Start `redhost serve` over and over, and kill each at a random moment of its swaps.
+
+    Args:
+        home: What is served, and checked after each kill.
+        count: How many kills.
+        longest: Seconds from the first swap until the latest kill.
+        seed: Of the moments.
+
+    Yields:
+        Each kill, as it happens.
+    """
+    moments = random.Random(seed)  # noqa: S311  (moments, not secrets)
+    for _ in range(count):
+        seconds = moments.uniform(0.0, longest)
+        with (
+            serving(home.home, "--admin-token", str(home.secret)) as process,
+            Client(process.url, token=home.token) as client,
+        ):
+            killer = threading.Timer(seconds, os.kill, (process.pid, signal.SIGKILL))
+            killer.start()
+            with suppress(OSError, http.client.HTTPException):  # how its end is met
+                for number in itertools.cycle((NEW, OLD)):
+                    _require(client.swap(number))
+            killer.join()
+        yield Kill(f"redhost serve after {seconds:.3f} s", home.check())
+
+
+def _answer(home: Path, send: Connection) -> None:
+    live = redhost.Live.open(home, plugins=redhost.Plugins(()))
+    with running(live) as (url, _), Client(url) as client:
+        send.send(_said(client.infer(TEXTS)))
+
+
+def _predicted(host: redhost.Host) -> Said:
+    answers = host.predict(TEXTS)
+    return (
+        answers[0].generation or 0,
+        [a.label for a in answers],
+        [a.probability for a in answers if a.probability is not None],
+        [w for a in answers for w in a.weights.values()],
+    )
+
+
+def _said(reply: Reply) -> Said:
+    told = _require(reply)
+    output = told.output
+    return told.generation, output("label"), output("probability"), output("weights")
+
+
+def _require(reply: Reply) -> Reply:
+    if reply.status != 200:  # noqa: PLR2004
+        raise redhost.CompositionError(f"the server answers {reply.status}", found=str(reply.body))
+    return reply
+
+
+def _kept(host: redhost.Host, current: int) -> str | None:
+    """Return what a dead server still keeps from being collected."""
+    others = tuple(n for n in host.generations.numbers() if n != current)
+    gone = host.generations.gc(1)
+    if gone.generations != others or gone.held:
+        return f"gc removed {gone.generations} of {others}; held: {gone.held}"
+    leases = redhost.Leases(host.home).folder
+    left = [*host.generations.leftovers(), *(p.name for p in leases.glob("*.json"))]
+    return f"left over after gc: {left}" if left else None

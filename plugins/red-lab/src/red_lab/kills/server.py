@@ -1,0 +1,51 @@
+"""Kill servers in the middle of swaps, at every step and at random moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from red_lab.kills.run import forked_seconds, told, watch
+from red_lab.kills.served import Served, ask_forked, ask_process, kill_processes
+from red_lab.progress import Bar
+from redhost.testing import Kill, kill_at_every_step, kill_at_random
+
+__all__ = ["server_campaign"]
+
+PROCESSES = 25
+"""Kills of a `redhost serve` started for it, which takes seconds."""
+
+LIFE = 1.0
+"""Seconds of swaps within which it is killed."""
+
+
+def server_campaign(folder: Path, *, count: int, seed: int) -> dict[str, Any]:
+    """Kill servers in the middle of swaps; return the section ``server`` of the metrics.
+
+    Args:
+        folder: An empty folder.
+        count: How many kills at least; those at every step and of processes are always made.
+        seed: Of the random moments.
+    """
+    bar, done = Bar("server kills", total=count), 0
+    parts: dict[str, Any] = {}
+
+    def note(name: str, home: Served, kills: Iterator[Kill], **more: float) -> None:
+        nonlocal done
+        found = watch(kills, bar, done)
+        done += len(found)
+        parts[name] = {**told(found, home.swapped), **more}
+
+    home = Served(folder / "steps", ask_forked)
+    longest = 2 * forked_seconds(home.swap)  # about one half of it starts the server
+    home.restore()
+    note("steps", home, kill_at_every_step(home.swap, home.check))
+    home = Served(folder / "processes", ask_process)
+    kills = kill_processes(home, count=PROCESSES, longest=LIFE, seed=seed)
+    note("processes", home, kills, longest=LIFE)
+    home, left = Served(folder / "random", ask_forked), max(1, count - done)
+    kills = kill_at_random(home.swap_on, home.check, count=left, longest=longest, seed=seed)
+    note("random", home, kills, longest=longest)
+    bad = sum(len(part["bad"]) for part in parts.values())
+    return {**parts, "kills": done, "bad": bad, "seed": seed}
