@@ -71,7 +71,7 @@ def test_a_signature_is_over_the_sha256_of_the_wheel(signed: Path) -> None:
     assert (resource["algorithm"], resource["digest"]) == ("sha256", open_wheel(signed).sha256)
 
 
-Attack = Callable[[Path, Path, Any], None]
+Attack = Callable[[Path, Path, Any], object]
 
 
 def unsigned(wheel: Path, _: Path, __: Any) -> None:
@@ -105,7 +105,7 @@ def of_another_wheel(wheel: Path, folder: Path, draft: Any) -> None:
 
 
 def says(data: bytes) -> Attack:
-    return lambda wheel, folder, draft: signature_path(wheel).write_bytes(data) and None
+    return lambda wheel, folder, draft: signature_path(wheel).write_bytes(data)
 
 
 ATTACKS: dict[str, tuple[Attack, str]] = {
