@@ -80,12 +80,7 @@ def read_wheel(
         return (e.violation(path.name),)
     if wrong := _audit(members, package, info):
         return wrong
-    files = {
-        PurePosixPath(name).name: content
-        for name, content in members.items()
-        if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
-    }
-    return Wheel(package, info, files, path.name, data, signer)
+    return Wheel(package, info, _data_files(members, package), path.name, data, signer)
 
 
 def open_wheel(
@@ -133,6 +128,15 @@ def _signer(
         return signed
     key = verify(data, signed, keys=keys, name=where.name)
     return key if isinstance(key, Violation) else key.fingerprint
+
+
+def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:
+    """Return what lies beside the manifest, by plain file name."""
+    return {
+        PurePosixPath(name).name: content
+        for name, content in members.items()
+        if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
+    }
 
 
 def _audit(members: Mapping[str, bytes], package: Package, info: str) -> tuple[Violation, ...]:
