@@ -1,6 +1,7 @@
 # Everything runs in .venv at the root; every target can be repeated and is quick the second time.
 PYTHON ?= python3
 BIN := .venv/bin
+WORKERS ?= 2
 EXPERTS := range1 range2 range3 range4 range5
 PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab plugins/redhost-serve
 DEMO_HOME := .redhost/demo
@@ -27,8 +28,9 @@ demo: .venv/packages
 	$(BIN)/redhost predict --home $(DEMO_HOME) "What is 37 plus 12?"
 	@$(BIN)/redhost lab share
 
+# Two workers of one thread each: on two cores, torch's threads would wait for each other.
 test: .venv/packages lint types
-	$(BIN)/pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS)
 
 # What needs a real browser: playwright's own Chromium, or the system's where that cannot be had.
 .venv/browser: .venv/packages

@@ -251,14 +251,25 @@ def train_expert(
 @click.command()
 @click.argument("project", type=PROJECT)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: DIR/dist.")
+@click.option(
+    "--sign",
+    "key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="KEY.pem",
+    help="Sign the wheel with this private key: writes NAME.whl.sig beside it.",
+)
 @home_option
-def pack(*, project: Path, out: Path | None, home: Path | None) -> None:
+def pack(*, project: Path, out: Path | None, key: Path | None, home: Path | None) -> None:
     """Check PROJECT and build its wheel."""
+    from ..registry.signatures import make_signer
     from ..registry.wheels import build_wheel
     from .checking import require_sound
 
     require_sound(project, home=home)
+    sign = make_signer(key) if key else None
     wheel = build_wheel(project, out or project / "dist")
+    if sign:
+        click.echo(sign(wheel))
     click.echo(f"{wheel}\nnext: pip install {wheel} && redhost recompose")
 
 

@@ -7,19 +7,32 @@ from pathlib import Path
 from typing import Any
 
 from ..registry.audit import Target, resolve_targets, static_check
+from ..registry.errors import UsageError
 from ..registry.violations import Violation
+from .keys import chosen_keys
 
 __all__ = ["check_targets", "require_sound"]
 
 
 def check_targets(
-    targets: Sequence[str], *, home: Path | None, backbone: str | None, strict: bool = False
+    targets: Sequence[str],
+    *,
+    home: Path | None,
+    backbone: str | None,
+    strict: bool = False,
+    keys: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
-    """Check installed ids, wheels and folders; with no targets, all installed experts."""
+    """Check installed ids, wheels and folders; with no targets, all installed experts.
+
+    Raises:
+        UsageError: If keys are given for what has no signature.
+    """
     from ..registry.settings import resolve_home
     from ..registry.strict import strict_check
 
-    found = resolve_targets(targets, home=resolve_home(home), backbone=backbone)
+    _require_wheels(targets, keys)
+    trusted = chosen_keys(keys)
+    found = resolve_targets(targets, home=resolve_home(home), backbone=backbone, keys=trusted)
     violations = {t: static_check(t) for t in found}
     for target in found:
         if not violations[target] and target.files is not None:
@@ -43,6 +56,15 @@ def require_sound(project: Path, *, home: Path | None) -> None:
     found = static_check(target)
     if found:
         raise found[0].error(f"{project} cannot be packed")
+
+
+def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:
+    """Refuse to say ok to what no key can vouch for: a signature covers a wheel's file."""
+    others = [t for t in targets if not (t.endswith(".whl") and Path(t).is_file())]
+    if keys and (others or not targets):
+        found = others[0] if others else "none"
+        hint = "Name wheels only, or leave out --key."
+        raise UsageError("--key needs wheels to check", found=found, hint=hint)
 
 
 def _report(target: Target, violations: Sequence[Violation]) -> dict[str, Any]:

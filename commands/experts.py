@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from .common import backbone_option, home_option, json_option, print_json, table
+from .keys import key_option
 
 if TYPE_CHECKING:
     from ..registry.states import Listing
@@ -60,6 +61,7 @@ def _wanted(home: Path | None, backbone: str | None) -> str | None:
 @home_option
 @backbone_option
 @click.option("--strict", is_flag=True, help="Ask for what a published expert should have as well.")
+@key_option
 @json_option
 def check(
     *,
@@ -67,13 +69,14 @@ def check(
     home: Path | None,
     backbone: str | None,
     strict: bool,
+    keys: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Check experts against their contract: installed IDs, wheels or folders (default: all)."""
     from .checking import check_targets
 
     wanted = _wanted(home, backbone)
-    reports = check_targets(targets, home=home, backbone=wanted, strict=strict)
+    reports = check_targets(targets, home=home, backbone=wanted, strict=strict, keys=keys)
     if as_json:
         print_json(reports)
     else:

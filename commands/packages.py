@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .common import bar, device_option, home_option, json_option, open_host, print_json
+from .keys import chosen_keys, key_option
 from .receipts import print_receipt
 
 __all__ = ["COMMANDS"]
@@ -25,6 +26,7 @@ _accept = click.option("--accept", is_flag=True, help="Go on even if a domain lo
 @click.argument("target", metavar="WHEEL|NAME")
 @click.option("--index-url", metavar="URL", help="Download NAME from this index.")
 @click.option("--find-links", metavar="DIR", help="Take NAME from a folder of wheels; no index.")
+@key_option
 @_router
 @_tolerance
 @_accept
@@ -36,6 +38,7 @@ def add(
     target: str,
     index_url: str | None,
     find_links: str | None,
+    keys: tuple[str, ...],
     router: str | None,
     tolerance: float | None,
     accept: bool,
@@ -50,7 +53,8 @@ def add(
     """
     from ..registry.installer import fetch, require_free
 
-    wheel = fetch(target, index_url=index_url, find_links=find_links)
+    trusted = chosen_keys(keys)
+    wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
     from ..core.packages import add as add_package
 
@@ -71,6 +75,8 @@ def add(
     click.echo(
         f"installed  {added.dist} {added.version}{before} (wheel sha256:{added.wheel[:12]}…)"
     )
+    if added.signer:
+        click.echo(f"signed by  sha256:{added.signer[:12]}…")
 
 
 @click.command()

@@ -114,7 +114,8 @@ def _start(host: Host, record: Composition | None) -> Selection:
 def _read(host: Host, put: Source | None, selection: Selection) -> Listing | None:
     if put is None:
         return None
-    return read_source(put, backbone=selection.files.manifest, home=host.home)
+    keys = host.settings.keys or ()
+    return read_source(put, backbone=selection.files.manifest, home=host.home, keys=keys)
 
 
 def _settings(host: Host, record: Composition | None, told: ChangeOptions) -> Settings:

@@ -37,6 +37,7 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
         wheel: The sha256 of the wheel, pinned in the lock.
         replaced: The version that was installed before, if any.
         receipt: Of the composition.
+        signer: The fingerprint of the key that verified the wheel, where keys were asked for.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
     wheel: str
     replaced: str | None
     receipt: Receipt
+    signer: str = ""
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +101,7 @@ def add(host: Host, wheel: Wheel, **options: Unpack[ChangeOptions]) -> Added:
         wheel=wheel.sha256,
         replaced=None if before is None else before.version,
         receipt=receipt,
+        signer=wheel.signer,
     )
 
 

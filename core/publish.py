@@ -11,6 +11,7 @@ from ..registry.composition import BackboneRecord, Composition, Member, RouterRe
 from ..registry.errors import CompositionError, MissingError, RedhostError, short
 from ..registry.generations import Generations
 from ..registry.lock import LockFile, drift
+from ..registry.states import Listing
 from ..registry.store import Store
 from ..registry.writer import Writer
 from .receipt import Receipt
@@ -41,7 +42,7 @@ def publish(
         outcome.receipt, generation=generations.next_number(), parent=generations.current()
     )
     generations.publish(
-        _draft(workspace, outcome, wheels=_known_wheels(generations)),
+        _draft(workspace, outcome, known=_known_members(generations)),
         {
             "router.safetensors": outcome.router_bytes,
             "receipt.json": msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n",
@@ -96,15 +97,15 @@ def locked_router(workspace: Workspace, lock: LockFile, *, generations: Generati
     )
 
 
-def _known_wheels(generations: Generations) -> dict[str, str]:
-    """Return digest → sha256 of the wheel, for members of the current generation."""
+def _known_members(generations: Generations) -> dict[str, Member]:
+    """Return the members of the current generation by digest: they say where the bytes are from."""
     with suppress(RedhostError):
         if (current := generations.current()) is not None:
-            return {m.digest: m.wheel for m in generations.load(current).experts}
+            return {m.digest: m for m in generations.load(current).experts}
     return {}
 
 
-def _draft(workspace: Workspace, outcome: Outcome, *, wheels: Mapping[str, str]) -> Composition:
+def _draft(workspace: Workspace, outcome: Outcome, *, known: Mapping[str, Member]) -> Composition:
     bench, router = workspace.bench, outcome.receipt.router
     package, files = workspace.package, workspace.files
     return Composition(
@@ -116,13 +117,7 @@ def _draft(workspace: Workspace, outcome: Outcome, *, wheels: Mapping[str, str])
             version=package.version,
         ),
         experts=tuple(
-            Member(
-                id=i,
-                dist=bench.candidates.listings[i].package.dist,
-                version=bench.candidates.listings[i].package.version,
-                digest=a.files.digest,
-                wheel=bench.candidates.listings[i].wheel or wheels.get(a.files.digest, ""),
-            )
+            _member(bench.candidates.listings[i], i, known.get(a.files.digest), a.files.digest)
             for i, a in bench.candidates.attached.items()
         ),
         router=RouterRecord(
@@ -135,4 +130,17 @@ def _draft(workspace: Workspace, outcome: Outcome, *, wheels: Mapping[str, str])
         ),
         output="mixture" if outcome.composed.bus.own else "residual",
         providers=dict(sorted(bench.providers.items())),
+    )
+
+
+def _member(listing: Listing, expert_id: str, before: Member | None, digest: str) -> Member:
+    """Return an expert's record; what is known of its wheel stays while its bytes do."""
+    origin = before if before is not None and not listing.wheel else listing
+    return Member(
+        id=expert_id,
+        dist=listing.package.dist,
+        version=listing.package.version,
+        digest=digest,
+        wheel=origin.wheel,
+        signer=origin.signer,
     )

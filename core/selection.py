@@ -5,15 +5,17 @@ Nothing is trained here; reading and static checks only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..registry.composition import Composition
 from ..registry.disabled import Disabled
 from ..registry.discover import Package, discover, from_folder
-from ..registry.errors import CompositionError, UnknownNameError, UsageError
+from ..registry.errors import CompositionError, IntegrityError, UnknownNameError, UsageError
 from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from ..registry.inventory import take_inventory
+from ..registry.keys import read_keys
 from ..registry.manifest import BackboneManifest
 from ..registry.settings import choose_backbone
 from ..registry.sources import Source as Bytes
@@ -94,7 +96,9 @@ def select_stored(record: Composition, store: Store) -> Selection:
     for m in record.experts:
         package = Package("expert", m.dist, m.version, "", None, False)
         expert = sound(read_expert(store.get(m.digest)), m.id, digest=m.digest)
-        listings.append(list_files(package, expert, backbone=files.manifest, wheel=m.wheel))
+        listings.append(
+            list_files(package, expert, backbone=files.manifest, wheel=m.wheel, signer=m.signer)
+        )
     package = Package("backbone", told.dist, told.version, "", None, False)
     return Selection(package=package, files=files, listings=tuple(listings))
 
@@ -131,13 +135,21 @@ def change(selection: Selection, *, put: Listing | None, take: str | None) -> Se
     return Selection(package=selection.package, files=selection.files, listings=listings)
 
 
-def read_source(source: Source, *, backbone: BackboneManifest, home: Path) -> Listing:
+def read_source(
+    source: Source, *, backbone: BackboneManifest, home: Path, keys: Sequence[str] = ()
+) -> Listing:
     """Read the expert that is to join, wherever it is; a wheel is audited.
+
+    Args:
+        source: Where it is.
+        backbone: The backbone it must fit.
+        home: The state folder.
+        keys: Files of public keys; one of them must have signed a wheel, if there are any.
 
     Raises:
         RedhostError: If it is unknown, breaks its contract, or does not fit the backbone.
     """
-    package, content, wheel = _open(source, home)
+    package, content, wheel = _open(source, home, keys)
     if package.kind != "expert":
         hint = "Install it with pip, then 'redhost recompose --backbone NAME'."
         raise UsageError(f"{package} is a backbone, not an expert", hint=hint)
@@ -145,7 +157,10 @@ def read_source(source: Source, *, backbone: BackboneManifest, home: Path) -> Li
     if not isinstance(files, ExpertFiles):
         raise files[0].error(f"expert package {package} was not attached")
     off = Disabled(home).names()
-    listing = list_files(package, files, backbone=backbone, disabled=off, wheel=wheel)
+    sha256, signer = (wheel.sha256, wheel.signer) if wheel else ("", "")
+    listing = list_files(
+        package, files, backbone=backbone, disabled=off, wheel=sha256, signer=signer
+    )
     if listing.violations:
         raise listing.error()
     return listing
@@ -163,15 +178,18 @@ def installed_expert(name: str, home: Path) -> Package:
     return found[0].package
 
 
-def _open(source: Source, home: Path) -> tuple[Package, Bytes, str]:
-    """Return who a source is, where its bytes are, and the sha256 of its wheel if it has one."""
+def _open(source: Source, home: Path, keys: Sequence[str]) -> tuple[Package, Bytes, Wheel | None]:
+    """Return who a source is, where its bytes are, and its wheel if it comes from one."""
     if isinstance(source, str) and not Path(source).exists():
         source = Installed(source)
     if isinstance(source, Installed):
         package = installed_expert(source.id, home)
-        return package, package, ""
+        return package, package, None
     if not isinstance(source, Wheel) and Path(source).is_dir():
         package = from_folder(Path(source))
-        return package, package, ""
-    wheel = source if isinstance(source, Wheel) else open_wheel(Path(source))
-    return wheel.package, wheel.files, wheel.sha256
+        return package, package, None
+    wheel = source if isinstance(source, Wheel) else open_wheel(Path(source), keys=read_keys(keys))
+    if keys and not wheel.signer:
+        hint = "Open it with the project's keys: open_wheel(path, keys=read_keys(...))."
+        raise IntegrityError(f"wheel {wheel.name} was not attached: nobody verified it", hint=hint)
+    return wheel.package, wheel.files, wheel

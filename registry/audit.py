@@ -12,6 +12,7 @@ from .errors import MissingError, RedhostError, UnknownNameError
 from .files import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from .installed import audit_installed
 from .inventory import take_inventory
+from .keys import PublicKey
 from .settings import choose_backbone
 from .violations import Violation
 from .wheels import Wheel, read_wheel
@@ -39,9 +40,15 @@ class Target:
 
 
 def resolve_targets(
-    names: Sequence[str], *, home: Path, backbone: str | None
+    names: Sequence[str], *, home: Path, backbone: str | None, keys: Sequence[PublicKey] = ()
 ) -> tuple[Target, ...]:
     """Find what the names mean; no names mean every installed expert.
+
+    Args:
+        names: Installed ids, wheels and folders.
+        home: The state folder.
+        backbone: Which backbone to check against, when several are installed.
+        keys: A wheel must be signed by one of these, if there are any.
 
     Raises:
         UnknownNameError: If a name is no file, folder or installed id.
@@ -55,7 +62,7 @@ def resolve_targets(
     targets = []
     for name in names or sorted(installed):
         if Path(name).exists():
-            targets.append(_from_path(Path(name), against))
+            targets.append(_from_path(Path(name), against, keys))
             continue
         # Two packages may claim one id: each is reported under the id with its own reason.
         same = [x for x in listings if name in {x.id, x.package.dist}]
@@ -84,10 +91,10 @@ def static_check(target: Target) -> tuple[Violation, ...]:
     return check_compatible(files.manifest, target.backbone.manifest, classes=files.classes)
 
 
-def _from_path(path: Path, against: BackboneFiles | None) -> Target:
+def _from_path(path: Path, against: BackboneFiles | None, keys: Sequence[PublicKey]) -> Target:
     if path.is_dir():
         return _source(from_folder(path), against, name=str(path))
-    wheel = read_wheel(path)
+    wheel = read_wheel(path, keys=keys)
     if isinstance(wheel, Wheel):
         return _source(wheel.files, against, name=str(path))
     return Target(name=str(path), files=None, found=wheel, backbone=against)

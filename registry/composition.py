@@ -34,7 +34,8 @@ Scalar = str | int | float | bool | None
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """An expert of a composition, by content.
 
-    ``wheel`` is the sha256 of the wheel it came from, where `redhost add` saw it.
+    ``wheel`` is the sha256 of the wheel it came from, where `redhost add` saw it; ``signer`` is the
+    fingerprint of the key that verified that wheel, where keys were asked for.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     version: str
     digest: str
     wheel: str = ""
+    signer: str = ""
 
 
 class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -22,14 +22,22 @@ from .discover import Package, canonical, discover
 from .errors import ContractError, InstallError, IntegrityError, UsageError, short
 from .files import ExpertFiles, read_expert
 from .installed import audit_installed, require_removable
+from .keys import PublicKey
 from .owners import Owners
+from .signatures import signature_path
 from .snapshot import Snapshot
 from .wheels import Wheel, open_wheel
 
 __all__ = ["fetch", "find", "installed", "require_free", "uninstall"]
 
 
-def fetch(target: str, *, index_url: str | None = None, find_links: str | None = None) -> Wheel:
+def fetch(
+    target: str,
+    *,
+    index_url: str | None = None,
+    find_links: str | None = None,
+    keys: Sequence[PublicKey] = (),
+) -> Wheel:
     """Audit the wheel that a target means; a name is downloaded into a folder of its own.
 
     The download alone uses the network; with `find_links` and no `index_url` not even this does.
@@ -38,6 +46,8 @@ def fetch(target: str, *, index_url: str | None = None, find_links: str | None =
         target: The path of a wheel, or a distribution's name, e.g. ``red-expert-range3==0.1.0``.
         index_url: Another index than pip's own settings name.
         find_links: A folder or page of wheels to take it from; no index is asked then.
+        keys: One of these must have signed it, if there are any. The signature lies beside the
+            wheel, so a name has one only in a folder of `find_links`.
 
     Raises:
         UsageError: If the target is neither.
@@ -49,13 +59,15 @@ def fetch(target: str, *, index_url: str | None = None, find_links: str | None =
         hint = f"Pack it first: 'redhost pack {target}'."
         raise UsageError(f"cannot add {target}: it is a folder, not a wheel", hint=hint)
     if path.is_file():
-        return open_wheel(path)
+        return open_wheel(path, keys=keys)
     if path.suffix == ".whl":
         hint = "Give the path of a wheel, or a name such as red-expert-range3."
         raise UsageError(f"there is no wheel {target}", hint=hint)
     _require_plain(target)
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
-        return open_wheel(_download(target, Path(folder), index_url, find_links))
+        wheel = _download(target, Path(folder), index_url, find_links)
+        signature = signature_path(Path(find_links or folder) / wheel.name)
+        return open_wheel(wheel, keys=keys, signature=signature)
 
 
 def find(dist: str) -> Package | None:

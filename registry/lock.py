@@ -24,12 +24,17 @@ LOCK = "redhost.lock"
 class LockedExpert(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """An expert that ``--locked`` insists on; ``wheel`` is its wheel's sha256, where known."""
+    """An expert that ``--locked`` insists on.
+
+    ``wheel`` is its wheel's sha256, ``signer`` the fingerprint of the key that verified it, where
+    they are known.
+    """
 
     dist: str
     version: str
     digest: str
     wheel: str = ""
+    signer: str = ""
 
 
 class LockedRouter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +82,9 @@ def derive(composition: Composition) -> LockFile:
     return LockFile(
         backbone=composition.backbone,
         experts={
-            m.id: LockedExpert(dist=m.dist, version=m.version, digest=m.digest, wheel=m.wheel)
+            m.id: LockedExpert(
+                dist=m.dist, version=m.version, digest=m.digest, wheel=m.wheel, signer=m.signer
+            )
             for m in composition.experts
         },
         plugins=dict(sorted(composition.providers.items())),

@@ -31,6 +31,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tolerance: Accuracy points a domain may lose; None is one point or two gate rows.
         output: How experts are combined.
         device: Where tensors live, e.g. ``cpu`` or ``cuda``; None is the host's choice.
+        keys: Files of public keys; a wheel that none of them signed is refused.
     """
 
     backbone: str | None = None
@@ -40,6 +41,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tolerance: Annotated[float, Meta(ge=0)] | None = None
     output: Literal["residual", "mixture"] | None = None
     device: str | None = None
+    keys: tuple[str, ...] | None = None
 
     def over(self, other: Settings) -> Settings:
         """Return these settings, completed from others where they are None."""
@@ -135,7 +137,9 @@ def _from_project(path: Path) -> Settings:
         return Settings()
     except (OSError, ValueError, AttributeError) as e:
         raise SettingsError(f"cannot read {path}", found=str(e)) from e
-    return _convert(table, f"{path} [tool.redhost]")
+    found = _convert(table, f"{path} [tool.redhost]")
+    keys = None if found.keys is None else tuple(str(path.parent / key) for key in found.keys)
+    return msgspec.structs.replace(found, keys=keys)
 
 
 def _convert(table: object, where: str) -> Settings:

@@ -42,6 +42,7 @@ class Listing:
         violations: What kept it from the next one; empty when nothing failed.
         files: The bytes of one that is not installed: from a wheel or from the store.
         wheel: The sha256 of the wheel it came from, where that is known.
+        signer: The fingerprint of the key that verified that wheel, likewise.
     """
 
     package: Package
@@ -52,6 +53,7 @@ class Listing:
     violations: tuple[Violation, ...] = ()
     files: ExpertFiles | None = None
     wheel: str = ""
+    signer: str = ""
 
     @property
     def code(self) -> str | None:
@@ -139,6 +141,7 @@ def list_files(
     backbone: BackboneManifest,
     disabled: Collection[str] = (),
     wheel: str = "",
+    signer: str = "",
 ) -> Listing:
     """List an expert that is at hand as bytes, judged against a backbone.
 
@@ -148,10 +151,10 @@ def list_files(
         backbone: The backbone at hand.
         disabled: Ids and distributions that the user disabled.
         wheel: The sha256 of its wheel, where that is known.
+        signer: The fingerprint of the key that verified its wheel, likewise.
     """
-    listing = Listing(
-        package, files.manifest.id, files.manifest, files.digest, "valid", files=files, wheel=wheel
-    )
+    manifest, digest = files.manifest, files.digest
+    listing = Listing(package, manifest.id, manifest, digest, "valid", (), files, wheel, signer)
     off = {*disabled, *map(canonical, disabled)}
     return _switch(_fit(listing, files.classes, backbone, None), off, {})
 

@@ -48,6 +48,7 @@ class Violation:
         )
 
 
+_ABOUT_BYTES = ("archive_", "record_", "signature_")
 _OF_BYTES = ("_digest", "_missing", "_header", "_too_large", "_not_finite")
 
 
@@ -62,7 +63,7 @@ def _exception(code: str) -> type[RedhostError]:
             return CardError
         case _ if code.startswith("manifest_"):
             return ManifestError
-        case _ if code.startswith(("archive_", "record_")) or code.endswith(_OF_BYTES):
+        case _ if code.startswith(_ABOUT_BYTES) or code.endswith(_OF_BYTES):
             return IntegrityError
         case _:
             return ContractError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -11,8 +11,10 @@ from .archive import MAX_TOTAL, ArchiveError, read_archive
 from .discover import MANIFESTS, Kind, Package, canonical, entries, groups, headers
 from .errors import UsageError
 from .integrity import sha256_hex
+from .keys import PublicKey
 from .record import parse_record
 from .scope import Scope, check_entry_points, check_names, check_record, check_top_level
+from .signatures import read_signature, signature_path, verify
 from .sources import read_file
 from .violations import Violation
 
@@ -31,6 +33,7 @@ class Wheel:
         files: The bytes beside its manifest, by plain file name.
         name: The wheel's file name.
         data: The very bytes that were audited; these are installed, not the file once more.
+        signer: The fingerprint of the key that signed them, where keys were asked for.
     """
 
     package: Package
@@ -38,6 +41,7 @@ class Wheel:
     files: Mapping[str, bytes]
     name: str
     data: bytes
+    signer: str = ""
 
     @cached_property
     def sha256(self) -> str:
@@ -45,11 +49,15 @@ class Wheel:
         return sha256_hex(self.data)
 
 
-def read_wheel(path: Path) -> Wheel | tuple[Violation, ...]:
+def read_wheel(
+    path: Path, *, keys: Sequence[PublicKey] = (), signature: Path | None = None
+) -> Wheel | tuple[Violation, ...]:
     """Audit a wheel and read the expert or backbone it holds.
 
     Args:
         path: The ``.whl`` file.
+        keys: One of these must have signed it, if there are any.
+        signature: Where the signature lies, if not beside it.
 
     Returns:
         The wheel, its files to be passed to `read_expert` or `read_backbone`; or everything that
@@ -58,6 +66,10 @@ def read_wheel(path: Path) -> Wheel | tuple[Violation, ...]:
     data = read_file(path, missing="package_files", limit=MAX_TOTAL)
     if isinstance(data, Violation):
         return (data,)
+    # Before anything of it is parsed.
+    signer = _signer(path, data, keys, signature) if keys else ""
+    if isinstance(signer, Violation):
+        return (signer,)
     try:
         if path.name.endswith(SDISTS):
             raise ArchiveError("archive_sdist", "a wheel", "a source distribution")
@@ -68,26 +80,23 @@ def read_wheel(path: Path) -> Wheel | tuple[Violation, ...]:
         return (e.violation(path.name),)
     if wrong := _audit(members, package, info):
         return wrong
-    files = {
-        PurePosixPath(name).name: content
-        for name, content in members.items()
-        if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
-    }
-    return Wheel(package, info, files, path.name, data)
+    return Wheel(package, info, _data_files(members, package), path.name, data, signer)
 
 
-def open_wheel(path: Path) -> Wheel:
-    """Audit a wheel's file.
+def open_wheel(
+    path: Path, *, keys: Sequence[PublicKey] = (), signature: Path | None = None
+) -> Wheel:
+    """Audit a wheel's file; the arguments are those of `read_wheel`.
 
     Raises:
         RedhostError: Naming the first of what is wrong with it.
     """
-    wheel = read_wheel(path)
+    wheel = read_wheel(path, keys=keys, signature=signature)
     if isinstance(wheel, Wheel):
         return wheel
     first, *others = wheel
-    more = f" (and {len(others)} more: 'redhost check {path}')" if others else ""
-    raise first.error(f"wheel {path.name} was refused{more}")
+    more = f", and {len(others)} more: 'redhost check {path}'" if others else ""
+    raise first.error(f"wheel {path.name} was refused ({first.code}{more})")
 
 
 def build_wheel(project: Path, out: Path) -> Path:
@@ -107,6 +116,27 @@ def build_wheel(project: Path, out: Path) -> Path:
         return Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
     except (OSError, ValueError, TypeError, KeyError) as e:
         raise UsageError(f"{project} cannot be built", found=str(e)) from e
+
+
+def _signer(
+    path: Path, data: bytes, keys: Sequence[PublicKey], signature: Path | None
+) -> str | Violation:
+    """Return the fingerprint of the key that signed a wheel."""
+    where = signature or signature_path(path)
+    signed = read_signature(where)
+    if isinstance(signed, Violation):
+        return signed
+    key = verify(data, signed, keys=keys, name=where.name)
+    return key if isinstance(key, Violation) else key.fingerprint
+
+
+def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:
+    """Return what lies beside the manifest, by plain file name."""
+    return {
+        PurePosixPath(name).name: content
+        for name, content in members.items()
+        if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
+    }
 
 
 def _audit(members: Mapping[str, bytes], package: Package, info: str) -> tuple[Violation, ...]:

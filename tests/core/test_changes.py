@@ -15,12 +15,15 @@ from redhost.registry.errors import (
     CompositionError,
     ContractError,
     HarmError,
+    IntegrityError,
     MissingError,
     UnknownNameError,
     UsageError,
 )
 from redhost.registry.generations import Generations
-from redhost.registry.wheels import build_wheel
+from redhost.registry.keys import new_key, read_keys
+from redhost.registry.signatures import make_signer
+from redhost.registry.wheels import build_wheel, open_wheel
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 
@@ -55,6 +58,33 @@ def test_a_wheel_joins_without_being_installed(pair, environment, expert_folders
         "green": False,
         "red": False,
     }
+
+
+def test_a_wheel_joins_only_signed_where_the_project_names_keys(
+    pair, expert_folders, tmp_path, monkeypatch
+) -> None:
+    wheel = build_wheel(expert_folders["blue"].parents[1], tmp_path)
+    public = new_key(tmp_path / "author.pem")
+    (tmp_path / "pyproject.toml").write_text(f'[tool.redhost]\nkeys = ["{public.name}"]\n')
+    monkeypatch.chdir(tmp_path)
+    host, [key] = redhost.Host.open(pair.home, backbone="toy"), read_keys([public])
+    for unsigned in (wheel, open_wheel(wheel)):
+        with pytest.raises(IntegrityError):
+            host.attach(unsigned)
+    assert host.generations.current() == 1
+    make_signer(tmp_path / "author.pem")(wheel)
+    host.attach(wheel)
+    record = host.generations.load(2)
+    assert {m.id: m.signer for m in record.experts if m.signer} == {"blue": key.fingerprint}
+    host.detach("red")  # the others come from the store, and keep what is known of them
+    assert {m.id: m.signer for m in host.generations.load(3).experts if m.signer} == {
+        "blue": key.fingerprint
+    }
+
+
+def test_the_twin_without_keys_lets_an_unsigned_wheel_join(pair, expert_folders, tmp_path) -> None:
+    pair.attach(build_wheel(expert_folders["blue"].parents[1], tmp_path))
+    assert "blue" in members(pair)  # what we guard against
 
 
 def test_a_folder_joins_and_a_plain_recompose_composes_what_is_installed(

@@ -37,6 +37,7 @@ def test_precedence(tmp_path: Path, publish: Any) -> None:
         ("[tool.redhost]\nruoter = 'x'\n", "Did you mean 'router'"),
         ("[tool.redhost]\nlevel = 'most'\n", "level"),
         ("[tool.redhost]\nseed = -1\n", "seed"),
+        ("[tool.redhost]\nkeys = 'one.pem'\n", "keys"),
         ("[tool]\nredhost = 3\n", "redhost"),
         ("nonsense", "pyproject.toml"),
     ],
@@ -47,6 +48,13 @@ def test_settings_that_cannot_be(tmp_path: Path, text: str, match: str) -> None:
     with pytest.raises(SettingsError, match=match) as caught:
         load_settings(project=project)
     assert caught.value.exit_code == 3
+
+
+def test_keys_lie_beside_the_project_that_names_them(tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[tool.redhost]\nkeys = ["author.pub.pem", "/other.pem"]\n')
+    assert load_settings(project=project).keys == (str(tmp_path / "author.pub.pem"), "/other.pem")
+    assert load_settings(flags=Settings(keys=("a",)), project=project).keys == ("a",)
 
 
 def backbones(site: Any, make_backbone: Any, *ids: str) -> list[Package]:

@@ -1,0 +1,146 @@
+"""Signed wheels, as commands see them: without the right signature the environment stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redhost.registry.keys import new_key, read_keys
+from redhost.registry.lock import LOCK
+from redhost.registry.signatures import make_signer, signature_path
+
+
+@pytest.fixture(scope="module")
+def shared(make_venv: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return make_venv(tmp_path_factory.mktemp("signed") / "venv")
+
+
+@pytest.fixture
+def venv(shared: Any) -> Any:
+    """An environment that is empty again afterwards."""
+    yield shared
+    (shared.folder / "pyproject.toml").unlink(missing_ok=True)
+    for info in shared.site.glob("*.dist-info"):
+        shared.pip("uninstall", "--yes", "--quiet", info.name.partition("-")[0])
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("author", "other"):
+        new_key(folder / f"{name}.pem")
+    return folder
+
+
+@pytest.fixture
+def index(keys: Path, draft: Any, tmp_path: Path) -> Path:
+    """A folder with one wheel that the author signed."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    make_signer(keys / "author.pem")(draft("extra").write(folder))
+    return folder
+
+
+def only_wheel(index: Path) -> Path:
+    [wheel] = index.glob("*.whl")
+    return wheel
+
+
+def unsigned(index: Path, _: Any) -> str:
+    signature_path(only_wheel(index)).unlink()
+    return "signature_missing"
+
+
+def replaced(index: Path, draft: Any) -> str:
+    """Another sound wheel, with a RECORD that agrees with it, beside the old signature."""
+    draft("extra", domain="whatever the attacker likes").write(index)
+    return "signature_wrong"
+
+
+By = Callable[[Path, Path, Any], tuple[str, ...]]
+
+
+def by_flag(index: Path, keys: Path, venv: Any) -> tuple[str, ...]:
+    return (str(only_wheel(index)), "--key", str(keys / "author.pub.pem"))
+
+
+def by_project(index: Path, keys: Path, venv: Any) -> tuple[str, ...]:
+    shutil.copy(keys / "author.pub.pem", venv.folder)
+    (venv.folder / "pyproject.toml").write_text('[tool.redhost]\nkeys = ["author.pub.pem"]\n')
+    return (str(only_wheel(index)),)
+
+
+def by_name(index: Path, keys: Path, venv: Any) -> tuple[str, ...]:
+    return ("red-expert-extra", "--find-links", str(index), "--key", str(keys / "author.pub.pem"))
+
+
+@pytest.mark.parametrize("attack", [unsigned, replaced])
+@pytest.mark.parametrize("by", [by_flag, by_project, by_name])
+def test_without_the_right_signature_nothing_is_installed(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any, by: By, attack: Any
+) -> None:
+    code, arguments = attack(index, draft), by(index, keys, venv)
+    before = venv.contents()
+    done = venv.run("add", *arguments, home=home)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and f"({code})" in done.stderr
+    assert venv.contents() == before and not home.exists()
+
+
+CARELESS = """
+import sys
+from redhost.registry import wheels
+wheels._signer = lambda path, data, keys, signature: keys[0].fingerprint
+from redhost.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_the_twin_without_the_check_installs_it(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any
+) -> None:
+    replaced(index, draft)
+    subprocess.run(
+        [venv.python, "-c", CARELESS, "add", *by_flag(index, keys, venv)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "REDHOST_HOME": str(home)},
+    )
+    assert (venv.site / "red_expert_extra").is_dir()  # what we guard against
+
+
+def test_the_lock_remembers_who_signed_as_long_as_the_bytes_stay(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any
+) -> None:
+    [key] = read_keys([keys / "author.pub.pem"])
+    wheel = str(only_wheel(index))
+    session = venv.session(
+        ("check", wheel, "--key", str(keys / "author.pub.pem"), "--json"),
+        ("add", *by_name(index, keys, venv), "--json"),
+        ("recompose", "--json"),
+        home=home,
+    )
+    assert [code for code, _, _ in session] == [0, 0, 0], session
+    assert json.loads(session[1][1])["signer"] == key.fingerprint
+    assert locked(home)["extra"]["signer"] == key.fingerprint
+    assert "signer" not in locked(home)["range3"]
+
+    newer = draft("extra", version="0.2.0").write(index)
+    assert venv.run("add", str(newer), home=home).returncode == 0  # no keys, nothing asked
+    assert "signer" not in locked(home)["extra"]
+
+
+def locked(home: Path) -> dict[str, Any]:
+    experts: dict[str, Any] = json.loads((home / LOCK).read_text())["experts"]
+    return experts
