@@ -22,6 +22,7 @@ SHUT = {"allow_pickle": False, "trust_remote_code": False, "weights_only": True}
 
 SPREAD = {
     ("core/experts.py", "_pick(t, 'U', 'V', 'W', 'b')"),
+    ("core/live.py", "options"),
     ("core/mechanisms/grafted_module.py", "options"),
     ("core/packaging.py", "parts"),
     ("core/plugins.py", "arguments"),

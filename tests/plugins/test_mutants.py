@@ -14,6 +14,7 @@ from red_lab.mutants.generate import Mutant, kinds, mutants
 from red_lab.mutants.judge import Result, judge_all
 from red_lab.mutants.report import write_page
 from red_lab.mutants.run import summary
+from red_lab.mutants.subject import WHEEL, Subject
 
 from redhost.registry import contents, integrity
 from redhost.testing import judge_expert
@@ -117,3 +118,10 @@ def test_a_campaign_notices_what_takes_much_memory() -> None:
         pytest.skip("the highest use of memory cannot be reset here")
     assert first(greedy) == ["memory"] * 2
     assert first(modest) == ["refused"] * 2
+
+
+def test_the_good_wheel_is_let_in_so_that_mutants_are_refused_for_what_was_broken(tmp_path) -> None:
+    subject = Subject.make("texts")
+    path = tmp_path / WHEEL
+    path.write_bytes(subject.wheel)
+    assert judge_expert(path, digest=subject.digest) == subject.digest

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from red_lab.mutants.generate import Mutant
+from red_lab.mutants.subject import WHEEL
 from redhost.testing import judge_expert
 
 __all__ = ["MEMORY", "SECONDS", "Judge", "Result", "judge_all", "judge_mutant"]
@@ -68,10 +69,10 @@ def judge_mutant(mutant: Mutant) -> tuple[str, str]:
     if isinstance(mutant.data, Mapping):
         found = judge_expert(mutant.data, digest=mutant.digest)
     else:
-        with tempfile.NamedTemporaryFile(suffix=".whl") as file:
-            file.write(mutant.data)
-            file.flush()
-            found = judge_expert(Path(file.name), digest=mutant.digest)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / WHEEL
+            path.write_bytes(mutant.data)
+            found = judge_expert(path, digest=mutant.digest)
     if isinstance(found, str):
         return ("same" if found == mutant.digest else "another digest was let in"), ""
     return ("refused by digest" if found[0].code == "digest" else "refused"), found[0].code

@@ -19,12 +19,24 @@ import torch
 import redhost
 from redhost.testing import judge_expert
 
-__all__ = ["KINDS", "WIDTH", "CardKind", "Subject", "info_files", "pack", "record_of", "seal"]
+__all__ = [
+    "KINDS",
+    "WHEEL",
+    "WIDTH",
+    "CardKind",
+    "Subject",
+    "info_files",
+    "pack",
+    "record_of",
+    "seal",
+]
 
 CardKind = Literal["texts", "vectors", "statistics"]
 KINDS: tuple[CardKind, ...] = get_args(CardKind)
 
 MODULE, INFO = "red_expert_mutant", "red_expert_mutant-0.1.0.dist-info"
+WHEEL = "red_expert_mutant-0.1.0-py3-none-any.whl"
+"""The file name of its wheel."""
 WIDTH, RANK, ROWS, LABELS = 32, 8, 24, ("2", "3", "4")
 
 Files = Mapping[str, bytes]
@@ -128,7 +140,7 @@ def info_files(files: Files) -> dict[str, bytes]:
 
 def record_of(files: Files, info: Files) -> bytes:
     """Return the RECORD of these files."""
-    named = {f"{MODULE}/{n}": d for n, d in files.items()}
+    named = {f"{MODULE}/{n}": d for n, d in {"__init__.py": b"", **files}.items()}
     named |= {f"{INFO}/{n}": d for n, d in info.items()}
     rows = [f"{name},sha256={_hash(data)},{len(data)}" for name, data in sorted(named.items())]
     return "\n".join([*rows, f"{INFO}/RECORD,,"]).encode() + b"\n"
