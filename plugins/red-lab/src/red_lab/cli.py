@@ -21,6 +21,8 @@ from red_lab.toy.command import toy
 
 __all__ = ["lab"]
 
+RESULTS = Path("docs/results")
+
 
 @click.group()
 def lab() -> None:
@@ -69,18 +71,23 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 
 
 @lab.command()
-@out_option("bench")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where metrics.json and its page go (default: docs/results/bench, or serve).",
+)
 @click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
 @click.option("--serve", is_flag=True, help="Time the HTTP server instead (redhost-serve).")
-def bench(*, out: Path, runs: int, serve: bool) -> None:
+def bench(*, out: Path | None, runs: int, serve: bool) -> None:
     """Time the command line with 100 installed experts, and recompose; medians of several runs.
 
     With --serve: one query over HTTP against a call in process, and what micro-batching gives.
     """
+    out = out or RESULTS / ("serve" if serve else "bench")
     if serve:
         from red_lab.serving import command
 
-        command().main(["--out", str(out.with_name("serve"))], standalone_mode=False)
+        command().main(["--out", str(out)], standalone_mode=False)
         return
     from red_lab.bench import run
 
