@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..registry.errors import MissingError, UsageError
 from .mixtures import Mixtures, RouterMixtures
@@ -47,7 +49,7 @@ def draw_mixtures(told: Mixtures, path: Path) -> None:
             plt.close(figure)
 
 
-def _row(axes: tuple, place: int, router: RouterMixtures) -> None:  # type: ignore[type-arg]
+def _row(axes: Sequence[Any], place: int, router: RouterMixtures) -> None:
     corners = router.corners.values()
     for ax, values, (low, _, high), middle in (
         (axes[0], [c.regret for c in corners], router.regrets, router.uniform.regret),
