@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
+from red_lab.bench.command import bench
 from red_lab.cost import cost
 from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
 from red_lab.matched.command import matched
 from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
+from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
 from red_lab.shrink import shrink
@@ -20,8 +22,6 @@ from red_lab.taps import taps
 from red_lab.toy.command import toy
 
 __all__ = ["lab"]
-
-RESULTS = Path("docs/results")
 
 
 @click.group()
@@ -67,32 +67,7 @@ def results(*, splits: int, out: Path, work: Path) -> None:
     from red_lab.results import run
 
     click.echo(run(splits=splits, out=out, work=work))
-    _refresh_readme()
-
-
-@lab.command()
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where metrics.json and its page go (default: docs/results/bench, or serve).",
-)
-@click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
-@click.option("--serve", is_flag=True, help="Time the HTTP server instead (redhost-serve).")
-def bench(*, out: Path | None, runs: int, serve: bool) -> None:
-    """Time the command line with 100 installed experts, and recompose; medians of several runs.
-
-    With --serve: one query over HTTP against a call in process, and what micro-batching gives.
-    """
-    out = out or RESULTS / ("serve" if serve else "bench")
-    if serve:
-        from red_lab.serving import command
-
-        command().main(["--out", str(out)], standalone_mode=False)
-        return
-    from red_lab.bench import run
-
-    click.echo(run(out=out, runs=runs))
-    _refresh_readme()
+    refresh_here()
 
 
 @lab.command()
@@ -106,17 +81,21 @@ def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
 
     work = work / "newsgroups"
     click.echo(run(seeds=seeds, out=out, work=work, validation=validation))
-    _refresh_readme()
+    refresh_here()
 
 
-for command in (cost, hotswap, kills, matched, mutants, red, robust, shrink, sparse, taps, toy):
+for command in (
+    bench,
+    cost,
+    hotswap,
+    kills,
+    matched,
+    mutants,
+    red,
+    robust,
+    shrink,
+    sparse,
+    taps,
+    toy,
+):
     lab.add_command(command)
-
-
-def _refresh_readme() -> None:
-    """Write the results into the README of the project at hand, if this is one."""
-    from red_lab.readme import refresh
-
-    page = Path("README.md")
-    if page.exists() and "<!-- results: " in page.read_text("utf-8"):
-        page.write_text(refresh(page.read_text("utf-8"), root=Path()), "utf-8")

@@ -10,7 +10,15 @@ from typing import Any
 from red_lab.red.overview import overview_table
 from red_lab.report import NAMES
 
-__all__ = ["BLOCKS", "bench_block", "newsgroups_block", "ranges_block", "red_block", "refresh"]
+__all__ = [
+    "BLOCKS",
+    "bench_block",
+    "newsgroups_block",
+    "ranges_block",
+    "red_block",
+    "refresh",
+    "refresh_here",
+]
 
 ROWS = (
     "backbone",
@@ -90,7 +98,7 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
     "newsgroups": ("docs/results/newsgroups/metrics.json", newsgroups_block),
     "red": ("docs/results/red/overview.json", red_block),
-    "bench": ("docs/results/bench/bench.json", bench_block),
+    "bench": ("docs/results/bench/startup.json", bench_block),
 }
 """Name of a block in the README → the file its numbers come from, and how it is written."""
 
@@ -111,3 +119,10 @@ def refresh(text: str, *, root: Path) -> str:
             body = write(json.loads(path.read_text("utf-8")))
             text = f"{before}{start}{body}\n{end}{after}"
     return text
+
+
+def refresh_here() -> None:
+    """Write the results into the README of the project at hand, if this is one."""
+    page = Path("README.md")
+    if page.exists() and "<!-- results: " in page.read_text("utf-8"):
+        page.write_text(refresh(page.read_text("utf-8"), root=Path()), "utf-8")

@@ -1,4 +1,4 @@
-"""Time what people wait for: the command line with many installed experts, and recompose.
+"""Section `startup`: time what people wait for, the command line and recompose.
 
 Whole processes, warm, the median of several runs; machines are noisy, so read ratios: a bare
 `python -c pass` is timed beside the rest, in the same rounds.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -18,22 +17,21 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from red_lab.bench.section import Settings
 from redhost.testing import Environment
 
-__all__ = ["install_copies", "run"]
+__all__ = ["TITLE", "install_copies", "measure", "page"]
+
+TITLE = "What people wait for"
 
 COPIES = 100
 SOURCE = "red_expert_range1"
 
 
-def run(*, out: Path, runs: int) -> Path:
-    """Time the commands and write bench.json.
-
-    Args:
-        out: Where.
-        runs: How many rounds; the first, which warms files up, is not counted.
-    """
+def measure(settings: Settings) -> dict[str, Any]:
+    """Time the commands; the first round, which warms files up, is not counted."""
     with tempfile.TemporaryDirectory() as folder:
         site, home = Path(folder, "site"), Path(folder, "home")
         install_copies(site, COPIES)
@@ -47,13 +45,36 @@ def run(*, out: Path, runs: int) -> Path:
         }
         _once([*python, "recompose", "--home", str(home / "warm")], {})
         seconds: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(runs + 1):
+        for _ in range(settings.runs + 1):
             for name, command in commands.items():
                 shutil.rmtree(home / "cold", ignore_errors=True)
                 extra = {"PYTHONPATH": str(site)} if name.startswith("list") else {}
                 seconds[name].append(_once(command, extra))
         levels = _levels(home / "warm", python)
-    return _write(out, seconds, levels, runs=runs)
+    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    return {
+        "runs": settings.runs,
+        "median_seconds": medians,
+        "times_python": {name: m / medians["python"] for name, m in medians.items()},
+        "levels": levels,
+    }
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's tables."""
+    lines = ["| whole process | seconds | × bare Python |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {found['median_seconds'][name]:.3f} | {times:.1f} |"
+        for name, times in sorted(found["times_python"].items())
+    ]
+    lines += ["", "| router, level | router seconds | recompose seconds | gate rows |"]
+    lines += ["|---|---|---|---|"]
+    lines += [
+        f"| {name} | {x['router_seconds']:.4f} | {x['recompose_seconds']:.2f} "
+        f"| {x['gate_accuracy']:.3f} |"
+        for name, x in sorted(found["levels"].items())
+    ]
+    return "\n".join(lines)
 
 
 def install_copies(site: Path, count: int) -> None:
@@ -104,25 +125,3 @@ def _once(command: Sequence[str], extra: Mapping[str, str]) -> float:
         command, check=True, capture_output=True, env={**os.environ, **extra}
     )
     return time.perf_counter() - start
-
-
-def _write(
-    out: Path,
-    seconds: Mapping[str, Sequence[float]],
-    levels: Mapping[str, Mapping[str, float]],
-    *,
-    runs: int,
-) -> Path:
-    out.mkdir(parents=True, exist_ok=True)
-    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
-    result = {
-        "schema": "red-lab.bench/1",
-        "runs": runs,
-        "median_seconds": medians,
-        "times_python": {name: m / medians["python"] for name, m in medians.items()},
-        "levels": levels,
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count()},
-    }
-    path = out / "bench.json"
-    path.write_text(json.dumps(result, indent=2, sort_keys=True) + "\n", "utf-8")
-    return path

@@ -1,0 +1,1 @@
+"""`redhost lab bench`: speed and size, side by side with what else there is."""

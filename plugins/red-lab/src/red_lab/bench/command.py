@@ -1,0 +1,43 @@
+"""`redhost lab bench [SECTION…]`: torch and peers are imported by the sections that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from red_lab.bench.section import SECTIONS, Settings, run
+from red_lab.options import WORK
+from red_lab.readme import refresh_here
+
+__all__ = ["bench"]
+
+RESULTS = Path("docs/results")
+
+
+@click.command()
+@click.argument("sections", nargs=-1, type=click.Choice(SECTIONS))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the files and their page go (default: docs/results/bench, or serve).",
+)
+@click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option("--serve", is_flag=True, help="Time the HTTP server instead (redhost-serve).")
+@WORK
+def bench(*, sections: Sequence[str], out: Path | None, runs: int, serve: bool, work: Path) -> None:
+    """Measure speed and size, section by section (all of them, unless some are named).
+
+    With --serve: one query over HTTP against a call in process, and what micro-batching gives.
+    """
+    out = out or RESULTS / ("serve" if serve else "bench")
+    if serve:
+        from red_lab.serving import command
+
+        command().main(["--out", str(out)], standalone_mode=False)
+        return
+    settings = Settings(runs=runs, work=work / "bench")
+    for name in sections or SECTIONS:
+        click.echo(run(name, out=out, settings=settings))
+    refresh_here()

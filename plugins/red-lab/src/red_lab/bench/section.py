@@ -1,0 +1,92 @@
+"""What a section of the bench is: a module that measures, and tells what it found.
+
+A section named NAME is the module ``red_lab.bench.NAME`` with three names: ``TITLE``,
+``measure(settings)``, which returns what goes into ``NAME.json``, and ``page(found)``, which
+returns its part of the page. Sections are imported when they run, never before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+__all__ = ["SECTIONS", "Section", "Settings", "load", "machine", "run", "write_page"]
+
+SECTIONS: tuple[str, ...] = ("startup",)
+"""In the order of the page."""
+
+SCHEMA = "red-lab.bench/2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to measure.
+
+    Attributes:
+        runs: Rounds that count; the median over them is told.
+        work: Where long work keeps its checkpoints.
+    """
+
+    runs: int
+    work: Path
+
+
+class Section(Protocol):
+    """A module of this package."""
+
+    TITLE: str
+
+    def measure(self, settings: Settings) -> dict[str, Any]:
+        """Return what goes into the section's file."""
+        ...
+
+    def page(self, found: Mapping[str, Any]) -> str:
+        """Return the section's part of the page, from what was measured."""
+        ...
+
+
+def load(name: str) -> Section:
+    """Import a section."""
+    return cast("Section", importlib.import_module(f"red_lab.bench.{name}"))
+
+
+def run(name: str, *, out: Path, settings: Settings) -> Path:
+    """Measure one section, write its file and the page; return the file."""
+    settings.work.mkdir(parents=True, exist_ok=True)
+    found = load(name).measure(settings)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}.json"
+    told = {"schema": SCHEMA, "section": name, "machine": machine(), **found}
+    path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
+    write_page(out)
+    return path
+
+
+def write_page(out: Path) -> None:
+    """Write the page of all sections that have been measured."""
+    parts = ["# Bench\n\nWritten by `redhost lab bench`; medians, side by side in one run.\n"]
+    for name in SECTIONS:
+        file = out / f"{name}.json"
+        if file.exists():
+            section = load(name)
+            body = section.page(json.loads(file.read_text("utf-8")))
+            parts.append(f"## {section.TITLE}\n\n{body}\n")
+    (out / "README.md").write_text("\n".join(parts), "utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """Return what was measured on, with versions."""
+    names = ("torch", "transformers", "safetensors")
+    return {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "versions": {name: metadata.version(name) for name in names},
+    }
