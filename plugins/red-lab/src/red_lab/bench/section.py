@@ -2,7 +2,8 @@
 
 A section named NAME is the module ``red_lab.bench.NAME`` with three names: ``TITLE``,
 ``measure(settings)``, which returns what goes into ``NAME.json``, and ``page(found)``, which
-returns its part of the page. Sections are imported when they run, never before.
+returns its part of the page. One that has figures also has ``draw(found, folder)``, called once it
+has measured. Sections are imported when they run, never before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Protocol, cast
 
 __all__ = ["SECTIONS", "Section", "Settings", "load", "machine", "run", "write_page"]
 
-SECTIONS: tuple[str, ...] = ("startup",)
+SECTIONS: tuple[str, ...] = ("startup", "bus", "peers")
 """In the order of the page."""
 
 SCHEMA = "red-lab.bench/2"
@@ -65,6 +66,9 @@ def run(name: str, *, out: Path, settings: Settings) -> Path:
     path = out / f"{name}.json"
     told = {"schema": SCHEMA, "section": name, "machine": machine(), **found}
     path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
+    draw = getattr(load(name), "draw", None)
+    if draw is not None:
+        draw(told, out)
     write_page(out)
     return path
 

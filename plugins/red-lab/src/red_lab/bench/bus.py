@@ -1,0 +1,141 @@
+"""Section `bus`: what experts and router add to the forward pass of a backbone.
+
+Backbone and bus are timed apart, in turns; a share is the ratio of their medians. Weights of the
+experts are random, for seconds depend on shapes alone; texts and backbones are real.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.bench.bus_page import draw, page
+from red_lab.bench.rounds import in_turns, share, spread
+from red_lab.bench.section import Settings
+from red_lab.bench.trunks import TRUNKS, open_trunk, token_ids
+from red_lab.cost_build import Load, build_bus, rank_of
+
+__all__ = ["TITLE", "draw", "measure", "measure_on", "page"]
+
+TITLE = "What the bus adds to a forward pass"
+
+BATCHES = (1, 8, 64)
+DENSE = (("evidence", 5), ("linear", 5))
+SPARSE = tuple(("topk:k=2", experts) for experts in (1, 10, 100, 1000))
+MOST_RUNS = 5
+"""Small batches are quick, so they get this many times the rounds of the largest."""
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Time the buses on every backbone."""
+    found = {
+        name: measure_on(open_trunk(name), buses=DENSE + SPARSE, rounds=settings.runs)
+        for name in TRUNKS
+    }
+    return {"runs": settings.runs, "threads": torch.get_num_threads(), "backbones": found}
+
+
+def measure_on(
+    trunk: redhost.Trunk,
+    *,
+    buses: Sequence[tuple[str, int]],
+    rounds: int,
+    batches: Sequence[int] = BATCHES,
+) -> dict[str, Any]:
+    """Time buses on one backbone.
+
+    Args:
+        trunk: The backbone.
+        buses: A router's kind and how many experts there are, for each bus.
+        rounds: How many rounds count, for the largest batch.
+        batches: Rows of a pass.
+
+    Returns:
+        A row for every bus and batch.
+    """
+    ids = token_ids(trunk, max(batches))
+    load = Load(config="", experts=0)
+    made, told = {}, {}
+    for kind, experts in buses:
+        before = _resident()
+        made[kind, experts] = _bus(kind, replace(load, experts=experts), width=trunk.width)
+        gc.collect()
+        told[kind, experts] = {
+            "bytes": tensor_bytes(made[kind, experts]),
+            "resident_bytes": None if before is None else (_resident() or 0) - before,
+        }
+    rows = []
+    for batch in batches:
+        times = MOST_RUNS if batch < max(batches) else 1
+        rows += [
+            {"batch": batch, **row, **told[row["router"], row["experts"]]}
+            for row in _timed(trunk, ids[:batch], made, rounds=times * rounds)
+        ]
+    return {
+        "width": trunk.width,
+        "rank": rank_of(load, trunk.width),
+        "tokens": int(ids.shape[1]),
+        "rows": rows,
+    }
+
+
+def _timed(
+    trunk: redhost.Trunk,
+    ids: Tensor,
+    buses: Mapping[tuple[str, int], redhost.Bus],
+    *,
+    rounds: int,
+) -> list[dict[str, Any]]:
+    """Return one row for every bus on one batch."""
+
+    def forward() -> Tensor:
+        return trunk.hidden(ids)[:, -1]
+
+    with torch.inference_mode():
+        h = forward()
+        systems = {f"{kind} {n}": partial(bus, h) for (kind, n), bus in buses.items()}
+        seconds = in_turns({"backbone": forward, **systems}, rounds=rounds)
+    backbone = seconds["backbone"]
+    return [
+        {
+            "router": kind,
+            "experts": n,
+            "rounds": rounds,
+            "backbone_seconds": spread(backbone),
+            "bus_seconds": spread(seconds[f"{kind} {n}"]),
+            "share": share(seconds[f"{kind} {n}"], backbone),
+        }
+        for kind, n in buses
+    ]
+
+
+def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
+    """Return a bus; a router that starts even gets weights that tell rows apart."""
+    bus = build_bus(kind, load, width=width)
+    router = bus.router
+    if isinstance(router, redhost.Router) and not router.closed_form:
+        generator = torch.Generator().manual_seed(0)
+        for parameter in router.parameters():
+            nn.init.normal_(parameter, generator=generator)
+    return bus
+
+
+def tensor_bytes(module: nn.Module) -> int:
+    """Return the bytes of parameters and buffers, shared ones once."""
+    tensors = (*module.parameters(), *module.buffers())
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
+    return sum(s.nbytes() for s in storages.values())
+
+
+def _resident() -> int | None:
+    """Return the bytes this process has in memory; None where nobody tells."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text("ascii").split()[1]) * 4096 if file.exists() else None

@@ -1,0 +1,90 @@
+"""The bus section's tables and figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TARGET", "draw", "page"]
+
+TARGET = 0.01
+"""What a bus may add to the backbone's forward."""
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's tables."""
+    lines = [
+        "Backbone and bus timed apart, in turns; shares are ratios of medians, with the quartiles "
+        f"of the rounds' own ratios in brackets. Threads: {found['threads']}. Random experts of a "
+        "quarter of the width in rank, real texts of one length; the bus includes the classifier. "
+        f"The aim is {TARGET:.0%}.",
+    ]
+    for name, told in found["backbones"].items():
+        lines += ["", *_table(name, told)]
+    return "\n".join([*lines, "", "![Share of the forward by idle experts](bus.svg)"])
+
+
+def _table(name: str, told: Mapping[str, Any]) -> Iterator[str]:
+    batches = sorted({r["batch"] for r in told["rows"]})
+    cells = {(r["router"], r["experts"], r["batch"]): r for r in told["rows"]}
+    floors = ", ".join(
+        f"{1000 * cells[_first(told, b)]['backbone_seconds']['median']:.1f} ms at batch {b}"
+        for b in batches
+    )
+    yield f"**{name}** (D {told['width']}, R {told['rank']}, T {told['tokens']}): the forward "
+    yield f"takes {floors}."
+    yield ""
+    yield f"| router | experts | {' | '.join(f'batch {b}' for b in batches)} | tensors | resident |"
+    yield "|---" * (4 + len(batches)) + "|"
+    for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in told["rows"]):
+        row = [cells[router, experts, b] for b in batches]
+        shares = " | ".join(_share(r["share"]) for r in row)
+        memory = f"{_mib(row[0]['bytes'])} | {_mib(row[0]['resident_bytes'])}"
+        yield f"| `{router}` | {experts:,} | {shares} | {memory} |"
+
+
+def draw(found: Mapping[str, Any], folder: Path) -> None:
+    """Write bus.svg: the share by the number of experts, two of them active."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    backbones = found["backbones"]
+    with mpl.rc_context({"svg.hashsalt": "bus", "font.size": 9}):
+        figure, axes = plt.subplots(
+            1, len(backbones), figsize=(8, 3.2), layout="constrained", squeeze=False, sharey=True
+        )
+        for ax, (name, told) in zip(axes[0], backbones.items(), strict=True):
+            _curves(ax, told["rows"])
+            ax.axhline(TARGET, color="black", linewidth=0.8, linestyle="--")
+            ax.set(title=name, xscale="log", yscale="log", xlabel="experts, two active")
+        axes[0][0].set_ylabel("bus, of the backbone's forward")
+        axes[0][0].legend()
+        figure.savefig(folder / "bus.svg", metadata={"Date": None})
+        plt.close(figure)
+
+
+def _curves(ax: Any, rows: list[dict[str, Any]]) -> None:
+    """Draw a line for each batch, and its quartiles."""
+    sparse = [r for r in rows if "k=" in r["router"]]
+    for batch in sorted({r["batch"] for r in sparse}):
+        own = sorted((r for r in sparse if r["batch"] == batch), key=lambda r: int(r["experts"]))
+        x = [r["experts"] for r in own]
+        ax.plot(x, [r["share"]["ratio"] for r in own], "o-", label=f"batch {batch}")
+        bounds = [[r["share"][end] for r in own] for end in ("low", "high")]
+        ax.fill_between(x, *bounds, alpha=0.2)
+
+
+def _first(told: Mapping[str, Any], batch: int) -> tuple[str, int, int]:
+    row = next(r for r in told["rows"] if r["batch"] == batch)
+    return row["router"], row["experts"], batch
+
+
+def _share(told: Mapping[str, float]) -> str:
+    return f"{told['ratio']:.2%} ({told['low']:.2%}–{told['high']:.2%})"
+
+
+def _mib(value: int | None) -> str:
+    return "" if value is None else f"{value / 2**20:,.1f} MiB"

@@ -1,0 +1,38 @@
+"""Section `peers`: redhost beside what else composes adapters, on the same work in one run.
+
+Everything heavy is imported when it runs: a worker in another environment imports this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from red_lab.bench.section import Settings
+
+__all__ = ["TITLE", "draw", "measure", "page"]
+
+TITLE = "Side by side with the peers"
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Measure everything, each side in processes of its own."""
+    from red_lab.bench.peers.run import measure as run
+
+    return run(settings)
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's tables."""
+    from red_lab.bench.peers.page import page as write
+
+    return write(found)
+
+
+def draw(found: Mapping[str, Any], folder: Path) -> None:
+    """Write peers.svg."""
+    from red_lab.bench.peers.figure import draw as write
+
+    write(found, folder)

@@ -1,0 +1,92 @@
+"""Overhead over the plain forward, and memory: redhost's bus and PEFT, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from red_lab.bench.peers import lora
+from red_lab.bench.peers.compare import BATCHES, Pass, compare
+from red_lab.bench.peers.model import EXPERTS, Answers, load, token_ids
+from red_lab.cost_build import Load, build_bus
+from redhost import Bus
+
+__all__ = ["APART", "SYSTEMS", "measure", "memory"]
+
+
+def floor(folder: Path) -> Pass:
+    """Return the plain forward."""
+    model = load(folder)
+    return lambda ids: model(input_ids=ids).logits
+
+
+def redhost(folder: Path, *, router: str = "evidence") -> Pass:
+    """Return redhost's pass: the trunk, then the bus."""
+    model = load(folder)
+    bus = _bus(model, router)
+
+    def run(ids: Tensor) -> Tensor:
+        answer: Tensor = bus(_features(model, ids))[0]
+        return answer
+
+    return run
+
+
+def bus_alone(folder: Path, *, router: str = "evidence") -> Pass:
+    """Return the bus without the trunk, whose features of a batch are remembered."""
+    model, known = load(folder), {}
+    bus = _bus(model, router)
+
+    def run(ids: Tensor) -> Tensor:
+        if len(ids) not in known:
+            known[len(ids)] = _features(model, ids)
+        answer: Tensor = bus(known[len(ids)])[0]
+        return answer
+
+    return run
+
+
+def _features(model: Answers, ids: Tensor) -> Tensor:
+    h: Tensor = model.model(input_ids=ids).last_hidden_state[:, -1]
+    return h
+
+
+def _bus(model: Answers, router: str) -> Bus:
+    load_ = Load(config="", experts=EXPERTS)
+    return build_bus(router, load_, width=int(model.config.hidden_size))
+
+
+SYSTEMS: Mapping[str, Callable[[Path], Pass]] = {
+    "floor": floor,
+    "redhost": redhost,
+    "peft one": lora.one,
+    "peft five": lora.five,
+    "peft mixed": lora.mixed,
+    "peft merged": lora.merged,
+    "x-lora": lora.xlora,
+}
+
+APART: Mapping[str, Callable[[Path], Pass]] = {
+    "redhost bus": bus_alone,
+    "redhost bus, linear": partial(bus_alone, router="linear"),
+}
+
+
+def measure(*, folder: str, rounds: int) -> dict[str, Any]:
+    """Time all systems in turns."""
+    passes = {name: make(Path(folder)) for name, make in SYSTEMS.items()}
+    apart = {name: make(Path(folder)) for name, make in APART.items()}
+    return compare(passes, token_ids(Path(folder)), rounds=rounds, apart=apart)
+
+
+def memory(*, folder: str, system: str) -> dict[str, Any]:
+    """Make one system and let it answer the largest batch; the process then tells its peak."""
+    run = SYSTEMS[system](Path(folder))
+    with torch.inference_mode():
+        run(token_ids(Path(folder))[: max(BATCHES)])
+    return {}

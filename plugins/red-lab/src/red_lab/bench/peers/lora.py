@@ -1,0 +1,119 @@
+"""PEFT's side: LoRA adapters on the floor's model, several active at once or one for each row."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from red_lab.bench.peers.compare import Pass
+from red_lab.bench.peers.libraries import peft
+from red_lab.bench.peers.model import EXPERTS, TARGETS, Answers, load, rank_for
+
+__all__ = [
+    "config",
+    "five",
+    "make_xlora",
+    "merged",
+    "mixed",
+    "names",
+    "one",
+    "random_loras",
+    "xlora",
+]
+
+
+def names(count: int = EXPERTS) -> list[str]:
+    """Return adapters' names; X-LoRA in PEFT 0.21 knows them by their number only."""
+    return [str(n) for n in range(count)]
+
+
+def config(model: Answers, *, places: Sequence[str] = TARGETS, random: bool = False) -> Any:
+    """Return an adapter's settings: PEFT's defaults, without dropout, on an expert's budget.
+
+    Args:
+        model: What it is for.
+        places: The products it adapts.
+        random: Both factors random, so that it changes something before it is trained.
+    """
+    rank = rank_for(model, places)
+    return peft().LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules=list(places),
+        init_lora_weights=not random,
+    )
+
+
+def random_loras(folder: Path, count: int = EXPERTS) -> Any:
+    """Return the model of a folder with that many adapters, none trained."""
+    model = load(folder)
+    settings = config(model, random=True)
+    torch.manual_seed(0)
+    first, *others = names(count)
+    made = peft().get_peft_model(model, settings, adapter_name=first)
+    for name in others:
+        made.add_adapter(name, settings)
+    return made.eval().requires_grad_(False)
+
+
+def one(folder: Path) -> Pass:
+    """Return the pass with one adapter active of five loaded."""
+    model = random_loras(folder)
+    model.set_adapter("0")
+    return lambda ids: model(input_ids=ids).logits
+
+
+def five(folder: Path) -> Pass:
+    """Return the pass with five adapters active at once."""
+    model = random_loras(folder)
+    model.base_model.set_adapter(names())
+    return lambda ids: model(input_ids=ids).logits
+
+
+def mixed(folder: Path) -> Pass:
+    """Return the pass of a batch whose rows name their adapters."""
+    model = random_loras(folder)
+
+    def run(ids: Tensor) -> Tensor:
+        chosen = [str(n % EXPERTS) for n in range(len(ids))]
+        logits: Tensor = model(input_ids=ids, adapter_names=chosen).logits
+        return logits
+
+    return run
+
+
+def merged(folder: Path) -> Pass:
+    """Return the pass with one adapter merged into the weights and its layers taken away."""
+    model = random_loras(folder, 1).merge_and_unload()
+    return lambda ids: model(input_ids=ids).logits
+
+
+def xlora(folder: Path) -> Pass:
+    """Return X-LoRA's pass over five adapters."""
+    with tempfile.TemporaryDirectory() as saved:
+        model = random_loras(folder)
+        model.save_pretrained(saved, save_embedding_layers=False)
+        made = make_xlora(load(folder), [Path(saved, name) for name in names()])
+    made.eval()
+    return lambda ids: made(input_ids=ids).logits
+
+
+def make_xlora(model: Answers, adapters: Sequence[Path]) -> Any:
+    """Return X-LoRA over saved adapters, with its default router of one layer, untrained.
+
+    Args:
+        model: What the adapters were trained on.
+        adapters: Their folders.
+    """
+    settings = peft().XLoraConfig(
+        hidden_size=int(model.config.hidden_size),
+        adapters={str(n): str(path) for n, path in enumerate(adapters)},
+        xlora_depth=1,
+    )
+    torch.manual_seed(0)
+    return peft().get_peft_model(model, settings)

@@ -1,0 +1,205 @@
+"""The peers section's tables, and whether what was aimed at was reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["aims", "large", "page", "times_ours"]
+
+TITLES = {
+    "floor": "plain forward",
+    "redhost": "**redhost**, five experts, whole pass",
+    "redhost bus": "**redhost**, the bus timed apart, router `evidence`",
+    "redhost bus, linear": "redhost, the bus timed apart, router `linear`",
+    "peft one": "PEFT, one of five adapters active",
+    "peft five": "PEFT, five adapters active",
+    "peft mixed": "PEFT, mixed batch (`adapter_names`)",
+    "peft merged": "PEFT, one adapter merged",
+    "x-lora": "PEFT X-LoRA over five",
+    "hub floor": "plain forward, the transformers of `adapters`",
+    "adapters fuse": "`adapters`, Fuse of five",
+    "adapters average": "`adapters`, Average of five",
+}
+TIMES_PEFT, TIMES_XLORA, SWAP = 10, 50, 0.05
+"""At least so many times our overhead, so many times our adding; seconds of a swap at most."""
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's tables."""
+    parts = [_settings(found), *(_forward(name, found) for name in found["forward"])]
+    parts += [_changes(found), _live(found), _adding(found), _aims(found), BETTER]
+    parts += ["![Overhead over the plain forward](peers.svg)"]
+    return "\n\n".join("\n".join(part) if not isinstance(part, str) else part for part in parts)
+
+
+BETTER = """What peers do better: a merged LoRA adapter costs nothing at all, and a bus always costs
+something. LoRA adapts inside the blocks, so it can learn what a residual on the last state
+cannot. Loading, deleting and hot-swapping an adapter take milliseconds, for nothing is checked,
+learnt, judged or written to disk, and whoever asks must name the adapter. On a backbone as small
+as the tiny one the router's few calls weigh as much as a block."""
+
+
+def _settings(found: Mapping[str, Any]) -> str:
+    v = found["versions"]
+    other = ", ".join(f"{k} {x}" for k, x in sorted(v["beside adapters"].items()))
+    return (
+        f"Five experts or adapters each, on one budget of parameters (D²/2): LoRA on q and v at "
+        "the rank that comes nearest, bottlenecks after every block for `adapters`. Eval mode, "
+        "inference mode, float32, no cache of keys, threads: "
+        f"{found['threads']}; the systems of a process in turns, {found['runs']} rounds at the "
+        "largest batch and five times as many at smaller ones. Every side's floor is the plain "
+        "transformers forward with a classifier on the last token, in its own process. Weights of "
+        "adapters are random here, for seconds depend on shapes alone. "
+        f"PEFT {v['peft']}, transformers {v['transformers']}, torch {v['torch']}; in an "
+        f"environment of its own {other}."
+    )
+
+
+def _forward(name: str, found: Mapping[str, Any]) -> Iterator[str]:
+    told = found["forward"][name]
+    systems, memory = {**told["systems"], **told["hub"]}, found["memory"][name]
+    batches = list(systems["floor"])
+    yield f"**{name}**, {told['tokens']} tokens a text: overhead over the plain forward,"
+    yield "quartiles of the rounds in brackets, and the peak memory of a process that does only"
+    yield "this, once, at the largest batch."
+    yield ""
+    yield f"| system | {' | '.join(f'batch {b}' for b in batches)} | peak |"
+    yield "|---" * (2 + len(batches)) + "|"
+    for key, title in TITLES.items():
+        cells = [_cell(key, systems[key][b]) for b in batches]
+        peak = f"{memory[key] / 2**20:,.0f} MiB" if memory.get(key) else ""
+        yield f"| {title} | {' | '.join(cells)} | {peak} |"
+
+
+def _cell(key: str, told: Mapping[str, Any]) -> str:
+    if key.endswith("floor"):
+        return f"{1000 * told['seconds']['median']:.1f} ms"
+    o = told["overhead"]
+    digits = 2 if "bus" in key else 1
+    return f"{o['ratio']:+.{digits}%} ({o['low']:+.{digits}%}…{o['high']:+.{digits}%})"
+
+
+def _changes(found: Mapping[str, Any]) -> Iterator[str]:
+    alone = ("redhost", None, None)
+    rows = {
+        "**redhost**, `Host.attach`, `detach`, `replace`": ("redhost", "add", "remove", "swap"),
+        "**redhost**, the bus alone, weights in memory": (*alone, "bus swap, answered"),
+        "**redhost**, the same without the answer": (*alone, "bus swap"),
+        "PEFT, `load_adapter`, `delete_adapter`, `hotswap_adapter`": (
+            "peft",
+            "add",
+            "remove",
+            "swap",
+        ),
+        "`adapters`, `load_adapter`, `delete_adapter`": ("adapters", "add", "remove", None),
+    }
+    yield "Time until the next right answer beside five, on the tiny backbone; milliseconds. A"
+    yield "host reads and checks the package, encodes its card, trains the router, judges every"
+    yield "domain, writes a generation to disk, loads it and answers; the peers read a file, and"
+    yield "whoever asks names the adapter. `adapters` has random weights: an answer is right if it"
+    yield "is that of the adapters meant. redhost answers in a canonical batch of 32 rows, whatever"
+    yield "is asked, so that bits depend on an answer's own text; the peers in a batch of one."
+    yield ""
+    yield "| | add | remove | swap | answers right |"
+    yield "|---|---|---|---|---|"
+    for title, (side, *names) in rows.items():
+        told = found["changes"][side]
+        cells = [_ms(told[n]["seconds"]) if n else "" for n in names]
+        right = all(told[n]["correct"] for n in names if n)
+        yield f"| {title} | {' | '.join(cells)} | {'all' if right else 'NO'} |"
+
+
+def _live(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "Swapped while a client asks without a pause, and without a lock of the client's own:"
+    yield "texts that both builds answer rightly. redhost's swap reads, verifies, loads and warms"
+    yield "up a generation."
+    yield ""
+    yield "| | swap, ms | swaps | answers | wrong | errors |"
+    yield "|---|---|---|---|---|---|"
+    for title, key in (("**redhost**, `Live.swap`", "redhost"), ("`hotswap_adapter`", "peft")):
+        t = found["live"][key]
+        yield (
+            f"| {title} | {_ms(t['seconds'])} | {t['swaps']} | {t['answers']:,} | {t['wrong']} "
+            f"| {t['errors']} |"
+        )
+
+
+def _adding(found: Mapping[str, Any]) -> Iterator[str]:
+    a = found["adding"]
+    ours, theirs, big = a["redhost"], a["x-lora"], large(a)
+    reached = "reached" if theirs["reached"] else f"stopped at {a['cap']:.0f} s of training"
+    yield "Adding a sixth to five, tiny backbone, accuracy on held-out rows; both routers learn"
+    yield f"from the cards' fit rows. X-LoRA was to reach {a['target']:.3f}, one point below the"
+    yield "lower of redhost's accuracy and what its own adapters can (each asked for its own"
+    yield f"domain: {a['oracle']:.3f}). Its seconds are those of the training steps alone;"
+    yield "redhost's are everything, up to the next right answer."
+    yield ""
+    yield "| | seconds | accuracy | |"
+    yield "|---|---|---|---|"
+    yield f"| **redhost**, `Host.attach` | {ours['seconds']:.3f} | {ours['accuracy']:.3f} | |"
+    yield (
+        f"| X-LoRA, router trained anew | {theirs['seconds']:.2f} | {theirs['accuracy']:.3f} "
+        f"| {theirs['steps']} steps, {reached} |"
+    )
+    yield ""
+    yield (
+        f"On SmolLM2, shapes alone: a step of X-LoRA's router over six adapters, "
+        f"{big['rows']} rows, takes {big['step']:.2f} s, so as many steps as the tiny backbone "
+        f"needed take {big['x-lora']:.0f} s. redhost encodes the newcomer's card ({big['rows']} "
+        f"rows in {big['encode']:.2f} s, twice) and trains its router ({1000 * big['router']:.0f} "
+        f"ms): {big['redhost']:.2f} s, one {big['x-lora'] / big['redhost']:.0f}th. An estimate: "
+        "steps are the tiny backbone's."
+    )
+
+
+def large(adding: Mapping[str, Any]) -> dict[str, float]:
+    """Return the estimate for SmolLM2: seconds of a step, of encoding, of the routers."""
+    from red_lab.bench.peers.limits import BATCH, CARD
+
+    told = {name: part["median"] for name, part in adding["large"].items()}
+    return {
+        **told,
+        "rows": BATCH,
+        "x-lora": told["step"] * adding["x-lora"]["steps"],
+        "redhost": told["encode"] * CARD / BATCH + told["router"],
+    }
+
+
+def times_ours(found: Mapping[str, Any], name: str, batch: str) -> float:
+    """Return how many times the bus's overhead PEFT with five adapters has."""
+    systems = found["forward"][name]["systems"]
+    theirs, ours = (systems[s][batch]["overhead"]["ratio"] for s in ("peft five", "redhost bus"))
+    return float(theirs / ours)
+
+
+def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """Return what was aimed at, what was found, and whether that is enough."""
+    told = []
+    for batch in found["forward"]["smollm2"]["systems"]["floor"]:
+        times = times_ours(found, "smollm2", batch)
+        what = f"PEFT's five adapters: at least {TIMES_PEFT} × our overhead, SmolLM2, batch {batch}"
+        told.append((what, f"{times:.1f} ×", times >= TIMES_PEFT))
+    times = found["adding"]["times"]
+    what = f"adding one to five: at most 1/{TIMES_XLORA} of X-LoRA's retraining, tiny"
+    told.append((what, f"1/{times:.1f}", times >= TIMES_XLORA))
+    big = large(found["adding"])
+    times = big["x-lora"] / big["redhost"]
+    told.append((what.replace("tiny", "SmolLM2"), f"1/{times:.1f}", times >= TIMES_XLORA))
+    swap = found["changes"]["redhost"]["bus swap"]["seconds"]["median"]
+    what = f"swap after weights are read: at most {1000 * SWAP:.0f} ms"
+    told.append((what, f"{1000 * swap:.1f} ms", swap <= SWAP))
+    wrong = found["live"]["redhost"]["wrong"]
+    told.append(("wrong answers during live swaps: none", str(wrong), wrong == 0))
+    return told
+
+
+def _aims(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "| aim | found | |"
+    yield "|---|---|---|"
+    for what, value, met in aims(found):
+        yield f"| {what} | {value} | {'met' if met else '**missed**'} |"
+
+
+def _ms(told: Mapping[str, float]) -> str:
+    return f"{1000 * told['median']:.1f} ({1000 * told['low']:.1f}–{1000 * told['high']:.1f})"

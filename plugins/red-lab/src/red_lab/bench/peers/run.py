@@ -1,0 +1,140 @@
+"""Measure all sides: each in processes of its own, the systems of one process in turns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from red_lab.bench.peers import forward
+from red_lab.bench.peers.folders import write_model
+from red_lab.bench.peers.hub_names import HUB
+from red_lab.bench.peers.libraries import adapters_python, peft
+from red_lab.bench.peers.worker import ask
+from red_lab.bench.section import Settings
+from red_lab.bench.trunks import TRUNKS
+from red_lab.options import kept
+from red_lab.progress import Bar
+
+__all__ = ["CAP", "SLACK", "measure"]
+
+CAP = 240.0
+"""Seconds of training after which X-LoRA is stopped, whatever it has reached."""
+
+SLACK = 0.01
+"""X-LoRA is to come this near to the lower of redhost's accuracy and its own adapters' oracle."""
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Measure everything; an interrupted run goes on where it stopped.
+
+    Raises:
+        MissingError: If a peer is not installed.
+    """
+    peft()
+    python = adapters_python()
+    work = settings.work / "peers" / metadata.version("red-backbone-tiny")
+    parts = work / f"parts-{settings.runs}"
+    parts.mkdir(parents=True, exist_ok=True)
+    folders = {name: write_model(name, work / name) for name in TRUNKS}
+    jobs = {
+        **_forward(folders, python, rounds=settings.runs),
+        **_changes(folders, work, python, rounds=settings.runs),
+    }
+    found, bar = {}, Bar("peers", total=len(jobs) + 1)
+    for n, (name, job) in enumerate(jobs.items(), start=1):
+        found[name] = kept(parts / f"{name}.json", job)
+        bar.update(n, name)
+    target = min(found["oracle"]["oracle"], found["redhost"]["changes"]["add"]["accuracy"]) - SLACK
+    options = {"folder": str(folders["tiny"]), "work": str(work), "target": target, "cap": CAP}
+    xlora = kept(parts / "x-lora.json", partial(ask, "adding:measure", **options))
+    bar.update(len(jobs) + 1, "x-lora")
+    told = _tell(found, xlora, target=target, runs=settings.runs)
+    shutil.rmtree(parts)  # measured to the end: the next run measures anew
+    return told
+
+
+def _forward(
+    folders: dict[str, Path], python: Path, *, rounds: int
+) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what to ask for overhead and memory, by name."""
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    for name, path in folders.items():
+        folder = str(path)
+        jobs[f"forward {name}"] = partial(ask, "forward:measure", folder=folder, rounds=rounds)
+        jobs[f"hub {name}"] = partial(
+            ask, "hub:measure", python=python, folder=folder, rounds=rounds
+        )
+        for system in forward.SYSTEMS:
+            jobs[f"memory {name} {system}"] = partial(
+                ask, "forward:memory", folder=folder, system=system
+            )
+        for system in HUB:
+            jobs[f"memory {name} {system}"] = partial(
+                ask, "hub:memory", python=python, folder=folder, system=system
+            )
+    return jobs
+
+
+def _changes(
+    folders: dict[str, Path], work: Path, python: Path, *, rounds: int
+) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what to ask for changes and for the router's training, by name."""
+    tiny, here = str(folders["tiny"]), str(work)
+    return {
+        "redhost": partial(ask, "changes:measure", work=here, rounds=rounds),
+        "oracle": partial(ask, "adding:adapters", folder=tiny, work=here),
+        "peft": partial(ask, "changes_peft:measure", folder=tiny, work=here, rounds=rounds),
+        "adapters": partial(ask, "hub:changes", python=python, folder=tiny, rounds=rounds),
+        "large": partial(ask, "adding:large", folder=str(folders["smollm2"]), rounds=rounds),
+    }
+
+
+def _tell(
+    found: dict[str, Any], xlora: dict[str, Any], *, target: float, runs: int
+) -> dict[str, Any]:
+    """Return the section's file."""
+    ours, hub = found["redhost"], found["hub tiny"]
+    add = ours["changes"]["add"]
+    return {
+        "runs": runs,
+        "threads": found["forward tiny"]["threads"],
+        "versions": {
+            "peft": metadata.version("peft"),
+            "transformers": metadata.version("transformers"),
+            "torch": metadata.version("torch"),
+            "beside adapters": hub["versions"],
+        },
+        "forward": {
+            name: {
+                "tokens": found[f"forward {name}"]["tokens"],
+                "systems": found[f"forward {name}"]["systems"],
+                "hub": found[f"hub {name}"]["systems"],
+            }
+            for name in TRUNKS
+        },
+        "memory": {name: _memory(found, name) for name in TRUNKS},
+        "changes": {
+            "redhost": ours["changes"],
+            "peft": found["peft"]["changes"],
+            "adapters": {k: v for k, v in found["adapters"].items() if k != "peak_bytes"},
+        },
+        "live": {"redhost": ours["live"], "peft": found["peft"]["live"]},
+        "adding": {
+            "target": target,
+            "cap": CAP,
+            "redhost": {"seconds": add["seconds"]["median"], "accuracy": add["accuracy"]},
+            "x-lora": {k: v for k, v in xlora.items() if k != "peak_bytes"},
+            "oracle": found["oracle"]["oracle"],
+            "times": xlora["seconds"] / add["seconds"]["median"],
+            "large": {k: v for k, v in found["large"].items() if k != "peak_bytes"},
+        },
+    }
+
+
+def _memory(found: dict[str, Any], name: str) -> dict[str, Any]:
+    systems = (*forward.SYSTEMS, *HUB)
+    return {s: found[f"memory {name} {s}"]["peak_bytes"] for s in systems}

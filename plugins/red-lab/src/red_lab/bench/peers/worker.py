@@ -1,0 +1,66 @@
+"""A process that measures: ``python -m red_lab.bench.peers.worker '{"call": "MODULE:NAME", …}'``.
+
+What it found stands on the last line of stdout, as JSON, with the process's peak memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from red_lab.bench.rounds import peak_bytes
+
+__all__ = ["ask", "main"]
+
+PACKAGE = "red_lab.bench.peers"
+
+
+def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, Any]:
+    """Let a process of its own call a function of this package.
+
+    Args:
+        call: ``MODULE:NAME``.
+        python: Whose python; by default this one's.
+        options: The function's keyword arguments, as JSON has them.
+
+    Returns:
+        What it returned, and ``peak_bytes``.
+
+    Raises:
+        RuntimeError: If the process failed; the last line it wrote says why.
+    """
+    root = Path(__file__).parents[3]
+    done = subprocess.run(  # noqa: S603  (our own command)
+        [
+            python or sys.executable,
+            "-m",
+            f"{PACKAGE}.worker",
+            json.dumps({"call": call, **options}),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1"},
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise RuntimeError(f"{call} failed: {said[-1]}")
+    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return told
+
+
+def main() -> None:
+    """Do what the only argument says and print what came out."""
+    told = json.loads(sys.argv[1])
+    module, name = told.pop("call").split(":")
+    found = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)(**told)
+    sys.stdout.write("\n" + json.dumps({**found, "peak_bytes": peak_bytes()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

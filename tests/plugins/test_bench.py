@@ -1,0 +1,261 @@
+"""The bench's sections `bus` and `peers`: pages from files, small real runs, what is counted."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from red_lab.bench import bus
+from red_lab.bench.peers.asked import asked
+from red_lab.bench.peers.changes import exchange
+from red_lab.bench.peers.compare import compare
+from red_lab.bench.peers.domains import DOMAINS, NEWCOMER, domain_of, held_out, rows_of
+from red_lab.bench.peers.folders import write_model
+from red_lab.bench.peers.libraries import adapters_python
+from red_lab.bench.peers.model import load, rank_for, token_ids
+from red_lab.bench.peers.page import aims, page
+from red_lab.bench.rounds import in_turns, overhead, share, spread
+from red_lab.bench.section import write_page
+from red_lab.bench.trunks import open_trunk, texts
+from red_lab.cost_build import Load, build_bus
+
+import redhost
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results" / "bench"
+BUSES = (("linear", 2), ("topk:k=2", 1), ("topk:k=2", 4))
+
+
+@pytest.fixture(scope="module")
+def trunk() -> redhost.Trunk:
+    return open_trunk("tiny")
+
+
+@pytest.fixture(scope="module")
+def measured(trunk) -> dict:
+    return bus.measure_on(trunk, buses=BUSES, rounds=1, batches=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_model("tiny", tmp_path_factory.mktemp("model"))
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+def test_the_page_is_written_from_the_sections_files(tmp_path) -> None:
+    for file in RESULTS.glob("*.json"):
+        shutil.copy(file, tmp_path)
+    write_page(tmp_path)
+    assert (tmp_path / "README.md").read_text("utf-8") == (RESULTS / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["bus", "peers"])
+def test_every_figure_of_the_page_is_there(name: str) -> None:
+    assert f"]({name}.svg)" in (RESULTS / "README.md").read_text("utf-8")
+    assert (RESULTS / f"{name}.svg").read_text("utf-8").startswith("<?xml")
+
+
+def test_an_aim_that_is_missed_is_called_missed() -> None:
+    found = json.loads((RESULTS / "peers.json").read_text("utf-8"))
+    worse = copy.deepcopy(found)
+    worse["live"]["redhost"]["wrong"] = 1
+    worse["changes"]["redhost"]["bus swap"]["seconds"]["median"] = 0.06
+    better = copy.deepcopy(found)
+    better["live"]["redhost"]["wrong"] = 0
+    better["changes"]["redhost"]["bus swap"]["seconds"]["median"] = 0.04
+    assert [ok for _, _, ok in aims(worse)][-2:] == [False, False]
+    assert [ok for _, _, ok in aims(better)][-2:] == [True, True]
+    assert page(worse).count("**missed**") >= 2
+
+
+# -- the section bus -------------------------------------------------------------------------------
+
+
+def test_every_bus_is_timed_at_every_batch(measured) -> None:
+    cells = [(r["router"], r["experts"], r["batch"]) for r in measured["rows"]]
+    assert sorted(cells) == sorted((k, n, b) for k, n in BUSES for b in (1, 2))
+    for row in measured["rows"]:
+        ratio = row["bus_seconds"]["median"] / row["backbone_seconds"]["median"]
+        assert row["share"]["ratio"] == pytest.approx(ratio) and ratio > 0
+
+
+def test_an_expert_more_is_its_tensors_more_and_nothing_else(measured) -> None:
+    """Weights and their stacked copies, a row of the router, and a few numbers of bookkeeping."""
+    width, rank = measured["width"], measured["rank"]
+    assert (width, rank) == (128, 32)
+    size = {(r["router"], r["experts"]): r["bytes"] for r in measured["rows"]}
+    one = (size["topk:k=2", 4] - size["topk:k=2", 1]) / 3
+    weights = 4 * 2 * width * rank
+    assert 2 * weights <= one <= 2 * weights + 16 * (width + rank)
+
+
+def test_routers_that_start_even_are_made_to_choose(trunk) -> None:
+    made = bus._bus("topk:k=2", Load(config="", experts=50), width=16)
+    _, alpha = made(torch.randn(64, 16, generator=torch.Generator().manual_seed(0)))
+    assert (alpha > 0).sum(-1).unique().tolist() == [2]
+    assert (alpha.sum(0) > 0).sum() > 20
+
+
+def test_texts_have_one_length_in_tokens(trunk) -> None:
+    assert len(set(texts(64))) == 64
+    assert len({len(trunk.tokens(text)) for text in texts(64)}) == 1
+
+
+# -- timing ----------------------------------------------------------------------------------------
+
+
+def test_systems_take_turns_and_the_first_round_is_not_counted() -> None:
+    calls: list[str] = []
+    systems = {name: lambda name=name: calls.append(name) for name in "abc"}
+    seconds = in_turns(systems, rounds=2)
+    assert "".join(calls) == "abc" + "bca" + "cab"
+    assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_ratios_are_of_medians_and_bounds_of_rounds() -> None:
+    assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "low": 1.5, "high": 2.5}
+    assert spread([4.0]) == {"median": 4.0, "low": 4.0, "high": 4.0}
+    told = share([1.0, 2.0, 6.0], [10.0, 10.0, 20.0])
+    assert told["ratio"] == 0.2 and told["low"] == pytest.approx(0.15)
+    assert overhead([1.1, 1.1], [1.0, 1.0])["ratio"] == pytest.approx(0.1)
+
+
+# -- the section peers -----------------------------------------------------------------------------
+
+
+def test_the_floor_answers_as_the_backbone_does(folder, trunk) -> None:
+    model, ids = load(folder), token_ids(folder)
+    h = trunk.encode(texts(len(ids)))
+    with torch.inference_mode():
+        logits = model(input_ids=ids).logits
+    assert torch.allclose(logits, h @ model.classifier.T, atol=1e-4)
+    assert not model.training and not any(p.requires_grad for p in model.parameters())
+
+
+def test_adapters_have_an_experts_number_of_parameters(folder) -> None:
+    """Four blocks, q and v of 128 × 128: 2,048 parameters for every unit of rank."""
+    assert rank_for(load(folder)) * 2048 == 2 * 128 * 32
+
+
+def test_a_part_timed_apart_is_a_share_of_the_floor() -> None:
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    passes = {"floor": lambda ids: torch.linalg.inv(torch.randn(200, 200))}
+    apart = {"part": lambda ids: ids}
+    told = compare(passes, ids, rounds=3, apart=apart, batches=(1, 2))["systems"]
+    assert told["floor"]["1"]["overhead"]["ratio"] == 0
+    assert 0 < told["part"]["2"]["overhead"]["ratio"] < 1
+
+
+def test_six_domains_share_all_rows() -> None:
+    parts = {d: {r.text for r in rows_of(d, "train")} for d in DOMAINS}
+    assert len(set.union(*parts.values())) == sum(len(p) for p in parts.values())
+    assert {domain_of(str(n)) for n in range(51, 61)} == {NEWCOMER} and domain_of("50") == "range3"
+    assert {r.domain for r in held_out()} == set(DOMAINS)
+    learnt = {r.text for d in DOMAINS for role in ("train", "fit") for r in rows_of(d, role)}
+    assert learnt.isdisjoint(r.text for r in held_out())
+
+
+def test_an_exchanged_expert_answers_as_in_a_bus_built_with_it() -> None:
+    one, two = (build_bus("linear", Load(config="", experts=n), width=32) for n in (3, 4))
+    h = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    new = dict(zip(two.ids, two.parts(), strict=True))["expert3"]
+    tensors = {"U": new.U.detach(), "V": new.V.detach()}
+    made = exchange(one, "expert1", tensors)
+    experts = dict(zip(one.ids, one.parts(), strict=True)) | {"expert1": new}
+    expected = redhost.Bus(
+        norm=one.norm,
+        router=one.router,
+        experts=experts,
+        classifier=one.classifier,
+        labels=one.shared_labels,
+        backbone_column=True,
+    )
+    with torch.inference_mode():
+        assert torch.equal(made(h)[0], expected(h)[0])
+        assert not torch.equal(made(h)[0], one(h)[0])
+
+
+def test_a_client_counts_what_is_wrong_and_what_fails() -> None:
+    said, seen = ["right"], threading.Event()
+
+    def ask() -> list[str]:
+        if said[0] == "right":
+            return ["a", "b"]
+        seen.set()
+        if said[0] == "wrong":
+            return ["a", "?"]
+        raise RuntimeError("half a swap")
+
+    with asked(ask, ["a", "b"]) as tally:
+        pass
+    assert tally.answers == 2 * (tally.answers // 2) and not tally.wrong
+    for state in ("wrong", "fails"):
+        said[0] = state
+        seen.clear()
+        with asked(ask, ["a", "b"]) as tally:
+            assert seen.wait(10)
+        assert tally.wrong == (tally.answers // 2) if state == "wrong" else tally.errors
+
+
+def test_the_bench_says_what_is_missing_in_one_line(tmp_path) -> None:
+    with pytest.raises(redhost.MissingError, match=r"make \.venv/peers"):
+        adapters_python(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "redhost", "lab", "bench", "peers", "--out", str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "the peers are not installed" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.glob("*.json"))
+
+
+# -- what needs PEFT -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lora():
+    pytest.importorskip("peft", reason="PEFT is not installed: make .venv/peers")
+    from red_lab.bench.peers import lora as module
+
+    return module
+
+
+pytestmark = pytest.mark.filterwarnings("default")
+"""Of other people's libraries; ours raise none."""
+
+
+def test_five_active_adapters_add_up_and_one_merged_is_that_one(folder, lora) -> None:
+    ids = token_ids(folder)[:4]
+    with torch.inference_mode():
+        plain = load(folder)(input_ids=ids).logits
+        answers = {n: getattr(lora, n)(folder)(ids) for n in ("one", "five", "mixed", "merged")}
+        model = lora.random_loras(folder)
+        model.set_adapter("3")
+        fourth = model(input_ids=ids).logits
+    assert torch.allclose(answers["merged"], answers["one"], atol=1e-3)
+    assert torch.allclose(answers["mixed"][:1], answers["one"][:1], atol=1e-4)
+    assert torch.allclose(answers["mixed"][3:], fourth[3:], atol=1e-4)
+    different = [plain, answers["one"], answers["five"]]
+    assert all(
+        not torch.allclose(a, b, atol=1e-2) for a in different for b in different if a is not b
+    )
+
+
+def test_only_the_router_of_x_lora_learns(folder, lora, tmp_path) -> None:
+    lora.random_loras(folder, 2).save_pretrained(tmp_path, save_embedding_layers=False)
+    model = lora.make_xlora(load(folder), [tmp_path / "0", tmp_path / "1"])
+    learns = [n for n, p in model.named_parameters() if p.requires_grad]
+    assert learns and all("internal_xlora_classifier" in n for n in learns)
+    assert model(input_ids=token_ids(folder)[:3]).logits.shape == (3, 99)
