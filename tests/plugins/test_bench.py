@@ -20,8 +20,9 @@ from red_lab.bench.peers.domains import DOMAINS, NEWCOMER, domain_of, held_out, 
 from red_lab.bench.peers.folders import write_model
 from red_lab.bench.peers.libraries import adapters_python
 from red_lab.bench.peers.model import load, rank_for, token_ids
-from red_lab.bench.peers.page import aims, page
-from red_lab.bench.rounds import in_turns, overhead, share, spread
+from red_lab.bench.peers.tables import aims, page
+from red_lab.bench.peers.worker import ask
+from red_lab.bench.rounds import in_pairs, in_turns, overhead, share, spread
 from red_lab.bench.section import write_page
 from red_lab.bench.trunks import open_trunk, texts
 from red_lab.cost_build import Load, build_bus
@@ -89,13 +90,13 @@ def test_every_bus_is_timed_at_every_batch(measured) -> None:
 
 
 def test_an_expert_more_is_its_tensors_more_and_nothing_else(measured) -> None:
-    """Weights and their stacked copies, a row of the router, and a few numbers of bookkeeping."""
+    """Weights, with a stacked copy or without, a row of the router, and a few numbers more."""
     width, rank = measured["width"], measured["rank"]
     assert (width, rank) == (128, 32)
     size = {(r["router"], r["experts"]): r["bytes"] for r in measured["rows"]}
     one = (size["topk:k=2", 4] - size["topk:k=2", 1]) / 3
     weights = 4 * 2 * width * rank
-    assert 2 * weights <= one <= 2 * weights + 16 * (width + rank)
+    assert weights <= one <= 2 * weights + 16 * (width + rank)
 
 
 def test_routers_that_start_even_are_made_to_choose(trunk) -> None:
@@ -121,12 +122,22 @@ def test_systems_take_turns_and_the_first_round_is_not_counted() -> None:
     assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2, "c": 2}
 
 
+def test_the_floor_runs_just_before_every_system() -> None:
+    calls: list[str] = []
+    systems = {name: lambda name=name: calls.append(name) for name in "ab"}
+    seconds = in_pairs(lambda: calls.append("."), systems, rounds=2)
+    assert "".join(calls) == 3 * ".a.b"
+    assert [(len(x), len(y)) for x, y in seconds.values()] == [(2, 2), (2, 2)]
+
+
 def test_ratios_are_of_medians_and_bounds_of_rounds() -> None:
     assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "low": 1.5, "high": 2.5}
     assert spread([4.0]) == {"median": 4.0, "low": 4.0, "high": 4.0}
     told = share([1.0, 2.0, 6.0], [10.0, 10.0, 20.0])
     assert told["ratio"] == 0.2 and told["low"] == pytest.approx(0.15)
     assert overhead([1.1, 1.1], [1.0, 1.0])["ratio"] == pytest.approx(0.1)
+    slowed = overhead([1.1, 5.5, 1.1], [1.0, 5.0, 1.0])  # both of a pair, and the pair alone
+    assert slowed["high"] == pytest.approx(0.1)
 
 
 # -- the section peers -----------------------------------------------------------------------------
@@ -148,10 +159,18 @@ def test_adapters_have_an_experts_number_of_parameters(folder) -> None:
 
 def test_a_part_timed_apart_is_a_share_of_the_floor() -> None:
     ids = torch.zeros(2, 3, dtype=torch.long)
-    passes = {"floor": lambda ids: torch.linalg.inv(torch.randn(200, 200))}
-    apart = {"part": lambda ids: ids}
-    told = compare(passes, ids, rounds=3, apart=apart, batches=(1, 2))["systems"]
-    assert told["floor"]["1"]["overhead"]["ratio"] == 0
+
+    def floor(ids: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(torch.randn(200, 200))
+
+    def twice(ids: torch.Tensor) -> torch.Tensor:
+        return floor(floor(ids))
+
+    told = compare(
+        floor, {"twice": twice}, ids, rounds=5, apart={"part": lambda ids: ids}, batches=(1, 2)
+    )["systems"]
+    assert "overhead" not in told["floor"]["1"] and told["floor"]["1"]["seconds"]["median"] > 0
+    assert -1 < told["twice"]["1"]["overhead"]["low"] <= told["twice"]["1"]["overhead"]["high"]
     assert 0 < told["part"]["2"]["overhead"]["ratio"] < 1
 
 
@@ -168,6 +187,7 @@ def test_an_exchanged_expert_answers_as_in_a_bus_built_with_it() -> None:
     one, two = (build_bus("linear", Load(config="", experts=n), width=32) for n in (3, 4))
     h = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
     new = dict(zip(two.ids, two.parts(), strict=True))["expert3"]
+    assert isinstance(new, redhost.LowRank)
     tensors = {"U": new.U.detach(), "V": new.V.detach()}
     made = exchange(one, "expert1", tensors)
     experts = dict(zip(one.ids, one.parts(), strict=True)) | {"expert1": new}
@@ -219,6 +239,13 @@ def test_the_bench_says_what_is_missing_in_one_line(tmp_path) -> None:
     assert done.returncode == 3, done.stderr
     assert "the peers are not installed" in done.stderr and len(done.stderr.splitlines()) == 1
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_side_measures_in_a_process_of_its_own_and_tells_its_peak(folder) -> None:
+    told = ask("forward:memory", folder=str(folder), system="floor")
+    assert set(told) == {"peak_bytes"} and told["peak_bytes"] > 50 * 2**20
+    with pytest.raises(redhost.MissingError, match=r"forward:memory.*KeyError: 'nobody'"):
+        ask("forward:memory", folder=str(folder), system="nobody")
 
 
 # -- what needs PEFT -------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.peers.page import aims
+from red_lab.bench.peers.tables import aims
 from red_lab.red.overview import overview_table
 from red_lab.report import NAMES
 

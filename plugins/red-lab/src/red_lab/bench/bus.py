@@ -6,11 +6,9 @@ experts are random, for seconds depend on shapes alone; texts and backbones are 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,8 +27,10 @@ TITLE = "What the bus adds to a forward pass"
 
 BATCHES = (1, 8, 64)
 DENSE = (("evidence", 5), ("linear", 5))
-SPARSE = tuple(("topk:k=2", experts) for experts in (1, 10, 100, 1000))
-MOST_RUNS = 5
+SPARSE = tuple(
+    (kind, experts) for kind in ("topk:k=2", "shortlist:k=2") for experts in (1, 10, 100, 1000)
+)
+MOST_RUNS = 3
 """Small batches are quick, so they get this many times the rounds of the largest."""
 
 
@@ -63,20 +63,15 @@ def measure_on(
     """
     ids = token_ids(trunk, max(batches))
     load = Load(config="", experts=0)
-    made, told = {}, {}
-    for kind, experts in buses:
-        before = _resident()
-        made[kind, experts] = _bus(kind, replace(load, experts=experts), width=trunk.width)
-        gc.collect()
-        told[kind, experts] = {
-            "bytes": tensor_bytes(made[kind, experts]),
-            "resident_bytes": None if before is None else (_resident() or 0) - before,
-        }
+    made = {
+        (kind, experts): _bus(kind, replace(load, experts=experts), width=trunk.width)
+        for kind, experts in buses
+    }
     rows = []
     for batch in batches:
         times = MOST_RUNS if batch < max(batches) else 1
         rows += [
-            {"batch": batch, **row, **told[row["router"], row["experts"]]}
+            {"batch": batch, **row}
             for row in _timed(trunk, ids[:batch], made, rounds=times * rounds)
         ]
     return {
@@ -108,24 +103,38 @@ def _timed(
         {
             "router": kind,
             "experts": n,
+            "bytes": tensor_bytes(bus),
             "rounds": rounds,
             "backbone_seconds": spread(backbone),
             "bus_seconds": spread(seconds[f"{kind} {n}"]),
             "share": share(seconds[f"{kind} {n}"], backbone),
         }
-        for kind, n in buses
+        for (kind, n), bus in buses.items()
     ]
 
 
 def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
-    """Return a bus; a router that starts even gets weights that tell rows apart."""
-    bus = build_bus(kind, load, width=width)
-    router = bus.router
-    if isinstance(router, redhost.Router) and not router.closed_form:
-        generator = torch.Generator().manual_seed(0)
-        for parameter in router.parameters():
+    """Return a bus; a sparse router gets random weights, so that rows ask many experts."""
+    if kind in dict(DENSE):
+        return build_bus(kind, load, width=width)
+    bus = build_bus("topk:k=2", load, width=width)  # which makes no copy of the experts
+    config = redhost.BusConfig(width=width, labels=bus.shared_labels)
+    router = redhost.build_router(kind, config, bus.columns, 0)
+    if router is None:
+        raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in router.named_parameters():
+        if name in {"weight", "bias"}:  # the rest of a shortlist is of voices, and starts silent
             nn.init.normal_(parameter, generator=generator)
-    return bus
+    made = redhost.Bus(
+        norm=bus.norm,
+        router=router,
+        experts=dict(zip(bus.ids, bus.parts(), strict=True)),
+        classifier=bus.classifier,
+        labels=bus.shared_labels,
+        backbone_column=True,
+    )
+    return made.eval().requires_grad_(False)
 
 
 def tensor_bytes(module: nn.Module) -> int:
@@ -133,9 +142,3 @@ def tensor_bytes(module: nn.Module) -> int:
     tensors = (*module.parameters(), *module.buffers())
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
     return sum(s.nbytes() for s in storages.values())
-
-
-def _resident() -> int | None:
-    """Return the bytes this process has in memory; None where nobody tells."""
-    file = Path("/proc/self/statm")
-    return int(file.read_text("ascii").split()[1]) * 4096 if file.exists() else None

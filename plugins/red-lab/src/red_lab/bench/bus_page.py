@@ -18,6 +18,8 @@ def page(found: Mapping[str, Any]) -> str:
         "Backbone and bus timed apart, in turns; shares are ratios of medians, with the quartiles "
         f"of the rounds' own ratios in brackets. Threads: {found['threads']}. Random experts of a "
         "quarter of the width in rank, real texts of one length; the bus includes the classifier. "
+        "Sparse routers have random weights, so the rows of a batch ask as many experts as they "
+        "can. Memory is that of all parameters and buffers. "
         f"The aim is {TARGET:.0%}.",
     ]
     for name, told in found["backbones"].items():
@@ -35,13 +37,12 @@ def _table(name: str, told: Mapping[str, Any]) -> Iterator[str]:
     yield f"**{name}** (D {told['width']}, R {told['rank']}, T {told['tokens']}): the forward "
     yield f"takes {floors}."
     yield ""
-    yield f"| router | experts | {' | '.join(f'batch {b}' for b in batches)} | tensors | resident |"
-    yield "|---" * (4 + len(batches)) + "|"
+    yield f"| router | experts | {' | '.join(f'batch {b}' for b in batches)} | tensors |"
+    yield "|---" * (3 + len(batches)) + "|"
     for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in told["rows"]):
         row = [cells[router, experts, b] for b in batches]
         shares = " | ".join(_share(r["share"]) for r in row)
-        memory = f"{_mib(row[0]['bytes'])} | {_mib(row[0]['resident_bytes'])}"
-        yield f"| `{router}` | {experts:,} | {shares} | {memory} |"
+        yield f"| `{router}` | {experts:,} | {shares} | {row[0]['bytes'] / 2**20:,.1f} MiB |"
 
 
 def draw(found: Mapping[str, Any], folder: Path) -> None:
@@ -61,20 +62,24 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
             ax.axhline(TARGET, color="black", linewidth=0.8, linestyle="--")
             ax.set(title=name, xscale="log", yscale="log", xlabel="experts, two active")
         axes[0][0].set_ylabel("bus, of the backbone's forward")
-        axes[0][0].legend()
+        axes[0][0].legend(fontsize=7)
         figure.savefig(folder / "bus.svg", metadata={"Date": None})
         plt.close(figure)
 
 
 def _curves(ax: Any, rows: list[dict[str, Any]]) -> None:
-    """Draw a line for each batch, and its quartiles."""
+    """Draw a line for each router and batch, and its quartiles."""
     sparse = [r for r in rows if "k=" in r["router"]]
-    for batch in sorted({r["batch"] for r in sparse}):
-        own = sorted((r for r in sparse if r["batch"] == batch), key=lambda r: int(r["experts"]))
-        x = [r["experts"] for r in own]
-        ax.plot(x, [r["share"]["ratio"] for r in own], "o-", label=f"batch {batch}")
-        bounds = [[r["share"][end] for r in own] for end in ("low", "high")]
-        ax.fill_between(x, *bounds, alpha=0.2)
+    styles = dict(zip(dict.fromkeys(r["router"] for r in sparse), ("o-", "s:"), strict=False))
+    for n, batch in enumerate(sorted({r["batch"] for r in sparse})):
+        for router, style in styles.items():
+            own = [r for r in sparse if (r["router"], r["batch"]) == (router, batch)]
+            own.sort(key=lambda r: int(r["experts"]))
+            x = [r["experts"] for r in own]
+            label = f"{router}, batch {batch}"
+            ax.plot(x, [r["share"]["ratio"] for r in own], style, color=f"C{n}", label=label)
+            bounds = [[r["share"][end] for r in own] for end in ("low", "high")]
+            ax.fill_between(x, *bounds, color=f"C{n}", alpha=0.2)
 
 
 def _first(told: Mapping[str, Any], batch: int) -> tuple[str, int, int]:
@@ -84,7 +89,3 @@ def _first(told: Mapping[str, Any], batch: int) -> tuple[str, int, int]:
 
 def _share(told: Mapping[str, float]) -> str:
     return f"{told['ratio']:.2%} ({told['low']:.2%}–{told['high']:.2%})"
-
-
-def _mib(value: int | None) -> str:
-    return "" if value is None else f"{value / 2**20:,.1f} MiB"

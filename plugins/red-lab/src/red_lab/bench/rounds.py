@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
-__all__ = ["in_turns", "overhead", "peak_bytes", "seconds_of", "share", "spread"]
+__all__ = ["in_pairs", "in_turns", "overhead", "peak_bytes", "seconds_of", "share", "spread"]
 
 
 def in_turns(systems: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
@@ -31,6 +31,28 @@ def in_turns(systems: Mapping[str, Callable[[], object]], *, rounds: int) -> dic
             took = seconds_of(systems[name])
             if n:
                 seconds[name].append(took)
+    return seconds
+
+
+def in_pairs(
+    floor: Callable[[], object], systems: Mapping[str, Callable[[], object]], *, rounds: int
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the seconds of every system, and those of the floor just before it.
+
+    The first round warms up and is not counted.
+
+    Args:
+        floor: What the systems are compared with.
+        systems: What to time, by name.
+        rounds: How many rounds count.
+    """
+    seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in systems}
+    for n in range(rounds + 1):
+        for name, work in systems.items():
+            before, took = seconds_of(floor), seconds_of(work)
+            if n:
+                seconds[name][0].append(before)
+                seconds[name][1].append(took)
     return seconds
 
 
@@ -57,8 +79,13 @@ def share(part: Sequence[float], whole: Sequence[float]) -> dict[str, float]:
 
 
 def overhead(system: Sequence[float], floor: Sequence[float]) -> dict[str, float]:
-    """Return what a system takes beyond the floor, as a share of the floor."""
-    return {name: value - 1 for name, value in share(system, floor).items()}
+    """Return what a system takes beyond the floor, as a share of it.
+
+    Median and quartiles of the pairs' own ratios: of two long passes, one just after the other,
+    a busy machine slows both.
+    """
+    each = spread([s / f - 1 for s, f in zip(system, floor, strict=True)])
+    return {"ratio": each["median"], "low": each["low"], "high": each["high"]}
 
 
 def peak_bytes() -> int | None:

@@ -26,7 +26,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
-    from red_lab.bench.peers.page import page as write
+    from red_lab.bench.peers.tables import page as write
 
     return write(found)
 

@@ -1,4 +1,4 @@
-"""Adding one to five: X-LoRA trains its router anew, on the rows redhost's router learns from."""
+"""Adding one to five: X-LoRA trains its router anew."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import redhost
+from red_lab.arithmetic import Role
 from red_lab.base import LABELS
 from red_lab.bench.peers.batches import Batch, accuracy, passes
 from red_lab.bench.peers.domains import DOMAINS, held_out, rows_of
@@ -32,19 +33,22 @@ def adapters(*, folder: str, work: str) -> dict[str, Any]:
     return {"oracle": oracle(model)}
 
 
-def measure(*, folder: str, work: str, target: float, cap: float) -> dict[str, Any]:
+def measure(
+    *, folder: str, work: str, roles: list[Role], target: float, cap: float
+) -> dict[str, Any]:
     """Train X-LoRA's router over six adapters until it is as good as asked for.
 
     Args:
         folder: The tiny model's.
         work: Where the adapters are.
+        roles: Which rows it learns from: ``fit``, as redhost's router does, or ``train`` too.
         target: The accuracy on held-out rows to reach.
         cap: Seconds of training after which to stop; looking at the accuracy does not count.
     """
     saved = train_adapters(Path(folder), Path(work))
     model = make_xlora(load(Path(folder)), [saved[d] for d in DOMAINS])
     optimiser = _optimiser(model)
-    rows = [r for d in DOMAINS for r in rows_of(d, "fit")]
+    rows = [r for d in DOMAINS for role in roles for r in rows_of(d, role)]
     seconds, curve = 0.0, []
     for n, batch in enumerate(passes(rows, BATCH, seed=0), start=1):
         start = perf_counter()
@@ -55,7 +59,10 @@ def measure(*, folder: str, work: str, target: float, cap: float) -> dict[str, A
             curve.append({"steps": n, "seconds": seconds, "accuracy": found})
             if found >= target or seconds > cap:
                 break
-    return {**curve[-1], "reached": curve[-1]["accuracy"] >= target, "curve": curve}
+    best = max(curve, key=lambda point: (point["accuracy"], -point["steps"]))
+    reached = curve[-1]["accuracy"] >= target
+    told = {"rows": len(rows), "reached": reached, "best": best, "curve": curve}
+    return {**curve[-1], **told}
 
 
 def large(*, folder: str, rounds: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
 
 def _bars(ax: Any, systems: Mapping[str, Any]) -> None:
     """Draw the bars of one backbone."""
-    batches = list(systems["floor"])
+    batches = sorted(systems["floor"], key=int)
     for n, batch in enumerate(batches):
         heights = [max(systems[s][batch]["overhead"]["ratio"], LEAST) for s in SHOWN]
         places = [i + (n - 1) * 0.27 for i in range(len(SHOWN))]

@@ -38,17 +38,18 @@ def _five(folder: Path, *, combine: str) -> Pass:
 
 
 SYSTEMS: Mapping[str, Callable[[Path], Pass]] = {
-    "hub floor": _floor,
+    "floor": _floor,
     "adapters fuse": partial(_five, combine="Fuse"),
     "adapters average": partial(_five, combine="Average"),
 }
 
 
 def measure(*, folder: str, rounds: int) -> dict[str, Any]:
-    """Time plain forward, fusion and average in turns."""
+    """Time fusion and average beside the plain forward."""
     passes = {name: make(Path(folder)) for name, make in SYSTEMS.items()}
     versions = {n: metadata.version(n) for n in ("adapters", "torch", "transformers")}
-    told = compare(passes, token_ids(Path(folder)), rounds=rounds, floor="hub floor")
+    plain = passes.pop("floor")
+    told = compare(plain, passes, token_ids(Path(folder)), rounds=rounds)
     return {**told, "versions": versions}
 
 

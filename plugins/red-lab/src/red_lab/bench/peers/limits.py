@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["BATCH", "CARD", "LOOK", "RATE"]
 
-BATCH, LOOK, RATE = 32, 10, 1e-2
+BATCH, LOOK, RATE = 32, 20, 1e-2
 """Rows of a step, steps between two looks at the accuracy, and AdamW's rate."""
 
 CARD = 64

@@ -9,9 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.peers import forward
+from red_lab.bench.peers import forward, hub
 from red_lab.bench.peers.folders import write_model
-from red_lab.bench.peers.hub_names import HUB
 from red_lab.bench.peers.libraries import adapters_python, peft
 from red_lab.bench.peers.worker import ask
 from red_lab.bench.section import Settings
@@ -21,8 +20,12 @@ from red_lab.progress import Bar
 
 __all__ = ["CAP", "SLACK", "measure"]
 
-CAP = 240.0
+CAP = 100.0
 """Seconds of training after which X-LoRA is stopped, whatever it has reached."""
+
+ROLES = {"same rows": ["fit"], "all rows": ["fit", "train"]}
+"""What X-LoRA's router learns from: what redhost's does, or all that the experts learnt from too,
+for it has more to learn and comes nearer with more rows."""
 
 SLACK = 0.01
 """X-LoRA is to come this near to the lower of redhost's accuracy and its own adapters' oracle."""
@@ -50,7 +53,10 @@ def measure(settings: Settings) -> dict[str, Any]:
         bar.update(n, name)
     target = min(found["oracle"]["oracle"], found["redhost"]["changes"]["add"]["accuracy"]) - SLACK
     options = {"folder": str(folders["tiny"]), "work": str(work), "target": target, "cap": CAP}
-    xlora = kept(parts / "x-lora.json", partial(ask, "adding:measure", **options))
+    xlora = {}
+    for name, roles in ROLES.items():
+        job = partial(ask, "adding:measure", roles=roles, **options)
+        xlora[name] = kept(parts / f"x-lora {name}.json", job)
     bar.update(len(jobs) + 1, "x-lora")
     told = _tell(found, xlora, target=target, runs=settings.runs)
     shutil.rmtree(parts)  # measured to the end: the next run measures anew
@@ -72,8 +78,8 @@ def _forward(
             jobs[f"memory {name} {system}"] = partial(
                 ask, "forward:memory", folder=folder, system=system
             )
-        for system in HUB:
-            jobs[f"memory {name} {system}"] = partial(
+        for system in hub.SYSTEMS:
+            jobs[f"memory {name} {_hubs(system)}"] = partial(
                 ask, "hub:memory", python=python, folder=folder, system=system
             )
     return jobs
@@ -97,7 +103,7 @@ def _tell(
     found: dict[str, Any], xlora: dict[str, Any], *, target: float, runs: int
 ) -> dict[str, Any]:
     """Return the section's file."""
-    ours, hub = found["redhost"], found["hub tiny"]
+    ours = found["redhost"]
     add = ours["changes"]["add"]
     return {
         "runs": runs,
@@ -106,13 +112,13 @@ def _tell(
             "peft": metadata.version("peft"),
             "transformers": metadata.version("transformers"),
             "torch": metadata.version("torch"),
-            "beside adapters": hub["versions"],
+            "beside adapters": found["hub tiny"]["versions"],
         },
         "forward": {
             name: {
                 "tokens": found[f"forward {name}"]["tokens"],
                 "systems": found[f"forward {name}"]["systems"],
-                "hub": found[f"hub {name}"]["systems"],
+                "hub": {_hubs(k): x for k, x in found[f"hub {name}"]["systems"].items()},
             }
             for name in TRUNKS
         },
@@ -120,21 +126,33 @@ def _tell(
         "changes": {
             "redhost": ours["changes"],
             "peft": found["peft"]["changes"],
-            "adapters": {k: v for k, v in found["adapters"].items() if k != "peak_bytes"},
+            "adapters": _bare(found["adapters"]),
         },
         "live": {"redhost": ours["live"], "peft": found["peft"]["live"]},
         "adding": {
             "target": target,
             "cap": CAP,
-            "redhost": {"seconds": add["seconds"]["median"], "accuracy": add["accuracy"]},
-            "x-lora": {k: v for k, v in xlora.items() if k != "peak_bytes"},
+            "redhost": {
+                "seconds": add["seconds"]["median"],
+                "router_seconds": add["router_seconds"]["median"],
+                "accuracy": add["accuracy"],
+            },
+            "x-lora": {n: _bare(x) for n, x in xlora.items()},
             "oracle": found["oracle"]["oracle"],
-            "times": xlora["seconds"] / add["seconds"]["median"],
-            "large": {k: v for k, v in found["large"].items() if k != "peak_bytes"},
+            "large": _bare(found["large"]),
         },
     }
 
 
+def _hubs(system: str) -> str:
+    """Return the name of a system of AdapterHub's: its floor is another transformers."""
+    return "hub floor" if system == "floor" else system
+
+
+def _bare(told: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in told.items() if k != "peak_bytes"}
+
+
 def _memory(found: dict[str, Any], name: str) -> dict[str, Any]:
-    systems = (*forward.SYSTEMS, *HUB)
+    systems = (*forward.SYSTEMS, *map(_hubs, hub.SYSTEMS))
     return {s: found[f"memory {name} {s}"]["peak_bytes"] for s in systems}

@@ -18,6 +18,7 @@ from red_lab.bench.rounds import peak_bytes
 __all__ = ["ask", "main"]
 
 PACKAGE = "red_lab.bench.peers"
+HINT = "Run 'make .venv/peers' again; what was measured before is kept."
 
 
 def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, A
         What it returned, and ``peak_bytes``.
 
     Raises:
-        RuntimeError: If the process failed; the last line it wrote says why.
+        MissingError: If the process failed; the last line it wrote says why.
     """
     root = Path(__file__).parents[3]
     done = subprocess.run(  # noqa: S603  (our own command)
@@ -49,7 +50,11 @@ def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, A
     )
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise RuntimeError(f"{call} failed: {said[-1]}")
+        import redhost  # which the other environment has not
+
+        raise redhost.MissingError(
+            f"a side of the comparison failed at {call}", found=said[-1], hint=HINT
+        )
     told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return told
 
