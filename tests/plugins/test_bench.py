@@ -69,10 +69,10 @@ def test_an_aim_that_is_missed_is_called_missed() -> None:
     found = json.loads((RESULTS / "peers.json").read_text("utf-8"))
     worse = copy.deepcopy(found)
     worse["live"]["redhost"]["wrong"] = 1
-    worse["changes"]["redhost"]["bus swap"]["seconds"]["median"] = 0.06
+    worse["changes"]["redhost"]["bus swap, answered"]["seconds"]["median"] = 0.06
     better = copy.deepcopy(found)
     better["live"]["redhost"]["wrong"] = 0
-    better["changes"]["redhost"]["bus swap"]["seconds"]["median"] = 0.04
+    better["changes"]["redhost"]["bus swap, answered"]["seconds"]["median"] = 0.04
     assert [ok for _, _, ok in aims(worse)][-2:] == [False, False]
     assert [ok for _, _, ok in aims(better)][-2:] == [True, True]
     assert page(worse).count("**missed**") >= 2

@@ -92,7 +92,7 @@ def peers_block(found: Mapping[str, Any]) -> str:
     ]
     v = found["versions"]
     note = (
-        f"PEFT {v['peft']}, adapters {v['beside adapters']['adapters']}, in one run with redhost. "
+        f"PEFT {v['peft']}, adapters {v['beside adapters']['adapters']}, beside redhost. "
         "[Every system, and what the peers do better](docs/results/bench/README.md)."
     )
     return "\n".join([*lines, "", note])
