@@ -91,8 +91,9 @@ def peers_block(found: Mapping[str, Any]) -> str:
         f"| {what} | {value} | {'met' if ok else 'missed'} |" for what, value, ok in aims(found)
     ]
     v = found["versions"]
+    provisional = "Provisional, from a busy machine; the page says how. " if "note" in found else ""
     note = (
-        f"PEFT {v['peft']}, adapters {v['beside adapters']['adapters']}, beside redhost. "
+        f"{provisional}PEFT {v['peft']}, adapters {v['beside adapters']['adapters']}. "
         "[Every system, and what the peers do better](docs/results/bench/README.md)."
     )
     return "\n".join([*lines, "", note])
