@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..registry.errors import JobsError, PluginError, UsageError, suggest
 from .engine import Engine, Files, Job, JobResult, Jobs
-from .kept import Kept
+from .kept import Kept, is_plain
 from .plugins import Plugins
 
 __all__ = ["LOCAL", "Crew", "Failure", "choose_crew", "require_all"]
@@ -91,17 +91,27 @@ class Crew:
         run = self.engine.run(fresh, inputs=inputs, workers=self.workers)
         try:
             for result in run:
-                if result.key not in waiting:
-                    raise PluginError(
-                        f"engine {self.name!r} returned a job that nobody waits for",
-                        found=result.key[:12],
-                    )
+                self._judge(result, waiting)
                 if kept is not None and not result.error:
                     kept.put(result.key, result.files)
                 yield result
         finally:
             if isinstance(run, Generator):
                 run.close()
+
+
+    def _judge(self, result: JobResult, waiting: Mapping[str, Sequence[Job]]) -> None:
+        """Refuse what no honest engine returns."""
+        if result.key not in waiting:
+            raise PluginError(
+                f"engine {self.name!r} returned a job that nobody waits for",
+                found=result.key[:12],
+            )
+        strange = [n for n in result.files if not is_plain(n)]
+        if strange:
+            raise PluginError(
+                f"engine {self.name!r} returned a file for another folder", found=strange[0]
+            )
 
 
 def choose_crew(plugins: Plugins, *, engine: str, workers: int) -> Crew:

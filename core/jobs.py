@@ -63,7 +63,7 @@ def forget() -> None:
 def _echo(job: Job, files: Files) -> Files:
     """Wait `seconds` and return the files: what an engine costs when the work costs nothing."""
     time.sleep(float(job.arguments.get("seconds", 0)))
-    return files
+    return {Path(name).name: data for name, data in files.items()}
 
 
 def _encode_texts(job: Job, files: Files) -> Files:

@@ -12,7 +12,7 @@ import msgspec
 from ..registry.atomic import read, write_folder
 from .engine import Files
 
-__all__ = ["Kept"]
+__all__ = ["DIGESTS", "Kept", "is_plain"]
 
 DIGESTS = "digests.json"
 
@@ -38,7 +38,7 @@ class Kept:
             digests = msgspec.json.decode(told, type=dict[str, str])
         except msgspec.DecodeError:
             digests = {"": ""}
-        files = {n: read(self.folder / key / n) for n in digests if n and Path(n).name == n}
+        files = {n: read(self.folder / key / n) for n in digests if is_plain(n)}
         sound = {n: d for n, d in files.items() if d is not None and _sha(d) == digests[n]}
         if len(sound) != len(digests):
             log.warning("the kept files of job %s are damaged: it is done again", key[:12])
@@ -53,6 +53,11 @@ class Kept:
         """
         digests = msgspec.json.encode({n: _sha(d) for n, d in files.items()}, order="sorted")
         write_folder(self.folder / key, {**files, DIGESTS: digests})
+
+
+def is_plain(name: str) -> bool:
+    """Return whether a name can only mean a file of the folder it is put in."""
+    return not {"/", "\\", "\0"} & set(name) and name not in {"", ".", "..", DIGESTS}
 
 
 def _sha(data: bytes) -> str:
