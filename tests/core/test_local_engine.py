@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import redhost
 from redhost.core import local_engine
 from redhost.core.local_engine import ATTEMPTS, LocalEngine
