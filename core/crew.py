@@ -99,7 +99,6 @@ class Crew:
             if isinstance(run, Generator):
                 run.close()
 
-
     def _judge(self, result: JobResult, waiting: Mapping[str, Sequence[Job]]) -> None:
         """Refuse what no honest engine returns."""
         if result.key not in waiting:

@@ -23,9 +23,9 @@ from redhost.testing import Environment
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the browser's tests to those who name them: `make test-full` has a browser."""
-    named = any("browser" in str(argument) for argument in config.invocation_params.args)
-    return True if collection_path.name == "browser" and not named else None
+    """Leave tests of the browser and of Ray to those who name them: `make test-full` has both."""
+    name, given = collection_path.name, map(str, config.invocation_params.args)
+    return True if name in {"browser", "ray"} and not any(name in a for a in given) else None
 
 
 @pytest.fixture
