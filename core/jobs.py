@@ -11,8 +11,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -68,8 +68,7 @@ def _echo(job: Job, files: Files) -> Files:
 
 def _encode_texts(job: Job, files: Files) -> Files:
     """Return h of `texts`, float32 rows in their order; each row's bits depend on its text only."""
-    shop = _shop(job, files)
-    h = shop.backbone.trunk.encode(job.arguments["texts"])
+    h = _opened(job, files).backbone.trunk.encode(job.arguments["texts"])
     return {"h.f32": h.numpy().astype("<f4").tobytes()}
 
 
@@ -77,8 +76,7 @@ def _train_expert(job: Job, files: Files) -> Files:
     """Train an expert of `plan` with `settings` on rows; return its package's files."""
     plan = msgspec.convert(job.arguments["plan"], ExpertPlan)
     settings = msgspec.convert(job.arguments["settings"], ExpertSettings)
-    shop = _shop(job, files)
-    shop = replace(shop, encode=_remembering(shop))
+    shop = _opened(job, files).shop()
     rows = {n: parse_rows(d, Row, source=n) for n, d in files.items() if n.startswith("rows/")}
     parts = split_rows(rows["rows/data"], valid=rows.get("rows/valid"), task=shop.backbone.task)
     with tempfile.TemporaryDirectory(prefix="redhost-job-") as folder:
@@ -115,49 +113,56 @@ FUNCTIONS: Mapping[str, Function] = {
 
 @dataclass(frozen=True)
 class _Carried:
-    """A backbone's bytes and device; equal to others by digest."""
+    """A backbone's bytes and how to compute with it; equal to others by digest."""
 
     digests: tuple[tuple[str, str], ...]
     device: str
+    threads: int
     files: Files = field(compare=False)
 
 
-def _shop(job: Job, files: Files) -> Shop:
+class _Opened:
+    """A backbone at work, and what many jobs read of it."""
+
+    def __init__(self, files: BackboneFiles, *, device: str) -> None:
+        self.manifest, self.background = files.manifest, background_of(files)
+        self.backbone = make_backbone(files, plugins=Plugins(()), providers={}, device=device)
+
+    @cached_property
+    def known(self) -> dict[str, Tensor]:
+        """Rows h of the background card's texts: every training reads them."""
+        return self._rows([r.text for r in self.background])
+
+    def shop(self) -> Shop:
+        """Return a shop for one job, in which no text is computed twice."""
+        known = dict(self.known)
+
+        def encode(texts: Sequence[str]) -> Tensor:
+            known.update(self._rows([t for t in texts if t not in known]))
+            rows = [known[t] for t in texts]
+            return torch.stack(rows) if rows else torch.empty(0, self.backbone.width)
+
+        return Shop(
+            backbone=self.backbone,
+            manifest=self.manifest,
+            background=self.background,
+            encode=encode,
+        )
+
+    def _rows(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        distinct = list(dict.fromkeys(texts))
+        return dict(zip(distinct, self.backbone.trunk.encode(distinct), strict=True))
+
+
+def _opened(job: Job, files: Files) -> _Opened:
     digests = tuple(sorted((n, d) for n, d in job.inputs.items() if n.startswith("backbone/")))
     device = str(job.arguments.get("device", "cpu"))
-    return _open(_Carried(digests, device, _under(files, "backbone/")))
+    return _open(_Carried(digests, device, job.threads, _under(files, "backbone/")))
 
 
-@lru_cache(
-    maxsize=1
-)  # a worker's jobs share a backbone: loading it again would cost more than most
-def _open(carried: _Carried) -> Shop:
-    files = _read(carried.files)
-    backbone = make_backbone(files, plugins=Plugins(()), providers={}, device=carried.device)
-    background = background_of(files)
-    known = _rows(backbone.trunk.encode, [r.text for r in background])
-
-    def encode(texts: Sequence[str]) -> Tensor:
-        missing = _rows(backbone.trunk.encode, [t for t in texts if t not in known])
-        return torch.stack([known[t] if t in known else missing[t] for t in texts])
-
-    return Shop(backbone=backbone, manifest=files.manifest, background=background, encode=encode)
-
-
-def _remembering(shop: Shop) -> Callable[[Sequence[str]], Tensor]:
-    """Return texts → h that computes no text twice within a job."""
-    known: dict[str, Tensor] = {}
-
-    def encode(texts: Sequence[str]) -> Tensor:
-        known.update(_rows(shop.encode, [t for t in texts if t not in known]))
-        return torch.stack([known[t] for t in texts])
-
-    return encode
-
-
-def _rows(encode: Callable[[Sequence[str]], Tensor], texts: Sequence[str]) -> dict[str, Tensor]:
-    distinct = list(dict.fromkeys(texts))
-    return dict(zip(distinct, encode(distinct), strict=True)) if distinct else {}
+@lru_cache(maxsize=1)  # jobs share a backbone, and loading it costs more than most of them
+def _open(carried: _Carried) -> _Opened:
+    return _Opened(_read(carried.files), device=carried.device)
 
 
 def _read(files: Files) -> BackboneFiles:
