@@ -87,8 +87,9 @@ def read_plan_file(path: Path) -> list[Training]:
         if project.resolve() in seen:
             raise UsageError(f"{path} trains {line.dir} twice")
         seen.add(project.resolve())
-        rows = {n: str(path.parent / v) for n in ("data", "valid") if (v := getattr(line, n))}
-        found.append(msgspec.structs.replace(line, dir=str(project), **rows))
+        data = str(path.parent / line.data)
+        valid = None if line.valid is None else str(path.parent / line.valid)
+        found.append(msgspec.structs.replace(line, dir=str(project), data=data, valid=valid))
     return found
 
 

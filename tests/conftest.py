@@ -24,8 +24,9 @@ from redhost.testing import Environment
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave tests of the browser and of Ray to those who name them: `make test-full` has both."""
-    name, given = collection_path.name, map(str, config.invocation_params.args)
-    return True if name in {"browser", "ray"} and not any(name in a for a in given) else None
+    name = collection_path.name
+    named = any(name in Path(a).parts for a in map(str, config.invocation_params.args))
+    return True if name in {"browser", "ray"} and not named else None
 
 
 @pytest.fixture
