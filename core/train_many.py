@@ -87,9 +87,9 @@ def read_plan_file(path: Path) -> list[Training]:
         if project.resolve() in seen:
             raise UsageError(f"{path} trains {line.dir} twice")
         seen.add(project.resolve())
-        data = str(path.parent / line.data)
+        rows = str(path.parent / line.data)
         valid = None if line.valid is None else str(path.parent / line.valid)
-        found.append(msgspec.structs.replace(line, dir=str(project), data=data, valid=valid))
+        found.append(msgspec.structs.replace(line, dir=str(project), data=rows, valid=valid))
     return found
 
 

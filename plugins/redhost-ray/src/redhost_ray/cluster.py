@@ -55,19 +55,18 @@ def joined(workers: int) -> Iterator[Any]:
 
 
 def _connect(ray: Any, address: str | None, workers: int) -> None:
-    if address:
-        _knock(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
+        _knock(address)
         ray.init(address=address, **quiet)
-    else:  # `local` never joins a Ray that happens to run here
-        ray.init(
-            address="local",
-            num_cpus=workers,
-            object_store_memory=STORE,
-            include_dashboard=False,
-            **quiet,
-        )
+        return
+    ray.init(
+        address="local",  # never a Ray that happens to run here
+        num_cpus=workers,
+        object_store_memory=STORE,
+        include_dashboard=False,
+        **quiet,
+    )
 
 
 def _knock(address: str) -> None:
