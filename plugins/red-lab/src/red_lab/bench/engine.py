@@ -153,11 +153,14 @@ def _digest(folder: Path) -> str:
 
 def _run(arguments: Sequence[str], env: Mapping[str, str], folder: Path | None = None) -> float:
     start = time.perf_counter()
-    subprocess.run(  # noqa: S603  (our own command)
+    done = subprocess.run(  # noqa: S603  (our own command)
         [sys.executable, "-m", "redhost", *arguments],
-        check=True,
+        check=False,
         capture_output=True,
+        text=True,
         env=env,
         cwd=folder,
     )
+    if done.returncode:
+        raise redhost.JobsError(f"redhost {' '.join(arguments)} failed", found=done.stderr.strip())
     return time.perf_counter() - start
