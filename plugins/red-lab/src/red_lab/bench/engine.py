@@ -4,6 +4,10 @@ Training is timed as whole commands, start-up of every worker and all writing in
 in the same rounds: 20 experts of 1,500 rows on the tiny backbone with one worker, with two, and
 with two of Ray where it is installed. A job that does nothing tells what an engine costs.
 
+Alternating does not help against a busy machine here: two processes get a larger share of it than
+one. So the processor time of the commands is measured beside: one worker that has less than .9 of
+a core to itself means that the ratios say nothing, and the page then says that.
+
 On a quiet machine with two cores a round takes about three minutes with Ray, two without:
 ``redhost lab bench engine --runs 3``.
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -32,6 +37,8 @@ TITLE = "More workers"
 
 EXPERTS, ROWS, EPOCHS = 20, 1500, 60
 JOBS, SHARED = 200, 2**20
+QUIET = 0.9
+"""Cores that one worker keeps busy on a machine that does nothing else."""
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -39,30 +46,40 @@ def measure(settings: Settings) -> dict[str, Any]:
     crews = {"local, 1 worker": ("local", 1), "local, 2 workers": ("local", 2)}
     if find_spec("ray") and find_spec("redhost_ray"):
         crews["ray, 2 workers"] = ("ray", 2)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        env = {**os.environ, "REDHOST_CONFIG": str(folder / "config")}
-        if "ray, 2 workers" in crews:
-            _run(["trust", "redhost-ray"], env)
-        plan = write_plan(folder, experts=EXPERTS, rows=ROWS, epochs=EPOCHS)
-        seconds: dict[str, list[float]] = {crew: [] for crew in crews}
-        digests: set[str] = set()
-        for round_ in range(settings.runs):
-            for crew, (engine, workers) in crews.items():
-                home = folder / f"home-{crew}-{round_}"
-                command = ["train-many", str(plan), "--engine", engine, "--home", str(home)]
-                seconds[crew].append(_run([*command, "--workers", str(workers)], env))
-                digests.add(_digest(folder))
+    rounds = _rounds(crews, settings.runs)
+    alone = rounds["seconds"]["local, 1 worker"]
     return {
         "experts": EXPERTS,
         "rows": ROWS,
         "epochs": EPOCHS,
         "runs": settings.runs,
-        "seconds": seconds,
-        "speedup": {c: _ratios(seconds["local, 1 worker"], s) for c, s in seconds.items()},
-        "identical": len(digests) == 1,
+        **rounds,
+        "quiet": statistics.median(rounds["cores"]["local, 1 worker"]) >= QUIET,
+        "speedup": {crew: _ratios(alone, took) for crew, took in rounds["seconds"].items()},
         "overhead": {crew: _overhead(*told) for crew, told in crews.items()},
     }
+
+
+def _rounds(crews: Mapping[str, tuple[str, int]], runs: int) -> dict[str, Any]:
+    """Train all experts with every crew in turn: seconds, cores used, and whether bytes differ."""
+    seconds: dict[str, list[float]] = {crew: [] for crew in crews}
+    cores: dict[str, list[float]] = {crew: [] for crew in crews}
+    digests: set[str] = set()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        env = {**os.environ, "REDHOST_CONFIG": str(folder / "config")}
+        if any(engine == "ray" for engine, _ in crews.values()):
+            _run(["trust", "redhost-ray"], env)
+        plan = write_plan(folder, experts=EXPERTS, rows=ROWS, epochs=EPOCHS)
+        for n in range(runs):
+            for crew, (engine, workers) in crews.items():
+                command = ["train-many", str(plan), "--engine", engine, "--workers", str(workers)]
+                before = _processor_seconds()
+                took = _run([*command, "--home", str(folder / f"{n} {crew}")], env)
+                seconds[crew].append(took)
+                cores[crew].append((_processor_seconds() - before) / took)
+                digests.add(_digest(folder))
+    return {"seconds": seconds, "cores": cores, "identical": len(digests) == 1}
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -72,17 +89,24 @@ def page(found: Mapping[str, Any]) -> str:
         f"{found['experts']} experts of {found['rows']} rows trained by `redhost train-many`, "
         f"whole commands, {found['runs']} rounds; the bytes of the experts are {same} in all.",
         "",
-        "| crew | seconds | × as fast as one worker (quartiles) | first result, s | each job, ms |",
-        "|---|---|---|---|---|",
+        "| crew | seconds | × one worker (quartiles) | cores used | first result, s | a job, ms |",
+        "|---|---|---|---|---|---|",
     ]
     for crew, seconds in found["seconds"].items():
         low, middle, high = found["speedup"][crew]
         cost = found["overhead"][crew]
+        used = statistics.median(found["cores"][crew])
         lines.append(
             f"| {crew} | {statistics.median(seconds):.1f} | {middle:.2f} ({low:.2f}–{high:.2f}) "
-            f"| {cost['first']:.2f} | {1000 * cost['each']:.2f} |"
+            f"| {used:.2f} | {cost['first']:.2f} | {1000 * cost['each']:.2f} |"
         )
-    lines += ["", "The last two columns: jobs that do nothing but share an input of 1 MiB."]
+    lines += [
+        "",
+        "Cores used are those of processes the command waited for, which Ray's are not. The last "
+        "two columns: jobs that do nothing but share an input of 1 MiB.",
+    ]
+    if not found["quiet"]:
+        lines += ["", "**The machine was busy with other work: these ratios say nothing.**"]
     return "\n".join(lines)
 
 
@@ -144,6 +168,12 @@ def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
     if len(ratios) == 1:
         return ratios * 3
     return statistics.quantiles(ratios, n=4, method="inclusive")
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of all processes that ended below this one."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def _digest(folder: Path) -> str:
