@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 EXPERTS := range1 range2 range3 range4 range5
-PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab plugins/redhost-serve
+PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab plugins/redhost-serve plugins/redhost-ray
 DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
@@ -39,8 +39,14 @@ test: .venv/packages lint types
 	$(BIN)/playwright install --with-deps chromium || command -v chromium || apt-get install -y chromium
 	touch $@
 
-test-full: .venv/browser
+# What needs Ray: clusters of one and two nodes on this machine, one of them killed.
+.venv/ray: .venv/packages
+	$(BIN)/pip install -q --disable-pip-version-check 'ray>=2.60,<3'
+	touch $@
+
+test-full: .venv/browser .venv/ray
 	$(BIN)/pytest -q tests/browser
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 
 screenshots: .venv/browser
 	$(BIN)/python tests/browser/screenshots.py docs/images

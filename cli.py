@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from .commands import author, compose, experts, history, keys, merge, packages, plugins
+from .commands import author, compose, experts, history, keys, merge, packages, plugins, training
 from .commands.lazy import PluginGroup
 from .commands.welcome import welcome
 from .registry.errors import RedhostError
@@ -33,7 +33,7 @@ def cli(context: click.Context, *, debug: bool, verbose: int) -> None:
         welcome()
 
 
-for module in (author, compose, experts, history, keys, merge, packages, plugins):
+for module in (author, compose, experts, history, keys, merge, packages, plugins, training):
     for command in module.COMMANDS:
         cli.add_command(command)
 

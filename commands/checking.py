@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..registry.audit import Target, resolve_targets, static_check
 from ..registry.errors import UsageError
+from ..registry.files import ExpertFiles
 from ..registry.violations import Violation
+from .common import kept_jobs
 from .keys import chosen_keys
+
+if TYPE_CHECKING:
+    from ..core.crew import Crew
 
 __all__ = ["check_targets", "require_sound"]
 
@@ -21,8 +26,19 @@ def check_targets(
     backbone: str | None,
     strict: bool = False,
     keys: tuple[str, ...] = (),
+    crew: Crew | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Check installed ids, wheels and folders; with no targets, all installed experts.
+
+    Args:
+        targets: What to check.
+        home: The state folder.
+        backbone: Which backbone to check against, when several are installed.
+        strict: Whether to ask for what a published expert should have as well.
+        keys: Files of public keys, one of which must have signed each wheel.
+        crew: Who computes what has to be computed; None for this process.
+        progress: Called with (experts computed, experts in all), where there is a crew.
 
     Raises:
         UsageError: If keys are given for what has no signature.
@@ -34,14 +50,32 @@ def check_targets(
     trusted = chosen_keys(keys)
     found = resolve_targets(targets, home=resolve_home(home), backbone=backbone, keys=trusted)
     violations = {t: static_check(t) for t in found}
-    for target in found:
-        if not violations[target] and target.files is not None:
-            from ..core.verify import verify_expert
-
-            violations[target] = verify_expert(target.files, backbone=target.backbone)
-        if strict:
-            violations[target] = (*violations[target], *strict_check(target))
+    sound = {t: t.files for t in found if t.files is not None and not violations[t]}
+    violations |= _verify(sound, home=home, crew=crew, progress=progress)
+    if strict:
+        violations = {t: (*violations[t], *strict_check(t)) for t in found}
     return [_report(t, violations[t]) for t in found]
+
+
+def _verify(
+    sound: Mapping[Target, ExpertFiles],
+    *,
+    home: Path | None,
+    crew: Crew | None,
+    progress: Callable[[int, int], None] | None,
+) -> dict[Target, tuple[Violation, ...]]:
+    """Compute what passed every static check; torch is imported only if anything did."""
+    if not sound:
+        return {}
+    if crew is None:
+        from ..core.verify import verify_expert
+
+        return {t: verify_expert(files, backbone=t.backbone) for t, files in sound.items()}
+    from ..core.certify import Claim, certify
+
+    claims = [Claim(name=t.name, files=files, backbone=t.backbone) for t, files in sound.items()]
+    verdicts = certify(claims, crew=crew, kept=kept_jobs(home), progress=progress)
+    return dict(zip(sound, verdicts, strict=True))
 
 
 def require_sound(project: Path, *, home: Path | None) -> None:

@@ -11,18 +11,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from ..core.crew import Crew
     from ..core.host import Host
+    from ..core.kept import Kept
+    from ..core.plugins import Plugins
 
 __all__ = [
+    "LOCAL",
     "backbone_option",
     "bar",
     "device_option",
+    "engine_options",
     "home_option",
     "json_option",
+    "kept_jobs",
+    "open_crew",
     "open_host",
     "print_json",
     "table",
 ]
+
+LOCAL = "local"
+"""The engine that is always there; with one worker it is this process."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,11 +62,60 @@ def backbone_option(command: F) -> F:
     return click.option("--backbone", help="The installed backbone to use.")(command)
 
 
-def open_host(home: Path | None, *, backbone: str | None = None, device: str | None = None) -> Host:
+def engine_options(command: F) -> F:
+    """Add ``--engine`` and ``--workers``."""
+    engine = click.option(
+        "--engine",
+        metavar="NAME",
+        default=LOCAL,
+        show_default=True,
+        help="Where work runs: local, or one that a trusted plugin brings.",
+    )
+    workers = click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="How many work at a time, one thread each.",
+    )
+    return engine(workers(command))
+
+
+def open_host(
+    home: Path | None,
+    *,
+    backbone: str | None = None,
+    device: str | None = None,
+    engine: str = LOCAL,
+    workers: int = 1,
+) -> Host:
     """Open the host: from here on torch is loaded."""
     from ..core.host import Host
 
-    return Host.open(home, backbone=backbone, device=device)
+    host = Host.open(home, backbone=backbone, device=device, engine=engine, workers=workers)
+    if host.crew is not None:
+        import torch
+
+        # Bits may depend on it: as many as each worker has, so that what they compute is found.
+        torch.set_num_threads(1)
+    return host
+
+
+def open_crew(engine: str, workers: int) -> tuple[Crew, Plugins]:
+    """Find an engine, and the plugins it was found among."""
+    from ..core.crew import choose_crew
+    from ..core.plugins import Plugins
+
+    plugins = Plugins()
+    return choose_crew(plugins, engine=engine, workers=workers), plugins
+
+
+def kept_jobs(home: Path | None) -> Kept:
+    """Return where a home keeps finished jobs."""
+    from ..core.kept import Kept
+    from ..registry.settings import resolve_home
+
+    return Kept(resolve_home(home) / "cache" / "jobs")
 
 
 def print_json(value: object) -> None:

@@ -12,6 +12,7 @@ from .common import (
     backbone_option,
     bar,
     device_option,
+    engine_options,
     home_option,
     json_option,
     open_host,
@@ -52,6 +53,7 @@ __all__ = ["COMMANDS"]
 @click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
 @click.option("--locked", is_flag=True, help="Refuse unless what is installed is what is locked.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish.")
+@engine_options
 @device_option
 @json_option
 def recompose(
@@ -65,12 +67,15 @@ def recompose(
     accept: bool,
     locked: bool,
     dry_run: bool,
+    engine: str,
+    workers: int,
     device: str | None,
     as_json: bool,
 ) -> None:
     """Check installed experts, retrain only the router, publish a generation."""
+    host = open_host(home, backbone=backbone, device=device, engine=engine, workers=workers)
     with bar("recompose") as progress:
-        receipt = open_host(home, backbone=backbone, device=device).recompose(
+        receipt = host.recompose(
             router=router,
             level=level,
             seed=seed,
@@ -126,6 +131,7 @@ def predict(
 @click.option("--mixtures", is_flag=True, help="Every router kind under every mixture of traffic.")
 @click.option("--plot", metavar="FILE", help="Draw the mixtures: FILE.svg, .png, .pdf.")
 @click.option("--routing", is_flag=True, help="How the weight is spread: collapse, dead experts.")
+@engine_options
 @device_option
 @json_option
 def evaluate(
@@ -139,6 +145,8 @@ def evaluate(
     mixtures: bool,
     plot: str | None,
     routing: bool,
+    engine: str,
+    workers: int,
     device: str | None,
     as_json: bool,
 ) -> None:
@@ -147,7 +155,7 @@ def evaluate(
 
     from ..core.tables import read_table, read_texts
 
-    host = open_host(home, device=device)
+    host = open_host(home, device=device, engine=engine, workers=workers)
     rows = None
     if data is not None:
         numbers = host.composed.bus.task.name == "regression"

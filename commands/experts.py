@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from .common import backbone_option, home_option, json_option, print_json, table
+from .common import (
+    LOCAL,
+    backbone_option,
+    bar,
+    engine_options,
+    home_option,
+    json_option,
+    open_crew,
+    print_json,
+    table,
+)
 from .keys import key_option
 
 if TYPE_CHECKING:
@@ -62,6 +72,7 @@ def _wanted(home: Path | None, backbone: str | None) -> str | None:
 @backbone_option
 @click.option("--strict", is_flag=True, help="Ask for what a published expert should have as well.")
 @key_option
+@engine_options
 @json_option
 def check(
     *,
@@ -70,13 +81,24 @@ def check(
     backbone: str | None,
     strict: bool,
     keys: tuple[str, ...],
+    engine: str,
+    workers: int,
     as_json: bool,
 ) -> None:
     """Check experts against their contract: installed IDs, wheels or folders (default: all)."""
     from .checking import check_targets
 
-    wanted = _wanted(home, backbone)
-    reports = check_targets(targets, home=home, backbone=wanted, strict=strict, keys=keys)
+    crew = None if engine == LOCAL and workers == 1 else open_crew(engine, workers)[0]
+    with bar("check") as progress:
+        reports = check_targets(
+            targets,
+            home=home,
+            backbone=_wanted(home, backbone),
+            strict=strict,
+            keys=keys,
+            crew=crew,
+            progress=progress,
+        )
     if as_json:
         print_json(reports)
     else:

@@ -116,6 +116,7 @@ def train_package(
     *,
     shop: Shop,
     settings: ExpertSettings,
+    resumable: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExpertManifest:
     """Train the expert of a project and write it into the project's package.
@@ -126,6 +127,7 @@ def train_package(
         parts: The author's rows.
         shop: The backbone and what goes with it.
         settings: How to train; form, space and rank are the plan's.
+        resumable: Whether to write a checkpoint after each epoch, and to go on from one.
         progress: Called with (epochs done, epochs in all).
 
     Raises:
@@ -138,7 +140,7 @@ def train_package(
         raise broken.error(f"expert {plan.id!r}")
     norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     read = _reader(plan, shop, norm)
-    checkpoint = project / ".redhost-training.safetensors"
+    checkpoint = project / ".redhost-training.safetensors" if resumable else None
     if plan.writes_tap == FINAL:
         trained = _train(plan, parts, shop, settings, labels, read, checkpoint, progress)
     else:
@@ -168,7 +170,8 @@ def train_package(
         ),
         license=plan.license,
     )
-    checkpoint.unlink(missing_ok=True)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
     return manifest
 
 
@@ -179,7 +182,7 @@ def _train(
     settings: ExpertSettings,
     labels: Sequence[str],
     read: Read,
-    checkpoint: Path,
+    checkpoint: Path | None,
     progress: Progress | None,
 ) -> TrainedExpert:
     """Train an expert on the bus, at its end or from a tap."""
@@ -207,7 +210,7 @@ def _train_graft(
     shop: Shop,
     settings: ExpertSettings,
     labels: Sequence[str],
-    checkpoint: Path,
+    checkpoint: Path | None,
     progress: Progress | None,
 ) -> TrainedExpert:
     """Train an expert that writes inside the trunk."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from .backbone import Backbone
 from .bus import BusConfig, LayerNorm
 from .experts import build_expert
 from .hooks import hookimpl
+from .local_engine import LocalEngine
 from .routers import build_router
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "redhost_make_expert",
     "redhost_make_norm",
     "redhost_make_router",
+    "redhost_register_engines",
 ]
 
 
@@ -49,3 +52,9 @@ def redhost_make_expert(
 ) -> nn.Module | None:
     """Make a `residual`, `linear` or `mlp` expert."""
     return build_expert(manifest, tensors)
+
+
+@hookimpl
+def redhost_register_engines(register: Callable[[str, Any], None]) -> None:
+    """Register `local`: this machine's processes."""
+    register("local", LocalEngine())

@@ -92,6 +92,7 @@ def compose_selection(
         record=record,
         previous=previous,
         progress=progress,
+        ahead=host.ahead(progress),
     )
     if lock is None:
         return workspace, recompose(workspace.bench, order, progress=progress)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -70,6 +70,15 @@ class FeatureCache:
         parts = [view.encode(texts, progress=progress) for view in self.views]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts whose h is not remembered, in the order in which it is computed."""
+        known = self.views[0].read(texts)
+        return _by_length(t for t in texts if t not in known)
+
+    def remember(self, texts: Sequence[str], h: np.ndarray) -> None:
+        """Remember h ``(N, D)`` of texts: canonical rows that were computed elsewhere."""
+        self.views[0].write(dict(zip(texts, h, strict=True)))
+
 
 class _View:
     """Rows of one width, computed from texts and remembered under one key."""
@@ -90,14 +99,13 @@ class _View:
         self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None
     ) -> Tensor:
         """Return the rows ``(N, width)`` of texts."""
-        rows = self._read(texts)
-        # By length, so that a chunk fills its batches of equal token length.
-        missing = sorted({t for t in texts if t not in rows}, key=lambda t: (len(t), t))
+        rows = self.read(texts)
+        missing = _by_length(t for t in texts if t not in rows)
         for start in range(0, len(missing), CHUNK):
             chunk = missing[start : start + CHUNK]
             h = self.compute(chunk).numpy()
             fresh = dict(zip(chunk, h, strict=True))
-            self._write(fresh)
+            self.write(fresh)
             rows.update(fresh)
             if progress is not None:
                 progress(start + len(chunk), len(missing))
@@ -112,7 +120,8 @@ class _View:
         database.execute("CREATE TABLE IF NOT EXISTS h (text BLOB PRIMARY KEY, row BLOB)")
         return database
 
-    def _read(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+    def read(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the rows that are remembered."""
         if self.path is None or not self.path.exists():
             return {}
         rows: dict[str, np.ndarray] = {}
@@ -127,7 +136,8 @@ class _View:
             raise self._broken(e) from e
         return rows
 
-    def _write(self, rows: dict[str, np.ndarray]) -> None:
+    def write(self, rows: dict[str, np.ndarray]) -> None:
+        """Remember rows."""
         if self.path is None:
             return
         try:
@@ -143,6 +153,11 @@ class _View:
             found=str(cause),
             hint="Delete the file; its rows are computed again.",
         )
+
+
+def _by_length(texts: Iterable[str]) -> list[str]:
+    """Return distinct texts so that neighbours fill batches of equal token length."""
+    return sorted(set(texts), key=lambda t: (len(t), t))
 
 
 def _key(text: str) -> bytes:

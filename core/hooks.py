@@ -57,7 +57,10 @@ class HookSpec:
 
     @hookspec
     def redhost_register_engines(self, register: Callable[[str, Any], None]) -> None:
-        """Register engines that run work elsewhere: call ``register(name, engine)`` for each."""
+        """Register engines, where work runs: call ``register(name, engine)`` for each.
+
+        An engine is a `redhost.Engine`: one method that carries out jobs.
+        """
 
     @hookspec
     def redhost_composed(self, receipt: Receipt) -> None:

@@ -20,6 +20,7 @@ from ..registry.store import Store
 from .changes import ChangeOptions, change_members
 from .composed import Answer, Composed
 from .composing import compose_selection, lock_to_follow, make_order
+from .crew import LOCAL, Crew, choose_crew
 from .evaluate import Encode, Evaluation, evaluate
 from .leave_one_out import leave_one_out
 from .loader import Loader
@@ -31,6 +32,7 @@ from .receipt import Receipt
 from .recompose import Level, Outcome
 from .rows import Row
 from .selection import Source, select_installed
+from .shards import Ahead, encode_ahead
 from .train_router import Progress
 from .workspace import Workspace, cached
 
@@ -46,10 +48,13 @@ class Host:
         home: The state folder.
         settings: Flags, lock and project settings, already merged.
         plugins: The trusted plugins.
+        crew: Who computes features ahead; None for this process, when they are asked for.
     """
 
-    def __init__(self, *, home: Path, settings: Settings, plugins: Plugins) -> None:
-        self.home, self.settings, self.plugins = home, settings, plugins
+    def __init__(
+        self, *, home: Path, settings: Settings, plugins: Plugins, crew: Crew | None = None
+    ) -> None:
+        self.home, self.settings, self.plugins, self.crew = home, settings, plugins, crew
         self.store = Store(home)
         self.generations = Generations(home)
         self.cache = home / "cache" / "features"
@@ -65,6 +70,8 @@ class Host:
         backbone: str | None = None,
         device: str | None = None,
         plugins: Plugins | None = None,
+        engine: str = LOCAL,
+        workers: int = 1,
     ) -> Self:
         """Open a host on a home folder.
 
@@ -73,11 +80,19 @@ class Host:
             backbone: The id of the backbone to compose on, when several are installed.
             device: Where the trunk runs, e.g. ``cuda``.
             plugins: The plugins to use; by default those of the environment.
+            engine: Where many texts are encoded: ``local``, or one that a trusted plugin brings.
+            workers: How many work at a time; one local worker is this process.
+
+        Raises:
+            UsageError: If nobody provides the engine.
         """
         where = resolve_home(None if home is None else Path(home))
         flags = Settings(backbone=backbone, device=device)
         settings = load_settings(flags=flags, lock=read_lock(where / LOCK))
-        return cls(home=where, settings=settings, plugins=plugins or Plugins())
+        plugins = plugins or Plugins()
+        crew = choose_crew(plugins, engine=engine, workers=workers)
+        alone = engine == LOCAL and workers == 1
+        return cls(home=where, settings=settings, plugins=plugins, crew=None if alone else crew)
 
     def __enter__(self) -> Self:
         return self
@@ -124,6 +139,10 @@ class Host:
         """Return texts → h through the feature cache of a composition's backbone."""
         return cached(composed.backbone, composed.fingerprint, self.cache, progress)
 
+    def ahead(self, progress: Progress | None = None) -> Ahead | None:
+        """Return what encodes texts ahead of time, where there is a crew to do it."""
+        return None if self.crew is None else Ahead(crew=self.crew, progress=progress)
+
     # -- asking -------------------------------------------------------------------------------
 
     def predict(self, texts: Sequence[str]) -> list[Answer]:
@@ -162,10 +181,11 @@ class Host:
                 hint="Give some with --data FILE.",
             )
         encode = self.encoder(composed, progress=progress)
+        encode_ahead(self, composed, [r.text for r in chosen], progress=progress)
         result = evaluate(composed, chosen, encode=encode)
         if not leave_out:
             return result
-        plugins = self._plugins_of(composed)
+        plugins = self.plugins_of(composed)
         matrix = leave_one_out(composed, chosen, encode=encode, plugins=plugins)
         return msgspec.structs.replace(result, leave_one_out=matrix)
 
@@ -188,11 +208,11 @@ class Host:
             composed,
             list(rows) if rows is not None else list(composed.evaluation),
             encode=self.encoder(composed, progress=progress),
-            plugins=self._plugins_of(composed),
+            plugins=self.plugins_of(composed),
             kinds=kinds,
         )
 
-    def _plugins_of(self, composed: Composed) -> Plugins:
+    def plugins_of(self, composed: Composed) -> Plugins:
         """Return the plugins that a generation was made with."""
         if composed.generation is None:
             return self.plugins

@@ -113,13 +113,18 @@ class Plugins:
         part = self._ask(BUILTIN, hook, arguments)
         if part is None:
             raise PluginError(
-                f"nobody provides {what}", hint=self._untrusted_hint() or "Install its plugin."
+                f"nobody provides {what}", hint=self.untrusted_hint() or "Install its plugin."
             )
         return part, None
 
     def digest(self, dist: str) -> str:
         """Return the digest of a loaded plugin's code."""
         return self._digests[dist]
+
+    def providers(self, hook: str) -> tuple[str, ...]:
+        """Return the distributions whose plugins implement a hook, called or not."""
+        found = [i.plugin_name for i in getattr(self.manager.hook, hook).get_hookimpls()]
+        return tuple(sorted(self._dists[n] for n in found if n in self._others()))
 
     def notify(self, hook: str, **arguments: Any) -> None:
         """Call a notification hook on every plugin; one that raises is logged, no more."""
@@ -208,6 +213,7 @@ class Plugins:
         self.manager.register(plugin, name=name)
         self.manager.check_pending()
 
-    def _untrusted_hint(self) -> str:
+    def untrusted_hint(self) -> str:
+        """Return whom to trust, for messages about what nobody provides."""
         names = [s.dist for s in self.states if s.state == "untrusted"]
         return f"Not trusted yet: {', '.join(names)} ('redhost trust DIST')." if names else ""

@@ -24,6 +24,7 @@ from .features import FeatureCache
 from .plugins import Plugins
 from .recompose import Bench, Order, Outcome, recompose
 from .rows import BackgroundRow
+from .shards import Ahead
 from .train_router import Progress
 from .verify import check_live
 
@@ -159,6 +160,7 @@ def open_workspace(
     record: Composition | None = None,
     previous: Composed | None = None,
     progress: Progress | None = None,
+    ahead: Ahead | None = None,
 ) -> Workspace:
     """Build the backbone and every expert that passes.
 
@@ -172,6 +174,7 @@ def open_workspace(
         record: The current generation's record.
         previous: The current generation, loaded.
         progress: Called with (texts encoded, texts to encode).
+        ahead: Encodes the cards' texts before they are asked for.
     """
     providers: Providers = {}
     backbone = make_backbone(files, plugins=plugins, providers=providers, device=device)
@@ -186,6 +189,9 @@ def open_workspace(
         providers=providers,
         verify=lambda a: check_live(a, backbone, background, encode=encode),
     )
+    if ahead is not None and not any(plugins.providers("redhost_make_backbone")):
+        rows = [r for a in candidates.attached.values() for r in a.card.rows]
+        ahead.encode([r.text for r in rows], backbone=backbone, files=files, folder=cache)
     backbone = with_layout(backbone, candidates.attached)
     encode = cached(backbone, files.manifest.fingerprint, cache, progress)
     before = record.members() if record else {}

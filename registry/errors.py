@@ -15,6 +15,7 @@ __all__ = [
     "HarmError",
     "InstallError",
     "IntegrityError",
+    "JobsError",
     "LockHeldError",
     "ManifestError",
     "MissingError",
@@ -99,6 +100,10 @@ class SwapInProgressError(RedhostError):
 
 class StaleGenerationError(RedhostError):
     """Another generation is served than the caller of a change believed."""
+
+
+class JobsError(RedhostError):
+    """Some jobs failed on every attempt; the others are done and kept."""
 
 
 class PluginError(RedhostError):

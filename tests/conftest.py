@@ -23,9 +23,10 @@ from redhost.testing import Environment
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the browser's tests to those who name them: `make test-full` has a browser."""
-    named = any("browser" in str(argument) for argument in config.invocation_params.args)
-    return True if collection_path.name == "browser" and not named else None
+    """Leave tests of the browser and of Ray to those who name them: `make test-full` has both."""
+    name = collection_path.name
+    named = any(name in Path(a).parts for a in map(str, config.invocation_params.args))
+    return True if name in {"browser", "ray"} and not named else None
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
     assert "red_backbone_tiny/model.safetensors" in expected
 
 
-@pytest.mark.parametrize("name", ["red-lab", "redhost-serve"])
+@pytest.mark.parametrize("name", ["red-lab", "redhost-ray", "redhost-serve"])
 def test_a_code_plugins_wheel_holds_exactly_its_package(wheels: dict[str, Path], name: str) -> None:
     folder = f"plugins/{name}/src/"
     expected = {n.removeprefix(folder) for n in tracked(folder)}

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
         vectors_card,
     )
     from .core.composed import Answer, Composed
+    from .core.crew import Crew, Failure, choose_crew
+    from .core.engine import Engine, Job, JobResult, Jobs, run_job
     from .core.evaluate import Evaluation, columns_data, evaluate, hits_by_system
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.features import FeatureCache
     from .core.hooks import hookimpl
     from .core.host import Host
+    from .core.kept import Kept
     from .core.live import Live
     from .core.new_backbone import new_backbone
     from .core.outside import Outside, judge_outside
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
         HarmError,
         InstallError,
         IntegrityError,
+        JobsError,
         LockHeldError,
         ManifestError,
         MissingError,
@@ -91,11 +95,14 @@ _HOME = {
         "vectors_card",
     ),
     "core.composed": ("Answer", "Composed"),
+    "core.crew": ("Crew", "Failure", "choose_crew"),
+    "core.engine": ("Engine", "Job", "JobResult", "Jobs", "run_job"),
     "core.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
     "core.features": ("FeatureCache",),
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
+    "core.kept": ("Kept",),
     "core.live": ("Live",),
     "core.new_backbone": ("new_backbone",),
     "core.outside": ("Outside", "judge_outside"),
@@ -132,6 +139,7 @@ _HOME = {
         "HarmError",
         "InstallError",
         "IntegrityError",
+        "JobsError",
         "LockHeldError",
         "ManifestError",
         "MissingError",
@@ -174,17 +182,25 @@ __all__ = [
     "Composed",
     "CompositionError",
     "ContractError",
+    "Crew",
+    "Engine",
     "Evaluation",
     "Expert",
     "ExpertManifest",
     "ExpertPlan",
     "ExpertSettings",
+    "Failure",
     "FeatureCache",
     "HarmError",
     "Host",
     "InstallError",
     "Installed",
     "IntegrityError",
+    "Job",
+    "JobResult",
+    "Jobs",
+    "JobsError",
+    "Kept",
     "LayerNorm",
     "Lease",
     "Leases",
@@ -227,6 +243,7 @@ __all__ = [
     "adapt",
     "blocks_of",
     "build_router",
+    "choose_crew",
     "columns_data",
     "compose",
     "delta",
@@ -242,6 +259,7 @@ __all__ = [
     "open_backbone",
     "open_shop",
     "read_table",
+    "run_job",
     "save_backbone",
     "save_expert",
     "split_rows",

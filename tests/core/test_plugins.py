@@ -347,7 +347,7 @@ def test_tasks_and_engines_are_registered_by_name(toy) -> None:
     install_plugin(toy, "one", REGISTERING)
     plugins = redhost.Plugins()
     assert set(plugins.collect("redhost_register_tasks")) == {"sums"}
-    assert set(plugins.collect("redhost_register_engines")) == {"far"}
+    assert set(plugins.collect("redhost_register_engines")) == {"far", "local"}
     install_plugin(toy, "two", REGISTERING)
     with pytest.raises(PluginError, match="one and two"):
         redhost.Plugins().collect("redhost_register_tasks")

@@ -1,0 +1,64 @@
+"""Finished jobs on disk: a folder for each key, written whole, believed only by its digests."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..registry.atomic import read, write_folder
+from .engine import Files
+
+__all__ = ["DIGESTS", "Kept", "is_plain"]
+
+DIGESTS = "digests.json"
+
+log = logging.getLogger("redhost")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Outputs of jobs, by key; may be deleted at any time.
+
+    Attributes:
+        folder: Where.
+    """
+
+    folder: Path
+
+    def get(self, key: str) -> Files | None:
+        """Return a job's files, or None where it is to be done (again)."""
+        told = read(self.folder / key / DIGESTS)
+        if told is None:
+            return None
+        try:
+            digests = msgspec.json.decode(told, type=dict[str, str])
+        except msgspec.DecodeError:
+            digests = {"": ""}
+        files = {n: read(self.folder / key / n) for n in digests if is_plain(n)}
+        sound = {n: d for n, d in files.items() if d is not None and _sha(d) == digests[n]}
+        if len(sound) != len(digests):
+            log.warning("the kept files of job %s are damaged: it is done again", key[:12])
+            return None
+        return sound
+
+    def put(self, key: str, files: Files) -> None:
+        """Keep a job's files: all of them or none, whenever the process dies.
+
+        Raises:
+            StoreError: If the disk is full or failing.
+        """
+        digests = msgspec.json.encode({n: _sha(d) for n, d in files.items()}, order="sorted")
+        write_folder(self.folder / key, {**files, DIGESTS: digests})
+
+
+def is_plain(name: str) -> bool:
+    """Return whether a name can only mean a file of the folder it is put in."""
+    return not {"/", "\\", "\0"} & set(name) and name not in {"", ".", "..", DIGESTS}
+
+
+def _sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,166 @@
+"""The default engine: jobs in this process, or in worker processes of this machine.
+
+One thread feeds one worker process, so it is known which job a dead worker was doing. Workers are
+fresh interpreters that speak `core.worker`'s frames: nothing is forked, nothing is pickled, and
+the program that started them needs no ``if __name__ == "__main__"``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from ..registry.errors import one_line
+from .engine import Job, JobResult, run_job
+from .worker import Order, read_frame, write_frame
+
+__all__ = ["ATTEMPTS", "LocalEngine"]
+
+ATTEMPTS = 3
+"""How often a job may take its worker down with it, before it is the job that is to blame."""
+
+
+class LocalEngine:
+    """Runs jobs on this machine; one worker is this very process."""
+
+    def run(
+        self, jobs: Sequence[Job], *, inputs: Mapping[str, bytes], workers: int
+    ) -> Iterator[JobResult]:
+        """Yield results as jobs finish; closing the generator stops the workers."""
+        if workers == 1:
+            yield from _here(jobs, inputs)
+            return
+        todo: SimpleQueue[Job] = SimpleQueue()
+        done: SimpleQueue[JobResult] = SimpleQueue()
+        for job in jobs:
+            todo.put(job)
+        # Workers that are killed leave their temporary files in here.
+        with tempfile.TemporaryDirectory(prefix="redhost-workers-") as scratch:
+            count = min(workers, len(jobs))
+            hands = [_Hand(todo, done, inputs, scratch=scratch) for _ in range(count)]
+            try:
+                for hand in hands:
+                    hand.start()
+                for _ in jobs:
+                    yield done.get()
+            finally:
+                for hand in hands:
+                    hand.stop()
+                for hand in hands:
+                    hand.join()
+
+
+def _here(jobs: Sequence[Job], inputs: Mapping[str, bytes]) -> Iterator[JobResult]:
+    from .jobs import forget
+
+    try:
+        for job in jobs:
+            yield run_job(job, inputs)
+    finally:
+        forget()
+
+
+class _Hand(threading.Thread):
+    """One worker process at a time, and the thread that feeds it."""
+
+    def __init__(
+        self,
+        todo: SimpleQueue[Job],
+        done: SimpleQueue[JobResult],
+        inputs: Mapping[str, bytes],
+        *,
+        scratch: str,
+    ) -> None:
+        super().__init__(daemon=True)
+        self.todo, self.done, self.inputs, self.scratch = todo, done, inputs, scratch
+        self._guard = threading.Lock()
+        self._stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._held: set[str] = set()  # what the worker has: the inputs of its last job
+
+    def run(self) -> None:
+        """Do jobs until there are no more, or until stopped."""
+        with suppress(Empty):
+            while not self._stopped:
+                self.done.put(self._result(self.todo.get_nowait()))
+
+    def stop(self) -> None:
+        """Kill the worker, whatever it does, and start no other."""
+        with self._guard:
+            self._stopped = True
+        self._bury()
+
+    def _result(self, job: Job) -> JobResult:
+        """Do a job; whatever goes wrong here is its result, for somebody waits for one."""
+        try:
+            return self._do(job)
+        except Exception as e:
+            return JobResult(key=job.key, error=one_line(f"{job.name}: {type(e).__name__}: {e}"))
+
+    def _do(self, job: Job) -> JobResult:
+        """Do a job, in a new worker if one dies of it, within bounds."""
+        end = "stopped"
+        for _ in range(ATTEMPTS):
+            if (process := self._worker()) is None:
+                break
+            frame = self._ask(process, job)
+            if frame is not None:
+                self._held = set(job.inputs.values())
+                return msgspec.msgpack.decode(frame, type=JobResult)
+            end = f"its worker died {ATTEMPTS} times (exit code {self._bury()})"
+        return JobResult(key=job.key, error=f"{job.name}: {end}")
+
+    def _ask(self, process: subprocess.Popen[bytes], job: Job) -> bytes | None:
+        """Send a job and wait for its result; None where the worker died."""
+        missing = set(job.inputs.values()) - self._held
+        order = Order(job=job, inputs={sha: self.inputs[sha] for sha in sorted(missing)})
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101  (pipes)
+        try:
+            write_frame(process.stdin, msgspec.msgpack.encode(order))
+            return read_frame(process.stdout)
+        except (OSError, ValueError):  # a broken or closed pipe
+            return None
+
+    def _worker(self) -> subprocess.Popen[bytes] | None:
+        """Return the worker, started if there is none; None once stopped."""
+        with self._guard:
+            if self._stopped:
+                return None
+            if self._process is None:
+                self._process, self._held = _start(self.scratch), set()
+            return self._process
+
+    def _bury(self) -> int | None:
+        """Make sure the worker is dead, and return what it said last."""
+        with self._guard:
+            process, self._process = self._process, None
+        if process is None:
+            return None
+        process.kill()
+        code = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # what was still to be written has no reader any more
+                    pipe.close()
+        return code
+
+
+def _start(scratch: str) -> subprocess.Popen[bytes]:
+    """Start a worker that finds the same packages as this process."""
+    path = os.pathsep.join(p for p in sys.path if p)
+    return subprocess.Popen(
+        [sys.executable, "-m", "redhost.core.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": scratch},
+        # Ctrl-C is for whoever started us: a worker that heard it too would print a traceback.
+        start_new_session=True,
+    )

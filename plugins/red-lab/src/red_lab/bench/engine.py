@@ -1,0 +1,196 @@
+"""Section `engine`: what two workers give, and what handing out a job costs.
+
+Training is timed as whole commands, start-up of every worker and all writing included, alternately
+in the same rounds: 20 experts of 1,500 rows on the tiny backbone with one worker, with two, and
+with two of Ray where it is installed. A job that does nothing tells what an engine costs.
+
+Alternating does not help against a busy machine here: two processes get a larger share of it than
+one. So the processor time of the commands is measured beside: one worker that has less than .9 of
+a core to itself means that the ratios say nothing, and the page then says that.
+
+On a quiet machine with two cores a round takes about three minutes with Ray, two without:
+``redhost lab bench engine --runs 3``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import redhost
+from red_lab.bench.section import Settings
+
+__all__ = ["TITLE", "measure", "page", "write_plan"]
+
+TITLE = "More workers"
+
+EXPERTS, ROWS, EPOCHS = 20, 1500, 60
+JOBS, SHARED = 200, 2**20
+QUIET = 0.9
+"""Cores that one worker keeps busy on a machine that does nothing else."""
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Time both; every round trains all experts anew and compares their digests."""
+    crews = {"local, 1 worker": ("local", 1), "local, 2 workers": ("local", 2)}
+    if find_spec("ray") and find_spec("redhost_ray"):
+        crews["ray, 2 workers"] = ("ray", 2)
+    rounds = _rounds(crews, settings.runs)
+    alone = rounds["seconds"]["local, 1 worker"]
+    return {
+        "experts": EXPERTS,
+        "rows": ROWS,
+        "epochs": EPOCHS,
+        "runs": settings.runs,
+        **rounds,
+        "quiet": statistics.median(rounds["cores"]["local, 1 worker"]) >= QUIET,
+        "speedup": {crew: _ratios(alone, took) for crew, took in rounds["seconds"].items()},
+        "overhead": {crew: _overhead(*told) for crew, told in crews.items()},
+    }
+
+
+def _rounds(crews: Mapping[str, tuple[str, int]], runs: int) -> dict[str, Any]:
+    """Train all experts with every crew in turn: seconds, cores used, and whether bytes differ."""
+    seconds: dict[str, list[float]] = {crew: [] for crew in crews}
+    cores: dict[str, list[float]] = {crew: [] for crew in crews}
+    digests: set[str] = set()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        env = {**os.environ, "REDHOST_CONFIG": str(folder / "config")}
+        if any(engine == "ray" for engine, _ in crews.values()):
+            _run(["trust", "redhost-ray"], env)
+        plan = write_plan(folder, experts=EXPERTS, rows=ROWS, epochs=EPOCHS)
+        for n in range(runs):
+            for crew, (engine, workers) in crews.items():
+                command = ["train-many", str(plan), "--engine", engine, "--workers", str(workers)]
+                before = _processor_seconds()
+                took = _run([*command, "--home", str(folder / f"{n} {crew}")], env)
+                seconds[crew].append(took)
+                cores[crew].append((_processor_seconds() - before) / took)
+                digests.add(_digest(folder))
+    return {"seconds": seconds, "cores": cores, "identical": len(digests) == 1}
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's tables."""
+    same = "the same" if found["identical"] else "NOT the same"
+    lines = [
+        f"{found['experts']} experts of {found['rows']} rows trained by `redhost train-many`, "
+        f"whole commands, {found['runs']} rounds; the bytes of the experts are {same} in all.",
+        "",
+        "| crew | seconds | × one worker (quartiles) | cores used | first result, s | a job, ms |",
+        "|---|---|---|---|---|---|",
+    ]
+    for crew, seconds in found["seconds"].items():
+        low, middle, high = found["speedup"][crew]
+        cost = found["overhead"][crew]
+        used = statistics.median(found["cores"][crew])
+        lines.append(
+            f"| {crew} | {statistics.median(seconds):.1f} | {middle:.2f} ({low:.2f}–{high:.2f}) "
+            f"| {used:.2f} | {cost['first']:.2f} | {1000 * cost['each']:.2f} |"
+        )
+    lines += [
+        "",
+        "Cores used are those of processes the command waited for, which Ray's are not. The last "
+        "two columns: jobs that do nothing but share an input of 1 MiB.",
+    ]
+    if not found["quiet"]:
+        lines += ["", "**The machine was busy with other work: these ratios say nothing.**"]
+    return "\n".join(lines)
+
+
+def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
+    """Write projects, their rows and a plan that trains them; return the plan.
+
+    Args:
+        folder: Where.
+        experts: How many.
+        rows: Of each.
+        epochs: Of each, at most.
+    """
+    lines = []
+    for n in range(experts):
+        expert = f"bench{n}"
+        command = ["new-expert", expert, "--backbone", "tiny"]
+        _run(command, dict(os.environ), folder)
+        made = [
+            redhost.Row(text=f"What is {a} plus {n}?", label=f"{(a * a + n) % 10}")
+            for a in range(rows)
+        ]
+        (folder / f"{expert}.jsonl").write_bytes(redhost.write_rows(made))
+        project = f"red-expert-{expert}"
+        lines.append({"dir": project, "data": f"{expert}.jsonl", "epochs": epochs, "seed": n})
+    plan = folder / "plan.jsonl"
+    plan.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return plan
+
+
+def _overhead(engine: str, workers: int) -> dict[str, float]:
+    """Return seconds until the first of many empty jobs is done, and for each one after it."""
+    jobs = redhost.Jobs()
+    shared = jobs.put("shared", {"input": bytes(SHARED)})
+    for n in range(JOBS):
+        jobs.add(f"echo {n}", "echo", {"n": n}, shared)
+    start = time.perf_counter()
+    done: list[float] = []
+
+    def take(_: redhost.Job, __: Mapping[str, bytes]) -> None:
+        done.append(time.perf_counter() - start)
+
+    failures = _crew(engine, workers).run(jobs, take)
+    if failures:
+        raise redhost.JobsError(f"{len(failures)} empty jobs failed", found=failures[0].reason)
+    return {"first": done[0], "each": (done[-1] - done[0]) / (JOBS - 1)}
+
+
+def _crew(engine: str, workers: int) -> redhost.Crew:
+    if engine != "ray":
+        return redhost.choose_crew(redhost.Plugins(()), engine=engine, workers=workers)
+    from redhost_ray import RayEngine  # this process trusts it by importing it
+
+    return redhost.Crew(name=engine, engine=RayEngine(), workers=workers)
+
+
+def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Return the lower quartile, median and upper quartile of how many times as fast."""
+    ratios = [b / o for b, o in zip(base, other, strict=True)]
+    if len(ratios) == 1:
+        return ratios * 3
+    return statistics.quantiles(ratios, n=4, method="inclusive")
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of all processes that ended below this one."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def _digest(folder: Path) -> str:
+    files = sorted(folder.glob("red-expert-*/src/*/expert.json"))
+    return hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()
+
+
+def _run(arguments: Sequence[str], env: Mapping[str, str], folder: Path | None = None) -> float:
+    start = time.perf_counter()
+    done = subprocess.run(  # noqa: S603  (our own command)
+        [sys.executable, "-m", "redhost", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=folder,
+    )
+    if done.returncode:
+        raise redhost.JobsError(f"redhost {' '.join(arguments)} failed", found=done.stderr.strip())
+    return time.perf_counter() - start

@@ -1,0 +1,181 @@
+"""The engine `ray` on real clusters: the same digests everywhere, and dead nodes do no harm."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from redhost_ray import RayEngine
+
+import redhost
+from redhost.core.local_engine import LocalEngine
+from redhost.testing import backbone_project
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> redhost.Jobs:
+    """Shards and experts of a tiny backbone, and one job that cannot succeed."""
+    project = backbone_project(tmp_path_factory.mktemp("backbone") / "tiny")
+    [package] = (p.parent for p in project.glob("src/*/backbone.json"))
+    jobs = redhost.Jobs()
+    backbone = jobs.put("backbone", {p.name: p.read_bytes() for p in package.glob("*.*")})
+    for n in range(3):
+        texts = {"texts": [f"text {n} {i}" for i in range(40)], "device": "cpu"}
+        jobs.add(f"shard {n}", "encode-texts", texts, backbone)
+    settings = {"space": "labels", "rank": 4, "epochs": 3}
+    for n in range(4):
+        rows = [redhost.Row(text=f"x {n} {i}", label="ab"[i % 2]) for i in range(60)]
+        inputs = {**backbone, **jobs.put("rows", {"data": redhost.write_rows(rows)})}
+        plan = {"id": f"x{n}", "backbone": "tiny-random", "rank": 4}
+        jobs.add(f"expert x{n}", "train-expert", {"plan": plan, "settings": settings}, inputs)
+    jobs.add("impossible", "train-expert", {"plan": {}, "settings": {}}, backbone)
+    return jobs
+
+
+class Counting:
+    """An engine that remembers whom it was asked for."""
+
+    def __init__(self, engine: redhost.Engine, *, after=None) -> None:
+        self.engine, self.asked, self.after = engine, [], after
+
+    def run(self, jobs, *, inputs, workers):
+        self.asked += [job.name for job in jobs]
+        for n, result in enumerate(self.engine.run(jobs, inputs=inputs, workers=workers), start=1):
+            yield result
+            if self.after is not None:
+                self.after(n)
+
+
+def digests(engine, jobs, *, workers: int = 2, kept=None) -> tuple[dict[str, str], list[str]]:
+    """Return the sha256 of every file by job, and the failures."""
+    found = {}
+
+    def take(job, files) -> None:
+        found.update({f"{job.name} {n}": hashlib.sha256(d).hexdigest() for n, d in files.items()})
+
+    crew = redhost.Crew(name="ray", engine=engine, workers=workers)
+    return found, [f.reason for f in crew.run(jobs, take, kept=kept)]
+
+
+@pytest.fixture(scope="session")
+def expected(work) -> tuple[dict[str, str], list[str]]:
+    """What one worker makes, in this process."""
+    made = digests(LocalEngine(), work, workers=1)
+    assert len(made[0]) == 3 + 4 * 4 and len(made[1]) == 1
+    return made
+
+
+def test_local_processes_make_the_same(work, expected) -> None:
+    assert digests(LocalEngine(), work) == expected
+
+
+def test_a_ray_of_its_own_makes_the_same_and_is_gone_afterwards(work, expected) -> None:
+    assert digests(RayEngine(), work) == expected
+    assert not ray.is_initialized()
+
+
+def test_one_node_makes_the_same(work, expected, nodes) -> None:
+    assert digests(RayEngine(), work) == expected
+
+
+def test_two_nodes_make_the_same(work, expected, nodes) -> None:
+    nodes.add()
+    assert digests(RayEngine(), work) == expected
+
+
+def sleepers(count: int, seconds: float) -> redhost.Jobs:
+    jobs = redhost.Jobs()
+    for n in range(count):
+        inputs = jobs.put("in", {"text": f"{n}".encode() * 200_000})  # too large to be inlined
+        jobs.add(f"sleeper {n}", "echo", {"seconds": seconds}, inputs)
+    return jobs
+
+
+def test_a_killed_node_loses_nothing_finished_and_the_rest_is_done(nodes, tmp_path) -> None:
+    nodes.add()
+    jobs, kept = sleepers(8, 2), redhost.Kept(tmp_path)
+    before = []
+
+    def kill(finished: int) -> None:
+        if finished == 3:
+            before.extend(p.name for p in tmp_path.iterdir())
+            nodes.kill_second()
+
+    engine = Counting(RayEngine(), after=kill)
+    made, failures = digests(engine, jobs, kept=kept)
+    assert failures == [] and made == digests(LocalEngine(), sleepers(8, 2), workers=4)[0]
+    assert len(before) == 3 and set(before) <= {p.name for p in tmp_path.iterdir()}
+    again = Counting(RayEngine())
+    assert digests(again, jobs, kept=kept)[0] == made and again.asked == []
+
+
+def test_a_stopped_run_goes_on_and_does_nothing_twice(work, expected, nodes, tmp_path) -> None:
+    def stop(finished: int) -> None:
+        if finished == 4:
+            raise KeyboardInterrupt
+
+    kept = redhost.Kept(tmp_path)
+    first = Counting(RayEngine(), after=stop)
+    with pytest.raises(KeyboardInterrupt):
+        digests(first, work, kept=kept)
+    there = len(list(tmp_path.iterdir()))
+    second = Counting(RayEngine())
+    assert digests(second, work, kept=kept) == expected
+    assert there >= 3 and len(second.asked) == len(work.listed) - there
+
+
+def test_a_task_whose_worker_is_killed_is_done_again(nodes) -> None:
+    jobs = sleepers(2, 3)
+
+    def kill(finished: int) -> None:
+        if finished == 1:
+            time.sleep(1)  # the next one sleeps by now
+            os.kill(_busy_worker(), signal.SIGKILL)
+
+    made, failures = digests(Counting(RayEngine(), after=kill), jobs, workers=1)
+    assert failures == [] and len(made) == 2
+
+
+def _busy_worker() -> int:
+    """Return the process of the one worker that does a task: its title names the function."""
+    titles = {p: (p / "cmdline").read_bytes() for p in Path("/proc").glob("[0-9]*")}
+    [found] = [p for p, title in titles.items() if title.startswith(b"ray::do")]
+    return int(found.name)
+
+
+def test_a_cluster_that_is_not_there_is_one_line(monkeypatch) -> None:
+    monkeypatch.setenv("REDHOST_RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(redhost.MissingError, match=r"expected Ray at 127\.0\.0\.1:1"):
+        digests(RayEngine(), sleepers(1, 0))
+
+
+def test_the_command_runs_on_ray_as_on_this_machine(tmp_path) -> None:
+    """Typed in a shell: --engine ray, after `redhost trust redhost-ray`."""
+    told = {"REDHOST_HOME": str(tmp_path / "home"), "REDHOST_CONFIG": str(tmp_path / "config")}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "redhost", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, **told},
+        )
+
+    told_no = run("check", "--engine", "ray")
+    assert told_no.returncode == 2
+    assert "unknown engine 'ray'. Known: local. Not trusted yet: redhost-ray" in told_no.stderr
+    assert run("trust", "redhost-ray").returncode == 0
+    here, there = run("check", "--json"), run("check", "--json", "--engine", "ray")
+    assert there.returncode == 0, there.stderr
+    assert there.stdout == here.stdout and there.stdout.count('"ok": true') == 5
