@@ -7,12 +7,12 @@ moves, and the receipt proves it by digests taken before and after (law 1).
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import safetensors.torch
-import torch
 from torch import nn
 
 from ..registry.errors import HarmError, UsageError
@@ -24,8 +24,9 @@ from .cards import gate_rows
 from .composed import Composed, by_domain
 from .digests import tensor_digest
 from .evaluate import Encode
+from .judge import Judged, judge, judge_oracle
 from .layout import WideNorm
-from .learn import learn_columns
+from .learn import column_names, learn_columns
 from .likelihood import with_likelihood
 from .plugins import Plugins
 from .receipt import Accuracy, Change, Health, Receipt, RouterReceipt
@@ -125,8 +126,7 @@ def recompose(
     norm = make_norm(
         bus=bench.backbone.bus_config(), plugins=bench.plugins, providers=bench.providers
     )
-    data = learn(bench, order, norm=norm)
-    router, report = _router(bench, order, data, weights=weights, progress=progress)
+    router, report = _router(bench, order, norm=norm, weights=weights, progress=progress)
     composed = _compose(bench, order, router, columns=report.columns)
     accuracy, health = _judge(bench, composed)
     if not order.accept:
@@ -149,8 +149,10 @@ def recompose(
     return Outcome(composed=composed, receipt=receipt, router_bytes=_to_bytes(router))
 
 
-def learn(bench: Bench, order: Order, *, norm: nn.Module) -> list[ColumnData]:
-    """Return the data of every column of the composition to be."""
+def learn(
+    bench: Bench, order: Order, *, norm: nn.Module, router: nn.Module | None = None
+) -> list[ColumnData]:
+    """Return the data of every column of the composition to be, for one router or for any."""
     attached = bench.candidates.attached
     return learn_columns(
         {i: a.card for i, a in attached.items()},
@@ -162,19 +164,24 @@ def learn(bench: Bench, order: Order, *, norm: nn.Module) -> list[ColumnData]:
         classifier=bench.backbone.classifier,
         encode=bench.encode,
         seed=order.seed,
+        router=router,
     )
 
 
 def _router(
     bench: Bench,
     order: Order,
-    data: Sequence[ColumnData],
     *,
+    norm: nn.Module,
     weights: bytes | None,
     progress: Progress | None,
 ) -> tuple[nn.Module, RouterReceipt]:
     """Make the router and set its weights: trained at a level, or given."""
-    columns = tuple(d.column for d in data)
+    columns = column_names(
+        bench.candidates.attached,
+        bench.background,
+        backbone_column=BACKBONE if order.backbone_column else None,
+    )
     router = make_router(
         order.router,
         bus=bench.backbone.bus_config(),
@@ -183,6 +190,7 @@ def _router(
         plugins=bench.plugins,
         providers=bench.providers,
     )
+    data = learn(bench, order, norm=norm, router=router)
     if weights is None and getattr(router, "reads_answers", False):
         bus = _bus(bench, router, columns)
         cards = {i: a.card for i, a in bench.candidates.attached.items()}
@@ -288,30 +296,45 @@ def _judge(bench: Bench, composed: Composed) -> tuple[Accuracy, Health | None]:
     h, rows = gate_rows([a.card for a in bench.candidates.attached.values()], encode=bench.encode)
     if not rows:
         return Accuracy(before=None, after={}, overall=None, oracle=None, rows={}), None
-    with torch.inference_mode():
-        z = composed.bus.norm(h)
-        p, _ = composed.bus(h)
-        oracle = composed.bus.probabilities(h, z, composed.oracle_weights(rows))
-    right = composed.bus.task.right
-    hits = right(p, rows, composed.bus.labels)
+    judged, before = judge(composed, h, rows), _before(bench)
     accuracy = Accuracy(
-        before=_before(bench),
-        after=by_domain(hits, rows),
-        overall=float(hits.mean()),
-        oracle=float(right(oracle, rows, composed.bus.labels).mean()),
-        rows={d: sum(r.domain == d for r in rows) for d in sorted({str(r.domain) for r in rows})},
+        before=None if before is None else before.accuracy,
+        after=by_domain(judged.hits, rows),
+        overall=float(judged.hits.mean()),
+        oracle=float(judge_oracle(composed, h, rows).mean()),
+        rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
     )
-    return accuracy, routing_health(composed, h, rows, previous=bench.previous)
+    health = routing_health(
+        composed,
+        h,
+        rows,
+        previous=bench.previous,
+        judged=judged,
+        before=None if before is None else before.judged,
+    )
+    return accuracy, health
 
 
-def _before(bench: Bench) -> dict[str, float] | None:
-    """Return the current composition's accuracy on the domains that both have."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Before:
+    """What the current composition does with the gate rows of the domains both have."""
+
+    accuracy: dict[str, float]
+    judged: Judged | None
+
+
+def _before(bench: Bench) -> _Before | None:
+    """Judge the current composition on the domains that both have."""
     if bench.previous is None or bench.encode_previous is None:
         return None
-    shared = [a.card for i, a in bench.candidates.attached.items() if i in bench.previous.bus.ids]
+    both = frozenset(bench.previous.bus.ids)
+    shared = [a.card for i, a in bench.candidates.attached.items() if i in both]
     same = bench.previous.fingerprint == bench.fingerprint
     h, rows = gate_rows(shared, encode=bench.encode_previous, vectors=same)
-    return bench.previous.accuracy(h, rows) if rows else {}
+    if not rows:
+        return _Before(accuracy={}, judged=None)
+    judged = judge(bench.previous, h, rows)
+    return _Before(accuracy=by_domain(judged.hits, rows), judged=judged)
 
 
 def _refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:

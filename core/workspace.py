@@ -25,7 +25,7 @@ from .plugins import Plugins
 from .recompose import Bench, Order, Outcome, recompose
 from .rows import BackgroundRow
 from .train_router import Progress
-from .verify import check_live
+from .verify import Quiet, check_live
 
 __all__ = [
     "DEFAULT_ROUTER",
@@ -176,7 +176,7 @@ def open_workspace(
     providers: Providers = {}
     backbone = make_backbone(files, plugins=plugins, providers=providers, device=device)
     encode = cached(backbone, files.manifest.fingerprint, cache, progress)
-    background = background_of(files)
+    background, quiet = background_of(files), Quiet(backbone, encode=encode)
     candidates = gather(
         listings,
         previous=record,
@@ -184,7 +184,7 @@ def open_workspace(
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,
-        verify=lambda a: check_live(a, backbone, background, encode=encode),
+        verify=lambda a: check_live(a, backbone, background, read=quiet),
     )
     backbone = with_layout(backbone, candidates.attached)
     encode = cached(backbone, files.manifest.fingerprint, cache, progress)
