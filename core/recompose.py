@@ -6,7 +6,6 @@ moves, and the receipt proves it by digests taken before and after (law 1).
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from .backbone import Backbone
 from .bus import BACKBONE, Bus
 from .candidates import Candidates
 from .cards import gate_rows
+from .clock import Clock
 from .composed import Composed, by_domain
 from .digests import tensor_digest
 from .evaluate import Encode
@@ -121,17 +121,22 @@ def recompose(
         CardError: If a card cannot teach the router.
         UsageError: If the level is not one this router has.
     """
-    start = time.perf_counter()
+    clock = Clock()
     before = _digests(bench)
+    clock.lap("digests")
     norm = make_norm(
         bus=bench.backbone.bus_config(), plugins=bench.plugins, providers=bench.providers
     )
-    router, report = _router(bench, order, norm=norm, weights=weights, progress=progress)
+    router, report = _router(
+        bench, order, norm=norm, weights=weights, progress=progress, clock=clock
+    )
     composed = _compose(bench, order, router, columns=report.columns)
     accuracy, health = _judge(bench, composed)
+    clock.lap("judge")
     if not order.accept:
         _refuse_harm(accuracy, tolerance=order.tolerance)
     after = _digests(bench)
+    clock.lap("digests")
     receipt = Receipt(
         generation=None,
         parent=bench.previous.generation if bench.previous else None,
@@ -142,9 +147,10 @@ def recompose(
         withdrawn=bench.candidates.withdrawn,
         not_gated=tuple(i for i in bench.candidates.attached if i not in accuracy.after),
         accuracy=accuracy,
-        seconds=time.perf_counter() - start,
+        seconds=sum(clock.steps.values()),
         seed=order.seed,
         health=health,
+        steps=clock.steps,
     )
     return Outcome(composed=composed, receipt=receipt, router_bytes=_to_bytes(router))
 
@@ -175,6 +181,7 @@ def _router(
     norm: nn.Module,
     weights: bytes | None,
     progress: Progress | None,
+    clock: Clock,
 ) -> tuple[nn.Module, RouterReceipt]:
     """Make the router and set its weights: trained at a level, or given."""
     columns = column_names(
@@ -195,17 +202,18 @@ def _router(
         bus = _bus(bench, router, columns)
         cards = {i: a.card for i, a in bench.candidates.attached.items()}
         data = with_likelihood(data, bus=bus, cards=cards, encode=bench.encode)
-    start = time.perf_counter()
+    clock.lap("learn")
     moved = columns
     if weights is not None:
         load_router(router, weights)
         moved = ()
     else:
         moved = _train(bench, order, router, data, progress=progress)
+    clock.lap("train")
     return router, RouterReceipt(
         kind=order.router,
         level=order.level,
-        seconds=time.perf_counter() - start,
+        seconds=clock.steps["train"],
         rows=sum(len(d.z) for d in data),
         digest=tensor_digest(router.state_dict()),
         columns=columns,
