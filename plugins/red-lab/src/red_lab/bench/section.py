@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 __all__ = ["SECTIONS", "Section", "Settings", "load", "machine", "run", "write_page"]
 
-SECTIONS: tuple[str, ...] = ("startup",)
+SECTIONS: tuple[str, ...] = ("startup", "scale")
 """In the order of the page."""
 
 SCHEMA = "red-lab.bench/2"
@@ -65,6 +65,8 @@ def run(name: str, *, out: Path, settings: Settings) -> Path:
     path = out / f"{name}.json"
     told = {"schema": SCHEMA, "section": name, "machine": machine(), **found}
     path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
+    if (draw := getattr(load(name), "draw", None)) is not None:  # a section may have a figure
+        draw(told, out)
     write_page(out)
     return path
 

@@ -1,0 +1,56 @@
+"""One expert more, and away again, on a host that has a thousand: seconds, and who else moved.
+
+``python -m red_lab.bench.scale.more ID HOME FILE LEVEL`` with the expert's site on the path.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+
+import redhost
+from red_lab.bench.scale.point import asked, test_rows
+
+__all__: list[str] = []
+
+
+def main(expert_id: str, home: Path, file: Path, level: Literal["row", "full"]) -> None:
+    """Attach an expert and detach it; write what was found."""
+    host = redhost.Host.open(home)
+    count = len(host.composed.bus.ids)
+    rows, start = test_rows(count), time.perf_counter()
+    before = asked(host, rows)
+    start = time.perf_counter()
+    attached = host.attach(expert_id, level=level)
+    seconds = {"attach": time.perf_counter() - start}
+    with_it = asked(host, rows)
+    start = time.perf_counter()
+    host.rollback()
+    seconds["rollback"] = time.perf_counter() - start
+    file.write_text(
+        json.dumps(
+            {
+                "level": attached.router.level,
+                "experts": len(attached.experts),
+                "moved": len(attached.router.moved),
+                "seconds": seconds,
+                "steps": attached.steps,
+                "same_labels": float((before[:, 1] == with_it[:, 1]).double().mean()),
+                "back_again": bool(torch.equal(before, asked(host, rows))),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(
+        sys.argv[1],
+        Path(sys.argv[2]),
+        Path(sys.argv[3]),
+        cast("Literal['row', 'full']", sys.argv[4]),
+    )
