@@ -6,7 +6,6 @@ moves, and the receipt proves it by digests taken before and after (law 1).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,24 +13,22 @@ from typing import Literal
 import safetensors.torch
 from torch import nn
 
-from ..registry.errors import HarmError, UsageError
+from ..registry.errors import UsageError
 from .assemble import Attached, Providers, load_router, make_bus, make_norm, make_router
 from .backbone import Backbone
 from .bus import BACKBONE, Bus
 from .candidates import Candidates
-from .cards import gate_rows
 from .clock import Clock
-from .composed import Composed, by_domain
+from .composed import Composed
 from .digests import tensor_digest
 from .evaluate import Encode
-from .judge import Judged, judge, judge_oracle
+from .gates import judge_gates, refuse_harm
 from .layout import WideNorm
 from .learn import column_names, learn_columns
 from .likelihood import with_likelihood
 from .plugins import Plugins
-from .receipt import Accuracy, Change, Health, Receipt, RouterReceipt
+from .receipt import Change, Receipt, RouterReceipt
 from .routers import KINDS, ColumnData, Router
-from .routing_health import routing_health
 from .rows import BackgroundRow, Row
 from .train_router import Progress, RouterSettings, train_router
 
@@ -131,10 +128,10 @@ def recompose(
         bench, order, norm=norm, weights=weights, progress=progress, clock=clock
     )
     composed = _compose(bench, order, router, columns=report.columns)
-    accuracy, health = _judge(bench, composed)
+    accuracy, health = judge_gates(bench, composed)
     clock.lap("judge")
     if not order.accept:
-        _refuse_harm(accuracy, tolerance=order.tolerance)
+        refuse_harm(accuracy, tolerance=order.tolerance)
     after = _digests(bench)
     clock.lap("digests")
     receipt = Receipt(
@@ -297,66 +294,6 @@ def _bus(bench: Bench, router: nn.Module, columns: tuple[str, ...]) -> Bus:
         plugins=bench.plugins,
         providers=bench.providers,
     )
-
-
-def _judge(bench: Bench, composed: Composed) -> tuple[Accuracy, Health | None]:
-    """Measure both compositions on the gate rows of the cards at hand."""
-    h, rows = gate_rows([a.card for a in bench.candidates.attached.values()], encode=bench.encode)
-    if not rows:
-        return Accuracy(before=None, after={}, overall=None, oracle=None, rows={}), None
-    judged, before = judge(composed, h, rows), _before(bench)
-    accuracy = Accuracy(
-        before=None if before is None else before.accuracy,
-        after=by_domain(judged.hits, rows),
-        overall=float(judged.hits.mean()),
-        oracle=float(judge_oracle(composed, h, rows).mean()),
-        rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
-    )
-    health = routing_health(
-        composed,
-        h,
-        rows,
-        previous=bench.previous,
-        judged=judged,
-        before=None if before is None else before.judged,
-    )
-    return accuracy, health
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Before:
-    """What the current composition does with the gate rows of the domains both have."""
-
-    accuracy: dict[str, float]
-    judged: Judged | None
-
-
-def _before(bench: Bench) -> _Before | None:
-    """Judge the current composition on the domains that both have."""
-    if bench.previous is None or bench.encode_previous is None:
-        return None
-    both = frozenset(bench.previous.bus.ids)
-    shared = [a.card for i, a in bench.candidates.attached.items() if i in both]
-    same = bench.previous.fingerprint == bench.fingerprint
-    h, rows = gate_rows(shared, encode=bench.encode_previous, vectors=same)
-    if not rows:
-        return _Before(accuracy={}, judged=None)
-    judged = judge(bench.previous, h, rows)
-    return _Before(accuracy=by_domain(judged.hits, rows), judged=judged)
-
-
-def _refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
-    """Refuse when a domain of both compositions falls by more than the tolerance (law 3)."""
-    for domain, before in (accuracy.before or {}).items():
-        after, rows = accuracy.after[domain], accuracy.rows[domain]
-        allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
-        if before - after > allowed + 1e-9:
-            raise HarmError(
-                f"domain {domain!r} would fall by {100 * (before - after):.1f} points",
-                expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
-                found=f"{before:.3f} before, {after:.3f} after",
-                hint="Publish even so with --accept, or find the cause with --dry-run --accept.",
-            )
 
 
 def _digests(bench: Bench) -> dict[str, str]:

@@ -213,6 +213,7 @@ def test_voices_heard_in_pieces_are_the_same(outcome, monkeypatch) -> None:
         assert torch.allclose(one.outputs, other.outputs, atol=1e-5)
         assert torch.equal(other.outputs[..., 0], other.evidence)
         everybody = torch.ones(len(one.z), len(whole), dtype=torch.bool)
+        assert one.hear is not None
         assert torch.allclose(one.hear(everybody), one.evidence, atol=1e-5)
 
 
