@@ -186,7 +186,7 @@ def _solved(kind: type[Router], composed: Composed, data: Sequence[ColumnData]) 
 def _best_single(composed: Composed, rows: Sequence[Row], h: Tensor, z: Tensor) -> Tensor:
     """Return p of the single expert that is best on these very rows: a generous baseline."""
     judge = composed.bus.task.right
-    alone = [composed.bus.alone(h, z, k) for k in range(len(composed.bus.ids))]
+    alone = (composed.bus.alone(h, z, k) for k in range(len(composed.bus.ids)))  # one at a time
     return max(alone, key=lambda p: float(judge(p, rows, composed.bus.labels).mean()))
 
 

@@ -82,6 +82,7 @@ def found(same: bool) -> dict:
     point = {
         "experts": 1000,
         "seconds": {"cold": 60.0, "warm": 12.0, "row": 9.0},
+        "cpu": {"cold": 50.0, "warm": 11.0, "row": 8.0},
         "steps": {"cold": {"learn": 30.0, "train": 4.0, "judge": 3.0, "digests": 0.1}},
         "outside_receipt": 22.9,
         "peak_gib": 0.81,
@@ -99,6 +100,7 @@ def found(same: bool) -> dict:
         "moved": 1,
         "same_labels": 0.9995,
         "seconds": {"attach": 4.0, "rollback": 0.05},
+        "cpu": {"attach": 3.5, "rollback": 0.01},
         "back_again": same,
     }
     return {"points": {"1000": point}, "one_more": {"row": more}}
@@ -106,7 +108,10 @@ def found(same: bool) -> dict:
 
 def test_the_page_says_what_was_found() -> None:
     text = page(found(True))
-    assert "| 1,000 | 60.0 | 30.0 | 4.0 | 3.0 | 0.1 | 22.9 | 12.0 | 9.0 | 0.81 |" in text
+    assert (
+        "| 1,000 | 60.0 (50.0) | 30.0 | 4.0 | 3.0 | 0.1 | 22.9 | 12.0 (11.0) | 9.0 (8.0) | 0.81 |"
+        in text
+    )
     assert "| 1,000 | 64 | 130.00 | 13.00 | 0.100 |" in text
     assert "at every point" in text and "NO" not in text
     broken = page(found(False))

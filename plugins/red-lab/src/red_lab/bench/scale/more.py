@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Literal, cast
 
 import torch
 
 import redhost
-from red_lab.bench.scale.point import asked, test_rows
+from red_lab.bench.scale.point import Watch, asked, test_rows
 
 __all__: list[str] = []
 
@@ -23,22 +22,21 @@ def main(expert_id: str, home: Path, file: Path, level: Literal["row", "full"]) 
     """Attach an expert and detach it; write what was found."""
     host = redhost.Host.open(home)
     count = len(host.composed.bus.ids)
-    rows, start = test_rows(count), time.perf_counter()
+    rows, watch = test_rows(count), Watch()
     before = asked(host, rows)
-    start = time.perf_counter()
-    attached = host.attach(expert_id, level=level)
-    seconds = {"attach": time.perf_counter() - start}
+    with watch("attach"):
+        attached = host.attach(expert_id, level=level)
     with_it = asked(host, rows)
-    start = time.perf_counter()
-    host.rollback()
-    seconds["rollback"] = time.perf_counter() - start
+    with watch("rollback"):
+        host.rollback()
     file.write_text(
         json.dumps(
             {
                 "level": attached.router.level,
                 "experts": len(attached.experts),
                 "moved": len(attached.router.moved),
-                "seconds": seconds,
+                "seconds": watch.wall,
+                "cpu": watch.cpu,
                 "steps": attached.steps,
                 "same_labels": float((before[:, 1] == with_it[:, 1]).double().mean()),
                 "back_again": bool(torch.equal(before, asked(host, rows))),

@@ -49,16 +49,17 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
 
 def _costs(points: list[tuple[int, Any]]) -> str:
     lines = [
-        "| experts | cold, s | of it: learn | train | judge | digests | the rest | features "
-        "remembered, s | level row, s | peak, GiB |",
+        "| experts | cold, s (of the processor) | of it: learn | train | judge | digests "
+        "| the rest | features remembered, s | level row, s | peak, GiB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for n, p in points:
         steps = p["steps"]["cold"]
         told = " | ".join(f"{steps[s]:.1f}" for s in ("learn", "train", "judge", "digests"))
+        cold, warm, row = (_both(p, name) for name in ("cold", "warm", "row"))
         lines.append(
-            f"| {n:,} | {p['seconds']['cold']:.1f} | {told} | {p['outside_receipt']:.1f} "
-            f"| {p['seconds']['warm']:.1f} | {p['seconds']['row']:.1f} | {p['peak_gib']:.2f} |"
+            f"| {n:,} | {cold} | {told} | {p['outside_receipt']:.1f} | {warm} | {row} "
+            f"| {p['peak_gib']:.2f} |"
         )
     moved = [n for n, p in points if not (p["unchanged"] and p["same_answers"])]
     held = "Weights unchanged and answers the same, bit for bit, after recomposing again"
@@ -110,8 +111,13 @@ def _more(more: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {m['level']} | {m['seconds']['attach']:.1f} | {m['moved']} | {m['same_labels']:.4f} "
+        f"| {m['level']} | {_both(m, 'attach')} | {m['moved']} | {m['same_labels']:.4f} "
         f"| {m['seconds']['rollback']:.2f} | {'yes' if m['back_again'] else 'NO'} |"
         for m in more.values()
     ]
     return "\n".join(lines)
+
+
+def _both(told: Mapping[str, Any], name: str) -> str:
+    """Return seconds on the clock, and of the processor."""
+    return f"{told['seconds'][name]:.1f} ({told['cpu'][name]:.1f})"
