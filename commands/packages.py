@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -28,6 +29,11 @@ _accept = click.option("--accept", is_flag=True, help="Go on even if a domain lo
 @click.option("--find-links", metavar="DIR", help="Take NAME from a folder of wheels; no index.")
 @key_option
 @_router
+@click.option(
+    "--level",
+    type=click.Choice(["row", "full"]),
+    help="Retrain the whole router, or its new row alone (default: full).",
+)
 @_tolerance
 @_accept
 @home_option
@@ -40,6 +46,7 @@ def add(
     find_links: str | None,
     keys: tuple[str, ...],
     router: str | None,
+    level: Literal["row", "full"] | None,
     tolerance: float | None,
     accept: bool,
     home: Path | None,
@@ -63,6 +70,7 @@ def add(
             open_host(home, device=device),
             wheel,
             router=router,
+            level=level,
             tolerance=tolerance,
             accept=accept,
             progress=progress,

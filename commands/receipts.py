@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,26 +12,21 @@ from .common import table
 if TYPE_CHECKING:
     from ..core.receipt import Receipt
 
-__all__ = ["points", "print_receipt"]
+__all__ = ["SHOWN", "points", "print_receipt"]
+
+HEAD = ("expert", "weights", "digest", "gate rows", "before", "after")
+
+SHOWN, TOLD = 40, 10
+"""More experts than the first are told in a line, with so many of them to look at."""
 
 
 def print_receipt(receipt: Receipt) -> None:
     """Print what a recompose did, and that nothing else moved."""
-    before = receipt.accuracy.before or {}
-    rows = [
-        (
-            i,
-            "unchanged" if change.before == change.after else "CHANGED",
-            change.after[:12],
-            receipt.accuracy.rows.get(i, ""),
-            points(before.get(i)),
-            points(receipt.accuracy.after.get(i)),
-        )
-        for i, change in receipt.experts.items()
-    ]
     name = "dry run" if receipt.generation is None else f"generation {receipt.generation}"
     title = f"{name} (parent {receipt.parent or 'none'}), accuracy on the cards' gate rows"
-    table(title, ("expert", "weights", "digest", "gate rows", "before", "after"), rows)
+    table(title, HEAD, [_row(receipt, i) for i in _shown(receipt)])
+    if len(receipt.experts) > SHOWN:
+        click.echo(_rest(receipt))
     same = receipt.backbone.before == receipt.backbone.after
     router = receipt.router
     click.echo(
@@ -47,14 +43,62 @@ def print_receipt(receipt: Receipt) -> None:
             f"robust: worst domain {router.robust.worst}, {router.robust.regret:.4f} nats above "
             f"its own expert on gate rows (gap {router.robust.gap:.4f}, an estimate)"
         )
-    for x in receipt.left_out:
-        click.echo(f"left out   {x.id}: {x.code}: {x.reason}")
-    for i in receipt.withdrawn:
-        click.echo(f"withdrawn  {i}")
-    for i in receipt.not_gated:
-        click.echo(f"not gated  {i}: its card has no rows to judge on")
+    _list("left out", [f"{x.id}: {x.code}: {x.reason}" for x in receipt.left_out])
+    _list("withdrawn", receipt.withdrawn)
+    _list("not gated", [f"{i}: its card has no rows to judge on" for i in receipt.not_gated])
     for warning in receipt.health.warnings if receipt.health else ():
         click.echo(f"warning    {warning}")
+
+
+def _row(receipt: Receipt, i: str) -> tuple[object, ...]:
+    """Return what the table says of one expert."""
+    change, accuracy = receipt.experts[i], receipt.accuracy
+    return (
+        i,
+        "unchanged" if change.before == change.after else "CHANGED",
+        change.after[:12],
+        accuracy.rows.get(i, ""),
+        points((accuracy.before or {}).get(i)),
+        points(accuracy.after.get(i)),
+    )
+
+
+def _shown(receipt: Receipt) -> Sequence[str]:
+    """Return the experts to show: all, or where there are many those that people ask about.
+
+    Whatever changed comes first, then who is new, then who lost most, then who is worst.
+    """
+    if len(receipt.experts) <= SHOWN:
+        return list(receipt.experts)
+    accuracy = receipt.accuracy
+    before = accuracy.before or {}
+
+    def interest(i: str) -> tuple[bool, bool, float, float]:
+        change, after = receipt.experts[i], accuracy.after.get(i, 1.0)
+        same, old = change.before == change.after, accuracy.before is None or i in before
+        return same, old, after - before.get(i, after), after
+
+    return sorted(receipt.experts, key=interest)[:TOLD]
+
+
+def _rest(receipt: Receipt) -> str:
+    """Return a line about all experts, where not all are shown."""
+    same = sum(change.before == change.after for change in receipt.experts.values())
+    before, after = receipt.accuracy.before or {}, receipt.accuracy.after
+    moved = [after[i] - x for i, x in before.items() if i in after]
+    told = f"{len(receipt.experts)} experts, the weights of {same} unchanged"
+    if moved:
+        better, worse = sum(x > 0 for x in moved), sum(x < 0 for x in moved)
+        told += f"; {better} domains gained, {worse} lost, {len(moved) - better - worse} as before"
+    return f"{told}. All of them: --json"
+
+
+def _list(word: str, lines: Sequence[str]) -> None:
+    """Print a line for each, and a count where they are many."""
+    for line in lines[:SHOWN]:
+        click.echo(f"{word:<10} {line}")
+    if len(lines) > SHOWN:
+        click.echo(f"{word:<10} {len(lines) - SHOWN} more; all of them: --json")
 
 
 def points(value: float | None) -> str:

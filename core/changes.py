@@ -18,6 +18,7 @@ from ..registry.states import Listing
 from .composing import compose_selection, make_order
 from .publish import publish
 from .receipt import Receipt
+from .recompose import Level
 from .selection import Selection, Source, change, read_source, select_installed, select_stored
 from .train_router import Progress
 
@@ -32,11 +33,13 @@ Around = Callable[[Listing | None], AbstractContextManager[None]]
 class ChangeOptions(TypedDict, total=False):
     """How a changed composition is made; what is left out stays as it was composed.
 
-    ``router``, ``seed`` and ``tolerance`` as in `Host.recompose`; ``accept`` publishes even if a
-    domain loses more than the tolerance; ``progress`` is called with (steps done, steps in all).
+    ``router``, ``level``, ``seed`` and ``tolerance`` as in `Host.recompose`; ``accept`` publishes
+    even if a domain loses more than the tolerance; ``progress`` is called with (steps done, steps
+    in all). The level is ``full`` unless it is given: what joined by ``row`` did not move others.
     """
 
     router: str | None
+    level: Level | None
     seed: int | None
     tolerance: float | None
     accept: bool
@@ -121,7 +124,10 @@ def _read(host: Host, put: Source | None, selection: Selection) -> Listing | Non
 def _settings(host: Host, record: Composition | None, told: ChangeOptions) -> Settings:
     """Return the flags, then what the current generation was made with, then the rest."""
     flags = Settings(
-        router=told.get("router"), seed=told.get("seed"), tolerance=told.get("tolerance")
+        router=told.get("router"),
+        level=told.get("level"),
+        seed=told.get("seed"),
+        tolerance=told.get("tolerance"),
     )
     if record is not None:
         flags = flags.over(Settings(router=record.router.kind, seed=record.router.seed))

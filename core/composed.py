@@ -110,15 +110,24 @@ class Composed:
 
     def oracle_weights(self, rows: Sequence[Row]) -> Tensor:
         """Return α ``(N, K)`` with each row's own expert at 1; zero where it is not composed."""
+        owner = self.owners(rows)
         alpha = torch.zeros(len(rows), len(self.bus.columns))
-        for n, row in enumerate(rows):
-            if row.domain in self.bus.ids:
-                alpha[n, self.bus.columns.index(row.domain)] = 1.0
+        own = owner >= 0
+        alpha[own, owner[own]] = 1.0
         return alpha
+
+    def owners(self, rows: Sequence[Row]) -> Tensor:
+        """Return the column of each row's own expert, ``(N,)``; −1 where it is not composed."""
+        place: dict[str | None, int] = {i: k for k, i in enumerate(self.bus.ids)}
+        return torch.tensor([place.get(r.domain, -1) for r in rows], dtype=torch.int64)
 
 
 def by_domain(hits: Tensor, rows: Sequence[Row]) -> dict[str, float]:
     """Return the mean of ``(N,)`` by domain, in sorted order; rows without one count nowhere."""
     domains = sorted({r.domain for r in rows if r.domain is not None})
-    mask = {d: torch.tensor([r.domain == d for r in rows]) for d in domains}
-    return {d: float(hits[mask[d]].mean()) for d in domains}
+    place: dict[str | None, int] = {d: k for k, d in enumerate(domains)}
+    owner = torch.tensor([place.get(r.domain, len(domains)) for r in rows], dtype=torch.int64)
+    count = torch.bincount(owner, minlength=len(domains) + 1)
+    total = torch.zeros(len(domains) + 1, dtype=torch.float64).index_add(0, owner, hits.double())
+    means = total[:-1] / count[:-1]
+    return dict(zip(domains, means.tolist(), strict=True))

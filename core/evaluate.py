@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .bus import BACKBONE
 from .composed import Composed, by_domain
@@ -113,8 +113,16 @@ def hits_by_system(composed: Composed, rows: Sequence[Row], *, encode: Encode) -
     return {name: judge(p, rows, composed.bus.labels) for name, p in answers}
 
 
-def columns_data(composed: Composed, *, encode: Encode) -> list[ColumnData]:
-    """Return what a router may learn of each column of a composition, from its cards."""
+def columns_data(
+    composed: Composed, *, encode: Encode, router: nn.Module | None = None
+) -> list[ColumnData]:
+    """Return what a router may learn of each column of a composition, from its cards.
+
+    Args:
+        composed: The composition.
+        encode: Texts → h.
+        router: Who is to learn: only what it reads is computed. None: everything.
+    """
     bus = composed.bus
     return learn_columns(
         composed.cards,
@@ -126,6 +134,7 @@ def columns_data(composed: Composed, *, encode: Encode) -> list[ColumnData]:
         classifier=composed.backbone.classifier,
         encode=encode,
         seed=composed.seed,
+        router=router,
     )
 
 
@@ -177,7 +186,7 @@ def _solved(kind: type[Router], composed: Composed, data: Sequence[ColumnData]) 
 def _best_single(composed: Composed, rows: Sequence[Row], h: Tensor, z: Tensor) -> Tensor:
     """Return p of the single expert that is best on these very rows: a generous baseline."""
     judge = composed.bus.task.right
-    alone = [composed.bus.alone(h, z, k) for k in range(len(composed.bus.ids))]
+    alone = (composed.bus.alone(h, z, k) for k in range(len(composed.bus.ids)))  # one at a time
     return max(alone, key=lambda p: float(judge(p, rows, composed.bus.labels).mean()))
 
 

@@ -27,6 +27,9 @@ __all__ = ["FeatureCache"]
 CHUNK = 32 * BATCH
 """Texts encoded between two writes: what an interruption may lose."""
 
+ASKED = 500
+"""Rows that one query asks for; SQLite takes 999 at least."""
+
 
 class FeatureCache:
     """h of texts, remembered on disk; where experts tap the trunk, h̃, a database for each chunk.
@@ -127,11 +130,15 @@ class _View:
         rows: dict[str, np.ndarray] = {}
         try:
             with closing(self._open(self.path)) as database:
-                for text in dict.fromkeys(texts):
-                    query = "SELECT row FROM h WHERE text = ?"
-                    found = database.execute(query, (_key(text),)).fetchone()
-                    if found is not None and len(found[0]) == 4 * self.width:
-                        rows[text] = np.frombuffer(found[0], dtype=np.float32)
+                wanted = {_key(text): text for text in texts}
+                keys = list(wanted)
+                for start in range(0, len(keys), ASKED):
+                    some = keys[start : start + ASKED]
+                    marks = ",".join("?" * len(some))
+                    query = f"SELECT text, row FROM h WHERE text IN ({marks})"  # noqa: S608
+                    for key, row in database.execute(query, some):
+                        if len(row) == 4 * self.width:
+                            rows[wanted[key]] = np.frombuffer(row, dtype=np.float32)
         except sqlite3.DatabaseError as e:
             raise self._broken(e) from e
         return rows

@@ -101,7 +101,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What `recompose` prints with ``--json`` and every generation keeps."""
+    """What `recompose` prints with ``--json`` and every generation keeps.
+
+    ``steps`` says where the seconds went: ``digests`` of all weights, before and after; ``learn``,
+    the texts encoded and the voices heard; ``train``, the router; ``judge``, on gate rows.
+    """
 
     schema: str = "redhost.receipt/1"
     generation: int | None
@@ -116,6 +120,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     seed: int
     health: Health | None = None
+    steps: dict[str, float] = {}
 
     def _repr_html_(self) -> str:
         cells = "".join(

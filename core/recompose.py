@@ -6,31 +6,29 @@ moves, and the receipt proves it by digests taken before and after (law 1).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import safetensors.torch
-import torch
 from torch import nn
 
-from ..registry.errors import HarmError, UsageError
+from ..registry.errors import UsageError
 from .assemble import Attached, Providers, load_router, make_bus, make_norm, make_router
 from .backbone import Backbone
 from .bus import BACKBONE, Bus
 from .candidates import Candidates
-from .cards import gate_rows
-from .composed import Composed, by_domain
+from .clock import Clock
+from .composed import Composed
 from .digests import tensor_digest
 from .evaluate import Encode
+from .gates import judge_gates, refuse_harm
 from .layout import WideNorm
-from .learn import learn_columns
+from .learn import column_names, learn_columns
 from .likelihood import with_likelihood
 from .plugins import Plugins
-from .receipt import Accuracy, Change, Health, Receipt, RouterReceipt
+from .receipt import Change, Receipt, RouterReceipt
 from .routers import KINDS, ColumnData, Router
-from .routing_health import routing_health
 from .rows import BackgroundRow, Row
 from .train_router import Progress, RouterSettings, train_router
 
@@ -120,18 +118,22 @@ def recompose(
         CardError: If a card cannot teach the router.
         UsageError: If the level is not one this router has.
     """
-    start = time.perf_counter()
+    clock = Clock()
     before = _digests(bench)
+    clock.lap("digests")
     norm = make_norm(
         bus=bench.backbone.bus_config(), plugins=bench.plugins, providers=bench.providers
     )
-    data = learn(bench, order, norm=norm)
-    router, report = _router(bench, order, data, weights=weights, progress=progress)
+    router, report = _router(
+        bench, order, norm=norm, weights=weights, progress=progress, clock=clock
+    )
     composed = _compose(bench, order, router, columns=report.columns)
-    accuracy, health = _judge(bench, composed)
+    accuracy, health = judge_gates(bench, composed)
+    clock.lap("judge")
     if not order.accept:
-        _refuse_harm(accuracy, tolerance=order.tolerance)
+        refuse_harm(accuracy, tolerance=order.tolerance)
     after = _digests(bench)
+    clock.lap("digests")
     receipt = Receipt(
         generation=None,
         parent=bench.previous.generation if bench.previous else None,
@@ -142,15 +144,18 @@ def recompose(
         withdrawn=bench.candidates.withdrawn,
         not_gated=tuple(i for i in bench.candidates.attached if i not in accuracy.after),
         accuracy=accuracy,
-        seconds=time.perf_counter() - start,
+        seconds=sum(clock.steps.values()),
         seed=order.seed,
         health=health,
+        steps=clock.steps,
     )
     return Outcome(composed=composed, receipt=receipt, router_bytes=_to_bytes(router))
 
 
-def learn(bench: Bench, order: Order, *, norm: nn.Module) -> list[ColumnData]:
-    """Return the data of every column of the composition to be."""
+def learn(
+    bench: Bench, order: Order, *, norm: nn.Module, router: nn.Module | None = None
+) -> list[ColumnData]:
+    """Return the data of every column of the composition to be, for one router or for any."""
     attached = bench.candidates.attached
     return learn_columns(
         {i: a.card for i, a in attached.items()},
@@ -162,19 +167,25 @@ def learn(bench: Bench, order: Order, *, norm: nn.Module) -> list[ColumnData]:
         classifier=bench.backbone.classifier,
         encode=bench.encode,
         seed=order.seed,
+        router=router,
     )
 
 
 def _router(
     bench: Bench,
     order: Order,
-    data: Sequence[ColumnData],
     *,
+    norm: nn.Module,
     weights: bytes | None,
     progress: Progress | None,
+    clock: Clock,
 ) -> tuple[nn.Module, RouterReceipt]:
     """Make the router and set its weights: trained at a level, or given."""
-    columns = tuple(d.column for d in data)
+    columns = column_names(
+        bench.candidates.attached,
+        bench.background,
+        backbone_column=BACKBONE if order.backbone_column else None,
+    )
     router = make_router(
         order.router,
         bus=bench.backbone.bus_config(),
@@ -183,21 +194,23 @@ def _router(
         plugins=bench.plugins,
         providers=bench.providers,
     )
+    data = learn(bench, order, norm=norm, router=router)
     if weights is None and getattr(router, "reads_answers", False):
         bus = _bus(bench, router, columns)
         cards = {i: a.card for i, a in bench.candidates.attached.items()}
         data = with_likelihood(data, bus=bus, cards=cards, encode=bench.encode)
-    start = time.perf_counter()
+    clock.lap("learn")
     moved = columns
     if weights is not None:
         load_router(router, weights)
         moved = ()
     else:
         moved = _train(bench, order, router, data, progress=progress)
+    clock.lap("train")
     return router, RouterReceipt(
         kind=order.router,
         level=order.level,
-        seconds=time.perf_counter() - start,
+        seconds=clock.steps["train"],
         rows=sum(len(d.z) for d in data),
         digest=tensor_digest(router.state_dict()),
         columns=columns,
@@ -281,51 +294,6 @@ def _bus(bench: Bench, router: nn.Module, columns: tuple[str, ...]) -> Bus:
         plugins=bench.plugins,
         providers=bench.providers,
     )
-
-
-def _judge(bench: Bench, composed: Composed) -> tuple[Accuracy, Health | None]:
-    """Measure both compositions on the gate rows of the cards at hand."""
-    h, rows = gate_rows([a.card for a in bench.candidates.attached.values()], encode=bench.encode)
-    if not rows:
-        return Accuracy(before=None, after={}, overall=None, oracle=None, rows={}), None
-    with torch.inference_mode():
-        z = composed.bus.norm(h)
-        p, _ = composed.bus(h)
-        oracle = composed.bus.probabilities(h, z, composed.oracle_weights(rows))
-    right = composed.bus.task.right
-    hits = right(p, rows, composed.bus.labels)
-    accuracy = Accuracy(
-        before=_before(bench),
-        after=by_domain(hits, rows),
-        overall=float(hits.mean()),
-        oracle=float(right(oracle, rows, composed.bus.labels).mean()),
-        rows={d: sum(r.domain == d for r in rows) for d in sorted({str(r.domain) for r in rows})},
-    )
-    return accuracy, routing_health(composed, h, rows, previous=bench.previous)
-
-
-def _before(bench: Bench) -> dict[str, float] | None:
-    """Return the current composition's accuracy on the domains that both have."""
-    if bench.previous is None or bench.encode_previous is None:
-        return None
-    shared = [a.card for i, a in bench.candidates.attached.items() if i in bench.previous.bus.ids]
-    same = bench.previous.fingerprint == bench.fingerprint
-    h, rows = gate_rows(shared, encode=bench.encode_previous, vectors=same)
-    return bench.previous.accuracy(h, rows) if rows else {}
-
-
-def _refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
-    """Refuse when a domain of both compositions falls by more than the tolerance (law 3)."""
-    for domain, before in (accuracy.before or {}).items():
-        after, rows = accuracy.after[domain], accuracy.rows[domain]
-        allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
-        if before - after > allowed + 1e-9:
-            raise HarmError(
-                f"domain {domain!r} would fall by {100 * (before - after):.1f} points",
-                expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
-                found=f"{before:.3f} before, {after:.3f} after",
-                hint="Publish even so with --accept, or find the cause with --dry-run --accept.",
-            )
 
 
 def _digests(bench: Bench) -> dict[str, str]:

@@ -63,7 +63,7 @@ def reroute(
         router_kind=kind,
         seed=composed.seed,
     )
-    data = columns_data(made, encode=encode)
+    data = columns_data(made, encode=encode, router=router)
     if getattr(router, "reads_answers", False):
         data = with_likelihood(data, bus=made.bus, cards=made.cards, encode=encode)
     train_router(router, data, columns=columns, settings=RouterSettings())

@@ -17,12 +17,9 @@ import torch
 from torch import Tensor
 
 from .composed import Composed
-from .mechanisms.health import (
-    assignment_flip_rate,
-    pairwise_output_distance,
-    usage,
-    usage_entropy,
-)
+from .evidence import voice_of
+from .judge import Judged, judge
+from .mechanisms.health import assignment_flip_rate, pairwise_output_distance, usage_entropy
 from .receipt import Health
 from .rows import Row
 
@@ -46,9 +43,18 @@ LOUD = 20.0
 ROWS, EXPERTS = 256, 32
 """At most so many rows and experts are compared answer by answer."""
 
+ANSWERS = 2**24
+"""At most so many probabilities are compared."""
+
 
 def routing_health(
-    composed: Composed, h: Tensor, rows: Sequence[Row], *, previous: Composed | None = None
+    composed: Composed,
+    h: Tensor,
+    rows: Sequence[Row],
+    *,
+    previous: Composed | None = None,
+    judged: Judged | None = None,
+    before: Judged | None = None,
 ) -> Health:
     """Measure the routes of labelled rows.
 
@@ -57,42 +63,43 @@ def routing_health(
         h: Features of the rows, ``(N, D)``.
         rows: The rows; `domain` says whose they are.
         previous: The generation before, on the same backbone.
+        judged: What the composition did with the rows, where that is known.
+        before: What `previous` did with those whose expert both have, likewise.
     """
-    bus = composed.bus
+    bus, experts = composed.bus, len(composed.bus.ids)
+    judged = judged or judge(composed, h, rows)
+    owner = composed.owners(rows)
+    at_home = torch.bincount(owner[owner >= 0], minlength=experts).double()
     with torch.inference_mode():
-        z = bus.norm(h)
-        alpha = bus.weights(z)
-        voices = bus.evidence(z)
-        distance = _distance(composed, h[:: max(1, len(h) // ROWS)])
-        flips = None if previous is None else _flips(composed, previous, h, alpha, rows)
-    owner = composed.oracle_weights(rows)
-    experts = len(bus.ids)
-    share, fair = usage(alpha), usage(owner) if owner.sum() else None
-    entropy = usage_entropy(alpha[:, :experts])
-    expected = 1.0 if fair is None else usage_entropy(owner[:, :experts])
-    dead = tuple(
-        c
-        for k, c in enumerate(bus.ids)
-        if fair is not None and fair[k] > 0 and share[k] < DEAD * fair[k]
-    )
-    loudness = {
-        c: float(voices[owner[:, k] > 0, k].mean())
-        for k, c in enumerate(bus.ids)
-        if bool((owner[:, k] > 0).any())
-    }
-    used = dict(zip(bus.columns, share.tolist(), strict=True))
+        distance = _distance(composed, h)
+        loudness = _loudness(composed, h, owner)
+    share, fair = judged.usage, at_home / at_home.sum()
+    dead = (at_home > 0) & (share[:experts] < DEAD * fair)
     found = Health(
         rows=len(rows),
-        usage=used,
-        entropy=entropy,
-        expected_entropy=expected,
-        dead=dead,
+        usage=dict(zip(bus.columns, share.tolist(), strict=True)),
+        entropy=usage_entropy(share[None, :experts]),
+        expected_entropy=usage_entropy(at_home[None]) if at_home.any() else 1.0,
+        dead=tuple(i for i, gone in zip(bus.ids, dead.tolist(), strict=True) if gone),
         distance=distance,
         loudness=loudness,
-        flips=flips,
+        flips=_flips(composed, previous, h, rows, judged, before),
         warnings=(),
     )
     return msgspec.structs.replace(found, warnings=_warnings(found, quiet=_comparable(composed)))
+
+
+def _loudness(composed: Composed, h: Tensor, owner: Tensor) -> dict[str, float]:
+    """Return each expert's mean voice on its own rows; nobody is asked about others'."""
+    bus, found = composed.bus, {}
+    order = torch.argsort(owner, stable=True)
+    counts = torch.bincount(owner[owner >= 0], minlength=len(bus.ids)).tolist()
+    parts = torch.split(order[int((owner < 0).sum()) :], counts)
+    for k, mine in enumerate(parts):
+        if len(mine):
+            delta = bus.delta(bus.norm(h[mine]), k)
+            found[bus.ids[k]] = float(voice_of(bus.parts()[k], delta, bus.classifier).mean())
+    return found
 
 
 def _comparable(composed: Composed) -> frozenset[str]:
@@ -107,14 +114,23 @@ def _distance(composed: Composed, h: Tensor) -> float | None:
     if len(bus.ids) < 2 or not len(h):  # noqa: PLR2004
         return None
     some = range(0, len(bus.ids), -(-len(bus.ids) // EXPERTS))
+    rows = max(1, min(ROWS, ANSWERS // (len(some) * len(bus.labels))))
+    h = h[:: -(-len(h) // rows)]
     z = bus.norm(h)
     return pairwise_output_distance(torch.stack([bus.alone(h, z, k) for k in some]))
 
 
 def _flips(
-    composed: Composed, previous: Composed, h: Tensor, alpha: Tensor, rows: Sequence[Row]
+    composed: Composed,
+    previous: Composed | None,
+    h: Tensor,
+    rows: Sequence[Row],
+    judged: Judged,
+    before: Judged | None,
 ) -> float | None:
     """Return the share of flipped routes, by the columns' names."""
+    if previous is None:
+        return None
     chunks = [[c.key for c in x.bus.layout.chunks] for x in (composed, previous)]
     if previous.fingerprint != composed.fingerprint or chunks[0] != chunks[1]:
         return None
@@ -122,17 +138,19 @@ def _flips(
     kept = torch.tensor([r.domain in both for r in rows])
     if not kept.any():
         return None
-    before = previous.bus.weights(previous.bus.norm(h[kept])).argmax(-1)
-    names = sorted({*composed.bus.columns, *previous.bus.columns})
+    if before is None:
+        before = judge(previous, h[kept], [r for r in rows if r.domain in both])
+    columns = dict.fromkeys((*composed.bus.columns, *previous.bus.columns))
+    names = {c: n for n, c in enumerate(columns)}
     return assignment_flip_rate(
-        _named(before, previous.bus.columns, names),
-        _named(alpha[kept].argmax(-1), composed.bus.columns, names),
+        _named(before.heaviest, previous.bus.columns, names),
+        _named(judged.heaviest[kept], composed.bus.columns, names),
     )
 
 
-def _named(columns: Tensor, of: Sequence[str], names: Sequence[str]) -> Tensor:
-    place = torch.tensor([names.index(c) for c in of])
-    return place[columns]
+def _named(columns: Tensor, of: Sequence[str], names: Mapping[str, int]) -> Tensor:
+    """Return columns under numbers that are the same in both compositions."""
+    return torch.tensor([names[c] for c in of])[columns]
 
 
 def _warnings(found: Health, *, quiet: frozenset[str]) -> tuple[str, ...]:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from ..registry.composition import Composition
 from ..registry.disabled import Disabled
-from ..registry.discover import Package, discover, from_folder
+from ..registry.discover import MANIFESTS, Package, discover, from_folder
 from ..registry.errors import CompositionError, IntegrityError, UnknownNameError, UsageError
 from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
-from ..registry.inventory import take_inventory
+from ..registry.inventory import MANIFEST_LIMIT, take_inventory
 from ..registry.keys import read_keys
-from ..registry.manifest import BackboneManifest
+from ..registry.manifest import BackboneManifest, ExpertManifest, parse_expert
 from ..registry.settings import choose_backbone
 from ..registry.sources import Source as Bytes
-from ..registry.states import Listing, list_files
+from ..registry.sources import reader
+from ..registry.states import Listing, list_files, survey
 from ..registry.store import Store
 from ..registry.wheels import Wheel, open_wheel
 from .assemble import sound
@@ -167,15 +168,29 @@ def read_source(
 
 
 def installed_expert(name: str, home: Path) -> Package:
-    """Find an installed expert, by id or distribution, that nothing is wrong with."""
-    listings = take_inventory(home, remember=False).listings
+    """Find an installed expert, by id or distribution, that nothing is wrong with.
+
+    Every manifest is looked at for its id, and only packages of that id are checked: what others
+    have in them is nobody's question here.
+    """
+    ids = {package: _manifest_id(package) for package in discover("expert")}
+    wanted = {i for package, i in ids.items() if name in {i, package.dist}}
+    if not wanted:
+        raise UnknownNameError("expert", name, [i or package.dist for package, i in ids.items()])
+    asked = [package for package, i in ids.items() if i in wanted]
+    listings = survey(asked, backbone=None, disabled=Disabled(home).names())
     found = [x for x in listings if name in {x.id, x.package.dist}]
-    if not found:
-        raise UnknownNameError("expert", name, [x.id or x.package.dist for x in listings])
     for listing in found:
         if listing.state == "discovered" or listing.code in {"disabled", "duplicate_id"}:
             raise listing.error()
     return found[0].package
+
+
+def _manifest_id(package: Package) -> str | None:
+    """Return the id a package's manifest says, None where it cannot be read."""
+    raw = reader(package, limit=MANIFEST_LIMIT)(MANIFESTS["expert"], "package_files")
+    manifest = parse_expert(raw) if isinstance(raw, bytes) else raw
+    return manifest.id if isinstance(manifest, ExpertManifest) else None
 
 
 def _open(source: Source, home: Path, keys: Sequence[str]) -> tuple[Package, Bytes, Wheel | None]:

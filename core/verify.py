@@ -21,7 +21,7 @@ from .rows import BackgroundRow
 from .tasks import Classification, Regression
 from .train_expert import off_domain
 
-__all__ = ["check_live", "check_off_domain", "measure_off_domain", "verify_expert"]
+__all__ = ["Quiet", "check_live", "check_off_domain", "measure_off_domain", "verify_expert"]
 
 AGREEMENT = 0.02
 """How far the recomputed ‖W_c Δ‖ may be from the manifest's, relatively."""
@@ -56,8 +56,29 @@ def verify_expert(
     if backbone is None or (manifest.off_domain is None and not tapping.taps):
         return ()
     live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
-    found = check_live(made, live, background_of(backbone), encode=live.encode)
+    found = check_live(made, live, background_of(backbone), read=Quiet(live, encode=live.encode))
     return () if found is None else (found,)
+
+
+class Quiet:
+    """Background texts → z ``(N, D)``, computed once for all experts that are asked the same.
+
+    Args:
+        backbone: Whose norm it is.
+        encode: Texts → h ``(N, D)``.
+    """
+
+    def __init__(self, backbone: Backbone, *, encode: Callable[[Sequence[str]], Tensor]) -> None:
+        self.norm = LayerNorm(width=backbone.width, eps=backbone.eps)
+        self.encode = encode
+        self._known: dict[tuple[str, ...], Tensor] = {}
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Return z of texts; they are few lists, as only an expert's own domain is left out."""
+        key = tuple(texts)
+        if key not in self._known:
+            self._known[key] = self.norm(self.encode(texts))
+        return self._known[key]
 
 
 def check_live(
@@ -65,12 +86,19 @@ def check_live(
     backbone: Backbone,
     background: Sequence[BackgroundRow],
     *,
-    encode: Callable[[Sequence[str]], Tensor],
+    read: Callable[[Sequence[str]], Tensor],
 ) -> Violation | None:
-    """Return what shows only with the backbone at hand: taps it has not, harm off the domain."""
+    """Return what shows only with the backbone at hand: taps it has not, harm off the domain.
+
+    Args:
+        attached: The expert.
+        backbone: The backbone.
+        background: Its background card.
+        read: Texts → z ``(N, D)``.
+    """
     told = attached.files.manifest
     found = check_taps(told.id, backbone, reads=told.reads.tap, writes=told.writes.tap)
-    return found or check_off_domain(attached, backbone, background, encode=encode)
+    return found or check_off_domain(attached, backbone, background, read=read)
 
 
 def measure_off_domain(
@@ -104,21 +132,26 @@ def check_off_domain(
     backbone: Backbone,
     background: Sequence[BackgroundRow],
     *,
-    encode: Callable[[Sequence[str]], Tensor],
+    read: Callable[[Sequence[str]], Tensor],
 ) -> Violation | None:
-    """Return a violation if an expert does more to others' inputs than its manifest says."""
+    """Return a violation if an expert does more to others' inputs than its manifest says.
+
+    Args:
+        attached: The expert.
+        backbone: The backbone.
+        background: Its background card.
+        read: Texts → z ``(N, D)``; what an expert reads inside the trunk is computed here.
+    """
     manifest = attached.files.manifest
     if manifest.off_domain is None:
         return None
     tapping = attached.tapping
-    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     inside = reader(backbone, manifest.id, tapping) if tapping.taps else None
 
-    def read(texts: Sequence[str]) -> Tensor:
-        z: Tensor = norm(encode(texts)) if inside is None else inside(texts)[1]
-        return z
+    def heard(texts: Sequence[str]) -> Tensor:
+        return read(texts) if inside is None else inside(texts)[1]
 
-    measured = measure_off_domain(tapping.part, manifest.id, backbone, background, read=read)
+    measured = measure_off_domain(tapping.part, manifest.id, backbone, background, read=heard)
     if measured is None or measured <= manifest.off_domain * (1 + AGREEMENT) + 1e-4:
         return None
     return Violation(

@@ -26,7 +26,7 @@ from .recompose import Bench, Order, Outcome, recompose
 from .rows import BackgroundRow
 from .shards import Ahead
 from .train_router import Progress
-from .verify import check_live
+from .verify import Quiet, check_live
 
 __all__ = [
     "DEFAULT_ROUTER",
@@ -179,7 +179,7 @@ def open_workspace(
     providers: Providers = {}
     backbone = make_backbone(files, plugins=plugins, providers=providers, device=device)
     encode = cached(backbone, files.manifest.fingerprint, cache, progress)
-    background = background_of(files)
+    background, quiet = background_of(files), Quiet(backbone, encode=encode)
     candidates = gather(
         listings,
         previous=record,
@@ -187,7 +187,7 @@ def open_workspace(
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,
-        verify=lambda a: check_live(a, backbone, background, encode=encode),
+        verify=lambda a: check_live(a, backbone, background, read=quiet),
     )
     if ahead is not None and not any(plugins.providers("redhost_make_backbone")):
         rows = [r for a in candidates.attached.values() for r in a.card.rows]

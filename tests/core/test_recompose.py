@@ -9,8 +9,9 @@ import torch
 
 import redhost
 from redhost.core.digests import tensor_digest
+from redhost.core.gates import refuse_harm
 from redhost.core.receipt import Accuracy
-from redhost.core.recompose import Bench, _refuse_harm, recompose
+from redhost.core.recompose import Bench, recompose
 from redhost.core.workspace import open_workspace, read_package
 from redhost.registry.discover import from_folder
 from redhost.registry.states import survey
@@ -78,7 +79,7 @@ def test_the_backbone_column_can_be_left_out(backbone_folder, expert_folders) ->
     ],
 )
 def test_a_fall_within_the_tolerance_is_no_harm(rows, after, tolerance) -> None:
-    _refuse_harm(fallen_to(after, rows), tolerance=tolerance)
+    refuse_harm(fallen_to(after, rows), tolerance=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_fall_within_the_tolerance_is_no_harm(rows, after, tolerance) -> None:
 )
 def test_a_fall_beyond_the_tolerance_is_refused(rows, after, tolerance) -> None:
     with pytest.raises(redhost.HarmError, match=rf"domain 'red' would fall .* {rows} gate rows"):
-        _refuse_harm(fallen_to(after, rows), tolerance=tolerance)
+        refuse_harm(fallen_to(after, rows), tolerance=tolerance)
 
 
 def fallen_to(after: float, rows: int) -> Accuracy:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 
 __all__ = ["SECTIONS", "Section", "Settings", "load", "machine", "run", "write_page"]
 
-SECTIONS: tuple[str, ...] = ("startup", "bus", "peers", "engine")
+SECTIONS: tuple[str, ...] = ("startup", "bus", "peers", "scale", "engine")
 """In the order of the page."""
 
 SCHEMA = "red-lab.bench/2"
@@ -66,8 +66,7 @@ def run(name: str, *, out: Path, settings: Settings) -> Path:
     path = out / f"{name}.json"
     told = {"schema": SCHEMA, "section": name, "machine": machine(), **found}
     path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
-    draw = getattr(load(name), "draw", None)
-    if draw is not None:
+    if (draw := getattr(load(name), "draw", None)) is not None:  # a section may have a figure
         draw(told, out)
     write_page(out)
     return path

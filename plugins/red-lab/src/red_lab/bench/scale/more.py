@@ -1,0 +1,54 @@
+"""One expert more, and away again, on a host that has a thousand: seconds, and who else moved.
+
+``python -m red_lab.bench.scale.more ID HOME FILE LEVEL`` with the expert's site on the path.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+
+import redhost
+from red_lab.bench.scale.point import Watch, asked, test_rows
+
+__all__: list[str] = []
+
+
+def main(expert_id: str, home: Path, file: Path, level: Literal["row", "full"]) -> None:
+    """Attach an expert and detach it; write what was found."""
+    host = redhost.Host.open(home)
+    count = len(host.composed.bus.ids)
+    rows, watch = test_rows(count), Watch()
+    before = asked(host, rows)
+    with watch("attach"):
+        attached = host.attach(expert_id, level=level)
+    with_it = asked(host, rows)
+    with watch("rollback"):
+        host.rollback()
+    file.write_text(
+        json.dumps(
+            {
+                "level": attached.router.level,
+                "experts": len(attached.experts),
+                "moved": len(attached.router.moved),
+                "seconds": watch.wall,
+                "cpu": watch.cpu,
+                "steps": attached.steps,
+                "same_labels": float((before[:, 1] == with_it[:, 1]).double().mean()),
+                "back_again": bool(torch.equal(before, asked(host, rows))),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(
+        sys.argv[1],
+        Path(sys.argv[2]),
+        Path(sys.argv[3]),
+        cast("Literal['row', 'full']", sys.argv[4]),
+    )

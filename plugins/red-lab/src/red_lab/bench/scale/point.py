@@ -1,0 +1,176 @@
+"""Measure one point of the curve, in a process of its own: peak memory belongs to the process.
+
+``python -m red_lab.bench.scale.point COUNT HOME FILE RUNS`` with the sites of COUNT packages on the
+path: recompose from cold, again with features remembered, then ask and judge.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.bench.scale.family import domains
+
+__all__ = ["ROUTER", "Watch", "asked", "test_rows"]
+
+ROUTER = "shortlist"
+
+SIMPLER = ("centroid", "statistics")
+"""Routers without a shortlist that a thousand columns still fit into."""
+
+LINEAR_UP_TO = 100
+"""Gradient steps over all rows and columns: told where they take seconds."""
+
+ROWS = 2000
+"""Test rows that are judged at most, spread over the domains."""
+
+BATCHES = (1, 64)
+
+
+class Watch:
+    """Seconds by name: on the clock, and of the processor, which a busy machine does not stretch.
+
+    Attributes:
+        wall: On the clock.
+        cpu: Of this process, all of its threads.
+    """
+
+    def __init__(self) -> None:
+        self.wall: dict[str, float] = {}
+        self.cpu: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Time what happens inside."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.wall[name] = time.perf_counter() - wall
+        self.cpu[name] = time.process_time() - cpu
+
+
+def main(count: int, home: Path, file: Path, runs: int) -> None:
+    """Measure a point and write what was found."""
+    host, watch = redhost.Host.open(home), Watch()
+    with watch("cold"):
+        cold = host.recompose(router=ROUTER)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    rows = test_rows(count)
+    before = asked(host, rows)
+    with watch("warm"):
+        warm = host.recompose(router=ROUTER)
+    with watch("row"):
+        host.recompose(router=ROUTER, level="row")
+    file.write_text(
+        json.dumps(
+            {
+                "experts": len(cold.experts),
+                "seconds": watch.wall,
+                "cpu": watch.cpu,
+                "steps": {"cold": cold.steps, "warm": warm.steps},
+                "outside_receipt": watch.wall["cold"] - cold.seconds,
+                "peak_gib": peak,
+                "unchanged": all(c.before == c.after for c in cold.experts.values()),
+                "same_router": cold.router.digest == warm.router.digest,
+                "same_answers": bool(torch.equal(before, asked(host, rows))),
+                "gate": {"overall": cold.accuracy.overall, "oracle": cold.accuracy.oracle},
+                "test": _judge(host, rows),
+                "query_ms": _query(host, [r.text for r in rows], runs),
+            }
+        )
+    )
+
+
+def test_rows(count: int) -> list[redhost.Row]:
+    """Return test rows of the first domains, evenly spread."""
+    rows = [r for d in domains(range(count)) for r in d.rows()["test"]]
+    return rows[:: -(-len(rows) // ROWS)]
+
+
+def asked(host: redhost.Host, rows: Sequence[redhost.Row]) -> Tensor:
+    """Return the probability of the likeliest label and its place, ``(N, 2)``."""
+    composed = host.composed
+    h = composed.backbone.encode([r.text for r in rows])
+    with torch.inference_mode():
+        best = [composed.bus(part)[0].max(-1) for part in torch.split(h, max(BATCHES))]
+    return torch.cat([torch.stack([b.values, b.indices.float()], dim=1) for b in best])
+
+
+def _judge(host: redhost.Host, rows: Sequence[redhost.Row]) -> dict[str, Any]:
+    """Return how often the own expert is found, and how often answers are right."""
+    composed = host.composed
+    bus, encode = composed.bus, host.encoder(composed)
+    h, owner = encode([r.text for r in rows]), composed.owners(rows)
+
+    def right(weigh: Callable[[Tensor, Tensor], Tensor]) -> float:
+        hits = []
+        for n in torch.split(torch.arange(len(h)), 500):
+            part = h[n]
+            z = bus.norm(part)
+            p = bus.probabilities(part, z, weigh(z, n))
+            hits.append(bus.task.right(p, [rows[int(i)] for i in n], bus.labels))
+        return float(torch.cat(hits).mean())
+
+    with torch.inference_mode():
+        z = bus.norm(h)
+        found = {
+            composed.router_kind: _tops(
+                torch.cat([bus.weights(x) for x in torch.split(z, 500)]), owner
+            )
+        }
+        own = composed.oracle_weights(rows)
+        answers = {
+            "routed": right(lambda z, _: bus.weights(z)),
+            "oracle": right(lambda _, n: own[n]),
+            "backbone": right(lambda _, n: torch.zeros_like(own[n])),
+        }
+    config, count = composed.backbone.bus_config(), len(bus.ids)
+    for kind in (*SIMPLER, *(["linear"] if count <= LINEAR_UP_TO else [])):
+        router = redhost.build_router(kind, config, bus.columns, 0)
+        if router is not None:
+            data = redhost.columns_data(composed, encode=encode, router=router)
+            redhost.train_router(
+                router, data, columns=bus.columns, settings=redhost.RouterSettings()
+            )
+            with torch.inference_mode():
+                found[kind] = _tops(router(z), owner)
+    return {"rows": len(rows), "own_expert": found, "answers": answers}
+
+
+def _tops(weights: Tensor, owner: Tensor) -> dict[str, float]:
+    """Return how often the own column is the heaviest, and among the two heaviest."""
+    two = weights.topk(min(2, weights.shape[1]), dim=-1).indices == owner[:, None]
+    return {"top1": float(two[:, 0].double().mean()), "top2": float(two.any(1).double().mean())}
+
+
+def _query(host: redhost.Host, texts: Sequence[str], runs: int) -> dict[str, dict[str, float]]:
+    """Time backbone and bus apart, alternately, for batches of texts nobody has asked before."""
+    composed, told = host.composed, {}
+    for batch in BATCHES:
+        spans: dict[str, list[float]] = {"backbone": [], "bus": []}
+        for run in range(runs + 2):  # the first two warm up
+            first = run * batch % max(1, len(texts) - batch)
+            some = (list(texts[first : first + batch]) * batch)[:batch]
+            with torch.inference_mode():
+                start = time.perf_counter()
+                h = composed.backbone.encode(some)
+                middle = time.perf_counter()
+                composed.bus(h)
+            spans["bus"].append(1000 * (time.perf_counter() - middle))
+            spans["backbone"].append(1000 * (middle - start))
+        told[str(batch)] = {name: statistics.median(s[2:]) for name, s in spans.items()}
+    return told
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,81 @@
+"""A receipt for people: a line for each expert, until there are too many to read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from redhost.commands.common import print_json
+from redhost.commands.receipts import SHOWN, print_receipt
+from redhost.core.receipt import Accuracy, Change, LeftOut, Receipt, RouterReceipt
+
+
+def receipt(count: int, *, moved: str = "", left: int = 0) -> Receipt:
+    """Return a receipt of some experts: e003 lost most, the last is new."""
+    ids = [f"e{n:03d}" for n in range(count)]
+    before = dict.fromkeys(ids[:-1], 0.5)
+    after = dict.fromkeys(ids, 0.5) | {ids[0]: 0.75, ids[3]: 0.25}
+    return Receipt(
+        generation=2,
+        parent=1,
+        router=RouterReceipt(
+            kind="shortlist",
+            level="full",
+            seconds=0.1,
+            rows=8 * count,
+            digest="d" * 64,
+            columns=tuple(ids),
+            moved=tuple(ids),
+        ),
+        backbone=Change(before="b" * 64, after="b" * 64),
+        experts={i: Change(before="a" * 64, after=("c" if i == moved else "a") * 64) for i in ids},
+        left_out=tuple(LeftOut(id=f"x{n}", code="backbone", reason="other") for n in range(left)),
+        withdrawn=(),
+        not_gated=(),
+        accuracy=Accuracy(
+            before=before, after=after, overall=0.5, oracle=0.9, rows=dict.fromkeys(ids, 8)
+        ),
+        seconds=1.0,
+        seed=0,
+    )
+
+
+def told(capsys: pytest.CaptureFixture[str], made: Receipt) -> str:
+    print_receipt(made)
+    return capsys.readouterr().out
+
+
+def test_a_few_experts_have_a_line_each(capsys) -> None:
+    text = told(capsys, receipt(SHOWN))
+    assert all(f"e{n:03d}" in text for n in range(SHOWN))
+    assert "--json" not in text
+
+
+def test_many_experts_are_told_in_a_line_with_those_to_look_at(capsys) -> None:
+    text = told(capsys, receipt(1000, moved="e500"))
+    assert len(text.splitlines()) < 30
+    assert "1000 experts, the weights of 999 unchanged" in text
+    assert "1 domains gained, 1 lost, 997 as before" in text
+    shown = [line for line in text.splitlines() if " e" in line or line.startswith("e")]
+    for wanted in ("e500", "e999", "e003"):  # changed, new, lost most
+        assert any(wanted in line for line in shown), wanted
+    assert not any("e700" in line for line in shown)
+
+
+def test_whatever_changed_is_never_hidden(capsys) -> None:
+    """The twin: the same receipt in which nothing changed says so."""
+    assert "CHANGED" in told(capsys, receipt(1000, moved="e700"))
+    text = told(capsys, receipt(1000))
+    assert "CHANGED" not in text and "the weights of 1000 unchanged" in text
+
+
+def test_many_left_out_are_counted(capsys) -> None:
+    text = told(capsys, receipt(2 + 2, left=SHOWN + 7))
+    assert text.count("left out") == SHOWN + 1
+    assert "7 more" in text
+
+
+def test_json_has_them_all(capsys) -> None:
+    print_json(receipt(1000))
+    assert len(json.loads(capsys.readouterr().out)["experts"]) == 1000
