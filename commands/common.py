@@ -26,6 +26,9 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LONG = 200
+"""Rows above which a table is plain columns."""
+
 
 def home_option(command: F) -> F:
     """Add ``--home``."""
@@ -68,7 +71,13 @@ def print_json(value: object) -> None:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on stdout, as wide as its cells where stdout is not a terminal."""
+    """Print a table on stdout, as wide as its cells where stdout is not a terminal.
+
+    A long one is plain columns: drawing a thousand rows takes longer than finding them.
+    """
+    if len(rows) > LONG:
+        _columns(title, [head, *rows])
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -80,6 +89,15 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     for row in rows:
         drawn.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console.print(drawn)
+
+
+def _columns(title: str, rows: Sequence[Sequence[object]]) -> None:
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    click.echo(title)
+    for row in cells:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
 
 
 @contextmanager
