@@ -91,7 +91,7 @@ def plugin_entry_points(
 ) -> tuple[EntryPointInfo, ...]:
     """Return the entry points of a group of plugins, without importing any of them."""
     found = []
-    for dist, text, fields in _distributions((group,)):
+    for _, text, fields in _distributions((group,)):
         for name, value in entries(text, group):
             summary = fields.get("summary", "")
             info = EntryPointInfo(name, value, fields["name"], fields["version"], summary)
