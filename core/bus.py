@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from ..registry.contract import VALUE
-from ..registry.errors import CompositionError
-from .evidence import evidence, outputs
-from .experts import Expert, LowRank
+from .ensemble import Ensemble, Kernel, Speech, suited
+from .evidence import outputs
+from .experts import Expert
 from .layout import Layout, WideNorm
-from .stack import LowRankStack
+from .said import Said, active
 from .tasks import NONE, Classification, Regression, Task
 
 __all__ = ["BACKBONE", "NONE", "Bus", "BusConfig", "LayerNorm", "union_labels"]
@@ -96,6 +96,7 @@ class Bus(nn.Module):
         labels: The labels of `classifier`.
         backbone_column: Whether the router has a last column that changes nothing.
         layout: What experts read beside h; features are then h̃, and `norm` gives z̃.
+        kernel: How the experts are summed; by default what suits router, experts and device.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Bus(nn.Module):
         task: Task | None = None,
         backbone_column: bool = False,
         layout: Layout | None = None,
+        kernel: Kernel | None = None,
     ) -> None:
         super().__init__()
         self.layout = layout or Layout(width=0)
@@ -118,42 +120,29 @@ class Bus(nn.Module):
         self.norm = WideNorm(norm, self.layout) if self.layout.chunks else norm
         self.router = router
         self.experts = nn.ModuleList(experts[i] for i in self.ids)
-        self.register_buffer("classifier", classifier, persistent=False)
+        self.ensemble = Ensemble(
+            experts,
+            classifier=classifier,
+            layout=self.layout,
+            kernel=kernel or suited(experts.values(), router=router, classifier=classifier),
+        )
         self.shared_labels = tuple(labels)
         self.labels = union_labels(labels, experts, task=self.task)
-        self._wire()
-
-    classifier: Tensor | None
-
-    def _wire(self) -> None:
-        """Sort the experts by where they write, and stack those that can be stacked."""
-        spaces = [e.space for e in self.parts()]
-        self.hidden = [i for i, s in enumerate(spaces) if s == "hidden"]
-        self.logit = [i for i, s in enumerate(spaces) if s == "logits"]
-        self.own = [i for i, s in enumerate(spaces) if s == "labels"]
-        if self.classifier is None and (self.hidden or self.logit):
-            raise CompositionError(
-                "the backbone has no classifier",
-                expected="experts with labels of their own",
-                found=", ".join(self.ids[i] for i in self.hidden + self.logit),
-            )
+        self.own = self.ensemble.own
+        self.shared = tuple(k for k in range(len(self.columns)) if k not in set(self.own))
         place = {label: n for n, label in enumerate(self.labels)}
         self.own_labels = {
-            i: torch.tensor([place[y] for y in self.parts()[i].labels]) for i in self.own
+            i: torch.tensor([place[y] for y in experts[self.ids[i]].labels]) for i in self.own
         }
-        stacked = {
-            i: e
-            for i, e in enumerate(self.parts())
-            if isinstance(e, LowRank) and not self.layout.has(self.ids[i])
-        }
-        self.hidden_stack = LowRankStack.of({i: stacked[i] for i in self.hidden if i in stacked})
-        self.logit_stack = LowRankStack.of({i: stacked[i] for i in self.logit if i in stacked})
-        self.hidden_rest = [i for i in self.hidden if i not in stacked]
-        self.logit_rest = [i for i in self.logit if i not in stacked]
+
+    @property
+    def classifier(self) -> Tensor | None:
+        """W_c ``(C, D)``, where the backbone has labels."""
+        return self.ensemble.classifier
 
     def parts(self) -> list[Expert]:
         """Return the experts in column order."""
-        return [e for e in self.experts if isinstance(e, Expert)]
+        return list(self.ensemble.parts)
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Answer for ``(B, D)``.
@@ -162,28 +151,59 @@ class Bus(nn.Module):
             The probabilities ``(B, L)`` over `labels` and the weights α ``(B, K)``.
         """
         z = self.norm(h)
-        alpha = self.weights(z)
-        return self.answer(h, z, alpha), alpha
+        alpha, said = self._route(z)
+        if self._output == "mixture":
+            return self.mixture(h, z, alpha), alpha
+        if said is None:
+            said = self.ensemble.asked(z, alpha)
+        chosen = self.chosen if self.ensemble.kernel == "gathered" else None
+        return self._probabilities(h, z, alpha, said=said, chosen=chosen), alpha
 
     def answer(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return p(y|x) ``(B, L)`` as the router's kind combines: residual sum, or mixture."""
-        if getattr(self.router, "output", "residual") == "mixture":
+        if self._output == "mixture":
             return self.mixture(h, z, alpha)
         return self.probabilities(h, z, alpha)
 
+    @property
+    def _output(self) -> str:
+        return getattr(self.router, "output", "residual")
+
+    @property
+    def chosen(self) -> int | None:
+        """How many columns the router gives a say in each row; None for all."""
+        return getattr(self.router, "chosen", None)
+
+    # -- routing ------------------------------------------------------------------------------
+
     def weights(self, z: Tensor) -> Tensor:
         """Return α = softmax(router(z)), ``(B, K)``."""
-        narrow = self.layout.narrow(z)
-        if getattr(self.router, "reads_evidence", False):
-            return torch.softmax(self.router(narrow, self.evidence(z)), dim=-1)
-        if getattr(self.router, "reads_outputs", False):
-            return torch.softmax(self.router(narrow, self.outputs(z)), dim=-1)
-        return torch.softmax(self.router(narrow), dim=-1)
+        return self._route(z)[0]
+
+    def _route(self, z: Tensor) -> tuple[Tensor, Speech | None]:
+        """Return α, and what experts had to say before it was known; None if nothing."""
+        narrow, said = self.layout.narrow(z), None
+        if getattr(self.router, "asks", False):
+            heard: list[Said] = []
+
+            def hear(mask: Tensor) -> Tensor:
+                heard.extend(self.ensemble.speak(z, active(mask)))
+                return self.ensemble.voices(heard, z, columns=len(self.columns))
+
+            logits = self.router.listen(narrow, hear)  # type: ignore[operator]
+            said = tuple(heard)
+        elif getattr(self.router, "reads_evidence", False):
+            said = self.ensemble.all(z)
+            logits = self.router(narrow, self.ensemble.voices(said, z, columns=len(self.columns)))
+        elif getattr(self.router, "reads_outputs", False):
+            logits = self.router(narrow, self.outputs(z))
+        else:
+            logits = self.router(narrow)
+        return torch.softmax(logits, dim=-1), said
 
     def evidence(self, z: Tensor) -> Tensor:
         """Return e(z), how much each expert wants to have a say, ``(B, K)``."""
-        read = [self.layout.read(z, i) for i in self.ids]
-        return evidence(self.parts(), read, classifier=self.classifier, columns=len(self.columns))
+        return self.ensemble.voices(self.ensemble.all(z), z, columns=len(self.columns))
 
     def outputs(self, z: Tensor) -> Tensor:
         """Return what the experts' outputs look like, ``(B, K, S)``."""
@@ -192,49 +212,60 @@ class Bus(nn.Module):
 
     def delta(self, z: Tensor, column: int) -> Tensor:
         """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``."""
-        made: Tensor = self.parts()[column](self.layout.read(z, self.ids[column]))
-        return made
+        return self.ensemble.delta(z, column)
+
+    # -- answering ----------------------------------------------------------------------------
 
     def probabilities(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return p(y|x) over `labels` ``(B, L)``, or ŷ ``(B, 1)``, for weights ``(B, K)``."""
+        return self._probabilities(h, z, alpha, said=self.ensemble.asked(z, alpha))
+
+    def _probabilities(
+        self, h: Tensor, z: Tensor, alpha: Tensor, *, said: Speech | None, chosen: int | None = None
+    ) -> Tensor:
+        """Return p(y|x); the last two arguments are those of `Ensemble.residual`."""
         if not self.own:
-            return self.task.output(self.logits(h, z, alpha))
+            logits = self.ensemble.logits(h, z, alpha, said=said, chosen=chosen)
+            return self.task.output(logits)
         p = h.new_zeros(h.shape[0], len(self.labels))
         own = alpha[:, self.own].sum(-1, keepdim=True)
         if self.classifier is None and isinstance(self.task, Regression):
             alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)  # nobody else speaks
-        p[:, : max(1, len(self.shared_labels))] = (1 - own) * self._shared(h, z, alpha)
-        for i in self.own:
-            expert = self.parts()[i]
-            p_i = self.task.output(self.delta(z, i), temperature=expert.temperature)
-            p = p.index_add(1, self.own_labels[i], alpha[:, i : i + 1] * p_i)
+        shared = self._shared(h, z, alpha, said=said, chosen=chosen)
+        p[:, : max(1, len(self.shared_labels))] = (1 - own) * shared
+        if said is None:
+            said = self.ensemble.speak(z, ((i, None) for i in self.own))
+        for s in said:
+            if s.column in self.own_labels:
+                p = self._add_own(p, s, alpha)
         return p
 
-    def _shared(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+    def _add_own(self, p: Tensor, s: Said, alpha: Tensor) -> Tensor:
+        """Return p + α_i p_i for an expert with labels of its own."""
+        temperature = self.ensemble.parts[s.column].temperature
+        labels, weight = self.own_labels[s.column].to(p.device), alpha[:, s.column, None]
+        p_i = self.task.output(s.delta, temperature=temperature)
+        if s.rows is None:
+            return p.index_add(1, labels, weight * p_i)
+        return p.index_put((s.rows[:, None], labels), weight[s.rows] * p_i, accumulate=True)
+
+    def _shared(
+        self, h: Tensor, z: Tensor, alpha: Tensor, *, said: Speech | None, chosen: int | None
+    ) -> Tensor:
         """Return p_H, the component of all that share the classifier, ``(B, C)``."""
         if self.classifier is None:
             return h.new_full((h.shape[0], 1), float(self.task.name == "classification"))
-        mine = [k for k in range(len(self.columns)) if k not in self.own]
-        total = alpha[:, mine].sum(-1, keepdim=True).clamp_min(1e-12)
-        return self.task.output(self.logits(h, z, alpha / total))
+        total = alpha[:, self.shared].sum(-1, keepdim=True).clamp_min(1e-12)
+        logits = self.ensemble.logits(h, z, alpha / total, said=said, chosen=chosen)
+        return self.task.output(logits)
 
     def residual(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return ĥ = h + Σ_i α_i Δ_i(z), ``(B, D)`` (seed 001, section 4.4.3)."""
-        h, narrow = self.layout.narrow(h), self.layout.narrow(z)
-        delta = self.hidden_stack(narrow, alpha) if self.hidden_stack else None
-        for i in self.hidden_rest:
-            step = alpha[:, i : i + 1] * self.delta(z, i)
-            delta = step if delta is None else delta + step
-        return h if delta is None else h + delta
+        return self.ensemble.residual(h, z, alpha, said=self.ensemble.asked(z, alpha))
 
     def logits(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return W_c ĥ + Σ_i α_i Δ_i^logit(z), ``(B, C)``."""
-        logits = self.residual(h, z, alpha) @ self._classifier().T
-        if self.logit_stack:
-            logits = logits + self.logit_stack(self.layout.narrow(z), alpha)
-        for i in self.logit_rest:
-            logits = logits + alpha[:, i : i + 1] * self.delta(z, i)
-        return logits
+        return self.ensemble.logits(h, z, alpha, said=self.ensemble.asked(z, alpha))
 
     def alone(self, h: Tensor, z: Tensor, column: int) -> Tensor:
         """Return p_i(y|x), the answer with one column at 1, ``(B, L)``."""
@@ -249,8 +280,3 @@ class Bus(nn.Module):
     def mixture(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return Σ_i α_i p_i(y|x), ``(B, L)``: seed 002's form over the same experts."""
         return torch.einsum("bk,bkl->bl", alpha, self.each(h, z))
-
-    def _classifier(self) -> Tensor:
-        if self.classifier is None:
-            raise CompositionError("the backbone has no classifier")
-        return self.classifier

@@ -23,32 +23,22 @@ from torch import Tensor
 
 from .experts import Expert
 
-__all__ = ["LOOKS", "evidence", "outputs"]
+__all__ = ["LOOKS", "outputs", "voice_of"]
 
 LOOKS = 4
 """S, how many numbers tell what an expert's output looks like."""
 
 
-def evidence(
-    experts: Sequence[Expert],
-    z: Tensor | Sequence[Tensor],
-    *,
-    classifier: Tensor | None,
-    columns: int,
-) -> Tensor:
-    """Return e(z), ``(B, K)``.
+def voice_of(expert: Expert, delta: Tensor, classifier: Tensor | None) -> Tensor:
+    """Return e_i ``(B,)`` of what an expert says.
 
     Args:
-        experts: In column order, E of them.
-        z: Bus vectors ``(B, D)``, or what each expert reads.
+        expert: The expert.
+        delta: Δ ``(B, out)``.
         classifier: W_c ``(C, D)``; None where all experts have labels of their own.
-        columns: K; columns past the experts' have no evidence.
     """
-    readings = _readings(experts, z)
-    voices = readings[0].new_zeros(readings[0].shape[0], columns)
-    for i, (expert, read) in enumerate(zip(experts, readings, strict=True)):
-        voices[:, i] = _voice(expert, read, classifier)
-    return voices
+    logits = _logits(expert, delta, classifier)
+    return delta.new_zeros(delta.shape[0]) if logits is None else _loudness(expert, logits)
 
 
 def outputs(
@@ -69,7 +59,7 @@ def outputs(
     readings = _readings(experts, z)
     looks = readings[0].new_zeros(readings[0].shape[0], columns, LOOKS)
     for i, (expert, read) in enumerate(zip(experts, readings, strict=True)):
-        logits = _logits(expert, read, classifier)
+        logits = _logits(expert, expert(read), classifier)
         if logits is not None:
             looks[:, i] = _look(logits, _loudness(expert, logits))
     return looks
@@ -87,20 +77,14 @@ def _look(logits: Tensor, voice: Tensor) -> Tensor:
     return torch.stack([voice, logits.amax(-1), spread, entropy], dim=-1)
 
 
-def _voice(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor:
-    logits = _logits(expert, z, classifier)
-    return z.new_zeros(z.shape[0]) if logits is None else _loudness(expert, logits)
-
-
 def _loudness(expert: Expert, logits: Tensor) -> Tensor:
     if expert.space == "labels":
         return torch.logsumexp(logits, dim=-1)
     return logits.square().sum(-1).sqrt()
 
 
-def _logits(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor | None:
-    """Return ℓ ``(B, L)``; None for a number of the expert's own."""
-    delta: Tensor = expert(z)
+def _logits(expert: Expert, delta: Tensor, classifier: Tensor | None) -> Tensor | None:
+    """Return ℓ ``(B, L)`` of Δ ``(B, out)``; None for a number of the expert's own."""
     if expert.space == "labels":
         return None if delta.shape[-1] == 1 else delta / expert.temperature
     if expert.space == "hidden" and classifier is not None:

@@ -58,6 +58,11 @@ class Expert(nn.Module):
         self.labels = tuple(labels)
         self.temperature = temperature
 
+    @property
+    def precision(self) -> torch.dtype:
+        """What its weights are held in, and z is read in."""
+        return next((p.dtype for p in self.parameters()), torch.float32)
+
     def forward(self, z: Tensor) -> Tensor:
         """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
         raise NotImplementedError

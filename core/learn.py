@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from .cards import Card, background_data, column_data
+from .ensemble import Ensemble
 from .evidence import outputs
 from .experts import Expert
 from .layout import Layout
 from .routers.base import ColumnData
 from .rows import BackgroundRow
+from .said import active
 
 __all__ = ["learn_columns"]
 
@@ -55,11 +58,12 @@ def learn_columns(
             background, column=backbone_column, composed=ids, encode_z=encode_z
         )
         data += [] if others is None else [others]
-    parts = [experts[i] for i in ids]
-    heard = []
+    parts, heard = [experts[i] for i in ids], []
+    crowd = Ensemble(experts, classifier=classifier, layout=layout, kernel="grouped")
     with torch.no_grad():  # a router may be trained on what comes out: no inference tensors
         for d in data:
-            read = [layout.read(layout.widen(d.z), i) for i in ids]
+            wide = layout.widen(d.z)
+            read = [layout.read(wide, i) for i in ids]
             looks = outputs(parts, read, classifier=classifier, columns=len(data))
             heard.append(
                 dataclasses.replace(
@@ -68,6 +72,13 @@ def learn_columns(
                     statistics=d.statistics.narrow(layout.width) if layout.chunks else d.statistics,
                     evidence=looks[..., 0],
                     outputs=looks,
+                    hear=partial(_hear, crowd, wide, len(data)),
                 )
             )
     return heard
+
+
+def _hear(crowd: Ensemble, z: Tensor, columns: int, mask: Tensor) -> Tensor:
+    """Return the evidence ``(N, K)`` of those a mask asks about the rows z ``(N, …)``."""
+    with torch.no_grad():
+        return crowd.voices(crowd.speak(z, active(mask)), z, columns=columns)

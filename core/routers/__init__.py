@@ -13,6 +13,7 @@ from .mlp import MlpRouter
 from .options import parse_kind, read_options
 from .quadratic import QuadraticRouter
 from .robust import RobustRouter
+from .shortlist import ShortlistRouter
 from .statistics import StatisticsRouter
 from .topk import HardRouter, TopKRouter
 
@@ -29,6 +30,7 @@ __all__ = [
     "QuadraticRouter",
     "RobustRouter",
     "Router",
+    "ShortlistRouter",
     "StatisticsRouter",
     "TopKRouter",
     "build_router",
@@ -44,6 +46,7 @@ KINDS: tuple[type[Router], ...] = (
     MlpRouter,
     QuadraticRouter,
     RobustRouter,
+    ShortlistRouter,
     StatisticsRouter,
     TopKRouter,
 )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..statistics import Statistics
 
-__all__ = ["ColumnData", "Judged", "Router"]
+__all__ = ["ColumnData", "Judged", "Router", "spans"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +36,8 @@ class ColumnData:
         likelihood: p_k(y|x) of each row's own answer by each column alone, ``(N, K)``; None
             where the card does not tell texts and answers, or no router asked for it.
         gate: The same for rows the router does not learn from.
+        hear: A mask ``(N, K)`` of who is asked about which row → their evidence ``(N, K)``, zero
+            elsewhere, for a kind that asks; None before there are experts.
     """
 
     column: str
@@ -45,6 +47,7 @@ class ColumnData:
     outputs: Tensor | None = None
     likelihood: Tensor | None = None
     gate: Judged | None = None
+    hear: Callable[[Tensor], Tensor] | None = None
 
 
 class Router(nn.Module):
@@ -55,8 +58,10 @@ class Router(nn.Module):
     kind that `reads_evidence` is called with e(z) ``(B, K)`` as a second argument, one that
     `reads_outputs` with the look of the experts' outputs ``(B, K, S)`` (`core.evidence`); one
     that `reads_answers` learns from how well each column answers the fit rows. A weight of
-    exactly zero is written as a logit of −∞. `output` says how the bus combines by its weights:
-    the residual sum, or the mixture Σ α_k p_k(y|x).
+    exactly zero is written as a logit of −∞, and a kind that writes all but a few so says how many
+    it leaves in `chosen`. One that `asks` hears only the experts of its choice, in `listen`.
+    `output` says how the bus combines by its weights: the residual sum, or the mixture
+    Σ α_k p_k(y|x).
 
     Args:
         width: D, the width of z.
@@ -69,16 +74,27 @@ class Router(nn.Module):
     reads_evidence: ClassVar[bool] = False
     reads_outputs: ClassVar[bool] = False
     reads_answers: ClassVar[bool] = False
+    asks: ClassVar[bool] = False
     output: ClassVar[Literal["mixture", "residual"]] = "residual"
     options: ClassVar[Mapping[str, type[int] | type[float]]] = {}
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__()
         self.width, self.columns, self.seed = width, columns, seed
+        self.chosen: int | None = None
 
     def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         raise NotImplementedError
+
+    def listen(self, z: Tensor, hear: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return logits ``(B, K)`` of a kind that asks.
+
+        Args:
+            z: Bus vectors ``(B, D)``.
+            hear: A mask ``(B, K)`` of who is asked → their evidence ``(B, K)``, zero elsewhere.
+        """
+        raise NotImplementedError(f"a {self.kind} router asks nobody")
 
     def prepare(self, columns: Sequence[ColumnData]) -> None:
         """Look at the data once before training by gradient; most kinds need not."""
@@ -143,3 +159,16 @@ class Router(nn.Module):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the weights from a file's tensors."""
         self.load_state_dict(dict(tensors))
+
+
+def spans(owner: Tensor, columns: int) -> tuple[tuple[int, int], ...]:
+    """Return (first row, past the last row) of each column, where rows are sorted by column.
+
+    Numbers rather than masks, so that a forward pass has shapes that are known beforehand.
+
+    Args:
+        owner: Each row's column, ascending, ``(Y,)``.
+        columns: K.
+    """
+    ends = torch.bincount(owner, minlength=columns).cumsum(0).tolist()
+    return tuple(zip([0, *ends[:-1]], ends, strict=True))

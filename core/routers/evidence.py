@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .base import ColumnData, Router
 from .quadratic import QuadraticRouter
 
-__all__ = ["EvidenceRouter"]
+__all__ = ["FLOOR", "EvidenceRouter", "log_normal"]
 
 TEMPERATURE = 2.0
 """T: discriminants estimated from few rows in many dimensions are too sure of themselves; chosen
@@ -49,8 +49,8 @@ class EvidenceRouter(QuadraticRouter):
         if evidence is None:
             return posterior
         home_mean, home_var, away_mean, away_var = self.voice.unbind(dim=1)
-        home = _log_normal(evidence, home_mean, home_var)
-        return posterior + home - _log_normal(evidence, away_mean, away_var)
+        home = log_normal(evidence, home_mean, home_var)
+        return posterior + home - log_normal(evidence, away_mean, away_var)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set discriminants and voices from the columns' rows."""
@@ -100,6 +100,6 @@ def _moments(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return mean, variance + FLOOR**2
 
 
-def _log_normal(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def log_normal(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """Return log N(x; mean, variance) up to a constant."""
     return -0.5 * ((x - mean).square() / variance + variance.log())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..statistics import Statistics, shrunk, within_scatter
-from .base import ColumnData, Router
+from .base import ColumnData, Router, spans
 
 __all__ = ["QuadraticRouter"]
 
@@ -44,6 +44,7 @@ class QuadraticRouter(Router):
         self.covariance = nn.Parameter(torch.zeros(width, width))
         self.register_buffer("freedom", torch.ones(1))
         self.register_buffer("owner", torch.zeros(0, dtype=torch.int64))
+        self._spans = spans(self.owner, len(columns))
 
     owner: Tensor
     freedom: Tensor
@@ -54,7 +55,7 @@ class QuadraticRouter(Router):
 
     def _column(self, z: Tensor, k: int) -> Tensor:
         """Return logit_k ``(B,)``."""
-        mine = self.owner == k
+        mine = slice(*self._spans[k])
         white = z @ self.whitener[k].T
         distance = (white[:, None, :] - self.center[mine]).square().sum(-1)  # (B, Y_k)
         return torch.logsumexp(self.bias[mine] - 0.5 * distance, dim=-1)
@@ -78,7 +79,7 @@ class QuadraticRouter(Router):
         owner, order = torch.sort(torch.cat(owners), stable=True)  # whoever moved last
         self.center.data = torch.cat(centers).detach()[order]
         self.bias.data = torch.cat(biases).detach()[order]
-        self.owner = owner
+        self._own(owner)
 
     def _gaussians(self, k: int, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """Set A_k; return A_k μ_y ``(Y, D)`` and the biases ``(Y,)``, π_y by the counts."""
@@ -96,6 +97,9 @@ class QuadraticRouter(Router):
         bias = prior - factor.diagonal().log().sum()
         return (statistics.means @ whitener.T).to(torch.float32), bias.to(torch.float32)
 
+    def _own(self, owner: Tensor) -> None:
+        self.owner, self._spans = owner, spans(owner, len(self.columns))
+
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the whiteners, which have one row a column; centers and biases count labels."""
         return (self.whitener,)
@@ -110,7 +114,7 @@ class QuadraticRouter(Router):
         self.freedom = parent.freedom.clone()
         self.center.data, self.bias.data = parent.center.data[kept], parent.bias.data[kept]
         owner = [self.columns.index(name) for name in names if name in keep]
-        self.owner = torch.tensor(owner, dtype=torch.int64)
+        self._own(torch.tensor(owner, dtype=torch.int64))
         with torch.no_grad():
             for name in keep:
                 place = parent.columns.index(name)
@@ -120,4 +124,5 @@ class QuadraticRouter(Router):
         """Set the weights from a file, which alone knows the number of labels."""
         for name in ("whitener", "center", "bias", "covariance"):
             getattr(self, name).data = tensors[name].clone()
-        self.owner, self.freedom = tensors["owner"].clone(), tensors["freedom"].clone()
+        self._own(tensors["owner"].clone())
+        self.freedom = tensors["freedom"].clone()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..statistics import Statistics, within_covariance
-from .base import ColumnData, Router
+from .base import ColumnData, Router, spans
 
 __all__ = ["StatisticsRouter"]
 
@@ -32,6 +32,7 @@ class StatisticsRouter(Router):
         self.bias = nn.Parameter(torch.zeros(0))
         self.precision = nn.Parameter(torch.zeros(width, width))
         self.register_buffer("owner", torch.zeros(0, dtype=torch.int64))
+        self._spans = spans(self.owner, len(columns))
 
     owner: Tensor
 
@@ -41,7 +42,7 @@ class StatisticsRouter(Router):
 
     def _column(self, z: Tensor, k: int) -> Tensor:
         """Return logit_k ``(B,)``; a product of its own, whose bits nobody else's labels change."""
-        mine = self.owner == k
+        mine = slice(*self._spans[k])
         delta = nn.functional.linear(z, self.weight[mine], self.bias[mine])  # (B, Y_k)
         return torch.logsumexp(delta, dim=-1)
 
@@ -62,7 +63,7 @@ class StatisticsRouter(Router):
         owner, order = torch.sort(torch.cat(owners), stable=True)  # whoever moved last
         self.weight.data = torch.cat(weights).detach()[order]
         self.bias.data = torch.cat(biases).detach()[order]
-        self.owner = owner
+        self._own(owner)
 
     def _discriminants(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """Return Σ⁻¹ μ_y ``(Y, D)`` and log π_y − ½ μ_yᵀ Σ⁻¹ μ_y ``(Y,)``, π_y by the counts."""
@@ -70,6 +71,9 @@ class StatisticsRouter(Router):
         prior = torch.log(statistics.counts / statistics.counts.sum())
         bias = prior - 0.5 * (weight * statistics.means).sum(-1)
         return weight.to(torch.float32), bias.to(torch.float32)
+
+    def _own(self, owner: Tensor) -> None:
+        self.owner, self._spans = owner, spans(owner, len(self.columns))
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return nothing: rows count labels, not columns; see `adopt`."""
@@ -85,10 +89,10 @@ class StatisticsRouter(Router):
         self.weight.data = parent.weight.data[kept]
         self.bias.data = parent.bias.data[kept]
         owner = [self.columns.index(name) for name in names if name in keep]
-        self.owner = torch.tensor(owner, dtype=torch.int64)
+        self._own(torch.tensor(owner, dtype=torch.int64))
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the weights from a file, which alone knows the number of labels."""
         for name in ("weight", "bias", "precision"):
             getattr(self, name).data = tensors[name].clone()
-        self.owner = tensors["owner"].clone()
+        self._own(tensors["owner"].clone())

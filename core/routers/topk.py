@@ -18,14 +18,20 @@ from torch import Tensor
 
 from .linear import LinearRouter
 
-__all__ = ["HardRouter", "TopKRouter", "keep_top"]
+__all__ = ["HardRouter", "TopKRouter", "keep_top", "top_mask"]
+
+
+def top_mask(logits: Tensor, k: int) -> Tensor:
+    """Say which are the k largest of ``(B, K)``; ties go to the first column."""
+    least = logits.topk(k, dim=-1).values[..., -1:]
+    above, equal = logits > least, logits == least
+    left = k - above.sum(-1, keepdim=True)
+    return above | (equal & (equal.cumsum(-1) <= left))
 
 
 def keep_top(logits: Tensor, k: int) -> Tensor:
-    """Return logits ``(B, K)`` with all but the k largest at −∞; ties go to the first column."""
-    order = torch.sort(logits, dim=-1, descending=True, stable=True).indices
-    lost = torch.ones_like(logits, dtype=torch.bool).scatter(-1, order[..., :k], False)
-    return logits.masked_fill(lost, -torch.inf)
+    """Return logits ``(B, K)`` with all but the k largest at −∞."""
+    return logits.masked_fill(~top_mask(logits, k), -torch.inf)
 
 
 class TopKRouter(LinearRouter):
@@ -59,6 +65,7 @@ class TopKRouter(LinearRouter):
     ) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
         self.k, self.balance, self.noise = max(1, min(k, len(columns))), balance, noise
+        self.chosen = self.k
 
     def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)``, K − k of them −∞, for z ``(B, D)``."""

@@ -1,0 +1,165 @@
+"""The shortlist router: two levels, for hosts with more experts than anybody wants to hear.
+
+    s_k(z)  = μ_kᵀ Σ⁻¹ z − ½ μ_kᵀ Σ⁻¹ μ_k                    every column: one product, (B, K)
+    M(z)    = the m columns of largest s_k                  the shortlist
+    logit_k = s_k / T + log N(e_k; home_k) − log N(e_k; away_k)     k in M(z), else −∞
+    α       = softmax over the k largest
+
+μ_k is the mean of column k's rows and Σ their covariance within columns, shrunk. Only experts on
+the shortlist are heard (`core.evidence`), so an idle one costs its row of s and no more. Closed
+form; what is stored grows with K · D, not with K · D².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..statistics import Statistics, shrunk
+from .base import ColumnData, Router
+from .evidence import FLOOR, log_normal
+from .topk import keep_top, top_mask
+
+__all__ = ["ShortlistRouter"]
+
+TEMPERATURE = 4.0
+"""T; on the gate rows of the tiny ranges 4 and 8 find more rows their expert than 1 and 2."""
+
+SILENT = (0.0, 1.0, 0.0, 1.0)
+"""The voice of a column without one: the same at home and away, so it tells nothing."""
+
+
+class ShortlistRouter(Router):
+    """A linear discriminant for each column, then the voices of those in front.
+
+    Args:
+        width: D.
+        columns: The columns.
+        seed: Of nothing: the form is closed.
+        k: How many columns have a say.
+        m: How many are heard before that is decided.
+    """
+
+    kind = "shortlist"
+    closed_form = True
+    asks = True
+    options: ClassVar[Mapping[str, type[int] | type[float]]] = {"k": int, "m": int}
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        columns: tuple[str, ...],
+        seed: int = 0,
+        k: int = 2,
+        m: int = 8,
+    ) -> None:
+        super().__init__(width=width, columns=columns, seed=seed)
+        self.k = max(1, min(k, len(columns)))
+        self.heard = max(self.k, min(m, len(columns)))
+        self.chosen = self.k
+        self.weight = nn.Parameter(torch.zeros(len(columns), width))
+        self.bias = nn.Parameter(torch.zeros(len(columns)))
+        self.voice = nn.Parameter(torch.tensor([SILENT]).repeat(len(columns), 1))
+        self.precision = nn.Parameter(torch.zeros(width, width))
+
+    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+        """Return logits ``(B, K)``, all but k of them −∞, for z ``(B, D)`` and any e ``(B, K)``."""
+        voices = z.new_zeros(len(z), len(self.columns)) if evidence is None else evidence
+        return self.listen(z, lambda _: voices)
+
+    def listen(self, z: Tensor, hear: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return logits ``(B, K)``, all but k of them −∞, hearing the shortlist alone."""
+        score = self.scores(z)
+        mask = top_mask(score, self.heard)
+        home_mean, home_var, away_mean, away_var = self.voice.unbind(dim=1)
+        voices = hear(mask)
+        said = log_normal(voices, home_mean, home_var) - log_normal(voices, away_mean, away_var)
+        logits = (score / TEMPERATURE + said).masked_fill(~mask, -torch.inf)
+        return keep_top(logits, self.k)
+
+    def scores(self, z: Tensor) -> Tensor:
+        """Return s ``(B, K)``, the first level."""
+        return nn.functional.linear(z, self.weight, self.bias)
+
+    def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
+        """Set discriminants and voices; with `only`, Σ stays and only those columns move."""
+        moving = [k for k, d in enumerate(columns) if only is None or d.column in only]
+        with torch.no_grad():
+            if only is None:
+                self.precision.copy_(torch.linalg.inv(_within([d.statistics for d in columns])))
+            precision = self.precision.double()
+            for k in moving:
+                mean = _mean(columns[k].statistics)
+                self.weight[k] = precision @ mean
+                self.bias[k] = -0.5 * mean @ precision @ mean
+            self.voice[moving] = self._voices(columns, moving)
+
+    def _voices(self, columns: Sequence[ColumnData], moving: Sequence[int]) -> Tensor:
+        """Return mean and variance of the moving columns' evidence, at home and away, ``(M, 4)``.
+
+        Away is where a column stands on the shortlist of somebody else's row: nobody else's rows
+        will ever hear it.
+        """
+        who = torch.zeros(len(self.columns), dtype=torch.bool)
+        who[list(moving)] = True
+        home, away = _Moments(len(self.columns)), _Moments(len(self.columns))
+        for k, data in enumerate(columns):
+            if data.hear is None:
+                continue
+            mask = top_mask(self.scores(data.z), self.heard)
+            mask[:, k] = True
+            mask &= who
+            if mask.any():
+                voices, mine = data.hear(mask), torch.zeros_like(who)
+                mine[k] = True
+                home.add(voices, mask & mine)
+                away.add(voices, mask & ~mine)
+        told = torch.cat([home.normal(), away.normal()], dim=1)
+        told[:, 2:] = torch.where((away.count > 0)[:, None], told[:, 2:], told[:, :2])
+        told[home.count == 0] = torch.tensor(SILENT, dtype=told.dtype)
+        return told[list(moving)].to(self.voice.dtype)
+
+    def column_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return what has a row for each column: discriminants and voices."""
+        return self.weight, self.bias, self.voice
+
+
+class _Moments:
+    """Running mean and variance of each column's evidence, in float64."""
+
+    def __init__(self, columns: int) -> None:
+        self.count, self.sum, self.square = torch.zeros(3, columns, dtype=torch.float64)
+
+    def add(self, voices: Tensor, mask: Tensor) -> None:
+        """Add the evidence ``(N, K)`` of where the mask is."""
+        heard = torch.where(mask, voices, 0.0).double()
+        self.count += mask.sum(0)
+        self.sum += heard.sum(0)
+        self.square += heard.square().sum(0)
+
+    def normal(self) -> Tensor:
+        """Return mean and variance ``(K, 2)``, the variance no smaller than `FLOOR`²."""
+        n = self.count.clamp_min(1)
+        mean = self.sum / n
+        variance = (self.square / n - mean.square()).clamp_min(0) + FLOOR**2
+        return torch.stack([mean, variance], dim=1)
+
+
+def _mean(statistics: Statistics) -> Tensor:
+    return statistics.sums.sum(0) / statistics.counts.sum()
+
+
+def _within(parts: Sequence[Statistics]) -> Tensor:
+    """Return the covariance within columns, shrunk, ``(D, D)``, float64."""
+    scatter, rows = torch.zeros_like(parts[0].scatter), 0.0
+    for s in parts:
+        n = float(s.counts.sum())
+        mean = _mean(s)
+        scatter = scatter + s.scatter - n * torch.outer(mean, mean)
+        rows += n
+    freedom = max(rows - len(parts), 1.0)
+    return shrunk(scatter / freedom, freedom=freedom)

@@ -1,0 +1,189 @@
+"""The three passes that sum experts: the same numbers, and who is not asked costs nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import redhost
+from redhost.core.ensemble import Kernel, suited
+from redhost.core.said import active
+
+B, D, C, E = 6, 16, 5, 20
+LABELS = tuple("vwxyz")
+
+
+@pytest.fixture
+def h() -> Tensor:
+    return torch.randn(B, D, generator=torch.Generator().manual_seed(3))
+
+
+class Counting(redhost.LowRank):
+    """A low-rank expert that counts the rows it is asked about."""
+
+    asked = 0
+
+    def forward(self, z: Tensor) -> Tensor:
+        self.asked += len(z)
+        return super().forward(z)
+
+
+def low_rank(
+    n: int, *, kind: type[redhost.LowRank] = redhost.LowRank, space: str = "hidden"
+) -> redhost.LowRank:
+    g, rank = torch.Generator().manual_seed(n), 1 + n % 4
+    out = D if space == "hidden" else C
+    return kind(
+        U=torch.randn(rank, D, generator=g),
+        V=torch.randn(out, rank, generator=g),
+        u=torch.randn(rank, generator=g) if n % 2 else None,
+        v=torch.randn(out, generator=g) if n % 2 else None,
+        activation=("gelu", "relu", "tanh")[n % 3],
+        space=space,  # type: ignore[arg-type]
+        labels=LABELS,
+    )
+
+
+def own(n: int) -> redhost.Linear:
+    g = torch.Generator().manual_seed(n)
+    return redhost.Linear(
+        W=torch.randn(2, D, generator=g),
+        b=torch.randn(2, generator=g),
+        space="labels",
+        labels=(f"a{n}", "shared"),
+        temperature=1.5,
+    )
+
+
+def topk(columns: tuple[str, ...], *, k: int = 2) -> redhost.Router:
+    made = redhost.build_router(
+        f"topk:k={k}", redhost.BusConfig(width=D, labels=LABELS), columns, 0
+    )
+    assert made is not None
+    with torch.no_grad():
+        for p in made.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    return made
+
+
+def crowd(*, mixed: bool = False, kind: type[redhost.LowRank] = redhost.LowRank):
+    makers = [low_rank] * E if not mixed else [low_rank, own, lambda n: low_rank(n, space="logits")]
+    made = {f"e{n:02}": makers[n % len(makers)](n) for n in range(E)}
+    if kind is not redhost.LowRank:
+        made = {f"e{n:02}": low_rank(n, kind=kind) for n in range(E)}
+    return made
+
+
+def bus_of(experts, kernel: Kernel | None, *, k: int = 2) -> redhost.Bus:
+    columns = (*sorted(experts), "backbone")
+    g = torch.Generator().manual_seed(99)
+    bus = redhost.Bus(
+        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        router=topk(columns, k=k),
+        experts=experts,
+        classifier=torch.randn(C, D, generator=g),
+        labels=LABELS,
+        backbone_column=True,
+        kernel=kernel,
+    )
+    return bus.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("kernel", ["grouped", "gathered"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["alike", "mixed"])
+@pytest.mark.parametrize("rows", [1, B])
+def test_every_pass_gives_the_same_answers(h: Tensor, kernel, mixed, rows) -> None:
+    experts = crowd(mixed=mixed)
+    expected, alpha = bus_of(experts, "dense")(h[:rows])
+    found, same = bus_of(experts, kernel)(h[:rows])
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(alpha, same) and ((alpha > 0).sum(-1) == 2).all()
+
+
+@pytest.mark.parametrize("kernel", ["grouped", "gathered"])
+def test_weights_that_no_router_gave_are_summed_whole(h: Tensor, kernel) -> None:
+    experts = crowd(mixed=True)
+    dense, bus = bus_of(experts, "dense"), bus_of(experts, kernel)
+    z, alpha = bus.norm(h), torch.full((B, E + 1), 1 / (E + 1))
+    for name in ("probabilities", "residual", "logits"):
+        found, expected = getattr(bus, name)(h, z, alpha), getattr(dense, name)(h, z, alpha)
+        torch.testing.assert_close(found, expected)
+
+
+def test_only_who_has_a_say_is_asked(h: Tensor) -> None:
+    experts = crowd(kind=Counting)
+    _, alpha = bus_of(experts, "grouped")(h)
+    asked = torch.tensor([experts[i].asked for i in sorted(experts)])
+    assert torch.equal(asked, (alpha > 0).sum(0)[:E])
+
+
+def test_the_dense_pass_reads_its_stack_whoever_has_a_say(h: Tensor) -> None:
+    experts = crowd(kind=Counting)
+    bus_of(experts, "dense")(h)
+    assert {e.asked for e in experts.values()} == {0}
+
+
+@pytest.mark.parametrize(("count", "k", "kernel"), [(8, 2, "dense"), (9, 2, "grouped")])
+def test_few_experts_are_dense_and_many_grouped(count, k, kernel) -> None:
+    experts = [low_rank(n) for n in range(count)]
+    router = topk(tuple(map(str, range(count))), k=k)
+    assert suited(experts, router=router, classifier=torch.zeros(C, D)) == kernel
+    assert suited(experts, router=nn.Identity(), classifier=None) == "dense"
+
+
+def test_on_a_device_low_rank_experts_are_gathered() -> None:
+    away = torch.zeros(C, D, device="meta")
+    router = topk(tuple(map(str, range(E))))
+    assert suited(list(crowd().values()), router=router, classifier=away) == "gathered"
+    assert suited(list(crowd(mixed=True).values()), router=router, classifier=away) == "grouped"
+
+
+def test_a_grouped_bus_holds_weights_once() -> None:
+    bus = bus_of(crowd(), "grouped")
+    held = sum(p.numel() for p in bus.experts.parameters())
+    buffers = sum(b.numel() for b in bus.ensemble.buffers())
+    assert held > 0 and buffers == C * D  # the shared classifier alone
+
+
+def test_active_lists_columns_in_order_with_their_rows() -> None:
+    alpha = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    found = [(c, None if r is None else r.tolist()) for c, r in active(alpha)]
+    assert found == [(0, [1]), (1, [0, 2]), (2, [0])]
+    assert list(active(alpha[:1])) == [(1, None), (2, None)]
+    assert list(active(torch.zeros(2, 3))) == []
+
+
+@pytest.mark.parametrize("kernel", ["dense", "grouped", "gathered"])
+@pytest.mark.parametrize(("dtype", "within"), [(torch.bfloat16, 0.05), (torch.float16, 0.01)])
+def test_half_precision_experts_answer_nearly_the_same(h, kernel, dtype, within) -> None:
+    exact, _ = bus_of(crowd(), kernel)(h)
+    halved = {i: e.to(dtype) for i, e in crowd().items()}
+    found, _ = bus_of(halved, kernel)(h)
+    assert found.dtype == torch.float32 and found.isfinite().all()
+    assert 0 < float((found - exact).abs().max()) < within
+
+
+@pytest.mark.parametrize("kernel", ["dense", "gathered"])
+def test_one_graph_and_no_second_one_after_a_swap_of_equal_shape(h: Tensor, kernel) -> None:
+    import torch._dynamo.testing as dynamo
+
+    counter = dynamo.CompileCounter()
+    answer = torch.compile(lambda bus, x: bus(x)[0], backend=counter, fullgraph=True)
+    for seed in (0, 50, 100):
+        experts = crowd()
+        g = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for p in (p for e in experts.values() for p in e.parameters()):
+                p.copy_(torch.randn(p.shape, generator=g))
+        bus = bus_of(experts, kernel)
+        torch.testing.assert_close(answer(bus, h), bus(h)[0])
+    assert counter.frame_count == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("kernel", ["dense", "grouped", "gathered", None])
+def test_a_gpu_gives_the_same_answers(h: Tensor, kernel) -> None:
+    expected, _ = bus_of(crowd(), "dense")(h)
+    found, _ = bus_of(crowd(), kernel).cuda()(h.cuda())
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=1e-4)
