@@ -18,15 +18,12 @@ from torch import Tensor, nn
 from ..registry.errors import IntegrityError, PluginError, RedhostError
 from ..registry.manifest import ExpertManifest
 from .cards import Card
+from .ensemble import CROWD
 from .experts import Expert
 
-__all__ = ["CROWD", "LazyCards", "LazyExpert", "Once", "may_wait"]
+__all__ = ["LazyCards", "LazyExpert", "Once", "may_wait"]
 
 T = TypeVar("T")
-
-CROWD = 4
-"""Experts for each column that has a say, from which on a bus asks those alone (`core.ensemble`);
-below it everybody is summed at once, and waiting would save nothing."""
 
 
 def may_wait(router: nn.Module, *, experts: int) -> bool:
