@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 __all__ = ["SECTIONS", "Section", "Settings", "load", "machine", "run", "write_page"]
 
-SECTIONS: tuple[str, ...] = ("startup",)
+SECTIONS: tuple[str, ...] = ("startup", "profile")
 """In the order of the page."""
 
 SCHEMA = "red-lab.bench/2"
