@@ -79,11 +79,12 @@ def main(arguments: Sequence[str]) -> None:
     clock = Clock()
     started, out, told, repeats, *command = arguments
     clock.seconds["Python starts"] = time.time() - float(started)
-    with clock.step("import torch"):
-        importlib.import_module("torch")
-    with clock.step("import redhost"):
-        for name in ("redhost.cli", "redhost.core.host", "redhost.commands.compose"):
-            importlib.import_module(name)
+    with importlib.import_module("redhost.commands.common").imports():  # as the command does
+        with clock.step("import torch"):
+            importlib.import_module("torch")
+        with clock.step("import redhost"):
+            for name in ("redhost.cli", "redhost.core.host", "redhost.commands.compose"):
+                importlib.import_module(name)
     steps: Mapping[str, Sequence[str]] = json.loads(told)
     lost = [p for step, places in steps.items() for p in places if not clock.wrap(step, p)]
     with clock.step(REST):
