@@ -35,7 +35,12 @@ SOURCE = "red_expert_range1"
 FLOOR = "import torch; from transformers.models.qwen3.modeling_qwen3 import Qwen3Model"
 """What a Qwen3 forward by transformers has to import."""
 
-WHOLE = "import sys, redhost; redhost.Host.open(sys.argv[1]).composed.answer([sys.argv[2]])"
+WHOLE = """
+import sys
+from pathlib import Path
+from redhost.commands.common import open_host
+open_host(Path(sys.argv[1])).composed.answer([sys.argv[2]])
+"""
 """The same answer from a generation of which every expert is read."""
 
 
