@@ -1,13 +1,18 @@
 """The shortlist router: two levels, for hosts with more experts than anybody wants to hear.
 
-    s_k(z)  = μ_kᵀ Σ⁻¹ z − ½ μ_kᵀ Σ⁻¹ μ_k                    every column: one product, (B, K)
-    M(z)    = the m columns of largest s_k                  the shortlist
-    logit_k = s_k / T + log N(e_k; home_k) − log N(e_k; away_k)     k in M(z), else −∞
-    α       = softmax over the k largest
+    s_k(z)  = μ_kᵀ Σ⁻¹ z − ½ μ_kᵀ Σ⁻¹ μ_k            every column: one product, (B, K)
+    M(z)    = the m columns of largest s_k          the shortlist
+    g_k(z)  = log N(z; μ_k, Σ_k)                    only k in M(z)
+    logit_k = g_k + log N(e_k; home_k) − log N(e_k; away_k)
+    α       = softmax over the k largest, zero elsewhere
 
-μ_k is the mean of column k's rows and Σ their covariance within columns, shrunk. Only experts on
-the shortlist are heard (`core.evidence`), so an idle one costs its row of s and no more. Closed
-form; what is stored grows with K · D, not with K · D².
+μ_k is the mean of column k's rows, Σ their covariance within columns, shrunk, and Σ_k mixes in the
+column's own (Friedman 1989), of which r directions are kept: with A whitening Σ (A Σ Aᵀ = I),
+
+    A Σ_k Aᵀ = c_k I + U_kᵀ diag(d_k) U_k,   U_k (r, D) orthonormal
+
+so a column is (r + 2) · D numbers where the quadratic router keeps D². Only experts on the
+shortlist are heard (`core.evidence`): an idle one costs its row of s and no more. Closed form.
 """
 
 from __future__ import annotations
@@ -25,8 +30,15 @@ from .topk import keep_top, top_mask
 
 __all__ = ["ShortlistRouter"]
 
-TEMPERATURE = 4.0
-"""T; on the gate rows of the tiny ranges 4 and 8 find more rows their expert than 1 and 2."""
+OWN = 0.5
+"""Largest share of a column's own covariance in Σ_k: ½ ν / (ν + D) for ν degrees of freedom. On
+gate rows of 20 Newsgroups .2 is best with 256 rows a team, .4 with all of them (D = 384)."""
+
+AXES = 32
+"""r; there 32 directions lose a point at most against all of them, 8 lose up to three."""
+
+PAIRS = 512
+"""Rows and columns of the second level in one go: what is gathered is this times r · D numbers."""
 
 SILENT = (0.0, 1.0, 0.0, 1.0)
 """The voice of a column without one: the same at home and away, so it tells nothing."""
@@ -61,10 +73,15 @@ class ShortlistRouter(Router):
         self.k = max(1, min(k, len(columns)))
         self.heard = max(self.k, min(m, len(columns)))
         self.chosen = self.k
+        r = min(AXES, width)
         self.weight = nn.Parameter(torch.zeros(len(columns), width))
         self.bias = nn.Parameter(torch.zeros(len(columns)))
+        self.center = nn.Parameter(torch.zeros(len(columns), width))
+        self.axes = nn.Parameter(torch.zeros(len(columns), r, width))
+        self.pull = nn.Parameter(torch.zeros(len(columns), r))
+        self.normal = nn.Parameter(torch.tensor([[1.0, 0.0]]).repeat(len(columns), 1))
         self.voice = nn.Parameter(torch.tensor([SILENT]).repeat(len(columns), 1))
-        self.precision = nn.Parameter(torch.zeros(width, width))
+        self.whitener = nn.Parameter(torch.eye(width))
 
     def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)``, all but k of them −∞, for z ``(B, D)`` and any e ``(B, K)``."""
@@ -73,30 +90,61 @@ class ShortlistRouter(Router):
 
     def listen(self, z: Tensor, hear: Callable[[Tensor], Tensor]) -> Tensor:
         """Return logits ``(B, K)``, all but k of them −∞, hearing the shortlist alone."""
-        score = self.scores(z)
-        mask = top_mask(score, self.heard)
+        mask = top_mask(self.scores(z), self.heard)
         home_mean, home_var, away_mean, away_var = self.voice.unbind(dim=1)
         voices = hear(mask)
         said = log_normal(voices, home_mean, home_var) - log_normal(voices, away_mean, away_var)
-        logits = (score / TEMPERATURE + said).masked_fill(~mask, -torch.inf)
-        return keep_top(logits, self.k)
+        return keep_top(self.densities(z, mask) + said, self.k)
 
     def scores(self, z: Tensor) -> Tensor:
         """Return s ``(B, K)``, the first level."""
         return nn.functional.linear(z, self.weight, self.bias)
 
+    def densities(self, z: Tensor, mask: Tensor) -> Tensor:
+        """Return g ``(B, K)``, the second level, where the mask asks; −∞ elsewhere."""
+        white = z @ self.whitener.T
+        g = torch.full(mask.shape, -torch.inf, dtype=z.dtype, device=z.device)
+        rows, columns = mask.nonzero(as_tuple=True)
+        for r, c in zip(torch.split(rows, PAIRS), torch.split(columns, PAIRS), strict=True):
+            off = white[r] - self.center[c]  # (P, D)
+            along = torch.einsum("pd,prd->pr", off, self.axes[c])
+            scale, level = self.normal[c].unbind(dim=1)
+            distance = scale * off.square().sum(-1) - (self.pull[c] * along.square()).sum(-1)
+            g[r, c] = level - 0.5 * distance
+        return g
+
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Set discriminants and voices; with `only`, Σ stays and only those columns move."""
+        """Set discriminants, densities and voices; with `only`, only those columns move."""
         moving = [k for k, d in enumerate(columns) if only is None or d.column in only]
         with torch.no_grad():
             if only is None:
-                self.precision.copy_(torch.linalg.inv(_within([d.statistics for d in columns])))
-            precision = self.precision.double()
+                factor = torch.linalg.cholesky(_within([d.statistics for d in columns]))
+                unit = torch.eye(self.width, dtype=torch.float64)
+                self.whitener.copy_(torch.linalg.solve_triangular(factor, unit, upper=False))
             for k in moving:
-                mean = _mean(columns[k].statistics)
-                self.weight[k] = precision @ mean
-                self.bias[k] = -0.5 * mean @ precision @ mean
+                self._place(k, columns[k].statistics)
             self.voice[moving] = self._voices(columns, moving)
+
+    def _place(self, k: int, statistics: Statistics) -> None:
+        """Set both levels of one column from its sums."""
+        whitener, n = self.whitener.double(), statistics.counts.sum()
+        mean = statistics.sums.sum(0) / n
+        center = whitener @ mean
+        self.weight[k] = whitener.T @ center
+        self.bias[k] = -0.5 * center @ center
+        self.center[k] = center
+        spread = whitener @ (statistics.scatter / n - torch.outer(mean, mean)) @ whitener.T
+        freedom = max(float(n) - 1, 1.0)
+        own = OWN * freedom / (freedom + self.width)
+        size, axes = torch.linalg.eigh(spread)  # ascending
+        r = self.axes.shape[1]
+        rest = size[:-r].mean().clamp_min(0) if r < self.width else size.new_zeros(())
+        level = 1 - own + own * rest  # variance off the axes
+        along = level + own * (size[-r:] - rest).clamp_min(0)  # variance along each axis
+        self.axes[k] = axes[:, -r:].T
+        self.pull[k] = 1 / level - 1 / along
+        self.normal[k, 0] = 1 / level
+        self.normal[k, 1] = -0.5 * (self.width * level.log() + (along / level).log().sum())
 
     def _voices(self, columns: Sequence[ColumnData], moving: Sequence[int]) -> Tensor:
         """Return mean and variance of the moving columns' evidence, at home and away, ``(M, 4)``.
@@ -124,8 +172,8 @@ class ShortlistRouter(Router):
         return told[list(moving)].to(self.voice.dtype)
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return what has a row for each column: discriminants and voices."""
-        return self.weight, self.bias, self.voice
+        """Return what has a row for each column: all but the whitener."""
+        return tuple(p for p in self.parameters() if p is not self.whitener)
 
 
 class _Moments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -114,7 +115,32 @@ def test_what_is_stored_grows_with_columns_times_width() -> None:
         sum(p.numel() for p in ShortlistRouter(width=64, columns=NAMES[:n]).parameters())
         for n in (10, 20)
     )
-    assert many - few == 10 * (64 + 1 + 4)
+    assert many - few == 10 * ((32 + 2) * 64 + 32 + 1 + 2 + 4)
+
+
+def test_the_second_level_is_the_gaussian_it_says() -> None:
+    """All D axes kept: the density is that of N(μ, Σ_k) in whitened space, up to one constant."""
+    g = torch.Generator().manual_seed(5)
+    stretch = torch.diag(torch.linspace(0.2, 2.0, D))
+    data = []
+    for d in domains(rows=400):
+        z = d.z.mean(0) + torch.randn(400, D, generator=g) @ stretch
+        data.append(
+            dataclasses.replace(d, z=z, statistics=redhost.Statistics.of_rows(z, ["y"] * 400))
+        )
+    router = fitted(data)
+    z, whitener = torch.randn(6, D, generator=g), router.whitener.detach().double()
+    own = 0.5 * 399 / (399 + D)
+    for k in (2, 17):
+        rows = data[k].z.double()
+        spread = whitener @ torch.cov(rows.T, correction=0) @ whitener.T
+        sigma = (1 - own) * torch.eye(D, dtype=torch.float64) + own * spread
+        normal = torch.distributions.MultivariateNormal(whitener @ rows.mean(0), sigma)
+        mask = torch.zeros(6, K, dtype=torch.bool)
+        mask[:, k] = True
+        found = router.densities(z, mask)[:, k].double() - 0.5 * D * math.log(2 * math.pi)
+        expected = normal.log_prob(z.double() @ whitener.T)
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "k", "m"), [("shortlist", 2, 8), ("shortlist:k=1,m=3", 1, 3)])
