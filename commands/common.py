@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ __all__ = [
     "device_option",
     "engine_options",
     "home_option",
+    "imports",
     "json_option",
     "kept_jobs",
     "open_crew",
@@ -35,6 +37,9 @@ LOCAL = "local"
 """The engine that is always there; with one worker it is this process."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+LONG = 200
+"""Rows above which a table is plain columns."""
 
 
 def home_option(command: F) -> F:
@@ -90,7 +95,8 @@ def open_host(
     workers: int = 1,
 ) -> Host:
     """Open the host: from here on torch is loaded."""
-    from ..core.host import Host
+    with imports():
+        from ..core.host import Host
 
     host = Host.open(home, backbone=backbone, device=device, engine=engine, workers=workers)
     if host.crew is not None:
@@ -118,6 +124,21 @@ def kept_jobs(home: Path | None) -> Kept:
     return Kept(resolve_home(home) / "cache" / "jobs")
 
 
+@contextmanager
+def imports() -> Iterator[None]:
+    """Import much in the block: what it leaves in memory is there to stay.
+
+    The collector would walk over torch's hundred thousands of objects several times while they
+    come, and once more when the process ends, which takes longer than loading everything of ours.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def print_json(value: object) -> None:
     """Print a value, or structs, as JSON on stdout."""
     import msgspec
@@ -127,7 +148,13 @@ def print_json(value: object) -> None:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on stdout, as wide as its cells where stdout is not a terminal."""
+    """Print a table on stdout, as wide as its cells where stdout is not a terminal.
+
+    A long one is plain columns: drawing a thousand rows takes longer than finding them.
+    """
+    if len(rows) > LONG:
+        _columns(title, [head, *rows])
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -139,6 +166,15 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     for row in rows:
         drawn.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console.print(drawn)
+
+
+def _columns(title: str, rows: Sequence[Sequence[object]]) -> None:
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    click.echo(title)
+    for row in cells:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -46,16 +47,17 @@ def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> N
     if inventory.problem is not None:
         click.echo(f"redhost: {inventory.problem}", err=True)
     keys = ("id", "dist", "version", "state", "form", "rank", "writes", "backbone")
-    rows = [[_cell(x, k) for k in keys] for x in inventory.listings]
-    table("experts", keys, rows)
+    table("experts", keys, [_row(x, keys) for x in inventory.listings])
     for x in inventory.listings:
         if x.code is not None:
             click.echo(f"{x.name}: {x.code}: {x.reason}. {x.hint}")
 
 
-def _cell(listing: Listing, key: str) -> object:
-    value = listing.to_json()[key]
-    return f"{value} (editable)" if key == "version" and listing.package.editable else value
+def _row(listing: Listing, keys: Sequence[str]) -> list[object]:
+    told = listing.to_json()
+    if listing.package.editable:
+        told["version"] = f"{told['version']} (editable)"
+    return [told[key] for key in keys]
 
 
 def _wanted(home: Path | None, backbone: str | None) -> str | None:

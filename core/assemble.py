@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import safetensors.torch
 from torch import nn
 
-from ..registry.composition import Composition
 from ..registry.errors import IntegrityError, PluginError, short
-from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
+from ..registry.files import BackboneFiles, ExpertFiles
 from ..registry.violations import Violation
 from .backbone import Backbone
 from .bus import BACKBONE, Bus, BusConfig
 from .canary import check_canary
 from .cards import Card, read_card
-from .composed import Composed
 from .experts import Expert
 from .graft import Tapping, lay_out
 from .plugins import Plugins
@@ -26,13 +24,13 @@ from .rows import BackgroundRow, Row, parse_rows
 
 __all__ = [
     "Attached",
-    "BackboneKey",
+    "Placed",
     "Providers",
     "background_of",
     "evaluation_of",
-    "from_generation",
     "make_backbone",
     "make_expert",
+    "make_part",
     "make_router",
     "sound",
     "with_layout",
@@ -41,8 +39,15 @@ __all__ = [
 F = TypeVar("F", ExpertFiles, BackboneFiles)
 Providers = dict[str, str]
 """Distribution → digest of the plugins that provided a part of a composition."""
-BackboneKey = tuple[str, str, tuple[tuple[str, str], ...]]
-"""What makes two loaded backbones the same: digest of the bytes, device, digests of plugins."""
+
+
+class Placed(Protocol):
+    """An expert as the bus takes it."""
+
+    @property
+    def tapping(self) -> Tapping:
+        """The expert, and where it reads and writes."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,6 +91,17 @@ def make_backbone(
 def make_expert(
     files: ExpertFiles, *, bus: BusConfig, plugins: Plugins, providers: Providers
 ) -> Attached | Violation:
+    """Make one expert, let its canary sing, read its card; return what is wrong, if anything."""
+    expert = make_part(files, bus=bus, plugins=plugins, providers=providers)
+    if isinstance(expert, Violation):
+        return expert
+    card = read_card(files.manifest, files.files, task=bus.task)
+    return Attached(files=files, expert=expert, card=card)
+
+
+def make_part(
+    files: ExpertFiles, *, bus: BusConfig, plugins: Plugins, providers: Providers
+) -> Expert | Violation:
     """Make one expert and let its canary sing; return what is wrong if it does not."""
     manifest = files.manifest
     expert, dist = plugins.make_named(
@@ -103,11 +119,7 @@ def make_expert(
             found=type(expert).__name__,
         )
     expert = expert.eval().requires_grad_(False)
-    violation = check_canary(manifest, expert, files.canary)
-    if violation is not None:
-        return violation
-    card = read_card(manifest, files.files, task=bus.task)
-    return Attached(files=files, expert=expert, card=card)
+    return check_canary(manifest, expert, files.canary) or expert
 
 
 def make_norm(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
@@ -159,77 +171,7 @@ def evaluation_of(files: BackboneFiles) -> tuple[Row, ...]:
     return tuple(parse_rows(files.files[ref.file], Row, source=source))
 
 
-def from_generation(
-    record: Composition,
-    *,
-    backbone_bytes: Mapping[str, bytes],
-    expert_bytes: Mapping[str, Mapping[str, bytes]],
-    router_bytes: bytes,
-    plugins: Plugins,
-    device: str,
-    shared: MutableMapping[BackboneKey, Backbone] | None = None,
-) -> Composed:
-    """Load a published generation from stored bytes; everything is checked again on the way.
-
-    Args:
-        record: The generation's record.
-        backbone_bytes: The stored backbone.
-        expert_bytes: The stored experts by id.
-        router_bytes: The router's weights.
-        plugins: Who makes the parts; only those that made them when it was composed.
-        device: Where the trunk runs.
-        shared: Backbones already loaded, to take from and add to; None shares none.
-
-    Raises:
-        IntegrityError: If stored bytes are not those that were composed.
-        PluginError: If a plugin that made a part is gone or has changed.
-    """
-    plugins, providers = plugins.only(record.providers), Providers()
-    backbone_files = sound(
-        read_backbone(backbone_bytes), record.backbone.id, digest=record.backbone.digest
-    )
-    key = (backbone_files.digest, device, tuple(sorted(record.providers.items())))
-    backbone = None if shared is None else shared.get(key)
-    if backbone is None:
-        backbone = make_backbone(
-            backbone_files, plugins=plugins, providers=providers, device=device
-        )
-    if shared is not None:
-        shared[key] = backbone
-    config = backbone.bus_config()
-    attached = {}
-    for member in record.experts:
-        files = sound(read_expert(expert_bytes[member.id]), member.id, digest=member.digest)
-        made = make_expert(files, bus=config, plugins=plugins, providers=providers)
-        if isinstance(made, Violation):
-            raise made.error(f"stored expert {member.id!r}")
-        attached[member.id] = made
-    router = make_router(
-        record.router.kind,
-        bus=config,
-        columns=record.router.columns,
-        seed=record.router.seed,
-        plugins=plugins,
-        providers=providers,
-    )
-    load_router(router, router_bytes)
-    backbone = with_layout(backbone, attached)
-    return Composed(
-        backbone=backbone,
-        bus=make_bus(
-            backbone, attached, router, record.router.columns, plugins=plugins, providers=providers
-        ),
-        cards={i: a.card for i, a in attached.items()},
-        background=background_of(backbone_files),
-        evaluation=evaluation_of(backbone_files),
-        fingerprint=record.backbone.fingerprint,
-        router_kind=record.router.kind,
-        seed=record.router.seed,
-        generation=record.number,
-    )
-
-
-def with_layout(backbone: Backbone, attached: Mapping[str, Attached]) -> Backbone:
+def with_layout(backbone: Backbone, attached: Mapping[str, Placed]) -> Backbone:
     """Return the backbone that also computes what these experts read inside the trunk."""
     layout = lay_out(backbone, {i: a.tapping for i, a in attached.items()})
     return replace(backbone, layout=layout) if layout.chunks else backbone
@@ -237,7 +179,7 @@ def with_layout(backbone: Backbone, attached: Mapping[str, Attached]) -> Backbon
 
 def make_bus(
     backbone: Backbone,
-    attached: Mapping[str, Attached],
+    attached: Mapping[str, Placed],
     router: nn.Module,
     columns: tuple[str, ...],
     *,

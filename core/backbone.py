@@ -19,6 +19,7 @@ from ..registry.errors import BackboneMismatchError, IntegrityError, short
 from .bus import BusConfig
 from .digests import backbone_fingerprint
 from .layout import Layout
+from .plain import plain_trunk
 from .tasks import Classification, Task, make_task
 from .trunk import Pooling, Trunk, load_trunk
 
@@ -183,10 +184,14 @@ def _package_trunk(manifest: BackboneManifest, files: Mapping[str, bytes]) -> Tr
         return load(f"hf:{base.id}", revision=base.revision)
     if base.kind == "file":
         return load(f"gguf:{base.id}")
+    carried = {name: files[name] for name in base.files}
+    plain = plain_trunk(carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
+    if plain is not None:
+        return plain
     # transformers reads folders: give it one that holds exactly the bytes that were hashed.
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
-        for name in base.files:
-            Path(folder, name).write_bytes(files[name])
+        for name, data in carried.items():
+            Path(folder, name).write_bytes(data)
         return load(f"hf:{folder}")
 
 

@@ -123,12 +123,15 @@ class Host:
         Raises:
             MissingError: If nothing has been composed in this home.
         """
+        return self._current(lazy=False)
+
+    def _current(self, *, lazy: bool) -> Composed:
         current = self.generations.current()
         if current is None:
             raise MissingError(
                 f"nothing is composed in {self.home}", hint="Run 'redhost recompose'."
             )
-        self._kept = self.load(current)
+        self._kept = self._loader.load(current, lazy=lazy)
         return self._kept
 
     def load(self, number: int) -> Composed:
@@ -148,13 +151,16 @@ class Host:
     def predict(self, texts: Sequence[str]) -> list[Answer]:
         """Answer texts with the current generation.
 
+        Under a sparse router an expert is read and checked when it is first picked; `composed`
+        reads them all.
+
         Args:
             texts: Any number of texts.
 
         Returns:
             One `Answer` a text, in their order.
         """
-        return self.composed.answer(texts)
+        return self._current(lazy=True).answer(texts)
 
     def evaluate(
         self,

@@ -11,10 +11,10 @@ from weakref import WeakValueDictionary
 
 from ..registry.generations import Generations
 from ..registry.store import Store
-from .assemble import BackboneKey, from_generation
 from .backbone import Backbone
 from .composed import Composed
 from .plugins import Plugins
+from .stored import BackboneKey, from_generation
 
 __all__ = ["Loader"]
 
@@ -31,18 +31,31 @@ class Loader:
     def __init__(self, home: Path, *, plugins: Plugins, device: str) -> None:
         self.generations, self.store = Generations(home), Store(home)
         self.plugins, self.device = plugins, device
-        self._loaded: WeakValueDictionary[int, Composed] = WeakValueDictionary()
+        self._loaded: WeakValueDictionary[tuple[int, bool], Composed] = WeakValueDictionary()
         self._backbones: WeakValueDictionary[BackboneKey, Backbone] = WeakValueDictionary()
 
-    def load(self, number: int) -> Composed:
-        """Return a generation, the very same object while somebody holds it."""
-        composed = self._loaded.get(number)
+    def load(self, number: int, *, lazy: bool = False) -> Composed:
+        """Return a generation, the very same object while somebody holds it.
+
+        Args:
+            number: Which one.
+            lazy: Do without experts that nobody has asked, where the router asks few; one that
+                is held in full already is returned all the same.
+        """
+        composed = self._loaded.get((number, False))
+        if composed is None and lazy:
+            composed = self._loaded.get((number, True))
         if composed is None:
-            composed = self._loaded[number] = self.read(number)
+            composed = self._loaded[number, lazy] = self.read(number, lazy=lazy)
         return composed
 
-    def read(self, number: int) -> Composed:
+    def read(self, number: int, *, lazy: bool = False) -> Composed:
         """Return a generation read, checked and built anew, whoever holds it already.
+
+        Args:
+            number: Which one.
+            lazy: Leave experts in the store until they are asked, where the router asks few: what
+                is damaged then shows when it is asked.
 
         Raises:
             UnknownNameError: If there is no such generation.
@@ -50,13 +63,12 @@ class Loader:
             StoreError: If stored bytes are missing.
             PluginError: If a plugin that made a part is gone or has changed.
         """
-        record = self.generations.load(number)
         return from_generation(
-            record,
-            backbone_bytes=self.store.get(record.backbone.digest),
-            expert_bytes={m.id: self.store.get(m.digest) for m in record.experts},
+            self.generations.load(number),
+            store=self.store,
             router_bytes=self.generations.file(number, "router.safetensors"),
             plugins=self.plugins,
             device=self.device,
+            lazy=lazy,
             shared=self._backbones,
         )

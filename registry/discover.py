@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +25,7 @@ __all__ = [
     "Package",
     "canonical",
     "discover",
+    "discover_all",
     "entries",
     "from_folder",
     "groups",
@@ -77,12 +78,12 @@ class EntryPointInfo:
 
 def discover(kind: Kind) -> tuple[Package, ...]:
     """Return every installed package that offers an expert or a backbone, sorted by module."""
-    found = (
-        _package(kind, value, dist)
-        for dist, text in _distributions(f"redhost.{kind}s")
-        for _, value in entries(text, f"redhost.{kind}s")
-    )
-    return tuple(sorted(found, key=lambda package: (package.module, package.dist)))
+    return _discover((kind,))[kind]
+
+
+def discover_all() -> Mapping[Kind, tuple[Package, ...]]:
+    """Return what `discover` finds of every kind, looking at each distribution once."""
+    return _discover(tuple(MANIFESTS))
 
 
 def plugin_entry_points(
@@ -90,8 +91,7 @@ def plugin_entry_points(
 ) -> tuple[EntryPointInfo, ...]:
     """Return the entry points of a group of plugins, without importing any of them."""
     found = []
-    for dist, text in _distributions(group):
-        fields = _fields(dist)
+    for _, text, fields in _distributions((group,)):
         for name, value in entries(text, group):
             summary = fields.get("summary", "")
             info = EntryPointInfo(name, value, fields["name"], fields["version"], summary)
@@ -160,8 +160,10 @@ def is_editable(dist: metadata.Distribution) -> bool:
     that says so, and would then escape RECORD.
     """
     text = _text(dist, "direct_url.json")
+    if not text:
+        return False
     try:
-        told = bool(text) and json.loads(text)["dir_info"]["editable"] is True
+        told = json.loads(text)["dir_info"]["editable"] is True
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
     return told and not any(Path(str(dist.locate_file(m))).exists() for m in _modules(dist))
@@ -176,32 +178,53 @@ def _modules(dist: metadata.Distribution) -> Iterator[str]:
             yield from (name for name in (module, f"{module}.py") if module)
 
 
-def _distributions(group: str) -> Iterator[tuple[metadata.Distribution, str]]:
-    """Yield each distribution that mentions a group, with its entry points; first on path wins."""
+def _discover(kinds: Collection[Kind]) -> dict[Kind, tuple[Package, ...]]:
+    """Return the packages of some kinds, in one pass over what is installed."""
+    found: dict[Kind, list[Package]] = {kind: [] for kind in kinds}
+    for dist, text, fields in _distributions([f"redhost.{kind}s" for kind in kinds]):
+        for kind in kinds:
+            for _, value in entries(text, f"redhost.{kind}s"):
+                found[kind].append(_package(kind, value, dist, fields))
+    return {
+        kind: tuple(sorted(packages, key=lambda package: (package.module, package.dist)))
+        for kind, packages in found.items()
+    }
+
+
+def _distributions(
+    groups: Collection[str],
+) -> Iterator[tuple[metadata.Distribution, str, dict[str, str]]]:
+    """Yield each distribution that mentions a group: entry points and headers; first on path wins.
+
+    Each file is read once: a thousand packages are a few thousand files.
+    """
     seen = set()
     for dist in metadata.distributions():
         text = _text(dist, "entry_points.txt")
-        if group not in text:
+        if not any(group in text for group in groups):
             continue
-        name = canonical(_fields(dist)["name"])
+        fields = headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
+        name = canonical(fields["name"])
         if name not in seen:
             seen.add(name)
-            yield dist, text
+            yield dist, text, fields
 
 
 def _text(dist: metadata.Distribution, name: str) -> str:
+    """Read a file of a distribution's metadata; a plain `open` takes half of `read_text`'s time."""
+    folder = getattr(dist, "_path", None)
     try:
-        return dist.read_text(name) or ""
+        if not isinstance(folder, Path):  # one inside an archive
+            return dist.read_text(name) or ""
+        with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123
+            return file.read()
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-def _fields(dist: metadata.Distribution) -> dict[str, str]:
-    return headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
-
-
-def _package(kind: Kind, value: str, dist: metadata.Distribution) -> Package:
-    fields = _fields(dist)
+def _package(
+    kind: Kind, value: str, dist: metadata.Distribution, fields: Mapping[str, str]
+) -> Package:
     folder = _folder(dist, value, MANIFESTS[kind]) if value.isidentifier() else None
     path = getattr(dist, "_path", None)  # the one place that knows where metadata lie
     info = None if path is None else Path(path)

@@ -25,6 +25,7 @@ __all__ = [
     "ExpertFiles",
     "read_backbone",
     "read_expert",
+    "read_manifest",
 ]
 
 MAX_BACKBONE_FILE = 2 * 2**30
@@ -121,6 +122,21 @@ def read_expert(source: Source) -> ExpertFiles | tuple[Violation, ...]:
         return wrong
     digest = _digest(raw, {part.role: part.sha256 for part in parts})
     return ExpertFiles(manifest, MappingProxyType({"expert.json": raw, **files}), digest, classes)
+
+
+def read_manifest(raw: bytes) -> tuple[ExpertManifest, str] | Violation:
+    """Read an expert's manifest alone, with the digest of a package that is what it says.
+
+    The digest covers the manifest and the hashes in it, so one that equals what was composed shows
+    that the manifest is the composed one; the files it names are checked by `read_expert`.
+
+    Args:
+        raw: The bytes of ``expert.json``.
+    """
+    manifest = parse_expert(raw)
+    if isinstance(manifest, Violation):
+        return manifest
+    return manifest, _digest(raw, {p.role: p.sha256 for p in _expert_parts(manifest)})
 
 
 def read_backbone(source: Source) -> BackboneFiles | tuple[Violation, ...]:

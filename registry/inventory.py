@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .composition import Composition
 from .disabled import Disabled
-from .discover import MANIFESTS, Package, discover
+from .discover import MANIFESTS, Package, discover_all
 from .errors import IntegrityError, RedhostError, UnknownNameError
 from .generations import Generations
 from .manifest import BackboneManifest, parse_backbone
@@ -45,13 +45,13 @@ def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = 
         backbone: The backbone wanted; by default the only one installed.
         remember: Whether verdicts on unchanged files may be remembered ones.
     """
-    manifest, problem = None, None
+    manifest, problem, found = None, None, discover_all()
     try:
-        manifest = read_backbone_manifest(choose_backbone(discover("backbone"), backbone))
+        manifest = read_backbone_manifest(choose_backbone(found["backbone"], backbone))
     except RedhostError as e:
         problem = e  # an expert can be valid without a backbone to fit
     listings = survey(
-        discover("expert"),
+        found["expert"],
         backbone=manifest,
         disabled=Disabled(home).names(),
         attached=_members(home),

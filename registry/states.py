@@ -266,4 +266,4 @@ def _disabled(listing: Listing) -> Violation:
 
 
 def _is_off(listing: Listing, off: set[str]) -> bool:
-    return listing.id in off or canonical(listing.package.dist) in off
+    return bool(off) and (listing.id in off or canonical(listing.package.dist) in off)

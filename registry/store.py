@@ -48,11 +48,18 @@ class Store:
         try:
             return {p.name: p.read_bytes() for p in sorted(self._path(digest).iterdir())}
         except OSError as e:
-            raise StoreError(
-                f"cannot read {short(digest)} from the store",
-                found="nothing" if isinstance(e, FileNotFoundError) else str(e.strerror),
-                hint="Install the package again and run 'redhost recompose'.",
-            ) from e
+            raise self._unreadable(digest, e) from e
+
+    def file(self, digest: str, name: str) -> bytes:
+        """Read one file of a digest; the caller checks it.
+
+        Raises:
+            StoreError: If it is not here or cannot be read.
+        """
+        try:
+            return (self._path(digest) / name).read_bytes()
+        except OSError as e:
+            raise self._unreadable(digest, e) from e
 
     def put(self, files: Mapping[str, bytes], *, digest: str) -> None:
         """Store the files of a digest; a damaged copy is replaced, an equal one is kept.
@@ -77,6 +84,13 @@ class Store:
         """Remove stored copies; those that are not here are passed over."""
         for digest in sorted(set(digests) & self.digests()):
             atomic.discard(self._path(digest))
+
+    def _unreadable(self, digest: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"cannot read {short(digest)} from the store",
+            found="nothing" if isinstance(error, FileNotFoundError) else str(error.strerror),
+            hint="Install the package again and run 'redhost recompose'.",
+        )
 
     def _path(self, digest: str) -> Path:
         if not _DIGEST.fullmatch(digest):

@@ -81,6 +81,19 @@ def test_light_commands_import_neither_torch_nor_any_package(composed, arguments
     run_code(code, composed)  # and again, with verdicts remembered
 
 
+def test_predict_imports_no_transformers_and_nothing_it_does_not_need(composed) -> None:
+    """Importing transformers' models takes longer than all else that a cold predict does."""
+    heavy = "{'transformers', 'scipy', 'sympy', 'torch._dynamo', 'pandas', 'sklearn'}"
+    code = (
+        "import sys\nfrom redhost.cli import main\n"
+        "try: main(['predict', 'What is 1 plus 2?'])\nexcept SystemExit as e: assert not e.code\n"
+        f"found = {heavy} & sys.modules.keys()\n"
+        "packages = {m for m in sys.modules if m.startswith('red_')}\n"
+        "sys.exit(str(found | packages) if found | packages else 'torch' not in sys.modules)"
+    )
+    run_code(code, composed)
+
+
 def run_code(code: str, home: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -16,7 +16,7 @@ from red_lab.arithmetic import Split
 from red_lab.base import adaptation_pairs, language_model
 from red_lab.intervals import interval
 from red_lab.newsgroups import TEAMS, owner
-from red_lab.readme import BLOCKS, refresh
+from red_lab.readme import BLOCKS, PAGES, refresh
 from red_lab.report import write_report
 from red_lab.text_report import write_page
 from red_lab.tiny_model import Shape, make_model, make_tokenizer
@@ -29,10 +29,11 @@ SMALL = Shape(width=16, blocks=2, heads=2, inner=32)
 
 
 def test_readme_numbers_are_those_of_the_results_files() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert refresh(text, root=ROOT) == text
+    pages = [(ROOT / page).read_text("utf-8") for page in PAGES]
+    for text in pages:
+        assert refresh(text, root=ROOT) == text
     for name, (file, _) in BLOCKS.items():
-        assert (ROOT / file).exists() and f"<!-- results: {name} -->" in text
+        assert (ROOT / file).exists() and f"<!-- results: {name} -->" in "".join(pages)
 
 
 def test_the_readme_check_would_notice_a_changed_number() -> None:

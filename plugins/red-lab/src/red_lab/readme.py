@@ -1,4 +1,4 @@
-"""Keep the README's numbers equal to the results files they come from."""
+"""Keep the numbers of README and docs equal to the results files they come from."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from red_lab.bench.peers.tables import aims
+from red_lab.bench.profile import tables
 from red_lab.red.overview import overview_table
 from red_lab.report import NAMES
 
 __all__ = [
     "BLOCKS",
+    "PAGES",
     "bench_block",
     "bus_block",
     "newsgroups_block",
@@ -60,8 +62,13 @@ def bench_block(bench: Mapping[str, Any]) -> str:
         "python": "`python -c pass`",
         "help": "`redhost --help`",
         "list_experts_100": "`redhost list-experts --json`, 100 installed experts",
+        "list_experts_1000": "the same, 1,000 installed experts",
+        "list_experts_1000_first": "the same, the first time: every byte is read and hashed",
+        "torch": "`python -c 'import torch'`",
+        "predict_floor": "importing torch and what transformers needs for a forward",
+        "predict": "`redhost predict`, one text, five experts",
+        "predict_of_1000": "`redhost predict`, 1,000 experts under a sparse router",
         "recompose_cold": "`redhost recompose`, five experts, nothing cached",
-        "predict": "`redhost predict`, one text",
     }
     lines = ["| whole process, median of several | seconds | × bare Python |", "|---|---|---|"]
     lines += [
@@ -125,6 +132,9 @@ def red_block(told: Mapping[str, Any]) -> str:
     return "\n".join(overview_table(told["runs"], links="docs/results/red/"))
 
 
+PAGES = ("README.md", "docs/profiles.md")
+"""Where blocks stand."""
+
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
     "newsgroups": ("docs/results/newsgroups/metrics.json", newsgroups_block),
@@ -132,8 +142,9 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "bench": ("docs/results/bench/startup.json", bench_block),
     "bus": ("docs/results/bench/bus.json", bus_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
+    "profile": ("docs/results/bench/profile.json", tables),
 }
-"""Name of a block in the README → the file its numbers come from, and how it is written."""
+"""Name of a block in a page → the file its numbers come from, and how it is written."""
 
 
 def refresh(text: str, *, root: Path) -> str:
@@ -155,7 +166,7 @@ def refresh(text: str, *, root: Path) -> str:
 
 
 def refresh_here() -> None:
-    """Write the results into the README of the project at hand, if this is one."""
-    page = Path("README.md")
-    if page.exists() and "<!-- results: " in page.read_text("utf-8"):
-        page.write_text(refresh(page.read_text("utf-8"), root=Path()), "utf-8")
+    """Write the results into the pages of the project at hand, if this is one."""
+    for page in map(Path, PAGES):
+        if page.exists() and "<!-- results: " in page.read_text("utf-8"):
+            page.write_text(refresh(page.read_text("utf-8"), root=Path()), "utf-8")

@@ -1,7 +1,8 @@
-"""Section `startup`: time what people wait for, the command line and recompose.
+"""Section `startup`: what people wait for, the command line and recompose.
 
-Whole processes, warm, the median of several runs; machines are noisy, so read ratios: a bare
-`python -c pass` is timed beside the rest, in the same rounds.
+Whole processes, warm, in turns; machines are noisy, so read ratios: a bare `python -c pass` and the
+bare imports are timed beside the rest, in the same rounds. Takes some ten minutes; where no home
+with a thousand composed experts lies in the work folder, it is made first, once.
 """
 
 from __future__ import annotations
@@ -9,16 +10,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from red_lab.bench.processes import PYTHON, REDHOST, Process, Seen, spread, take_turns
 from red_lab.bench.section import Settings
 from redhost.testing import Environment
 
@@ -26,46 +26,72 @@ __all__ = ["TITLE", "install_copies", "measure", "page"]
 
 TITLE = "What people wait for"
 
-COPIES = 100
+INSTALLED = (100, 1000)
+IDLE = (10, 100, 1000)
+SPARSE = "shortlist"
+QUESTION = "What is 37 plus 12?"
 SOURCE = "red_expert_range1"
+
+FLOOR = "import torch; from transformers.models.qwen3.modeling_qwen3 import Qwen3Model"
+"""What a Qwen3 forward by transformers has to import."""
+
+WHOLE = """
+import sys
+from pathlib import Path
+from redhost.commands.common import open_host
+open_host(Path(sys.argv[1])).composed.answer([sys.argv[2]])
+"""
+"""The same answer from a generation of which every expert is read."""
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Time the commands; the first round, which warms files up, is not counted."""
+    """Time the commands."""
+    homes = {n: idle_home(settings.work, n) for n in IDLE}
     with tempfile.TemporaryDirectory() as folder:
-        site, home = Path(folder, "site"), Path(folder, "home")
-        install_copies(site, COPIES)
-        python = [sys.executable, "-m", "redhost"]
-        commands: dict[str, Sequence[str]] = {
-            "python": [sys.executable, "-c", "pass"],
-            "help": [*python, "--help"],
-            "list_experts_100": [*python, "list-experts", "--json", "--home", str(home)],
-            "recompose_cold": [*python, "recompose", "--json", "--home", str(home / "cold")],
-            "predict": [*python, "predict", "--json", "--home", str(home / "warm"), "What is 1?"],
-        }
-        _once([*python, "recompose", "--home", str(home / "warm")], {})
-        seconds: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(settings.runs + 1):
-            for name, command in commands.items():
-                shutil.rmtree(home / "cold", ignore_errors=True)
-                extra = {"PYTHONPATH": str(site)} if name.startswith("list") else {}
-                seconds[name].append(_once(command, extra))
-        levels = _levels(home / "warm", python)
-    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+        root = Path(folder)
+        for n in INSTALLED:
+            install_copies(root / f"site{n}", n)
+        _run([*REDHOST, "recompose", "--home", str(root / "warm")])
+        processes = {**_commands(root), **_idle(homes)}
+        seen = take_turns(processes, rounds=settings.runs)
+        levels = _levels(root / "warm")
+    seconds = {name: [s.seconds for s in runs] for name, runs in seen.items()}
+    for name, floor in (("predict_ours", "predict_floor"), ("predict_beyond_torch", "torch")):
+        pairs = zip(seconds["predict"], seconds[floor], strict=True)
+        seconds[name] = [took - least for took, least in pairs]
+    spreads = {name: spread(values) for name, values in seconds.items()}
     return {
         "runs": settings.runs,
-        "median_seconds": medians,
-        "times_python": {name: m / medians["python"] for name, m in medians.items()},
+        "seconds": spreads,
+        "median_seconds": {name: s["median"] for name, s in spreads.items()},
+        "times_python": {n: s["median"] / spreads["python"]["median"] for n, s in spreads.items()},
+        "idle": {str(n): _told_idle(seen, n) for n in IDLE},
         "levels": levels,
     }
 
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
-    lines = ["| whole process | seconds | × bare Python |", "|---|---|---|"]
+    lines = ["| whole process | seconds | quartiles | × bare Python |", "|---|---|---|---|"]
     lines += [
-        f"| {name} | {found['median_seconds'][name]:.3f} | {times:.1f} |"
-        for name, times in sorted(found["times_python"].items())
+        f"| {name} | {x['median']:.3f} | {x['low']:.3f}–{x['high']:.3f} "
+        f"| {found['times_python'][name]:.1f} |"
+        for name, x in sorted(found["seconds"].items())
+    ]
+    lines += [
+        "",
+        "`predict_floor` imports what a Qwen3 forward by transformers needs, `torch` torch alone; "
+        "`predict_ours` and `predict_beyond_torch` are what `predict` takes beyond them, round by "
+        "round. Below zero: redhost builds the carried trunk without importing transformers.",
+        "",
+        f"| composed experts, router `{SPARSE}` | predict, s | peak, MiB "
+        "| every expert read, s | peak, MiB |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {n} | {x['lazy']['median']:.2f} | {x['lazy_peak']:.0f} "
+        f"| {x['whole']['median']:.2f} | {x['whole_peak']:.0f} |"
+        for n, x in sorted(found["idle"].items(), key=lambda pair: int(pair[0]))
     ]
     lines += ["", "| router, level | router seconds | recompose seconds | gate rows |"]
     lines += ["|---|---|---|---|"]
@@ -88,13 +114,74 @@ def install_copies(site: Path, count: int) -> None:
         shutil.copytree(source, site / module, ignore=shutil.ignore_patterns("__pycache__"))
         (site / module / "__init__.py").write_text("raise AssertionError('imported')\n")
         manifest = json.loads((site / module / "expert.json").read_bytes())
-        manifest["id"] = f"bench{n}"
+        # Under another id its own domain would count as somebody else's.
+        manifest |= {"id": f"bench{n}", "off_domain": None}
         (site / module / "expert.json").write_text(json.dumps(manifest))
         points = {"redhost.experts": f"bench{n} = {module}"}
         Environment(site).write_info(dist, "1.0", module, points)
 
 
-def _levels(home: Path, python: Sequence[str]) -> dict[str, dict[str, float]]:
+def idle_home(work: Path, count: int) -> Path:
+    """Return a home with so many copies composed under a sparse router, made where it is not."""
+    home = work / "idle" / str(count) / "home"
+    if not (home / "current").exists():
+        shutil.rmtree(home.parent, ignore_errors=True)
+        install_copies(home.parent / "site", count)
+        command = [*REDHOST, "recompose", "--router", SPARSE, "--home", str(home)]
+        _run(command, env={"PYTHONPATH": str(home.parent / "site")})
+        shutil.rmtree(home.parent / "site")
+    return home
+
+
+def _commands(root: Path) -> dict[str, Process]:
+    """Return the commands people type, and the floors beside them."""
+    home = str(root / "warm")
+    listing = [*REDHOST, "list-experts", "--json", "--home"]
+    commands = {
+        "python": Process(command=[*PYTHON, "pass"]),
+        "torch": Process(command=[*PYTHON, "import torch"]),
+        "predict_floor": Process(command=[*PYTHON, FLOOR]),
+        "help": Process(command=[*REDHOST, "--help"]),
+        "predict": Process(command=[*REDHOST, "predict", "--json", "--home", home, QUESTION]),
+        "recompose_cold": _fresh([*REDHOST, "recompose", "--json"], root / "cold"),
+    }
+    for n in INSTALLED:
+        env, seen = {"PYTHONPATH": str(root / f"site{n}")}, str(root / f"seen{n}")
+        commands[f"list_experts_{n}"] = Process(command=[*listing, seen], env=env)
+        commands[f"list_experts_{n}_first"] = _fresh(listing[:-1], root / "unseen", env=env)
+    return commands
+
+
+def _fresh(command: Sequence[str], home: Path, *, env: Mapping[str, str] | None = None) -> Process:
+    """Return a command that never finds anything remembered."""
+    forget = partial(shutil.rmtree, home, ignore_errors=True)
+    return Process(command=[*command, "--home", str(home)], env=env or {}, before=forget)
+
+
+def _idle(homes: Mapping[int, Path]) -> dict[str, Process]:
+    """Return predict with few and many composed experts, and what it saves not to read."""
+    lazily = {
+        f"predict_of_{n}": Process(command=[*REDHOST, "predict", "--home", str(home), QUESTION])
+        for n, home in homes.items()
+    }
+    whole = {
+        f"predict_of_{n}_whole": Process(command=[*PYTHON, WHOLE, str(home), QUESTION])
+        for n, home in homes.items()
+    }
+    return {**lazily, **whole}
+
+
+def _told_idle(seen: Mapping[str, Sequence[Seen]], n: int) -> dict[str, Any]:
+    lazily, whole = seen[f"predict_of_{n}"], seen[f"predict_of_{n}_whole"]
+    return {
+        "lazy": spread([s.seconds for s in lazily]),
+        "lazy_peak": spread([s.peak for s in lazily])["median"],
+        "whole": spread([s.seconds for s in whole]),
+        "whole_peak": spread([s.peak for s in whole])["median"],
+    }
+
+
+def _levels(home: Path) -> dict[str, dict[str, float]]:
     """Return the router's seconds and rows for each kind and level, features cached."""
     found = {}
     for kind, level in (
@@ -106,11 +193,8 @@ def _levels(home: Path, python: Sequence[str]) -> dict[str, dict[str, float]]:
         ("mlp", "full"),
         ("mlp", "row"),
     ):
-        command = [*python, "recompose", "--router", kind, "--level", level, "--json"]
-        answer = subprocess.run(  # noqa: S603  (our own command)
-            [*command, "--home", str(home)], check=True, capture_output=True
-        )
-        receipt = json.loads(answer.stdout)
+        command = [*REDHOST, "recompose", "--router", kind, "--level", level, "--json"]
+        receipt = json.loads(_run([*command, "--home", str(home)]))
         found[f"{kind} {level}"] = {
             "router_seconds": receipt["router"]["seconds"],
             "recompose_seconds": receipt["seconds"],
@@ -119,9 +203,7 @@ def _levels(home: Path, python: Sequence[str]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _once(command: Sequence[str], extra: Mapping[str, str]) -> float:
-    start = time.perf_counter()
-    subprocess.run(  # noqa: S603  (our own command)
-        command, check=True, capture_output=True, env={**os.environ, **extra}
-    )
-    return time.perf_counter() - start
+def _run(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> bytes:
+    return subprocess.run(  # noqa: S603  (our own command)
+        command, check=True, capture_output=True, env={**os.environ, **(env or {})}
+    ).stdout

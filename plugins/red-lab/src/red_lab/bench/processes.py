@@ -1,0 +1,77 @@
+"""Whole processes, timed in turns: seconds, and the most memory each held."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Any
+
+__all__ = ["PYTHON", "REDHOST", "Process", "Seen", "spread", "take_turns"]
+
+PYTHON = (sys.executable, "-c")
+REDHOST = (sys.executable, "-m", "redhost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A command to time.
+
+    Attributes:
+        command: What is run.
+        env: What is set beside the environment at hand.
+        before: Called before each run, outside the clock.
+    """
+
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    before: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run: seconds, and mebibytes at the peak."""
+
+    seconds: float
+    peak: float
+
+
+def take_turns(processes: Mapping[str, Process], *, rounds: int) -> dict[str, list[Seen]]:
+    """Run every process once a round; the first round, which warms files up, is not told."""
+    found: dict[str, list[Seen]] = {name: [] for name in processes}
+    for number in range(rounds + 1):
+        for name, process in processes.items():
+            seen = _once(process)
+            if number:
+                found[name].append(seen)
+    return found
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return median and quartiles."""
+    if len(values) == 1:
+        return {"median": values[0], "low": values[0], "high": values[0]}
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return {"median": median(values), "low": low, "high": high}
+
+
+def _once(process: Process) -> Seen:
+    if process.before is not None:
+        process.before()
+    env: dict[str, Any] = {**os.environ, **process.env}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody's installed package compiles at each start
+    start = time.perf_counter()
+    with subprocess.Popen(  # noqa: S603  (our own command)
+        process.command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            said = child.stderr.read().decode(errors="replace") if child.stderr else ""
+            raise RuntimeError(f"{' '.join(process.command)} failed: {said}")
+    return Seen(seconds, usage.ru_maxrss / 1024)

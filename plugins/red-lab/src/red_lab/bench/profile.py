@@ -1,0 +1,187 @@
+"""Section `profile`: where the time of one `predict` and of one `recompose` goes.
+
+Real commands in processes of their own, with the functions of each step wrapped (`profile_child`);
+the median over the runs, step by step. The backbone on SmolLM2 is composed here, of five random
+low-rank experts, since none ships. Takes about five minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from red_lab.bench.processes import REDHOST
+from red_lab.bench.section import Settings
+
+__all__ = ["PREDICT", "RECOMPOSE", "TITLE", "measure", "page", "tables"]
+
+TITLE = "Where the time goes"
+
+QUESTION = "What is 37 plus 12?"
+REPEATS = 30
+
+Steps = Mapping[str, Sequence[str]]
+"""Step → the functions it consists of, ``module:function`` where they are used."""
+
+CORE, REGISTRY = "redhost.core", "redhost.registry"
+
+_BACKBONE: Steps = {
+    "build the trunk": [f"{CORE}.backbone:_package_trunk"],
+    "fingerprint of the backbone": [f"{CORE}.backbone:Backbone.fingerprint"],
+    "tokens": [f"{CORE}.trunk:Trunk.tokens"],
+    "trunk": [f"{CORE}.trunk:Trunk.hidden"],
+}
+
+PREDICT: Steps = {
+    **_BACKBONE,
+    "settings, lock, plugins": [
+        f"{CORE}.host:load_settings",
+        f"{CORE}.host:read_lock",
+        f"{CORE}.plugins:Plugins.__init__",
+    ],
+    "read the generation's record": [
+        f"{REGISTRY}.generations:Generations.current",
+        f"{REGISTRY}.generations:Generations.load",
+        f"{REGISTRY}.generations:Generations.file",
+    ],
+    "read stored bytes": [f"{REGISTRY}.store:Store.get", f"{REGISTRY}.store:Store.file"],
+    "check stored bytes: hashes, headers, contract": [
+        f"{CORE}.stored:read_backbone",
+        f"{CORE}.stored:read_expert",
+        f"{CORE}.stored:read_manifest",
+    ],
+    "build experts": [f"{CORE}.stored:make_expert", f"{CORE}.stored:make_part"],
+    "canaries": [f"{CORE}.assemble:check_canary"],
+    "cards": [f"{CORE}.assemble:read_card", f"{CORE}.stored:read_card"],
+    "router and bus": [
+        f"{CORE}.stored:make_router",
+        f"{CORE}.stored:load_router",
+        f"{CORE}.stored:make_bus",
+    ],
+    "background and evaluation rows": [
+        f"{CORE}.stored:background_of",
+        f"{CORE}.stored:evaluation_of",
+    ],
+    "bus": [f"{CORE}.bus:Bus.forward"],
+    "print": ["redhost.commands.compose:print_json"],
+}
+
+RECOMPOSE: Steps = {
+    **_BACKBONE,
+    "what is installed, and its verdicts": [f"{CORE}.host:select_installed"],
+    "read and check packages": [
+        f"{CORE}.candidates:read_expert",
+        f"{CORE}.workspace:read_backbone",
+        f"{REGISTRY}.installed:audit_installed",
+    ],
+    "build experts": [f"{CORE}.candidates:make_expert"],
+    "canaries": [f"{CORE}.assemble:check_canary"],
+    "cards": [f"{CORE}.assemble:read_card"],
+    "check on the background card": [f"{CORE}.workspace:check_live"],
+    "feature cache": [f"{CORE}.features:FeatureCache.encode"],
+    "what columns learn from": [f"{CORE}.recompose:learn_columns"],
+    "train the router": [f"{CORE}.recompose:train_router"],
+    "judge on gate rows": [f"{CORE}.recompose:_judge"],
+    "digests before and after": [f"{CORE}.recompose:_digests"],
+    "load the current generation": [f"{CORE}.composing:_previous"],
+    "write": [f"{CORE}.host:publish"],
+}
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Run the commands; every cold run is a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        home, cold = Path(folder, "home"), Path(folder, "cold")
+        command = [*REDHOST, "recompose", "--home", str(home)]
+        subprocess.run(command, check=True, capture_output=True)  # noqa: S603  (our own command)
+        ask = ["predict", "--json", "--home", str(home), QUESTION]
+        predict = [_run(ask, PREDICT, repeats=REPEATS) for _ in range(settings.runs)]
+        fresh = ["recompose", "--json", "--home", str(cold)]
+        again = ["recompose", "--json", "--home", str(home)]
+
+        def forget() -> None:
+            shutil.rmtree(cold, ignore_errors=True)
+
+        first = [_run(fresh, RECOMPOSE, before=forget) for _ in range(settings.runs)]
+        cached = [_run(again, RECOMPOSE) for _ in range(settings.runs)]
+    from red_lab.bench.profile_smollm2 import warm_smollm2  # torch, once the others are done
+
+    large = warm_smollm2(PREDICT, question=QUESTION, runs=settings.runs, work=settings.work)
+    runs = {
+        "predict, a process of its own": [r["cold"] for r in predict],
+        "predict, the process is warm (tiny)": [w for r in predict for w in r["warm"]],
+        "predict, the process is warm (SmolLM2-135M)": large,
+        "recompose, nothing remembered": [r["cold"] for r in first],
+        "recompose, features remembered": [r["cold"] for r in cached],
+    }
+    return {
+        "runs": settings.runs,
+        "lost": sorted({place for r in (*predict, *first, *cached) for place in r["lost"]}),
+        "steps": {name: _medians(found) for name, found in runs.items()},
+    }
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's tables."""
+    return f"What was tried stands in [profiles](../../profiles.md).\n\n{tables(found)}"
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Return a table for each command, the longest step first."""
+    parts = []
+    for name, steps in found["steps"].items():
+        total = sum(steps.values())
+        parts += [f"**{name}**: {_shown(total)}", "", "| step | time | share |", "|---|---|---|"]
+        parts += [
+            f"| {step} | {_shown(seconds)} | {seconds / total:.1%} |"
+            for step, seconds in sorted(steps.items(), key=lambda pair: -pair[1])
+        ]
+        parts.append("")
+    if found["lost"]:
+        parts.append(f"Not found, so counted elsewhere: {', '.join(found['lost'])}.")
+    return "\n".join(parts).rstrip()
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"
+
+
+def _run(
+    command: Sequence[str],
+    steps: Steps,
+    *,
+    repeats: int = 0,
+    before: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Run one process; return its seconds by step, what it took to end among them."""
+    if before is not None:
+        before()
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out.json")
+        child = [sys.executable, "-m", "red_lab.bench.profile_child", str(time.time()), str(out)]
+        subprocess.run(  # noqa: S603  (our own command)
+            [*child, json.dumps(steps), str(repeats), *command],
+            check=True,
+            capture_output=True,
+            env=env,
+        )
+        ended = time.time()
+        found: dict[str, Any] = json.loads(out.read_text("utf-8"))
+    found["cold"]["Python ends"] = ended - found["ended"]
+    return found
+
+
+def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return each step's median; a step that a run did not take counts as nothing."""
+    steps = sorted({step for run in runs for step in run})
+    return {step: median(run.get(step, 0.0) for run in runs) for step in steps}

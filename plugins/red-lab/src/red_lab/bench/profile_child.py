@@ -1,0 +1,128 @@
+"""One process that runs a command, and says where its time went.
+
+    python -m red_lab.bench.profile_child STARTED OUT STEPS REPEATS COMMAND…
+
+Functions are wrapped where they are used, under the name of the step they belong to. Seconds are a
+step's own: what a step inside it took is not counted twice. So the steps add up to the whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["REST", "Clock", "find", "main"]
+
+REST = "everything else"
+
+
+class Clock:
+    """Seconds by step, each step's own."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._inner = [0.0]
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Count the block's time, less that of steps inside it."""
+        start = time.perf_counter()
+        self._inner.append(0.0)
+        try:
+            yield
+        finally:
+            took = time.perf_counter() - start
+            self.seconds[name] += took - self._inner.pop()
+            self._inner[-1] += took
+
+    def wrap(self, name: str, place: str) -> bool:
+        """Count a function's time; say whether there is one at ``module:Class.function``."""
+        found = find(place)
+        if found is None:
+            return False
+        owner, last = found
+        setattr(owner, last, self._counted(name, getattr(owner, last)))
+        return True
+
+    def _counted(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with self.step(name):
+                return original(*args, **kwargs)
+
+        return counted
+
+
+def find(place: str) -> tuple[Any, str] | None:
+    """Return the owner and the name of a function, None where there is no such function."""
+    module, _, path = place.partition(":")
+    *owners, last = path.split(".")
+    try:
+        owner: Any = importlib.import_module(module)
+        for part in owners:
+            owner = getattr(owner, part)
+    except (ImportError, AttributeError):
+        return None
+    return (owner, last) if hasattr(owner, last) else None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command and write what it took."""
+    clock = Clock()
+    started, out, told, repeats, *command = arguments
+    clock.seconds["Python starts"] = time.time() - float(started)
+    with importlib.import_module("redhost.commands.common").imports():  # as the command does
+        with clock.step("import torch"):
+            importlib.import_module("torch")
+        with clock.step("import redhost"):
+            for name in ("redhost.cli", "redhost.core.host", "redhost.commands.compose"):
+                importlib.import_module(name)
+    steps: Mapping[str, Sequence[str]] = json.loads(told)
+    lost = [p for step, places in steps.items() for p in places if not clock.wrap(step, p)]
+    with clock.step(REST):
+        _command(command)
+    cold, warm = dict(clock.seconds), []
+    if int(repeats):
+        _again(command)  # opens the host that the others ask
+    for _ in range(int(repeats)):
+        clock.seconds.clear()
+        with clock.step(REST):
+            _again(command)
+        warm.append(dict(clock.seconds))
+    found = {"cold": cold, "warm": warm, "lost": lost, "ended": time.time()}
+    Path(out).write_text(json.dumps(found), "utf-8")
+
+
+def _command(command: Sequence[str]) -> None:
+    """Run a command line as the shell does."""
+    from redhost.cli import main as redhost
+
+    try:
+        redhost(command)
+    except SystemExit as e:
+        if e.code:
+            raise
+
+
+@functools.cache
+def _host(home: str) -> Any:
+    import redhost
+
+    return redhost.Host.open(home)
+
+
+def _again(command: Sequence[str]) -> None:
+    """Answer the command's text once more, in this process."""
+    _host(command[command.index("--home") + 1]).predict([command[-1]])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

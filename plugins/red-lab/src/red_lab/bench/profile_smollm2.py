@@ -1,0 +1,81 @@
+"""A warm answer on SmolLM2-135M, step by step, with five random experts of rank 144.
+
+What an answer costs does not depend on what the weights are; trained experts on this backbone are
+measured by `redhost lab red`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+import redhost
+from red_lab.bench.profile_child import REST, Clock
+from red_lab.red.run import open_source
+
+__all__ = ["warm_smollm2"]
+
+EXPERTS, RANK, LABELS = 5, 144, 99
+
+
+def warm_smollm2(
+    steps: Mapping[str, Sequence[str]], *, question: str, runs: int, work: Path
+) -> list[dict[str, float]]:
+    """Answer a text some times over; return the seconds by step of each.
+
+    Args:
+        steps: Step → the functions it consists of.
+        question: The text.
+        runs: How often.
+        work: Where the lab keeps what it needs to open a backbone.
+    """
+    composed = _composed(open_source("smollm2", seed=0, work=work))
+    composed.answer([question])
+    clock, found = Clock(), []
+    for step, places in steps.items():
+        for place in places:
+            clock.wrap(step, place)
+    for _ in range(runs):
+        clock.seconds.clear()
+        with clock.step(REST):
+            composed.answer([question])
+        found.append(dict(clock.seconds))
+    return found
+
+
+def _composed(bare: redhost.Backbone) -> redhost.Composed:
+    width, generator = bare.width, torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return 0.02 * torch.randn(*shape, generator=generator)
+
+    labels = tuple(map(str, range(LABELS)))
+    experts = {
+        f"expert{n}": redhost.LowRank(
+            U=drawn(RANK, width), V=drawn(width, RANK), activation="gelu", space="hidden"
+        )
+        for n in range(EXPERTS)
+    }
+    config = redhost.BusConfig(width=width, labels=labels, eps=bare.eps)
+    router = redhost.build_router("linear", config, tuple(sorted(experts)), 0)
+    if router is None:
+        raise redhost.UsageError("the host has no linear router")
+    bus = redhost.Bus(
+        norm=redhost.LayerNorm(width=width, eps=bare.eps),
+        router=router,
+        experts=experts,
+        classifier=drawn(LABELS, width),
+        labels=labels,
+    )
+    return redhost.Composed(
+        backbone=bare,
+        bus=bus.eval().requires_grad_(False),
+        cards={},
+        background=(),
+        evaluation=(),
+        fingerprint="",
+        router_kind="linear",
+        seed=0,
+    )
