@@ -90,7 +90,7 @@ RECOMPOSE: Steps = {
     "feature cache": [f"{CORE}.features:FeatureCache.encode"],
     "what columns learn from": [f"{CORE}.recompose:learn_columns"],
     "train the router": [f"{CORE}.recompose:train_router"],
-    "judge on gate rows": [f"{CORE}.recompose:_judge"],
+    "judge on gate rows": [f"{CORE}.recompose:judge_gates"],
     "digests before and after": [f"{CORE}.recompose:_digests"],
     "load the current generation": [f"{CORE}.composing:_previous"],
     "write": [f"{CORE}.host:publish"],

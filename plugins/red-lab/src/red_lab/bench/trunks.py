@@ -17,7 +17,7 @@ TRUNKS = ("smollm2", "tiny")
 
 
 def open_trunk(name: str) -> redhost.Trunk:
-    """Open the trunk of a backbone.
+    """Open the trunk of a backbone with transformers, which is what every side is measured on.
 
     Args:
         name: ``smollm2``, or ``tiny`` for the one that is installed.
@@ -28,7 +28,7 @@ def open_trunk(name: str) -> redhost.Trunk:
     if name == "tiny":
         from red_lab.hotswap_measure import shipped
 
-        return redhost.open_backbone(shipped()[0])[1].trunk
+        return redhost.Backbone.load(f"hf:{shipped()[0]}").trunk
     from red_lab.red.run import open_source
 
     return open_source(name, seed=0, work=Path()).trunk
