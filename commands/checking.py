@@ -14,7 +14,7 @@ from .common import kept_jobs
 from .keys import chosen_keys
 
 if TYPE_CHECKING:
-    from ..core.crew import Crew
+    from ..core.engines.crew import Crew
 
 __all__ = ["check_targets", "require_sound"]
 
@@ -71,7 +71,7 @@ def _verify(
         from ..core.verify import verify_expert
 
         return {t: verify_expert(files, backbone=t.backbone) for t, files in sound.items()}
-    from ..core.certify import Claim, certify
+    from ..core.engines.certify import Claim, certify
 
     claims = [Claim(name=t.name, files=files, backbone=t.backbone) for t, files in sound.items()]
     verdicts = certify(claims, crew=crew, kept=kept_jobs(home), progress=progress)

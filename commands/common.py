@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ..core.crew import Crew
+    from ..core.engines.crew import Crew
+    from ..core.engines.kept import Kept
     from ..core.host import Host
-    from ..core.kept import Kept
     from ..core.plugins import Plugins
 
 __all__ = [
@@ -109,7 +109,7 @@ def open_host(
 
 def open_crew(engine: str, workers: int) -> tuple[Crew, Plugins]:
     """Find an engine, and the plugins it was found among."""
-    from ..core.crew import choose_crew
+    from ..core.engines.crew import choose_crew
     from ..core.plugins import Plugins
 
     plugins = Plugins()
@@ -118,7 +118,7 @@ def open_crew(engine: str, workers: int) -> tuple[Crew, Plugins]:
 
 def kept_jobs(home: Path | None) -> Kept:
     """Return where a home keeps finished jobs."""
-    from ..core.kept import Kept
+    from ..core.engines.kept import Kept
     from ..registry.settings import resolve_home
 
     return Kept(resolve_home(home) / "cache" / "jobs")

@@ -31,8 +31,8 @@ def train_many(*, plan: Path, engine: str, workers: int, home: Path | None, as_j
     Also valid, text_field, label_field, epochs and seed, as for train-expert. The same command
     goes on after Ctrl-C: what is finished is not trained again.
     """
-    from ..core.train_many import read_plan_file
-    from ..core.train_many import train_many as train
+    from ..core.engines.train_many import read_plan_file
+    from ..core.engines.train_many import train_many as train
 
     trainings = read_plan_file(plan)
     crew, plugins = open_crew(engine, workers)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ..registry.manifest import BackboneManifest, ExpertManifest
 from .backbone import Backbone
 from .bus import BusConfig, LayerNorm
+from .engines.local import LocalEngine
 from .experts import build_expert
 from .hooks import hookimpl
-from .local_engine import LocalEngine
 from .routers import build_router
 
 __all__ = [

@@ -9,7 +9,7 @@ device, and `torch.compile` sees one graph
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from ..registry.errors import CompositionError
 from .evidence import voice_of
 from .experts import Expert, LowRank
 from .layout import Layout
-from .said import Said, active, weigh
+from .said import Said, active, together, weigh
 from .stack import LowRankStack
 
 __all__ = ["Ensemble", "Kernel", "Speech", "suited"]
@@ -127,13 +127,21 @@ class Ensemble(nn.Module):
     def voices(self, said: Iterable[Said], z: Tensor, *, columns: int) -> Tensor:
         """Return the evidence in what was said, ``(B, K)``; zero where nobody was asked."""
         voices = z.new_zeros(z.shape[0], columns)
-        for s in said:
-            voice = voice_of(self.parts[s.column], s.delta, self.classifier)
-            if s.rows is None:
-                voices[:, s.column] = voice
-            else:
-                voices[s.rows, s.column] = voice
+        for some in self._alike(said):
+            rows, places, delta = together(some, len(z))
+            voices[rows, places] = voice_of(self.parts[some[0].column], delta, self.classifier)
         return voices
+
+    def _alike(self, said: Iterable[Said]) -> Iterator[list[Said]]:
+        """Yield what can be looked at in one go: where one classifier is shared, all of it."""
+        shared: dict[str, list[Said]] = {"hidden": [], "logits": []}
+        for s in said:
+            space = self.parts[s.column].space
+            if space in shared:
+                shared[space].append(s)
+            else:
+                yield [s]
+        yield from filter(None, shared.values())
 
     # -- summing ------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ from ..registry.store import Store
 from .changes import ChangeOptions, change_members
 from .composed import Answer, Composed
 from .composing import compose_selection, lock_to_follow, make_order
-from .crew import LOCAL, Crew, choose_crew
+from .engines.crew import LOCAL, Crew, choose_crew
+from .engines.shards import Ahead, encode_ahead
 from .evaluate import Encode, Evaluation, evaluate
 from .leave_one_out import leave_one_out
 from .loader import Loader
@@ -32,7 +33,6 @@ from .receipt import Receipt
 from .recompose import Level, Outcome
 from .rows import Row
 from .selection import Source, select_installed
-from .shards import Ahead, encode_ahead
 from .train_router import Progress
 from .workspace import Workspace, cached
 

@@ -7,13 +7,13 @@ costs nothing, not even memory where its weights are loaded lazily.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Said", "active", "weigh"]
+__all__ = ["Said", "active", "together", "weigh"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +49,25 @@ def active(weights: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     yield from zip(names.tolist(), torch.split(rows, counts.tolist()), strict=True)
 
 
+def together(said: Sequence[Said], batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what was said as one table: rows ``(P,)``, columns ``(P,)`` and Δ ``(P, out)``.
+
+    One operation on the table is one, not one for each expert; Δ must be equally wide.
+
+    Args:
+        said: Not empty.
+        batch: B, how many rows `None` stands for.
+    """
+    every = torch.arange(batch, device=said[0].delta.device)
+    rows = [every if s.rows is None else s.rows for s in said]
+    columns = [torch.full_like(r, s.column) for r, s in zip(rows, said, strict=True)]
+    return torch.cat(rows), torch.cat(columns), torch.cat([s.delta for s in said])
+
+
 def weigh(said: Iterable[Said], alpha: Tensor, out: Tensor) -> Tensor:
     """Return out + Σ_i α_i Δ_i, ``(B, out)``, over what was said, in the order given."""
-    for s in said:
-        weight = alpha[:, s.column, None]
-        if s.rows is None:
-            out = out + weight * s.delta
-        else:
-            out = out.index_add(0, s.rows, weight[s.rows] * s.delta)
-    return out
+    some = list(said)
+    if not some:
+        return out
+    rows, columns, delta = together(some, len(out))
+    return out.index_add(0, rows, alpha[rows, columns, None] * delta)

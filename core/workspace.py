@@ -19,12 +19,12 @@ from .author import Shop
 from .backbone import Backbone
 from .candidates import gather
 from .composed import Composed
+from .engines.shards import Ahead
 from .evaluate import Encode
 from .features import FeatureCache
 from .plugins import Plugins
 from .recompose import Bench, Order, Outcome, recompose
 from .rows import BackgroundRow
-from .shards import Ahead
 from .train_router import Progress
 from .verify import Quiet, check_live
 

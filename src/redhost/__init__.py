@@ -22,14 +22,14 @@ if TYPE_CHECKING:
         vectors_card,
     )
     from .core.composed import Answer, Composed
-    from .core.crew import Crew, Failure, choose_crew
-    from .core.engine import Engine, Job, JobResult, Jobs, run_job
+    from .core.engines.crew import Crew, Failure, choose_crew
+    from .core.engines.engine import Engine, Job, JobResult, Jobs, run_job
+    from .core.engines.kept import Kept
     from .core.evaluate import Evaluation, columns_data, evaluate, hits_by_system
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.features import FeatureCache
     from .core.hooks import hookimpl
     from .core.host import Host
-    from .core.kept import Kept
     from .core.live import Live
     from .core.new_backbone import new_backbone
     from .core.outside import Outside, judge_outside
@@ -95,14 +95,14 @@ _HOME = {
         "vectors_card",
     ),
     "core.composed": ("Answer", "Composed"),
-    "core.crew": ("Crew", "Failure", "choose_crew"),
-    "core.engine": ("Engine", "Job", "JobResult", "Jobs", "run_job"),
+    "core.engines.crew": ("Crew", "Failure", "choose_crew"),
+    "core.engines.engine": ("Engine", "Job", "JobResult", "Jobs", "run_job"),
     "core.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
     "core.features": ("FeatureCache",),
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
-    "core.kept": ("Kept",),
+    "core.engines.kept": ("Kept",),
     "core.live": ("Live",),
     "core.new_backbone": ("new_backbone",),
     "core.outside": ("Outside", "judge_outside"),

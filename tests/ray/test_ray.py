@@ -15,7 +15,7 @@ import ray
 from redhost_ray import RayEngine
 
 import redhost
-from redhost.core.local_engine import LocalEngine
+from redhost.core.engines.local import LocalEngine
 from redhost.testing import backbone_project
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend

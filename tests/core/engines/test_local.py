@@ -13,7 +13,7 @@ from pathlib import Path
 
 import redhost
 from redhost.core import local_engine
-from redhost.core.local_engine import ATTEMPTS, LocalEngine
+from redhost.core.engines.local import ATTEMPTS, LocalEngine
 
 
 def workers_of(parent: int) -> list[int]:
@@ -25,7 +25,11 @@ def workers_of(parent: int) -> list[int]:
             command = (folder / "cmdline").read_bytes()
         except OSError:
             continue  # it ended meanwhile
-        if int(status[1]) == parent and status[0] != "Z" and b"redhost.core.worker" in command:
+        if (
+            int(status[1]) == parent
+            and status[0] != "Z"
+            and b"redhost.core.engines.worker" in command
+        ):
             found.append(int(folder.name))
     return found
 
@@ -133,7 +137,7 @@ def test_a_worker_that_cannot_start_is_an_error_of_each_job(monkeypatch) -> None
 
 DRIVER = """
 import redhost
-from redhost.core.local_engine import LocalEngine
+from redhost.core.engines.local import LocalEngine
 jobs = redhost.Jobs()
 for n in range(4):
     jobs.add(f"echo {n}", "echo", {"seconds": 2, "n": n}, {})

@@ -1,4 +1,4 @@
-"""A worker process of the local engine: ``python -m redhost.core.worker``.
+"""A worker process of the local engine: ``python -m redhost.core.engines.worker``.
 
 Reads orders on standard input and writes results on standard output: msgpack frames, each behind
 its length in eight bytes. No pickle, and no code of whoever started it is run again.

@@ -1,8 +1,8 @@
 """The default engine: jobs in this process, or in worker processes of this machine.
 
 One thread feeds one worker process, so it is known which job a dead worker was doing. Workers are
-fresh interpreters that speak `core.worker`'s frames: nothing is forked, nothing is pickled, and
-the program that started them needs no ``if __name__ == "__main__"``.
+fresh interpreters that speak the frames of `core.engines.worker`: nothing is forked, nothing is
+pickled, and the program that started them needs no ``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from ..registry.errors import one_line
+from ...registry.errors import one_line
 from .engine import Job, JobResult, run_job
 from .worker import Order, read_frame, write_frame
 
@@ -157,7 +157,7 @@ def _start(scratch: str) -> subprocess.Popen[bytes]:
     """Start a worker that finds the same packages as this process."""
     path = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(
-        [sys.executable, "-m", "redhost.core.worker"],
+        [sys.executable, "-m", "redhost.core.engines.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "TMPDIR": scratch},

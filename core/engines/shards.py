@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..registry.errors import IntegrityError
-from ..registry.files import BackboneFiles, read_backbone
-from .assemble import sound
-from .backbone import Backbone
+from ...registry.errors import IntegrityError
+from ...registry.files import BackboneFiles, read_backbone
+from ..assemble import sound
+from ..backbone import Backbone
+from ..features import FeatureCache
+from ..trunk import BATCH
 from .crew import Crew, Progress, require_all
 from .engine import Files, Job, Jobs
-from .features import FeatureCache
-from .trunk import BATCH
 
 if TYPE_CHECKING:
-    from .composed import Composed
-    from .host import Host
+    from ..composed import Composed
+    from ..host import Host
 
 __all__ = ["SHARD", "Ahead", "encode_ahead"]
 

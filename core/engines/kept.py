@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..registry.atomic import read, write_folder
+from ...registry.atomic import read, write_folder
 from .engine import Files
 
 __all__ = ["DIGESTS", "Kept", "is_plain"]

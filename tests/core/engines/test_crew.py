@@ -7,7 +7,7 @@ import pytest
 
 import redhost
 from redhost.core import kept as kept_module
-from redhost.core.crew import require_all
+from redhost.core.engines.crew import require_all
 from redhost.registry import trust
 
 

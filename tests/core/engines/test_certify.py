@@ -7,8 +7,8 @@ import pytest
 
 import redhost
 from redhost.core import certify as certify_module
-from redhost.core.certify import Claim, certify
-from redhost.core.local_engine import LocalEngine
+from redhost.core.engines.certify import Claim, certify
+from redhost.core.engines.local import LocalEngine
 from redhost.core.verify import verify_expert
 from redhost.core.workspace import read_package
 from redhost.registry.discover import from_folder

@@ -6,10 +6,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from ..registry.errors import JobsError, PluginError, UsageError, suggest
+from ...registry.errors import JobsError, PluginError, UsageError, suggest
+from ..plugins import Plugins
 from .engine import Engine, Files, Job, JobResult, Jobs
 from .kept import Kept, is_plain
-from .plugins import Plugins
 
 __all__ = ["LOCAL", "Crew", "Failure", "choose_crew", "require_all"]
 

@@ -9,10 +9,10 @@ import pytest
 
 import redhost
 from redhost.core.author import split_rows, train_package
-from redhost.core.local_engine import LocalEngine
+from redhost.core.engines.local import LocalEngine
+from redhost.core.engines.train_many import read_plan_file, train_many
 from redhost.core.tables import read_table
 from redhost.core.train_expert import ExpertSettings
-from redhost.core.train_many import read_plan_file, train_many
 from redhost.core.workspace import open_shop
 from redhost.registry.project import package_in, read_plan, write_plan
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..registry.files import BackboneFiles, ExpertFiles
-from ..registry.violations import Violation
+from ...registry.files import BackboneFiles, ExpertFiles
+from ...registry.violations import Violation
+from ..verify import verify_expert
 from .crew import Crew, Progress, require_all
 from .engine import Files, Job, Jobs
 from .kept import Kept
-from .verify import verify_expert
 
 __all__ = ["Claim", "certify"]
 

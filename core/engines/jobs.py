@@ -19,16 +19,16 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..registry.errors import ContractError
-from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
-from ..registry.project import ExpertPlan, package_in
-from .assemble import background_of, make_backbone
-from .author import Shop, split_rows, train_package
+from ...registry.errors import ContractError
+from ...registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
+from ...registry.project import ExpertPlan, package_in
+from ..assemble import background_of, make_backbone
+from ..author import Shop, split_rows, train_package
+from ..plugins import Plugins
+from ..rows import Row, parse_rows
+from ..train_expert import ExpertSettings
+from ..verify import verify_expert
 from .engine import Files, Job
-from .plugins import Plugins
-from .rows import Row, parse_rows
-from .train_expert import ExpertSettings
-from .verify import verify_expert
 
 __all__ = ["FUNCTIONS", "Function", "forget", "threads"]
 

@@ -11,20 +11,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from ..registry.atomic import write_atomic
-from ..registry.discover import discover
-from ..registry.errors import PluginError, UsageError
-from ..registry.manifest import BackboneManifest, ExpertManifest, parse_expert
-from ..registry.project import ExpertPlan, package_in, read_plan
-from ..registry.settings import choose_backbone
+from ...registry.atomic import write_atomic
+from ...registry.discover import discover
+from ...registry.errors import PluginError, UsageError
+from ...registry.manifest import BackboneManifest, ExpertManifest, parse_expert
+from ...registry.project import ExpertPlan, package_in, read_plan
+from ...registry.settings import choose_backbone
+from ..plugins import Plugins
+from ..rows import parse_rows, write_rows
+from ..tables import read_table
+from ..train_expert import ExpertSettings
+from ..workspace import read_package
 from .crew import Crew, Progress
 from .engine import Files, Job, Jobs
 from .kept import Kept
-from .plugins import Plugins
-from .rows import parse_rows, write_rows
-from .tables import read_table
-from .train_expert import ExpertSettings
-from .workspace import read_package
 
 __all__ = ["Trained", "Training", "read_plan_file", "train_many"]
 

@@ -7,8 +7,8 @@ import torch
 
 import redhost
 from redhost.core import shards
-from redhost.core.local_engine import LocalEngine
-from redhost.core.shards import SHARD, Ahead
+from redhost.core.engines.local import LocalEngine
+from redhost.core.engines.shards import SHARD, Ahead
 from redhost.core.workspace import read_package
 from redhost.registry.discover import from_folder
 

@@ -1,10 +1,10 @@
 """Where work runs: jobs as data, and the engines that carry them out.
 
-A job names a function of a small closed set (`core.jobs`), with JSON-able arguments and the sha256
-of every file it reads; its key is the digest over all of that, so what was done once is known to
-be done. Nothing is unpickled from disk, and no function travels: an engine hands jobs and bytes to
-`run_job` wherever it likes. (Ray pickles between our own processes, as its transport; what it
-carries are bytes and names.)
+A job names a function of a small closed set (`core.engines.jobs`), with JSON-able arguments and the
+sha256 of every file it reads; its key is the digest over all of that, so what was done once is
+known to be done. Nothing is unpickled from disk, and no function travels: an engine hands jobs and
+bytes to `run_job` wherever it likes. (Ray pickles between our own processes, as its transport; what
+it carries are bytes and names.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..registry.errors import RedhostError, UsageError, one_line
+from ...registry.errors import RedhostError, UsageError, one_line
 
 __all__ = ["Engine", "Files", "Job", "JobResult", "Jobs", "run_job", "versions"]
 
@@ -31,7 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Who it is for, for people: ``expert 'range3'``. No part of the key.
-        function: A name in `core.jobs.FUNCTIONS`.
+        function: A name in `core.engines.jobs.FUNCTIONS`.
         version: Of that function: raised whenever its outputs change.
         arguments: What JSON can say.
         inputs: sha256 by file name.
