@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import redhost
-from redhost.core import certify as certify_module
+from redhost.core.engines import certify as certify_module
 from redhost.core.engines.certify import Claim, certify
 from redhost.core.engines.local import LocalEngine
 from redhost.core.verify import verify_expert

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import redhost
-from redhost.core import kept as kept_module
+from redhost.core.engines import kept as kept_module
 from redhost.core.engines.crew import require_all
 from redhost.registry import trust
 

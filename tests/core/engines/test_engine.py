@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.core import engine, jobs
+from redhost.core.engines import engine, jobs
 
 FILES = {"one": b"1", "two": b"22"}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import redhost
-from redhost.core import local_engine
+from redhost.core.engines import local
 from redhost.core.engines.local import ATTEMPTS, LocalEngine
 
 
@@ -65,13 +65,13 @@ def test_results_are_the_same_from_any_number_of_workers() -> None:
 
 def test_an_input_is_sent_once_to_workers_that_have_it(monkeypatch) -> None:
     sent: list[int] = []
-    write = local_engine.write_frame
+    write = local.write_frame
 
     def count(stream, body) -> None:
         sent.append(len(body))
         write(stream, body)
 
-    monkeypatch.setattr(local_engine, "write_frame", count)
+    monkeypatch.setattr(local, "write_frame", count)
     jobs = redhost.Jobs()
     big = jobs.put("in", {"big": bytes(10**6)})
     for n in range(6):
@@ -111,7 +111,7 @@ def test_a_job_that_kills_every_worker_is_named_and_the_others_are_done() -> Non
 
 
 def test_the_twin_without_retries_blames_the_job_for_one_killed_worker(monkeypatch) -> None:
-    monkeypatch.setattr(local_engine, "ATTEMPTS", 1)
+    monkeypatch.setattr(local, "ATTEMPTS", 1)
     results = run(echoes(long=600, quick=0), workers=2)
     next(results)
     for pid in workers_of(os.getpid()):

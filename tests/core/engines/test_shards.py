@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.core import shards
+from redhost.core.engines import shards
 from redhost.core.engines.local import LocalEngine
 from redhost.core.engines.shards import SHARD, Ahead
 from redhost.core.workspace import read_package
