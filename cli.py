@@ -8,7 +8,18 @@ from collections.abc import Sequence
 
 import click
 
-from .commands import author, compose, experts, history, keys, merge, packages, plugins, training
+from .commands import (
+    author,
+    compose,
+    experts,
+    history,
+    keys,
+    merge,
+    packages,
+    plugins,
+    sweep,
+    training,
+)
 from .commands.lazy import PluginGroup
 from .commands.welcome import welcome
 from .registry.errors import RedhostError
@@ -33,7 +44,18 @@ def cli(context: click.Context, *, debug: bool, verbose: int) -> None:
         welcome()
 
 
-for module in (author, compose, experts, history, keys, merge, packages, plugins, training):
+for module in (
+    author,
+    compose,
+    experts,
+    history,
+    keys,
+    merge,
+    packages,
+    plugins,
+    sweep,
+    training,
+):
     for command in module.COMMANDS:
         cli.add_command(command)
 

@@ -35,8 +35,8 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--router",
     metavar="KIND[:OPTIONS]",
-    help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, hard, attention, "
-    "blend, robust, or a plugin's.",
+    help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, shortlist, hard, "
+    "attention, blend, robust, or a plugin's.",
 )
 @click.option(
     "--level",

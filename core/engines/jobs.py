@@ -22,9 +22,20 @@ from torch import Tensor
 from ...registry.errors import ContractError
 from ...registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from ...registry.project import ExpertPlan, package_in
-from ..assemble import background_of, make_backbone
+from ...registry.violations import Violation
+from ..assemble import (
+    background_of,
+    make_backbone,
+    make_bus,
+    make_expert,
+    make_router,
+    with_layout,
+)
 from ..author import Shop, split_rows, train_package
+from ..composed import Composed
+from ..evaluate import evaluate
 from ..plugins import Plugins
+from ..reroute import reroute
 from ..rows import Row, parse_rows
 from ..train_expert import ExpertSettings
 from ..verify import verify_expert
@@ -100,9 +111,25 @@ def _verify_expert(_: Job, files: Files) -> Files:
     return {"violations.json": msgspec.json.encode(violations)}
 
 
+def _evaluate_router(job: Job, files: Files) -> Files:
+    """Train `router` from `seed` over experts as they come; return its evaluation on rows."""
+    encode = _look_up(files)
+    experts = _composed(job, files)
+    made = reroute(
+        experts,
+        kind=job.arguments["router"],
+        ids=experts.bus.ids,
+        encode=encode,
+        plugins=Plugins(()),
+    )
+    rows = parse_rows(files["rows/data"], Row, source="rows")
+    return {"evaluation.json": msgspec.json.encode(evaluate(made, rows, encode=encode))}
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "echo": Function(1, _echo),
     "encode-texts": Function(1, _encode_texts),
+    "evaluate-router": Function(1, _evaluate_router),
     "train-expert": Function(1, _train_expert),
     "verify-expert": Function(1, _verify_expert),
 }
@@ -171,6 +198,49 @@ def _read(files: Files) -> BackboneFiles:
     if not isinstance(found, BackboneFiles):
         raise ContractError("a job's backbone", found=found[0].reason, hint=found[0].hint)
     return found
+
+
+def _composed(job: Job, files: Files) -> Composed:
+    """Put a backbone and experts on a bus whose router is yet to be trained."""
+    opened, plugins = _opened(job, files), Plugins(())
+    config, columns = opened.backbone.bus_config(), tuple(job.arguments["columns"])
+    attached = {}
+    for expert_id in columns:
+        carried = _under(files, f"experts/{expert_id}/")
+        if carried:
+            found = read_expert(carried)
+            made = (
+                found[0]
+                if not isinstance(found, ExpertFiles)
+                else make_expert(found, bus=config, plugins=plugins, providers={})
+            )
+            if isinstance(made, Violation):
+                raise made.error(f"expert {expert_id!r}")
+            attached[expert_id] = made
+    kind, seed = str(job.arguments["router"]), int(job.arguments["seed"])
+    router = make_router(
+        kind, bus=config, columns=columns, seed=seed, plugins=plugins, providers={}
+    )
+    backbone = with_layout(opened.backbone, attached)
+    return Composed(
+        backbone=backbone,
+        bus=make_bus(backbone, attached, router, columns, plugins=plugins, providers={}),
+        cards={i: a.card for i, a in attached.items()},
+        background=opened.background,
+        evaluation=(),
+        fingerprint=opened.manifest.fingerprint,
+        router_kind=kind,
+        seed=seed,
+    )
+
+
+def _look_up(files: Files) -> Callable[[Sequence[str]], Tensor]:
+    """Return texts → h for the texts whose features came along."""
+    texts = msgspec.json.decode(files["features/texts.json"], type=list[str])
+    place = {text: n for n, text in enumerate(texts)}
+    h = torch.frombuffer(bytearray(files["features/h.f32"]), dtype=torch.float32)
+    h = h.reshape(len(texts), -1)
+    return lambda asked: h[[place[text] for text in asked]]
 
 
 def _under(files: Files, folder: str) -> dict[str, bytes]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .core.engines.crew import Crew, Failure, choose_crew
     from .core.engines.engine import Engine, Job, JobResult, Jobs, run_job
     from .core.engines.kept import Kept
+    from .core.engines.sweep import Swept, sweep
     from .core.evaluate import Evaluation, columns_data, evaluate, hits_by_system
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.features import FeatureCache
@@ -91,6 +92,7 @@ _HOME = {
         "CardFile",
         "no_card",
         "statistics_card",
+        "sweep",
         "texts_card",
         "vectors_card",
     ),
@@ -103,6 +105,7 @@ _HOME = {
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
     "core.engines.kept": ("Kept",),
+    "core.engines.sweep": ("Swept", "sweep"),
     "core.live": ("Live",),
     "core.new_backbone": ("new_backbone",),
     "core.outside": ("Outside", "judge_outside"),
@@ -149,6 +152,7 @@ _HOME = {
         "StaleGenerationError",
         "StoreError",
         "SwapInProgressError",
+        "Swept",
         "UnknownNameError",
         "UsageError",
     ),
@@ -233,6 +237,7 @@ __all__ = [
     "StatisticsRouter",
     "StoreError",
     "SwapInProgressError",
+    "Swept",
     "TrainedExpert",
     "Training",
     "Trunk",
@@ -264,6 +269,7 @@ __all__ = [
     "save_expert",
     "split_rows",
     "statistics_card",
+    "sweep",
     "texts_card",
     "train_expert",
     "train_package",

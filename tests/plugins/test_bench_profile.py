@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from red_lab.bench import profile_child
-from red_lab.bench.processes import Process, spread, take_turns
+from red_lab.bench.processes import Process, take_turns
 from red_lab.bench.profile import PREDICT, RECOMPOSE, tables
 from red_lab.bench.profile_child import Clock, find
 
@@ -65,8 +65,3 @@ def test_a_process_that_fails_says_so() -> None:
     broken = Process(command=[sys.executable, "-c", "raise SystemExit('no such thing')"])
     with pytest.raises(RuntimeError, match="no such thing"):
         take_turns({"broken": broken}, rounds=1)
-
-
-def test_the_spread_is_median_and_quartiles() -> None:
-    assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "low": 1.5, "high": 2.5}
-    assert spread([1.0]) == {"median": 1.0, "low": 1.0, "high": 1.0}

@@ -8,10 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median, quantiles
 from typing import Any
 
-__all__ = ["PYTHON", "REDHOST", "Process", "Seen", "spread", "take_turns"]
+__all__ = ["PYTHON", "REDHOST", "Process", "Seen", "take_turns"]
 
 PYTHON = (sys.executable, "-c")
 REDHOST = (sys.executable, "-m", "redhost")
@@ -49,14 +48,6 @@ def take_turns(processes: Mapping[str, Process], *, rounds: int) -> dict[str, li
             if number:
                 found[name].append(seen)
     return found
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return median and quartiles."""
-    if len(values) == 1:
-        return {"median": values[0], "low": values[0], "high": values[0]}
-    low, _, high = quantiles(values, n=4, method="inclusive")
-    return {"median": median(values), "low": low, "high": high}
 
 
 def _once(process: Process) -> Seen:

@@ -18,7 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.processes import PYTHON, REDHOST, Process, Seen, spread, take_turns
+from red_lab.bench.processes import PYTHON, REDHOST, Process, Seen, take_turns
+from red_lab.bench.rounds import spread
 from red_lab.bench.section import Settings
 from redhost.testing import Environment
 

@@ -1,0 +1,107 @@
+"""The command sweep: which router suits what is composed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
+
+import click
+
+from .common import (
+    bar,
+    device_option,
+    engine_options,
+    home_option,
+    json_option,
+    kept_jobs,
+    open_host,
+    print_json,
+    table,
+)
+
+if TYPE_CHECKING:
+    from ..core.engines.sweep import Swept
+    from ..core.evaluate import Evaluation
+
+__all__ = ["COMMANDS"]
+
+DEFAULT = ("evidence", "quadratic", "statistics", "centroid", "linear", "mlp", "shortlist", "hard")
+
+
+@click.command()
+@click.argument("routers", nargs=-1, metavar="[ROUTER]…")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--data", metavar="FILE", help="Labelled rows (default: the backbone's own).")
+@click.option("--text-field", default="text", show_default=True)
+@click.option("--label-field", default="label", show_default=True)
+@engine_options
+@home_option
+@device_option
+@json_option
+def sweep(
+    *,
+    routers: Sequence[str],
+    seeds: int,
+    data: str | None,
+    text_field: str,
+    label_field: str,
+    engine: str,
+    workers: int,
+    home: Path | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Train each ROUTER from several seeds over the composed experts, and evaluate it.
+
+    In memory: nothing is published. Without names, the usual kinds.
+    """
+    host = open_host(home, device=device, engine=engine, workers=workers)
+    from ..core.engines.sweep import sweep as run
+    from ..core.tables import read_table
+
+    rows = None
+    if data is not None:
+        numbers = host.composed.bus.task.name == "regression"
+        rows = read_table(data, text_field=text_field, label_field=label_field, numbers=numbers)
+    with bar("sweep") as progress:
+        found = run(
+            host,
+            routers=routers or DEFAULT,
+            seeds=range(seeds),
+            rows=rows,
+            kept=kept_jobs(home),
+            progress=progress,
+        )
+    if as_json:
+        print_json(found)
+    else:
+        table("routers", ["router", "overall", "macro", "worst", "of oracle"], _lines(found))
+        for failed in (s for s in found if s.error):
+            click.echo(f"failed: {failed.error}")
+    if any(s.error for s in found):
+        sys.exit(1)
+
+
+def _lines(found: Sequence[Swept]) -> list[list[str]]:
+    """Return a line for each router, best first; seeds are told by their mean and range."""
+    by_router: dict[str, list[Evaluation]] = {}
+    for s in found:
+        if s.evaluation is not None:
+            by_router.setdefault(s.router, []).append(s.evaluation)
+    lines = [(mean(e.overall for e in seen), _line(r, seen)) for r, seen in by_router.items()]
+    return [line for _, line in sorted(lines, key=lambda at: -at[0])]
+
+
+def _line(router: str, seen: Sequence[Evaluation]) -> list[str]:
+    overall = [e.overall for e in seen]
+    spread = f" ({min(overall):.3f}–{max(overall):.3f})" if len(seen) > 1 else ""
+    shares = [e.overall / e.oracle if e.oracle else 1.0 for e in seen]
+    means = (mean(e.macro for e in seen), mean(e.worst for e in seen))
+    told = [f"{m:.3f}" for m in means]
+    return [router, f"{mean(overall):.3f}{spread}", *told, f"{mean(shares):.1%}"]
+
+
+COMMANDS = (sweep,)
