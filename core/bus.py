@@ -129,7 +129,7 @@ class Bus(nn.Module):
         self.shared_labels = tuple(labels)
         self.labels = union_labels(labels, experts, task=self.task)
         self.own = self.ensemble.own
-        self.shared = tuple(k for k in range(len(self.columns)) if k not in set(self.own))
+        self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
         place = {label: n for n, label in enumerate(self.labels)}
         self.own_labels = {
             i: torch.tensor([place[y] for y in experts[self.ids[i]].labels]) for i in self.own

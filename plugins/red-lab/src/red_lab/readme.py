@@ -9,6 +9,7 @@ from typing import Any
 
 from red_lab.bench.peers.tables import aims
 from red_lab.bench.profile import tables
+from red_lab.bench.scale.page import page as scale_page
 from red_lab.red.overview import overview_table
 from red_lab.report import NAMES
 
@@ -85,7 +86,10 @@ def bus_block(found: Mapping[str, Any]) -> str:
     batches = sorted({batch for _, _, batch in share})
     head = " | ".join(f"batch {batch}" for batch in batches)
     lines = [f"| bus, of SmolLM2-135M's forward | {head} |", "|---" * (1 + len(batches)) + "|"]
+    most = max(experts for _, experts, _ in share)
     for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in rows):
+        if experts not in {5, most}:
+            continue
         cells = " | ".join(f"{share[router, experts, batch]:.2%}" for batch in batches)
         lines.append(f"| {experts:,} experts, router `{router}` | {cells} |")
     return "\n".join(lines)
@@ -132,7 +136,7 @@ def red_block(told: Mapping[str, Any]) -> str:
     return "\n".join(overview_table(told["runs"], links="docs/results/red/"))
 
 
-PAGES = ("README.md", "docs/profiles.md")
+PAGES = ("README.md", "docs/profiles.md", "docs/scale.md")
 """Where blocks stand."""
 
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
@@ -143,6 +147,7 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "bus": ("docs/results/bench/bus.json", bus_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
     "profile": ("docs/results/bench/profile.json", tables),
+    "scale": ("docs/results/bench/scale.json", scale_page),
 }
 """Name of a block in a page → the file its numbers come from, and how it is written."""
 
