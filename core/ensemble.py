@@ -117,8 +117,13 @@ class Ensemble(nn.Module):
         )
 
     def all(self, z: Tensor) -> Speech:
-        """Return what everybody says, of all rows."""
-        return self.speak(z, ((i, None) for i in range(len(self.ids))))
+        """Return what everybody says, of all rows; stacks are passed over once."""
+        narrow, made = self.layout.narrow(z), dict[int, Tensor]()
+        for stack in filter(None, (self.hidden_stack, self.logit_stack)):
+            made |= zip(stack.columns, stack.each(narrow), strict=True)
+        return tuple(
+            Said(i, None, made[i] if i in made else self.delta(z, i)) for i in range(len(self.ids))
+        )
 
     def asked(self, z: Tensor, alpha: Tensor) -> Speech | None:
         """Return what those with a weight say, where the pass is `grouped`; else None."""

@@ -9,6 +9,7 @@ gathered instead: the cost then grows with k times the largest rank.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,8 @@ class LowRankStack(nn.Module):
         self.register_buffer("column", torch.tensor(self.columns, device=self.U.device))
         self.register_buffer("units", _units(ranks).to(self.U.device))
         self.activations = _runs([p.activation for p in stacked], ranks)
+        ends = list(accumulate(ranks))
+        self.spans = tuple(zip([0, *ends[:-1]], ends, strict=True))
 
     U: Tensor
     u: Tensor
@@ -70,6 +73,14 @@ class LowRankStack(nn.Module):
         units = nn.functional.linear(z.to(self.U.dtype), self.U, self.u)  # (B, ΣR)
         hidden = self._activate(units) * alpha[:, self.owner].to(self.U.dtype)
         return (hidden @ self.V + weights.to(self.v.dtype) @ self.v).to(z.dtype)
+
+    def each(self, z: Tensor) -> list[Tensor]:
+        """Return Δ_i(z) ``(B, out)`` of each expert, in the order of `columns`."""
+        units = self._activate(nn.functional.linear(z.to(self.U.dtype), self.U, self.u))
+        return [
+            torch.addmm(self.v[n], units[:, a:b], self.V[a:b]).to(z.dtype)
+            for n, (a, b) in enumerate(self.spans)
+        ]
 
     def _activate(self, units: Tensor) -> Tensor:
         """Return σ of all units ``(…, ΣR)``, each by its expert's own."""

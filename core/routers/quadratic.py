@@ -10,7 +10,7 @@ wide where an expert's texts are narrow. Still sums alone, still no gradient ste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,11 @@ __all__ = ["QuadraticRouter"]
 OWN = 0.2
 """γ, the share of a domain's own covariance; chosen on validation rows of 20 Newsgroups, where
 anything from .1 to .4 is within a third of a point."""
+
+
+NUMBERS = 2**20
+"""At most so many numbers at once in a forward pass, where one column alone needs no more: what
+stays in the caches is three times as fast."""
 
 
 class QuadraticRouter(Router):
@@ -51,14 +56,26 @@ class QuadraticRouter(Router):
 
     def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
-        return torch.stack([self._column(z, k) for k in range(len(self.columns))], dim=-1)
+        labels = max(1, NUMBERS // max(1, z.numel()))
+        return torch.cat([self._some(z, a, b) for a, b in self._pieces(labels)], dim=-1)
 
-    def _column(self, z: Tensor, k: int) -> Tensor:
-        """Return logit_k ``(B,)``."""
-        mine = slice(*self._spans[k])
-        white = z @ self.whitener[k].T
-        distance = (white[:, None, :] - self.center[mine]).square().sum(-1)  # (B, Y_k)
-        return torch.logsumexp(self.bias[mine] - 0.5 * distance, dim=-1)
+    def _pieces(self, labels: int) -> Iterator[tuple[int, int]]:
+        """Yield (first column, past the last) of runs of one column, or with so few labels."""
+        start = 0
+        for k in range(1, len(self.columns) + 1):
+            full = k < len(self.columns) and self._spans[k][1] - self._spans[start][0] > labels
+            if full or k == len(self.columns):
+                yield start, k
+                start = k
+
+    def _some(self, z: Tensor, first: int, past: int) -> Tensor:
+        """Return the logits of a run of columns, ``(B, past − first)``."""
+        low, high = self._spans[first][0], self._spans[past - 1][1]
+        white = torch.matmul(z, self.whitener[first:past].mT)  # (k, B, D)
+        off = white[self.owner[low:high] - first] - self.center[low:high, None]  # (Y, B, D)
+        density = self.bias[low:high, None] - 0.5 * off.square().sum(-1)  # (Y, B)
+        each = [density[a - low : b - low] for a, b in self._spans[first:past]]
+        return torch.stack([torch.logsumexp(d, dim=0) for d in each], dim=-1)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set every column's Gaussians; with `only`, the pooled Σ stays and only those move."""

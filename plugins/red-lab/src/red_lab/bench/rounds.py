@@ -5,9 +5,10 @@ The standard library alone: the python of another environment uses this too.
 
 from __future__ import annotations
 
+import re
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from time import perf_counter
 
 __all__ = ["in_pairs", "in_turns", "overhead", "peak_bytes", "seconds_of", "share", "spread"]
@@ -89,10 +90,13 @@ def overhead(system: Sequence[float], floor: Sequence[float]) -> dict[str, float
 
 
 def peak_bytes() -> int | None:
-    """Return the most memory this process had resident so far; None where nobody tells."""
-    if sys.platform == "win32":
-        return None
-    import resource
+    """Return the most memory this process had resident so far; None where nobody tells.
 
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most
+    Not `getrusage`: on Linux a process inherits there what its parent held when it was started.
+    """
+    try:
+        told = Path("/proc/self/status").read_text("ascii")
+    except OSError:
+        return None
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", told, re.MULTILINE)
+    return 1024 * int(found[1]) if found else None

@@ -7,7 +7,6 @@ path: recompose from cold, again with features remembered, then ask and judge.
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 import redhost
+from red_lab.bench.rounds import peak_bytes
 from red_lab.bench.scale.family import domains
 
 __all__ = ["ROUTER", "Watch", "asked", "test_rows"]
@@ -64,7 +64,7 @@ def main(count: int, home: Path, file: Path, runs: int) -> None:
     host, watch = redhost.Host.open(home), Watch()
     with watch("cold"):
         cold = host.recompose(router=ROUTER)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = (peak_bytes() or 0) / 2**30
     rows = test_rows(count)
     before = asked(host, rows)
     with watch("warm"):
