@@ -19,7 +19,8 @@ def page(found: Mapping[str, Any]) -> str:
         f"of the rounds' own ratios in brackets. Threads: {found['threads']}. Random experts of a "
         "quarter of the width in rank, real texts of one length; the bus includes the classifier. "
         "Sparse routers have random weights, so the rows of a batch ask as many experts as they "
-        "can. Memory is that of all parameters and buffers. "
+        "can. Memory is that of all parameters and buffers. On the CPU: no GPU was at hand, so the "
+        "pass `gathered` was not measured where it belongs. "
         f"The aim is {TARGET:.0%}.",
     ]
     for name, told in found["backbones"].items():
