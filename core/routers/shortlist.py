@@ -37,7 +37,7 @@ gate rows of 20 Newsgroups .2 is best with 256 rows a team, .4 with all of them 
 AXES = 32
 """r; there 32 directions lose a point at most against all of them, 8 lose up to three."""
 
-NUMBERS = 2**20
+NUMBERS = 2**19
 """Of the axes, at most so many are gathered in one go: in the caches that is twice as fast."""
 
 SILENT = (0.0, 1.0, 0.0, 1.0)
