@@ -15,10 +15,10 @@ from ..registry.composition import Composition
 from ..registry.errors import ContractError, HarmError, MissingError, RedhostError
 from ..registry.settings import Settings
 from ..registry.states import Listing
+from .bench import Level
 from .composing import compose_selection, make_order
 from .publish import publish
 from .receipt import Receipt
-from .recompose import Level
 from .selection import Selection, Source, change, read_source, select_installed, select_stored
 from .train_router import Progress
 

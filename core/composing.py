@@ -12,9 +12,10 @@ from ..registry.errors import HarmError, MissingError, RedhostError, UsageError
 from ..registry.lock import LOCK, LockFile
 from ..registry.lock import read as read_lock
 from ..registry.settings import Settings
+from .bench import Level, Order
 from .composed import Composed
 from .publish import locked_router, refuse_drift
-from .recompose import Level, Order, Outcome, recompose
+from .recompose import Outcome, recompose
 from .selection import Selection
 from .train_router import Progress
 from .workspace import DEFAULT_ROUTER, Workspace, open_workspace

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..registry.errors import HarmError
+from .bench import Bench
 from .cards import gate_rows
 from .composed import Composed, by_domain
 from .judge import Judged, judge, judge_oracle
 from .receipt import Accuracy, Health
 from .routing_health import routing_health
-
-if TYPE_CHECKING:
-    from .recompose import Bench
 
 __all__ = ["judge_gates", "refuse_harm"]
 

@@ -17,6 +17,7 @@ from ..registry.lock import read as read_lock
 from ..registry.settings import Settings, load_settings, resolve_home
 from ..registry.states import Listing
 from ..registry.store import Store
+from .bench import Level
 from .changes import ChangeOptions, change_members
 from .composed import Answer, Composed
 from .composing import compose_selection, lock_to_follow, make_order
@@ -30,7 +31,7 @@ from .outside import Outside, judge_outside
 from .plugins import Plugins
 from .publish import publish
 from .receipt import Receipt
-from .recompose import Level, Outcome
+from .recompose import Outcome
 from .rows import Row
 from .selection import Source, select_installed
 from .train_router import Progress

@@ -17,13 +17,14 @@ from ..registry.states import Listing, survey
 from .assemble import Providers, background_of, evaluation_of, make_backbone, with_layout
 from .author import Shop
 from .backbone import Backbone
+from .bench import Bench, Order
 from .candidates import gather
 from .composed import Composed
 from .engines.shards import Ahead
 from .evaluate import Encode
 from .features import FeatureCache
 from .plugins import Plugins
-from .recompose import Bench, Order, Outcome, recompose
+from .recompose import Outcome, recompose
 from .rows import BackgroundRow
 from .train_router import Progress
 from .verify import Quiet, check_live

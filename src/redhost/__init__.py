@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .core.adapt import AdaptSettings, adapt, delta
     from .core.author import Parts, Shop, split_rows, train_package
     from .core.backbone import Backbone
+    from .core.bench import Order
     from .core.bus import Bus, BusConfig, LayerNorm
     from .core.card_files import (
         CardFile,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .core.packaging import library_versions, save_backbone, save_expert
     from .core.plugins import Plugins, PluginState
     from .core.receipt import Receipt
-    from .core.recompose import Order, Outcome
+    from .core.recompose import Outcome
     from .core.routers import ColumnData, Router, StatisticsRouter, build_router
     from .core.rows import BackgroundRow, CardRow, Row, write_rows
     from .core.selection import Installed
@@ -87,6 +88,7 @@ _HOME = {
         "train_package",
     ),
     "core.backbone": ("Backbone",),
+    "core.bench": ("Order",),
     "core.bus": ("Bus", "BusConfig", "LayerNorm"),
     "core.card_files": (
         "CardFile",
@@ -112,7 +114,7 @@ _HOME = {
     "core.packaging": ("library_versions", "save_backbone", "save_expert"),
     "core.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
-    "core.recompose": ("Order", "Outcome"),
+    "core.recompose": ("Outcome",),
     "core.routers": ("ColumnData", "Router", "StatisticsRouter", "build_router"),
     "core.rows": ("BackgroundRow", "CardRow", "Row", "write_rows"),
     "core.selection": ("Installed",),
@@ -152,7 +154,6 @@ _HOME = {
         "StaleGenerationError",
         "StoreError",
         "SwapInProgressError",
-        "Swept",
         "UnknownNameError",
         "UsageError",
     ),

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.bench import Bench
 from redhost.core.digests import tensor_digest
 from redhost.core.gates import refuse_harm
 from redhost.core.receipt import Accuracy
-from redhost.core.recompose import Bench, recompose
+from redhost.core.recompose import recompose
 from redhost.core.workspace import open_workspace, read_package
 from redhost.registry.discover import from_folder
 from redhost.registry.states import survey
