@@ -94,7 +94,6 @@ _HOME = {
         "CardFile",
         "no_card",
         "statistics_card",
-        "sweep",
         "texts_card",
         "vectors_card",
     ),
