@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import redhost
 from redhost.core.ensemble import Kernel, suited
+from redhost.core.evidence import voice_of
 from redhost.core.said import active
 
 B, D, C, E = 6, 16, 5, 20
@@ -122,6 +123,33 @@ def test_the_dense_pass_reads_its_stack_whoever_has_a_say(h: Tensor) -> None:
     experts = crowd(kind=Counting)
     bus_of(experts, "dense")(h)
     assert {e.asked for e in experts.values()} == {0}
+
+
+@pytest.mark.parametrize("kernel", ["dense", "grouped", "gathered"])
+def test_what_all_say_is_what_each_says(h: Tensor, kernel) -> None:
+    experts = crowd(mixed=True)
+    bus = bus_of(experts, kernel)
+    z = bus.norm(h)
+    said = bus.ensemble.all(z)
+    assert [s.column for s in said] == list(range(E)) and all(s.rows is None for s in said)
+    for s in said:
+        torch.testing.assert_close(s.delta, experts[bus.ids[s.column]](z))
+    voices = bus.evidence(z)
+    for k, name in enumerate(bus.ids):
+        alone = voice_of(experts[name], experts[name](z), bus.classifier)
+        torch.testing.assert_close(voices[:, k], alone)
+    assert torch.equal(voices[:, E], torch.zeros(B))  # the backbone has none
+
+
+@pytest.mark.parametrize("asked", [[], [(1, [0, 2])], [(1, [0, 2]), (4, [5]), (7, [0, 1, 5])]])
+def test_only_who_is_asked_has_a_voice(h: Tensor, asked) -> None:
+    bus = bus_of(crowd(mixed=True), "grouped")
+    mask = torch.zeros(B, E + 1, dtype=torch.bool)
+    for column, rows in asked:
+        mask[rows, column] = True
+    z = bus.norm(h)
+    heard = bus.ensemble.voices(bus.ensemble.speak(z, active(mask)), z, columns=E + 1)
+    torch.testing.assert_close(heard, bus.evidence(z) * mask)
 
 
 @pytest.mark.parametrize(("count", "k", "kernel"), [(8, 2, "dense"), (9, 2, "grouped")])

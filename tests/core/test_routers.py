@@ -232,3 +232,18 @@ def test_covariance_is_positive_definite_from_two_rows() -> None:
     z = torch.randn(2, D)
     covariance = within_covariance([redhost.Statistics.of_rows(z, ["x", "x"])])
     assert torch.linalg.eigvalsh(covariance).min() > 0
+
+
+@pytest.mark.parametrize("numbers", [1, 40, 2**30])
+def test_pieces_change_no_logit(numbers: int, monkeypatch) -> None:
+    from redhost.core.routers import quadratic, shortlist
+
+    data = columns("a", "b", "c", "d")
+    z = torch.cat([d.z for d in data])
+    for kind, module in (("quadratic", quadratic), ("shortlist:m=4,k=4", shortlist)):
+        router = fit(kind, data)
+        whole = router(z)
+        monkeypatch.setattr(module, "NUMBERS", numbers)
+        torch.testing.assert_close(router(z), whole)
+        by_row = torch.cat([router(row[None]) for row in z])
+        torch.testing.assert_close(by_row, whole, atol=1e-4, rtol=1e-4)
