@@ -17,8 +17,9 @@ for bit, by an expert that joins with labels of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,14 @@ __all__ = ["BACKBONE", "NONE", "Bus", "BusConfig", "LayerNorm", "union_labels"]
 
 BACKBONE = "backbone"
 """The name of the column that changes nothing."""
+
+
+class Asks(Protocol):
+    """A router that hears the experts of its choice before it decides (`Router.asks`)."""
+
+    def listen(self, z: Tensor, hear: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return logits ``(B, K)``."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +199,7 @@ class Bus(nn.Module):
                 heard.extend(self.ensemble.speak(z, active(mask)))
                 return self.ensemble.voices(heard, z, columns=len(self.columns))
 
-            logits = self.router.listen(narrow, hear)  # type: ignore[operator]
+            logits = cast("Asks", self.router).listen(narrow, hear)
             said = tuple(heard)
         elif getattr(self.router, "reads_evidence", False):
             said = self.ensemble.all(z)

@@ -9,6 +9,7 @@ from html import escape
 import torch
 from torch import Tensor
 
+from ..registry.errors import MissingError
 from .backbone import Backbone
 from .bus import BACKBONE, Bus
 from .cards import Card
@@ -107,6 +108,20 @@ class Composed:
         with torch.inference_mode():
             p, _ = self.bus(h)
         return by_domain(self.bus.task.right(p, rows, self.bus.labels), rows)
+
+    def judged_on(self, rows: Sequence[Row] | None) -> list[Row]:
+        """Return the rows to judge on: those given, or the backbone's own held-out rows.
+
+        Raises:
+            MissingError: If none are given and the backbone ships none.
+        """
+        chosen = list(self.evaluation if rows is None else rows)
+        if not chosen:
+            raise MissingError(
+                f"backbone {self.backbone.name!r} ships no evaluation rows",
+                hint="Give some with --data FILE.",
+            )
+        return chosen
 
     def oracle_weights(self, rows: Sequence[Row]) -> Tensor:
         """Return α ``(N, K)`` with each row's own expert at 1; zero where it is not composed."""

@@ -181,12 +181,7 @@ class Host:
             MissingError: If no rows are given and the backbone ships none.
         """
         composed = self.composed
-        chosen = list(rows) if rows is not None else list(composed.evaluation)
-        if not chosen:
-            raise MissingError(
-                f"backbone {composed.backbone.name!r} ships no evaluation rows",
-                hint="Give some with --data FILE.",
-            )
+        chosen = composed.judged_on(rows)
         encode = self.encoder(composed, progress=progress)
         encode_ahead(self, composed, [r.text for r in chosen], progress=progress)
         result = evaluate(composed, chosen, encode=encode)

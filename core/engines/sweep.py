@@ -6,13 +6,14 @@ once, for all of them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
-from ...registry.errors import MissingError, PluginError, UnknownNameError
+from ...registry.errors import PluginError, UnknownNameError
 from ...registry.files import read_backbone, read_expert
 from ..assemble import sound
 from ..evaluate import Evaluation
@@ -74,34 +75,27 @@ def sweep(
         PluginError: If a plugin made a part of the generation: workers make built-in parts.
     """
     composed = host.composed
-    chosen = list(rows) if rows is not None else list(composed.evaluation)
-    if not chosen:
-        raise MissingError(
-            f"backbone {composed.backbone.name!r} ships no evaluation rows",
-            hint="Give some with --data FILE.",
-        )
+    chosen = composed.judged_on(rows)
     _require_known(routers, composed)
     jobs = Jobs(threads=torch.get_num_threads())
     inputs = _inputs(host, composed, chosen, jobs)
-    asked = [(router, seed) for router in routers for seed in seeds]
     made: dict[str, Swept] = {}
-    for router, seed in asked:
+    for router, seed in itertools.product(routers, seeds):
         arguments = {"router": router, "seed": seed, "columns": list(composed.bus.columns)}
         jobs.add(f"router {router!r} from seed {seed}", "evaluate-router", arguments, inputs)
 
     def take(job: Job, files: Files) -> None:
         found = msgspec.json.decode(files["evaluation.json"], type=Evaluation)
-        made[job.name] = _swept(job, evaluation=found)
+        told = job.arguments
+        made[job.name] = Swept(router=told["router"], seed=told["seed"], evaluation=found)
 
     crew = host.crew or choose_crew(host.plugins, engine=LOCAL, workers=1)
     for failure in crew.run(jobs, take, kept=kept, progress=progress):
-        made[failure.job.name] = _swept(failure.job, error=failure.reason)
+        told = failure.job.arguments
+        made[failure.job.name] = Swept(
+            router=told["router"], seed=told["seed"], error=failure.reason
+        )
     return [made[job.name] for job in jobs.listed]
-
-
-def _swept(job: Job, **told: Evaluation | str) -> Swept:
-    arguments = {"router": job.arguments["router"], "seed": job.arguments["seed"]}
-    return msgspec.convert({**arguments, **told}, Swept, from_attributes=True)
 
 
 def _require_known(routers: Sequence[str], composed: Composed) -> None:
