@@ -98,7 +98,7 @@ results: .venv/text
 	$(BIN)/redhost lab matched
 	$(BIN)/redhost lab robust
 
-# Sections bus and peers take about a quarter of an hour on two quiet cores.
+# About a quarter of an hour on two quiet cores, most of it section peers.
 bench: .venv/peers
 	$(BIN)/redhost lab bench
 	$(BIN)/redhost lab bench --serve

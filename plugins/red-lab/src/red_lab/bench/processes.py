@@ -33,7 +33,10 @@ class Process:
 
 @dataclass(frozen=True)
 class Seen:
-    """One run: seconds, and mebibytes at the peak."""
+    """One run: seconds, and mebibytes at the peak.
+
+    On Linux a process starts with its parent's peak: run these before anything large is loaded.
+    """
 
     seconds: float
     peak: float

@@ -188,7 +188,8 @@ def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     told = []
     for batch in sorted(found["forward"]["smollm2"]["systems"]["floor"], key=int):
         times = times_ours(found, "smollm2", batch)
-        what = f"PEFT's five adapters: at least {TIMES_PEFT} × our overhead, SmolLM2, batch {batch}"
+        ours = "our overhead under `evidence`, the default"
+        what = f"PEFT's five adapters: at least {TIMES_PEFT} × {ours}, SmolLM2, batch {batch}"
         told.append((what, f"{times:.1f} ×", times >= TIMES_PEFT))
     told += _adding_aims(found["adding"])
     swap = found["changes"]["redhost"]["bus swap, answered"]["seconds"]["median"]
