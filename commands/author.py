@@ -42,10 +42,10 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--epochs", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option(
     "--task",
-    type=click.Choice(["classification", "regression"]),
+    type=click.Choice(["classification", "generation", "regression"]),
     default="classification",
     show_default=True,
-    help="What it and its experts answer: one of several labels, or a number.",
+    help="What it and its experts answer: one of several labels, the next token, or a number.",
 )
 @click.option(
     "--resolution",
@@ -69,7 +69,7 @@ def new_backbone(
     text_field: str,
     label_field: str,
     epochs: int,
-    task: Literal["classification", "regression"],
+    task: Literal["classification", "generation", "regression"],
     resolution: float,
     seed: int,
 ) -> None:
@@ -108,8 +108,9 @@ def new_backbone(
             evaluation=read(evaluation) if evaluation else (),
             progress=progress,
         )
+    answers = "next tokens" if task == "generation" else f"{len(manifest.labels)} labels"
     click.echo(
-        f"{project}: width {manifest.width}, {len(manifest.labels)} labels, "
+        f"{project}: width {manifest.width}, {answers}, "
         f"fingerprint {short(manifest.fingerprint)}\nnext: pip install ./{project}"
     )
 
@@ -122,9 +123,8 @@ def new_backbone(
 @click.option(
     "--writes",
     type=click.Choice(["hidden", "logits", "labels"]),
-    default="labels",
-    show_default=True,
-    help="Through the backbone's classifier (hidden, logits), or labels of its own.",
+    help="Through the backbone's classifier (hidden, logits), or labels of its own (default; where "
+    "text is generated: hidden).",
 )
 @click.option(
     "--reads-tap",
@@ -153,7 +153,7 @@ def new_expert(
     backbone: str | None,
     form: Literal["residual", "linear", "mlp"],
     rank: int | None,
-    writes: Literal["hidden", "logits", "labels"],
+    writes: Literal["hidden", "logits", "labels"] | None,
     reads_tap: str,
     writes_tap: str,
     card: Literal["texts", "vectors", "statistics", "none"],
@@ -171,7 +171,7 @@ def new_expert(
         raise UsageError(
             f"--writes-tap {writes_tap} needs states to read and hidden states to write",
             expected="--reads-tap of the same block or an earlier one, and --writes hidden",
-            found=f"--reads-tap {reads_tap}, --writes {writes}",
+            found=f"--reads-tap {reads_tap}, --writes {writes or 'labels'}",
         )
     plan = ExpertPlan(
         id=name,
@@ -194,7 +194,11 @@ def new_expert(
 @click.option("--valid", metavar="FILE", help="Validation rows (default: a tenth of the data).")
 @click.option("--text-field", default="text", show_default=True)
 @click.option("--label-field", default="label", show_default=True)
-@click.option("--epochs", type=click.IntRange(min=1), default=200, show_default=True)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    help="Passes over the data, at most (default: 200; where text is generated, 12).",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @home_option
 @device_option
@@ -206,43 +210,39 @@ def train_expert(
     valid: str | None,
     text_field: str,
     label_field: str,
-    epochs: int,
+    epochs: int | None,
     seed: int,
     home: Path | None,
     device: str | None,
     as_json: bool,
 ) -> None:
     """Train the expert of PROJECT alone on your data; the same command resumes after Ctrl-C."""
-    from ..core.author import split_rows, train_package
-    from ..core.tables import read_table
-    from ..core.train_expert import ExpertSettings
-    from ..core.workspace import installed_shop
+    from ..core.training import train_project
     from ..registry.project import read_plan
 
     plan = read_plan(project)
-    settings = ExpertSettings(
-        form=plan.form, space=plan.writes, rank=plan.rank, epochs=epochs, seed=seed
-    )
     with bar("train-expert") as progress:
-        shop = installed_shop(home, backbone=plan.backbone, device=device, progress=progress)
-        task = shop.backbone.task
-        read = partial(
-            read_table,
+        trained = train_project(
+            project,
+            data=data,
+            valid=valid,
             text_field=text_field,
             label_field=label_field,
-            numbers=task.name == "regression",
+            epochs=epochs,
+            seed=seed,
+            home=home,
+            device=device,
+            progress=progress,
         )
-        parts = split_rows(read(data), valid=read(valid) if valid else None, task=task)
-        manifest = train_package(
-            project, plan, parts, shop=shop, settings=settings, progress=progress
-        )
+    manifest = trained.manifest
     if as_json:
         print_json(manifest)
         return
-    metrics = ", ".join(f"{k} {v:.3f}" for k, v in manifest.training.metrics.items())
+    metrics = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in trained.metrics.items())
+    labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
     click.echo(
-        f"expert {plan.id!r}: {len(manifest.labels)} labels, accuracy {metrics}; "
-        f"trained on {len(parts.train)} rows, card {manifest.card.kind} "
+        f"expert {plan.id!r}: {labels}{metrics}; "
+        f"trained on {trained.rows} rows, card {manifest.card.kind} "
         f"({manifest.card.fit} fit, {manifest.card.gate} gate)"
     )
     click.echo(f"next: redhost pack {project}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -134,6 +135,7 @@ def train_package(
         UsageError: If the plan cannot be carried out on this backbone.
     """
     backbone, task = shop.backbone, shop.backbone.task
+    plan = msgspec.structs.replace(plan, writes=plan.writes or "labels")
     labels = _labels(plan, parts, backbone)
     broken = check_taps(plan.id, backbone, reads=plan.reads_tap, writes=plan.writes_tap)
     if broken is not None:

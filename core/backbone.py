@@ -18,9 +18,13 @@ from torch import Tensor, nn
 from ..registry.errors import BackboneMismatchError, IntegrityError, short
 from .bus import BusConfig
 from .digests import backbone_fingerprint
+from .generate.context import context_layout
+from .generate.spelling import unfold
+from .generate.states import states, widen
 from .layout import Layout
 from .plain import plain_trunk
-from .tasks import Classification, Task, make_task
+from .rows import Row
+from .tasks import Classification, Generation, Task, make_task
 from .trunk import Pooling, Trunk, load_trunk
 
 if TYPE_CHECKING:
@@ -39,10 +43,11 @@ class Backbone:
 
     Attributes:
         trunk: Texts → h ``(N, D)``.
-        classifier: W_c ``(C, D)``, or None where the backbone answers nothing itself.
+        classifier: W_c ``(C, D)``, or None where the backbone answers nothing itself. Where it
+            generates, its language-model head.
         labels: The C labels, in the classifier's order.
         eps: ε of the bus norm.
-        task: Whether it answers labels or a number.
+        task: Whether it answers labels, a number, or the next token.
         name: The manifest's id, or the source it was loaded from.
         layout: What experts read beside h; None for h alone.
     """
@@ -63,6 +68,7 @@ class Backbone:
         revision: str | None = None,
         pooling: Pooling = "last",
         max_tokens: int | None = None,
+        task: Task | None = None,
     ) -> Self:
         """Load a bare backbone from ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
 
@@ -71,13 +77,21 @@ class Backbone:
             revision: The commit to pin, for hub names.
             pooling: ``last`` or ``mean``.
             max_tokens: Where longer texts are cut; by default the model's longest input.
+            task: What it is to answer; a generating one brings its language-model head.
 
         Raises:
             UsageError: If the source is of no known kind.
             MissingError: If it cannot be loaded.
         """
-        trunk = load_trunk(source, revision=revision, pooling=pooling, max_tokens=max_tokens)
-        return cls(trunk=trunk, name=source)
+        task = task or Classification()
+        trunk = load_trunk(
+            source,
+            revision=revision,
+            pooling=pooling,
+            max_tokens=max_tokens,
+            head=isinstance(task, Generation),
+        )
+        return cls(trunk=trunk, classifier=trunk.head, task=task, name=source)
 
     @classmethod
     def from_package(
@@ -91,7 +105,7 @@ class Backbone:
         trunk = _package_trunk(manifest, files)
         if manifest.delta is not None:
             _apply_delta(trunk, files[manifest.delta.file])
-        classifier = None
+        classifier = trunk.head
         if manifest.classifier is not None:
             classifier = safetensors.torch.load(files[manifest.classifier.file])["weight"]
         backbone = cls(
@@ -111,6 +125,16 @@ class Backbone:
         return self.trunk.width
 
     @property
+    def generates(self) -> bool:
+        """Whether it tells next tokens."""
+        return isinstance(self.task, Generation)
+
+    @property
+    def whole(self) -> int:
+        """The width of h̃."""
+        return self.width if self.layout is None else self.layout.whole
+
+    @property
     def device(self) -> str:
         """The device the trunk runs on."""
         return str(self.trunk.device)
@@ -124,15 +148,31 @@ class Backbone:
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Return h ``(N, D)``, or h̃ where experts tap the trunk.
 
-        Each row's bits depend on its own text only.
+        Each row's bits depend on its own text only. A generating backbone has a row for each
+        token of the texts, in their order (`unfold`).
         """
+        if self.generates:
+            told = states(self.trunk, texts)
+            wide = [widen(h, self.layout, eps=self.eps) for h in told]
+            return torch.cat(wide) if wide else torch.empty(0, self.whole)
         h = self.trunk.encode(texts)
         chunks = () if self.layout is None else self.layout.chunks
-        return torch.cat([h, *(c.compute(texts) for c in chunks)], dim=1) if chunks else h
+        beside = (c.compute(texts) for c in chunks if c.compute is not None)
+        return torch.cat([h, *beside], dim=1) if chunks else h
+
+    def unfold(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that `encode` gives of these texts: themselves, or their tokens."""
+        return unfold(self.trunk, rows) if self.generates else list(rows)
 
     def bus_config(self) -> BusConfig:
         """Return what a factory needs to know to build parts for this backbone's bus."""
-        return BusConfig(width=self.width, labels=self.labels, eps=self.eps, task=self.task)
+        return BusConfig(
+            width=self.width,
+            labels=self.labels,
+            eps=self.eps,
+            task=self.task,
+            context=context_layout(self.width).whole - self.width if self.generates else 0,
+        )
 
     def fingerprint(self) -> str:
         """Return the digest over tensors, classifier, labels, tokenizer, pooling and norm."""
@@ -178,16 +218,19 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _package_trunk(manifest: BackboneManifest, files: Mapping[str, bytes]) -> Trunk:
     """Load the trunk a manifest names: from carried bytes, a hub, or a file."""
-    base = manifest.base
-    load = partial(load_trunk, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
+    base, generates = manifest.base, manifest.task == "generation"
+    load = partial(
+        load_trunk, pooling=manifest.pooling, max_tokens=manifest.max_tokens, head=generates
+    )
     if base.kind == "hub":
         return load(f"hf:{base.id}", revision=base.revision)
     if base.kind == "file":
         return load(f"gguf:{base.id}")
     carried = {name: files[name] for name in base.files}
-    plain = plain_trunk(carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
-    if plain is not None:
-        return plain
+    if not generates:  # that needs a cache of keys and values
+        plain = plain_trunk(carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
+        if plain is not None:
+            return plain
     # transformers reads folders: give it one that holds exactly the bytes that were hashed.
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         for name, data in carried.items():

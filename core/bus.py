@@ -54,7 +54,8 @@ class BusConfig:
         width: D, the width of h and z.
         labels: The labels of the backbone's classifier, C of them, in its order.
         eps: The ε of the bus norm.
-        task: Whether the bus answers labels or a number.
+        task: Whether the bus answers labels, a number, or the next token.
+        context: How many numbers the router reads beside z, where text is generated.
         device: Where the parts live.
     """
 
@@ -62,7 +63,13 @@ class BusConfig:
     labels: tuple[str, ...]
     eps: float = 1e-5
     task: Task = field(default_factory=Classification)
+    context: int = 0
     device: str = "cpu"
+
+    @property
+    def heard(self) -> int:
+        """How many numbers the router reads of a row."""
+        return self.width + self.context
 
 
 class LayerNorm(nn.Module):
@@ -149,6 +156,11 @@ class Bus(nn.Module):
         """W_c ``(C, D)``, where the backbone has labels."""
         return self.ensemble.classifier
 
+    @property
+    def answers(self) -> int:
+        """How many probabilities a row has: labels, or the tokens of a vocabulary."""
+        return max(len(self.labels), 0 if self.classifier is None else len(self.classifier))
+
     def parts(self) -> list[Expert]:
         """Return the experts in column order."""
         return list(self.ensemble.parts)
@@ -191,7 +203,7 @@ class Bus(nn.Module):
 
     def _route(self, z: Tensor) -> tuple[Tensor, Speech | None]:
         """Return α, and what experts had to say before it was known; None if nothing."""
-        narrow, said = self.layout.narrow(z), None
+        narrow, said = self.layout.hear(z), None
         if getattr(self.router, "asks", False):
             heard: list[Said] = []
 

@@ -15,7 +15,7 @@ from ..registry.manifest import ExpertManifest
 from .routers.base import ColumnData
 from .rows import BackgroundRow, CardRow, Row, parse_rows
 from .statistics import Statistics, within_covariance
-from .tasks import Classification, Regression, Task
+from .tasks import Classification, Generation, Regression, Task
 
 __all__ = ["Card", "background_data", "column_data", "gate_rows", "read_card"]
 
@@ -105,7 +105,8 @@ def column_data(
         )
     if not len(z):
         raise CardError(f"card of expert {card.column!r} has no fit rows")
-    statistics = card.statistics or Statistics.of_rows(z, card.task.groups(labels))
+    groups = card.task.groups(labels if len(labels) == len(z) else [""] * len(z))
+    statistics = card.statistics or Statistics.of_rows(z, groups)
     return ColumnData(column=card.column, z=z, statistics=statistics)
 
 
@@ -121,17 +122,22 @@ def background_data(
     if not texts:
         return None
     z = encode_z(texts)
-    return ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, [""] * len(texts)))
+    return ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, [""] * len(z)))
 
 
 def gate_rows(
-    cards: Sequence[Card], *, encode: Callable[[Sequence[str]], Tensor], vectors: bool = True
+    cards: Sequence[Card],
+    *,
+    encode: Callable[[Sequence[str]], Tensor],
+    unfold: Callable[[Sequence[Row]], list[Row]] = list,
+    vectors: bool = True,
 ) -> tuple[Tensor, list[Row]]:
     """Return the features ``(G, D)`` and labels of all gate rows a host can judge on.
 
     Args:
         cards: The cards.
         encode: Texts → h ``(N, D)``.
+        unfold: The rows that `encode` gives of labelled texts (`Backbone.unfold`).
         vectors: Whether `encode` is of the backbone that the cards' vectors come from.
     """
     texts = [
@@ -140,7 +146,7 @@ def gate_rows(
         for r in c.rows
         if r.part == "gate"
     ]
-    parts, rows = [encode([r.text for r in texts])], texts
+    parts, rows = [encode([r.text for r in texts])], unfold(texts)
     for card in cards:
         if vectors and card.gate_h is not None:
             missing = parts[0].shape[1] - card.gate_h.shape[1]  # chunks beside h are not known
@@ -219,6 +225,8 @@ def _check_labels(manifest: ExpertManifest, labels: Sequence[str], task: Task) -
     if isinstance(task, Regression):
         task.targets(labels)
         return
+    if isinstance(task, Generation):
+        return  # the answers are the texts' own tokens
     strange = sorted(set(labels) - set(manifest.labels))
     if strange:
         raise CardError(

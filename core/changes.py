@@ -82,8 +82,8 @@ def change_members(
             take = joins.id
         workspace, outcome = compose_selection(
             host,
-            change(selection, put=joins, take=take),
-            make_order(_settings(host, record, told), accept=told.get("accept", False)),
+            changed := change(selection, put=joins, take=take),
+            make_order(_settings(host, record, told), changed, accept=told.get("accept", False)),
             progress=told.get("progress"),
         )
         if joins is not None:

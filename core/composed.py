@@ -9,7 +9,7 @@ from html import escape
 import torch
 from torch import Tensor
 
-from ..registry.errors import MissingError
+from ..registry.errors import MissingError, UsageError
 from .backbone import Backbone
 from .bus import BACKBONE, Bus
 from .cards import Card
@@ -79,6 +79,13 @@ class Composed:
 
     def answer(self, texts: Sequence[str]) -> list[Answer]:
         """Answer texts, one by one in the order given."""
+        if self.backbone.generates:
+            raise UsageError(
+                f"backbone {self.backbone.name!r} tells next tokens, not labels",
+                expected="a backbone that answers texts",
+                found="generation",
+                hint="Ask it with 'redhost generate'.",
+            )
         if not texts:
             return []
         with torch.inference_mode():

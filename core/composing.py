@@ -18,7 +18,7 @@ from .publish import locked_router, refuse_drift
 from .recompose import Outcome, recompose
 from .selection import Selection
 from .train_router import Progress
-from .workspace import DEFAULT_ROUTER, Workspace, open_workspace
+from .workspace import DEFAULT_ROUTERS, Workspace, open_workspace
 
 if TYPE_CHECKING:
     from .host import Host
@@ -28,10 +28,10 @@ __all__ = ["compose_selection", "lock_to_follow", "make_order"]
 log = logging.getLogger("redhost")
 
 
-def make_order(settings: Settings, *, accept: bool) -> Order:
-    """Return the order that settings amount to."""
+def make_order(settings: Settings, selection: Selection, *, accept: bool) -> Order:
+    """Return the order that settings amount to for a selection."""
     return Order(
-        router=settings.router or DEFAULT_ROUTER,
+        router=settings.router or DEFAULT_ROUTERS[selection.files.manifest.task],
         level=settings.level or "full",
         seed=settings.seed or 0,
         tolerance=settings.tolerance,

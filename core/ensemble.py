@@ -10,12 +10,13 @@ device, and `torch.compile` sees one graph
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor, nn
 
 from ..registry.errors import CompositionError
-from .evidence import voice_of
+from .evidence import ear_of, voice_of
 from .experts import Expert, LowRank
 from .layout import Layout
 from .said import Said, active, together, weigh
@@ -89,6 +90,11 @@ class Ensemble(nn.Module):
 
     classifier: Tensor | None
 
+    @cached_property
+    def ear(self) -> Tensor | None:
+        """What voices are measured with, made when first one is."""
+        return ear_of(self.classifier)
+
     def _who_writes(self, space: str) -> tuple[int, ...]:
         return tuple(i for i, e in enumerate(self.parts) if e.space == space)
 
@@ -134,7 +140,7 @@ class Ensemble(nn.Module):
         voices = z.new_zeros(z.shape[0], columns)
         for some in self._alike(said):
             rows, places, delta = together(some, len(z))
-            voices[rows, places] = voice_of(self.parts[some[0].column], delta, self.classifier)
+            voices[rows, places] = voice_of(self.parts[some[0].column], delta, self.ear)
         return voices
 
     def _alike(self, said: Iterable[Said]) -> Iterator[list[Said]]:

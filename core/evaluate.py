@@ -165,7 +165,7 @@ def _systems(
             systems.append(("sum", p(experts)))
         data = columns_data(composed, encode=encode)
         systems += [
-            (kind.kind, p(torch.softmax(_solved(kind, composed, data)(bus.layout.narrow(z)), -1)))
+            (kind.kind, p(torch.softmax(_solved(kind, composed, data)(bus.layout.hear(z)), -1)))
             for kind in (CentroidRouter, StatisticsRouter)
         ]
         systems += [
@@ -178,7 +178,7 @@ def _systems(
 
 
 def _solved(kind: type[Router], composed: Composed, data: Sequence[ColumnData]) -> Router:
-    router = kind(width=composed.backbone.width, columns=composed.bus.columns)
+    router = kind(width=composed.backbone.bus_config().heard, columns=composed.bus.columns)
     router.solve(data)
     return router
 

@@ -23,10 +23,23 @@ from torch import Tensor
 
 from .experts import Expert
 
-__all__ = ["LOOKS", "outputs", "voice_of"]
+__all__ = ["LOOKS", "ear_of", "outputs", "voice_of"]
 
 LOOKS = 4
 """S, how many numbers tell what an expert's output looks like."""
+
+
+def ear_of(classifier: Tensor | None) -> Tensor | None:
+    """Return what measures ‖W_c Δ‖ at the least cost: W_c, or R ``(D, D)`` with RᵀR = W_cᵀW_c.
+
+    A vocabulary has many more rows than D; ‖R Δ‖ is the same number for D² products.
+    """
+    if classifier is None or classifier.shape[0] <= classifier.shape[1]:
+        return classifier
+    gram = (classifier.T @ classifier).to(torch.float64)
+    values, vectors = torch.linalg.eigh(gram)
+    root: Tensor = values.clamp_min(0).sqrt()[:, None] * vectors.T
+    return root.to(classifier.dtype)
 
 
 def voice_of(expert: Expert, delta: Tensor, classifier: Tensor | None) -> Tensor:
@@ -35,7 +48,7 @@ def voice_of(expert: Expert, delta: Tensor, classifier: Tensor | None) -> Tensor
     Args:
         expert: The expert.
         delta: Δ ``(B, out)``.
-        classifier: W_c ``(C, D)``; None where all experts have labels of their own.
+        classifier: W_c ``(C, D)``, or its ear; None where all experts have labels of their own.
     """
     logits = _logits(expert, delta, classifier)
     return delta.new_zeros(delta.shape[0]) if logits is None else _loudness(expert, logits)

@@ -12,6 +12,7 @@ import hashlib
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from ..registry.errors import StoreError
 from .backbone import Backbone
+from .generate.states import states, widen
 from .trunk import BATCH
 
 __all__ = ["FeatureCache"]
@@ -49,11 +51,20 @@ class FeatureCache:
             torch.get_num_threads(),
             BATCH,
         )
+        self.backbone = backbone
+        if backbone.generates:
+            each = partial(states, backbone.trunk)
+            self.views = [_View(folder, key, width=backbone.width, compute=each, chunk=CHUNK // 32)]
+            return
         chunks = backbone.layout.chunks if backbone.layout else ()
         bare = dataclasses.replace(backbone, layout=None) if chunks else backbone
         self.views = [
-            _View(folder, key, width=backbone.width, compute=bare.encode),
-            *(_View(folder, (*key, c.key), width=c.width, compute=c.compute) for c in chunks),
+            _View(folder, key, width=backbone.width, compute=_one_each(bare.encode)),
+            *(
+                _View(folder, (*key, c.key), width=c.width, compute=_one_each(c.compute))
+                for c in chunks
+                if c.compute is not None
+            ),
         ]
 
     @property
@@ -71,7 +82,17 @@ class FeatureCache:
             progress: Called with (rows computed, rows to compute).
         """
         parts = [view.encode(texts, progress=progress) for view in self.views]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if self.backbone.generates:
+            wide = [
+                widen(h, self.backbone.layout, eps=self.backbone.eps)
+                for h in map(torch.tensor, parts[0])
+            ]
+            return torch.cat(wide) if wide else torch.empty(0, self.backbone.whole)
+        rows = [
+            torch.from_numpy(np.concatenate(p)) if p else torch.empty(0, v.width)
+            for p, v in zip(parts, self.views, strict=True)
+        ]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
         """Return the texts whose h is not remembered, in the order in which it is computed."""
@@ -80,7 +101,7 @@ class FeatureCache:
 
     def remember(self, texts: Sequence[str], h: np.ndarray) -> None:
         """Remember h ``(N, D)`` of texts: canonical rows that were computed elsewhere."""
-        self.views[0].write(dict(zip(texts, h, strict=True)))
+        self.views[0].write(dict(zip(texts, h[:, None], strict=True)))
 
 
 class _View:
@@ -92,29 +113,27 @@ class _View:
         key: tuple[object, ...],
         *,
         width: int,
-        compute: Callable[[Sequence[str]], Tensor],
+        compute: Callable[[Sequence[str]], Sequence[Tensor]],
+        chunk: int = CHUNK,
     ) -> None:
-        self.width, self.compute = width, compute
+        self.width, self.compute, self.chunk = width, compute, chunk
         name = hashlib.sha256("\0".join(map(str, key)).encode()).hexdigest()[:32]
         self.path = None if folder is None else folder / f"{name}.sqlite"
 
     def encode(
         self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None
-    ) -> Tensor:
-        """Return the rows ``(N, width)`` of texts."""
+    ) -> list[np.ndarray]:
+        """Return the rows ``(T, width)`` of each text: one, or one for each token."""
         rows = self.read(texts)
         missing = _by_length(t for t in texts if t not in rows)
-        for start in range(0, len(missing), CHUNK):
-            chunk = missing[start : start + CHUNK]
-            h = self.compute(chunk).numpy()
-            fresh = dict(zip(chunk, h, strict=True))
+        for start in range(0, len(missing), self.chunk):
+            chunk = missing[start : start + self.chunk]
+            fresh = {t: h.numpy() for t, h in zip(chunk, self.compute(chunk), strict=True)}
             self.write(fresh)
             rows.update(fresh)
             if progress is not None:
                 progress(start + len(chunk), len(missing))
-        if not texts:
-            return torch.empty(0, self.width)
-        return torch.from_numpy(np.stack([rows[t] for t in texts]))
+        return [rows[t] for t in texts]
 
     def _open(self, path: Path) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,8 +156,9 @@ class _View:
                     marks = ",".join("?" * len(some))
                     query = f"SELECT text, row FROM h WHERE text IN ({marks})"  # noqa: S608
                     for key, row in database.execute(query, some):
-                        if len(row) == 4 * self.width:
-                            rows[wanted[key]] = np.frombuffer(row, dtype=np.float32)
+                        if row and len(row) % (4 * self.width) == 0:
+                            found = np.frombuffer(row, dtype=np.float32)
+                            rows[wanted[key]] = found.reshape(-1, self.width)
         except sqlite3.DatabaseError as e:
             raise self._broken(e) from e
         return rows
@@ -160,6 +180,11 @@ class _View:
             found=str(cause),
             hint="Delete the file; its rows are computed again.",
         )
+
+
+def _one_each(compute: Callable[[Sequence[str]], Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """Return texts → a tensor ``(1, width)`` of each, for what gives one row for a text."""
+    return lambda texts: torch.split(compute(texts), 1)
 
 
 def _by_length(texts: Iterable[str]) -> list[str]:

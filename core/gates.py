@@ -26,7 +26,8 @@ def judge_gates(bench: Bench, composed: Composed) -> tuple[Accuracy, Health | No
     Returns:
         The accuracies, and the health of the routes; None without gate rows.
     """
-    h, rows = gate_rows([a.card for a in bench.candidates.attached.values()], encode=bench.encode)
+    cards = [a.card for a in bench.candidates.attached.values()]
+    h, rows = gate_rows(cards, encode=bench.encode, unfold=bench.backbone.unfold)
     if not rows:
         return Accuracy(before=None, after={}, overall=None, oracle=None, rows={}), None
     judged, before = judge(composed, h, rows), _before(bench)
@@ -63,7 +64,12 @@ def _before(bench: Bench) -> _Before | None:
     both = frozenset(bench.previous.bus.ids)
     shared = [a.card for i, a in bench.candidates.attached.items() if i in both]
     same = bench.previous.fingerprint == bench.fingerprint
-    h, rows = gate_rows(shared, encode=bench.encode_previous, vectors=same)
+    h, rows = gate_rows(
+        shared,
+        encode=bench.encode_previous,
+        unfold=bench.previous.backbone.unfold,
+        vectors=same,
+    )
     if not rows:
         return _Before(accuracy={}, judged=None)
     judged = judge(bench.previous, h, rows)

@@ -14,6 +14,7 @@ from ..registry.violations import Violation
 from .backbone import Backbone
 from .bus import LayerNorm
 from .experts import Expert, Grafted
+from .generate.context import context_layout
 from .layout import Chunk, Layout, WideNorm
 from .taps import FINAL, Step, block_at, grafted, tapped
 
@@ -50,9 +51,13 @@ class Tapping:
 def lay_out(backbone: Backbone, experts: Mapping[str, Tapping]) -> Layout:
     """Return h̃ for experts by id: one chunk a block that is read, one an expert that writes there.
 
+    Where text is generated nobody taps the trunk, and the chunk is what the router reads.
+
     Raises:
         ContractError: If the trunk has no such block.
     """
+    if backbone.generates:
+        return context_layout(backbone.width)
     readers: dict[int, list[str]] = {}
     written = []
     for expert_id in sorted(experts):

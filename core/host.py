@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
@@ -24,6 +24,7 @@ from .composing import compose_selection, lock_to_follow, make_order
 from .engines.crew import LOCAL, Crew, choose_crew
 from .engines.shards import Ahead, encode_ahead
 from .evaluate import Encode, Evaluation, evaluate
+from .generate.decode import Token, generate
 from .leave_one_out import leave_one_out
 from .loader import Loader
 from .mixtures import Mixtures, judge_mixtures
@@ -163,6 +164,24 @@ class Host:
         """
         return self._current(lazy=True).answer(texts)
 
+    def generate(
+        self, prompt: str, *, max_tokens: int = 100, temperature: float = 1.0, seed: int = 0
+    ) -> Iterator[Token]:
+        """Yield the tokens with which the current generation goes on with a prompt.
+
+        Args:
+            prompt: The text to go on with; may be empty.
+            max_tokens: How many at most.
+            temperature: T; 0 takes the most probable token.
+            seed: Where draws come from.
+
+        Raises:
+            UsageError: If the backbone does not generate, or the prompt is too long for it.
+        """
+        return generate(
+            self.composed, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
+        )
+
     def evaluate(
         self,
         rows: Sequence[Row] | None = None,
@@ -283,11 +302,11 @@ class Host:
             UsageError: If the level is not one the router has, or contradicts the lock.
         """
         flags = Settings(router=router, level=level, seed=seed, tolerance=tolerance)
-        order = make_order(flags.over(self.settings), accept=accept)
         lock = lock_to_follow(self.home, flags) if locked else None
 
         def compose() -> tuple[Workspace, Outcome]:
             selection = select_installed(self.home, backbone=self.settings.backbone)
+            order = make_order(flags.over(self.settings), selection, accept=accept)
             return compose_selection(self, selection, order, lock=lock, progress=progress)
 
         if dry_run:

@@ -68,4 +68,4 @@ def judge_oracle(composed: Composed, h: Tensor, rows: Sequence[Row]) -> Tensor:
 def _cost(composed: Composed) -> int:
     """Return how many numbers a row needs at once: labels, or Δ of everybody who may speak."""
     bus = composed.bus
-    return max(len(bus.labels), len(bus.ids) * composed.backbone.width)
+    return max(bus.answers, len(bus.ids) * composed.backbone.width)

@@ -6,6 +6,8 @@
 An expert that reads at an inner block gets the chunk of that block, normalised like the bus. What
 an expert that writes at an inner block adds to h is itself a chunk, G (`core.taps.grafted`), and is
 not normalised. Without taps h̃ is h and nothing here does anything.
+
+The router reads z; where text is generated also what was said before, a chunk of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Chunk", "Layout", "WideNorm"]
+__all__ = ["ROUTER", "Chunk", "Layout", "WideNorm"]
+
+ROUTER = ""
+"""The reader's name, which no expert can have, of a chunk that the router reads beside z."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,14 +32,14 @@ class Chunk:
         key: What names its rows in the feature cache, beside the backbone.
         width: How many numbers it is.
         normalised: Whether the bus norm is applied to it.
-        compute: Texts → the chunk ``(N, width)``.
-        readers: The experts that read it, by id.
+        compute: Texts → the chunk ``(N, width)``; None where it follows from h.
+        readers: The experts that read it, by id; or `ROUTER`.
     """
 
     key: str
     width: int
     normalised: bool
-    compute: Callable[[Sequence[str]], Tensor]
+    compute: Callable[[Sequence[str]], Tensor] | None
     readers: tuple[str, ...]
 
 
@@ -62,6 +67,15 @@ class Layout:
     def narrow(self, wide: Tensor) -> Tensor:
         """Return h or z ``(…, D)`` of h̃ or z̃."""
         return wide[..., : self.width] if self.chunks else wide
+
+    def hear(self, wide: Tensor) -> Tensor:
+        """Return what the router reads of z̃: z, and the chunks that are its own."""
+        parts, start = [self.narrow(wide)], self.width
+        for chunk in self.chunks:
+            if ROUTER in chunk.readers:
+                parts.append(wide[..., start : start + chunk.width])
+            start += chunk.width
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def read(self, wide: Tensor, reader: str) -> Tensor:
         """Return what an expert reads of z̃: its chunk, or z ``(…, D)``."""

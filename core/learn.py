@@ -17,7 +17,7 @@ from .cards import Card, background_data, column_data
 from .ensemble import Ensemble
 from .evidence import outputs
 from .experts import Expert
-from .layout import Layout
+from .layout import ROUTER, Layout
 from .pieces import pieces
 from .routers.base import ColumnData
 from .rows import BackgroundRow
@@ -74,7 +74,10 @@ def learn_columns(
     texts = [r.text for i in ids for r in cards[i].rows if r.part == "fit"]
     if backbone_column is not None:
         texts += _elsewhere(background, ids)
-    encode_z = _at_once(texts, encode=encode, norm=norm)
+    if any(ROUTER in c.readers for c in layout.chunks):
+        encode_z: Encode = partial(_unfolded, encode=encode, norm=norm)
+    else:
+        encode_z = _at_once(texts, encode=encode, norm=norm)
     data = [column_data(cards[i], encode_z=encode_z, seed=seed) for i in ids]
     if backbone_column is not None:
         others = background_data(
@@ -106,6 +109,12 @@ def _at_once(
     return look_up
 
 
+def _unfolded(texts: Sequence[str], *, encode: Encode, norm: nn.Module) -> Tensor:
+    """Return z̃ of every token of texts: remembered as they are, there is no row for a text."""
+    z: Tensor = norm(encode(texts))
+    return z
+
+
 def _heard(
     data: Sequence[ColumnData], crowd: Ensemble, router: nn.Module | None
 ) -> list[ColumnData]:
@@ -120,11 +129,12 @@ def _heard(
     elif _reads(router, "reads_evidence"):
         voices = _by_column(partial(_evidence, crowd, columns), wide, crowd)
     asks = _reads(router, "asks")
+    heard = layout.hear(wide[0]).shape[-1] if wide else 0
     return [
         dataclasses.replace(
             d,
-            z=layout.narrow(d.z),
-            statistics=d.statistics.narrow(layout.width) if layout.chunks else d.statistics,
+            z=layout.hear(d.z),
+            statistics=d.statistics.narrow(heard) if layout.whole > heard else d.statistics,
             evidence=voices[n],
             outputs=looks[n],
             hear=partial(_hear, crowd, wide[n], columns) if asks else None,

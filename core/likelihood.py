@@ -10,11 +10,15 @@ from torch import Tensor
 
 from .bus import Bus
 from .cards import Card
+from .pieces import pieces
 from .routers.base import ColumnData, Judged
-from .rows import CardRow
-from .tasks import Classification
+from .rows import Row
+from .tasks import Regression
 
 __all__ = ["with_likelihood"]
+
+Encode = Callable[[Sequence[str]], Tensor]
+Unfold = Callable[[Sequence[Row]], list[Row]]
 
 
 def with_likelihood(
@@ -22,7 +26,8 @@ def with_likelihood(
     *,
     bus: Bus,
     cards: Mapping[str, Card],
-    encode: Callable[[Sequence[str]], Tensor],
+    encode: Encode,
+    unfold: Unfold = list,
 ) -> list[ColumnData]:
     """Add p_k(y|x) ``(N, K)`` to the columns whose cards tell texts and their labels.
 
@@ -33,32 +38,43 @@ def with_likelihood(
         bus: The experts; its router is not asked.
         cards: The experts' cards by id.
         encode: Texts → h ``(N, D)``.
+        unfold: The rows that `encode` gives of labelled texts.
     """
-    return [_with(d, bus, cards.get(d.column), encode) for d in data]
+    return [_with(d, bus, cards.get(d.column), encode, unfold) for d in data]
 
 
 def _with(
-    data: ColumnData, bus: Bus, card: Card | None, encode: Callable[[Sequence[str]], Tensor]
+    data: ColumnData, bus: Bus, card: Card | None, encode: Encode, unfold: Unfold
 ) -> ColumnData:
-    told = card is not None and card.kind == "texts" and isinstance(bus.task, Classification)
+    told = card is not None and card.kind == "texts" and not isinstance(bus.task, Regression)
     if card is None or not told:
         return data
-    _, fit = _judged(bus, [r for r in card.rows if r.part == "fit"], encode)
-    gate = [r for r in card.rows if r.part == "gate"]
+    _, fit = _judged(bus, _part(card, "fit"), encode, unfold)
+    gate = _part(card, "gate")
     if not gate:
         return dataclasses.replace(data, likelihood=fit)
-    z, aside = _judged(bus, gate, encode)
+    z, aside = _judged(bus, gate, encode, unfold)
     return dataclasses.replace(data, likelihood=fit, gate=Judged(z=z, likelihood=aside))
 
 
-def _judged(
-    bus: Bus, rows: Sequence[CardRow], encode: Callable[[Sequence[str]], Tensor]
-) -> tuple[Tensor, Tensor]:
+def _part(card: Card, part: str) -> list[Row]:
+    return [Row(text=r.text, label=r.label) for r in card.rows if r.part == part]
+
+
+def _judged(bus: Bus, rows: Sequence[Row], encode: Encode, unfold: Unfold) -> tuple[Tensor, Tensor]:
     """Return z ``(N, D)`` and p_k of each row's label ``(N, K)``."""
-    h = encode([r.text for r in rows])
-    answer = torch.tensor([bus.labels.index(r.label) for r in rows])
+    h, answers = encode([r.text for r in rows]), [r.label for r in unfold(rows)]
+    target = bus.task.targets(answers, bus.labels)
     with torch.no_grad():
         z = bus.norm(h)
-        p = bus.each(h, z)  # (N, K, L)
-    chosen = p.gather(2, answer[:, None, None].expand(-1, p.shape[1], 1)).squeeze(2)
-    return bus.layout.narrow(z), chosen
+        chosen = [
+            _likelihood(bus, h[piece], z[piece], target[piece])
+            for piece in pieces(len(h), cost=len(bus.columns) * bus.answers)
+        ]
+    return bus.layout.hear(z), torch.cat(chosen)
+
+
+def _likelihood(bus: Bus, h: Tensor, z: Tensor, target: Tensor) -> Tensor:
+    """Return p_k of one answer a row, ``(B, K)``."""
+    p = bus.each(h, z)  # (B, K, L)
+    return p.gather(2, target[:, None, None].expand(-1, p.shape[1], 1)).squeeze(2)

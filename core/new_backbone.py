@@ -14,7 +14,7 @@ from .adapt import AdaptSettings, adapt, delta
 from .backbone import Backbone
 from .packaging import library_versions, save_backbone
 from .rows import BackgroundRow, Row, write_rows
-from .tasks import Classification, Task
+from .tasks import Classification, Generation, Task
 from .trunk import Pooling
 
 __all__ = ["new_backbone"]
@@ -62,10 +62,20 @@ def new_backbone(
         UsageError: If the source cannot be packaged.
         MissingError: If it cannot be loaded.
     """
-    bare = Backbone.load(
-        source, revision=revision, pooling=pooling, max_tokens=max_tokens or _made_for(source)
-    )
     task = task or Classification()
+    if rows and isinstance(task, Generation):
+        raise UsageError(
+            "a generating backbone is taken as it is",
+            expected="no labelled rows for a base stage",
+            found=f"{len(rows)} rows",
+        )
+    bare = Backbone.load(
+        source,
+        revision=revision,
+        pooling="last" if isinstance(task, Generation) else pooling,
+        max_tokens=max_tokens or _made_for(source),
+        task=task,
+    )
     finished = dataclasses.replace(bare, name=backbone_id, task=task)
     changed = None
     if rows:

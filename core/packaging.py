@@ -11,6 +11,7 @@ from typing import Literal
 
 import safetensors.torch
 import torch
+from msgspec import UNSET
 from torch import Tensor
 
 from ..registry.errors import UsageError
@@ -54,6 +55,7 @@ def save_expert(
     off_domain: float | None = None,
     reads: str = "final",
     writes: str = "final",
+    vocabulary: str | None = None,
     license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
 ) -> ExpertManifest:
     """Write expert.json, the weights, the card and the canary into a folder.
@@ -71,6 +73,7 @@ def save_expert(
         off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
         reads: ``final``, or the block it reads.
         writes: ``final``, or the block it writes to.
+        vocabulary: The digest of the tokenizer whose tokens it tells, where it is causal.
         license: Of the weights.
     """
     files = {
@@ -84,8 +87,10 @@ def save_expert(
         bus_api=BUS_RANGE,
         backbone=backbone,
         form=_form(expert),
-        reads=Reads(tap=reads, width=width),
-        writes=Writes(space=expert.space, tap=writes),
+        reads=Reads(tap=reads, width=width, causal=UNSET if vocabulary is None else True),
+        writes=Writes(
+            space=expert.space, tap=writes, vocabulary=UNSET if vocabulary is None else vocabulary
+        ),
         rank=expert.U.shape[0] if isinstance(expert, (LowRank, OwnHead)) else 0,
         activation="identity" if isinstance(expert, Linear) else _activation(expert),
         off_domain=off_domain,
@@ -147,7 +152,10 @@ def save_backbone(
         "classifier": _tensors_ref(
             out,
             "classifier.safetensors",
-            None if backbone.classifier is None else {"weight": backbone.classifier},
+            # A language-model head is the base's own.
+            None
+            if backbone.classifier is None or backbone.generates
+            else {"weight": backbone.classifier},
         ),
         "background": _rows_ref(out, "background.jsonl", background),
         "evaluation": _rows_ref(out, "evaluation.jsonl", evaluation),

@@ -135,7 +135,8 @@ def _router(
     if weights is None and getattr(router, "reads_answers", False):
         bus = _bus(bench, router, columns)
         cards = {i: a.card for i, a in bench.candidates.attached.items()}
-        data = with_likelihood(data, bus=bus, cards=cards, encode=bench.encode)
+        unfold = bench.backbone.unfold
+        data = with_likelihood(data, bus=bus, cards=cards, encode=bench.encode, unfold=unfold)
     clock.lap("learn")
     moved = columns
     if weights is not None:

@@ -65,6 +65,8 @@ def reroute(
     )
     data = columns_data(made, encode=encode, router=router)
     if getattr(router, "reads_answers", False):
-        data = with_likelihood(data, bus=made.bus, cards=made.cards, encode=encode)
+        data = with_likelihood(
+            data, bus=made.bus, cards=made.cards, encode=encode, unfold=made.backbone.unfold
+        )
     train_router(router, data, columns=columns, settings=RouterSettings())
     return made

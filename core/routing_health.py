@@ -98,7 +98,7 @@ def _loudness(composed: Composed, h: Tensor, owner: Tensor) -> dict[str, float]:
     for k, mine in enumerate(parts):
         if len(mine):
             delta = bus.delta(bus.norm(h[mine]), k)
-            found[bus.ids[k]] = float(voice_of(bus.parts()[k], delta, bus.classifier).mean())
+            found[bus.ids[k]] = float(voice_of(bus.parts()[k], delta, bus.ensemble.ear).mean())
     return found
 
 
@@ -114,7 +114,7 @@ def _distance(composed: Composed, h: Tensor) -> float | None:
     if len(bus.ids) < 2 or not len(h):  # noqa: PLR2004
         return None
     some = range(0, len(bus.ids), -(-len(bus.ids) // EXPERTS))
-    rows = max(1, min(ROWS, ANSWERS // (len(some) * len(bus.labels))))
+    rows = max(1, min(ROWS, ANSWERS // (len(some) * bus.answers)))
     h = h[:: -(-len(h) // rows)]
     z = bus.norm(h)
     return pairwise_output_distance(torch.stack([bus.alone(h, z, k) for k in some]))

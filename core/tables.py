@@ -14,7 +14,7 @@ from typing import Any
 from ..registry.errors import UsageError
 from .rows import BackgroundRow, Row
 
-__all__ = ["read_table", "read_texts"]
+__all__ = ["read_documents", "read_table", "read_texts"]
 
 LONGEST = 2**20
 """Characters of a line; more is a file that lost its line ends."""
@@ -54,6 +54,29 @@ def read_table(
             f"{name} has no rows", expected=f"rows with {text_field!r} and {label_field!r}"
         )
     return rows
+
+
+def read_documents(
+    source: str | Path, *, text_field: str = "text", document_field: str = "document"
+) -> list[Row]:
+    """Read texts to generate like; `domain` of a row names its document, where that is told.
+
+    Args:
+        source: As for `read_table`.
+        text_field: Where the text stands.
+        document_field: Where the name of the document stands that the text is from.
+
+    Raises:
+        UsageError: If anything is wrong; the message names the line.
+    """
+    name = "standard input" if str(source) == "-" else str(source)
+    rows = []
+    for where, cells in _cells(source, name):
+        told = {**cells, "label": "-"}
+        rows.append(_row(told, (text_field, "label", document_field), f"{name}, {where}"))
+    if not rows:
+        raise UsageError(f"{name} has no rows", expected=f"rows with {text_field!r}")
+    return [Row(text=r.text, label="", domain=r.domain) for r in rows]
 
 
 def read_texts(path: str | Path) -> list[BackgroundRow]:

@@ -2,10 +2,13 @@
 
     classification   output p(y|x) = softmax(logits / T), (B, L)     right: the most probable label
     regression       output ŷ(x) = logits, (B, 1)                     right: rounds to the target
+    generation       output p(x_t+1|x_≤t) = softmax(logits), (N, V)    right: the next token
 
 Regression is a bus with one output, named `VALUE`, and no softmax (seed 000): experts add
 residuals to the backbone's number, or bring a number of their own, and a mixture of numbers is
-their mean under α. The backbone says which task it is; its fingerprint covers that.
+their mean under α. Generation is a bus whose rows are the tokens of a text and whose answers are
+the vocabulary's tokens, by number (seed 002). The backbone says which task it is; its fingerprint
+covers that.
 """
 
 from __future__ import annotations
@@ -23,7 +26,16 @@ from ..registry.contract import VALUE
 from ..registry.errors import UsageError
 from .rows import Row
 
-__all__ = ["NONE", "Classification", "Reading", "Regression", "Task", "Units", "make_task"]
+__all__ = [
+    "NONE",
+    "Classification",
+    "Generation",
+    "Reading",
+    "Regression",
+    "Task",
+    "Units",
+    "make_task",
+]
 
 NONE = "none"
 """The answer of a router that declines, where the backbone has no labels of its own."""
@@ -32,7 +44,7 @@ NONE = "none"
 SMALLEST = 1e-6
 """Spread of targets, as a share of the largest, below which they count as equal."""
 
-Name = Literal["classification", "regression"]
+Name = Literal["classification", "generation", "regression"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,9 +227,50 @@ class Regression:
         return f"{round(number / self.resolution) * self.resolution + 0.0:.{digits}f}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """The next token of a text; answers are tokens' numbers, written out."""
+
+    name: Name = "generation"
+
+    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Return softmax(logits / T)."""
+        return torch.softmax(logits / temperature, dim=-1)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy, in nats a token."""
+        return nn.functional.cross_entropy(logits, targets)
+
+    def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
+        """Return the tokens' numbers ``(N,)``."""
+        return torch.tensor([int(a) for a in answers], dtype=torch.int64)
+
+    def units(self, targets: Tensor, *, classifier: Tensor | None) -> Units:
+        """Return no units: tokens have none."""
+        return Units()
+
+    def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
+        """Say whether the most probable token is the row's."""
+        return (output.argmax(dim=-1) == self.targets([r.label for r in rows])).to(torch.float64)
+
+    def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Reading]:
+        """Return the most probable token of each row, by number, and its probability."""
+        best = output.max(dim=-1)
+        return [
+            Reading(label=str(int(i)), probability=float(p))
+            for i, p in zip(best.indices, best.values, strict=True)
+        ]
+
+    def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
+        """Return one class for all: a domain's tokens are told apart by nobody."""
+        return ("",) * len(answers)
+
+
 def make_task(name: Name, *, resolution: float = 1.0) -> Task:
     """Return the task a backbone's manifest names."""
-    return Classification() if name == "classification" else Regression(resolution=resolution)
+    if name == "regression":
+        return Regression(resolution=resolution)
+    return Generation() if name == "generation" else Classification()
 
 
 def _number(answer: str) -> float:

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from ..registry.errors import UsageError
 from .checkpoint import load_checkpoint, save_checkpoint
+from .evidence import ear_of
 from .experts import Expert, Linear, LowRank, OwnHead, Space
+from .pieces import pieces
 from .tasks import Classification, Task, Units
 
 __all__ = [
@@ -33,6 +35,10 @@ __all__ = [
     "off_domain",
     "train_expert",
 ]
+
+
+MOST = 1024
+"""Background rows that a step looks at, at most: tokens are many."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,6 +79,8 @@ class ExpertSettings:
         noise: Standard deviation of Gaussian noise added to z while training.
         off_domain: λ, the weight of the background term.
         patience: Epochs without a better validation loss before training stops.
+        half: Whether the classifier's product is computed in bfloat16: a vocabulary's takes most of
+            the time, and some processors are several times as fast in it.
         seed: Initial weights, order of rows, dropout and noise.
     """
 
@@ -88,6 +96,7 @@ class ExpertSettings:
     noise: float = 0.0
     off_domain: float = 0.1
     patience: int = 20
+    half: bool = False
     seed: int = 0
 
 
@@ -140,12 +149,18 @@ def expert_logits(expert: Expert, h: Tensor, z: Tensor, classifier: Tensor | Non
     if expert.space == "labels" or classifier is None:
         return delta
     if expert.space == "hidden":
-        return (h + delta) @ classifier.T
+        return ((h + delta).to(classifier.dtype) @ classifier.T).to(h.dtype)
     return h @ classifier.T + delta
 
 
 def off_domain(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor:
-    """Return mean ‖logits that Δ adds‖² over rows ``(B, D)``: W_c Δ(z), or Δ(z) itself."""
+    """Return mean ‖logits that Δ adds‖² over rows ``(B, D)``: W_c Δ(z), or Δ(z) itself.
+
+    Args:
+        expert: The expert.
+        z: What it reads, ``(B, D)``.
+        classifier: W_c ``(C, D)``, or its ear (`core.evidence.ear_of`).
+    """
     delta: Tensor = expert(z)
     if expert.space == "hidden" and classifier is not None:
         delta = delta @ classifier.T
@@ -202,8 +217,10 @@ def train_expert(
     others = None
     if background is not None and len(background):
         others = norm(background) if background_z is None else background_z
+    shared = classifier.bfloat16() if settings.half and classifier is not None else classifier
+    ear = None if others is None else ear_of(classifier)
     while run.epoch < settings.epochs and run.epoch - run.best_epoch < settings.patience:
-        run.pass_over(data, classifier=classifier, background=others)
+        run.pass_over(data, classifier=shared, ear=ear, background=others)
         run.judge(judged, classifier=classifier)
         if checkpoint is not None:
             save_checkpoint(checkpoint, run.state())
@@ -241,7 +258,12 @@ class ExpertRun:
         self.best = {k: v.clone() for k, v in expert.state_dict().items()}
 
     def pass_over(
-        self, data: _Batch, *, classifier: Tensor | None, background: Tensor | None
+        self,
+        data: _Batch,
+        *,
+        classifier: Tensor | None,
+        ear: Tensor | None,
+        background: Tensor | None,
     ) -> None:
         """Take one step for each batch of a shuffled pass."""
         order = torch.randperm(len(data.h), generator=self.generator)
@@ -250,7 +272,7 @@ class ExpertRun:
             logits = expert_logits(self.expert, data.h[rows], z, classifier)
             loss = self.task.loss(logits, data.targets[rows])
             if background is not None and self.settings.off_domain > 0:
-                penalty = off_domain(self.expert, background, classifier)
+                penalty = off_domain(self.expert, self._some(background), ear)
                 loss = loss + self.settings.off_domain * penalty
             self.set_rate()
             self.optimizer.zero_grad()
@@ -259,14 +281,28 @@ class ExpertRun:
             self.step += 1
         self.epoch += 1
 
+    def _some(self, background: Tensor) -> Tensor:
+        """Return the background, or some rows of a large one."""
+        if len(background) <= MOST:
+            return background
+        return background[torch.randint(len(background), (MOST,), generator=self.generator)]
+
     def judge(self, valid: _Batch | None, *, classifier: Tensor | None) -> None:
         """Remember the weights if they are the best so far; without rows, the latest are."""
         loss = -float(self.epoch)
         if valid is not None:
-            with torch.inference_mode():
-                logits = expert_logits(self.expert, valid.h, valid.z, classifier)
-                loss = float(self.task.loss(logits, valid.targets))
+            loss = self._loss(valid, classifier)
         self.remember(loss)
+
+    def _loss(self, data: _Batch, classifier: Tensor | None) -> float:
+        """Return the mean loss, a few rows at a time."""
+        outputs, total = 1 if classifier is None else len(classifier), 0.0
+        with torch.inference_mode():
+            for piece in pieces(len(data.h), cost=outputs):
+                logits = expert_logits(self.expert, data.h[piece], data.z[piece], classifier)
+                targets = data.targets[piece]
+                total += float(self.task.loss(logits, targets)) * len(targets)
+        return total / len(data.h)
 
     def set_rate(self) -> None:
         """Set the learning rate of this step."""

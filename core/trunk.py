@@ -6,12 +6,13 @@ blocks are found as the longest list of modules of one class.
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,7 @@ class Trunk:
         tokenizer: Its tokenizer.
         pooling: ``last`` token or ``mean`` over the tokens.
         max_tokens: Where longer texts are cut; by default the model's longest input.
+        head: The language-model head ``(V, D)``, where text is to be generated.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class Trunk:
         tokenizer: PreTrainedTokenizerBase,
         pooling: Pooling,
         max_tokens: int | None = None,
+        head: Tensor | None = None,
     ) -> None:
+        self.head = head
         self.model: PreTrainedModel = model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
         self.tokenizer = tokenizer
         self.pooling: Pooling = pooling
@@ -99,19 +103,37 @@ class Trunk:
 
         The tokenizer cuts, so that the marks some encoders end on are still there.
         """
-        longest = getattr(self.model.config, "max_position_embeddings", None)
-        limits = [n for n in (longest, self.max_tokens) if n is not None]
-        cut = {"truncation": True, "max_length": min(limits)} if limits else {}
+        cut = {} if self.longest is None else {"truncation": True, "max_length": self.longest}
         ids = list(self.tokenizer(text, **cut)["input_ids"])
         if not ids:
             raise UsageError("a text has no tokens", expected="at least one", found=repr(text))
         return ids
+
+    @property
+    def longest(self) -> int | None:
+        """Where texts are cut: at `max_tokens` and the model's longest input."""
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        limits = [n for n in (longest, self.max_tokens) if n is not None]
+        return min(limits, default=None)
 
     def hidden(self, ids: Tensor) -> Tensor:
         """Return the last hidden states ``(B, T, D)`` of token ids ``(B, T)``."""
         options: dict[str, Any] = {"attention_mask": torch.ones_like(ids)}
         hidden: Tensor = self.model(input_ids=ids, **options).last_hidden_state
         return hidden
+
+    def follow(self, ids: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
+        """Return the last hidden states ``(B, T, D)`` of tokens ``(B, T)`` that follow others.
+
+        Args:
+            ids: The tokens.
+            cache: Keys and values of those before; None at the start.
+
+        Returns:
+            The states, and the cache to go on with.
+        """
+        told = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return told.last_hidden_state, told.past_key_values
 
     def pool(self, hidden: Tensor) -> Tensor:
         """Return h ``(B, D)`` for hidden states ``(B, T, D)``."""
@@ -140,6 +162,7 @@ def load_trunk(
     revision: str | None = None,
     pooling: Pooling = "last",
     max_tokens: int | None = None,
+    head: bool = False,
 ) -> Trunk:
     """Load an encoder by its source.
 
@@ -148,9 +171,10 @@ def load_trunk(
         revision: The hub revision (commit) to pin; ignored for folders.
         pooling: How token states become one vector.
         max_tokens: Where longer texts are cut; by default the model's longest input.
+        head: Whether its language-model head is wanted as well.
 
     Raises:
-        UsageError: If the source is of neither kind.
+        UsageError: If the source is of neither kind, or has no head that is one product.
         MissingError: If the files cannot be had.
     """
     kind, _, where = source.partition(":")
@@ -167,18 +191,28 @@ def load_trunk(
         options["local_files_only"] = True
     else:
         options["revision"] = revision
-    return _load(where, options, pooling=pooling, max_tokens=max_tokens)
+    tokenizer, model = _load(where, options, head=head)
+    _unmap(model)
+    trunk = cast("PreTrainedModel", model.base_model) if head else model
+    return Trunk(
+        model=trunk,
+        tokenizer=tokenizer,
+        pooling=pooling,
+        max_tokens=max_tokens,
+        head=_head(model) if head else None,
+    )
 
 
 def _load(
-    where: str, options: dict[str, Any], *, pooling: Pooling, max_tokens: int | None
-) -> Trunk:
-    from transformers import AutoModel, AutoTokenizer
+    where: str, options: dict[str, Any], *, head: bool
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
+    kind = AutoModelForCausalLM if head else AutoModel
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
-            model = AutoModel.from_pretrained(
+            model: PreTrainedModel = kind.from_pretrained(
                 where,
                 trust_remote_code=False,
                 use_safetensors=None if "gguf_file" in options else True,  # others are pickles
@@ -191,8 +225,29 @@ def _load(
             expected="a folder, file or hub name that transformers can read",
             found=str(e).splitlines()[0],
         ) from e
-    _unmap(model)
-    return Trunk(model=model, tokenizer=tokenizer, pooling=pooling, max_tokens=max_tokens)
+    return tokenizer, model
+
+
+def _head(model: PreTrainedModel) -> Tensor:
+    """Return the head's weight ``(V, D)``, if the model's logits are its product and no more.
+
+    Raises:
+        UsageError: If they are not: a bias, a scale or a cap would be lost.
+    """
+    made: Any = model
+    layer = made.get_output_embeddings()
+    with torch.inference_mode():
+        probe = torch.arange(4)[None] % model.config.vocab_size
+        told = made(input_ids=probe).logits
+        found = made.base_model(input_ids=probe).last_hidden_state @ layer.weight.T
+    if not torch.allclose(told, found, rtol=1e-4, atol=1e-4):
+        raise UsageError(
+            f"{type(model).__name__} does more to its states than one product",
+            expected="logits that are the head's product with the last states",
+            found=f"a difference of {float((told - found).abs().max()):.3g}",
+        )
+    weight: Tensor = layer.weight.detach()
+    return weight
 
 
 def _unmap(model: nn.Module) -> None:
@@ -216,7 +271,9 @@ def _quiet() -> Iterator[None]:
     hf.set_verbosity_error()
     hf.disable_progress_bar()
     try:
-        yield
+        # The bar of GGUF files is tqdm's own, and cannot be told otherwise.
+        with redirect_stderr(io.StringIO()):
+            yield
     finally:
         hf.set_verbosity(level)
         if bars:

@@ -10,15 +10,17 @@ from torch import Tensor
 from ..registry.contract import VALUE
 from ..registry.errors import CardError, PluginError
 from ..registry.files import BackboneFiles, ExpertFiles
+from ..registry.manifest import ExpertManifest
 from ..registry.violations import Violation
 from .assemble import Attached, background_of, make_backbone, make_expert
 from .backbone import Backbone
 from .bus import BusConfig, LayerNorm
+from .evidence import ear_of
 from .experts import Expert
 from .graft import check_taps, reader
 from .plugins import Plugins
 from .rows import BackgroundRow
-from .tasks import Classification, Regression
+from .tasks import Classification, Generation, Regression, Task
 from .train_expert import off_domain
 
 __all__ = ["Quiet", "check_live", "check_off_domain", "measure_off_domain", "verify_expert"]
@@ -42,7 +44,7 @@ def verify_expert(
     config = BusConfig(
         width=manifest.reads.width,
         labels=backbone.manifest.labels if backbone else (),
-        task=Regression() if manifest.labels == (VALUE,) else Classification(),
+        task=_task(manifest),
     )
     try:
         made = make_expert(files, bus=config, plugins=plugins, providers={})
@@ -58,6 +60,13 @@ def verify_expert(
     live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
     found = check_live(made, live, background_of(backbone), read=Quiet(live, encode=live.encode))
     return () if found is None else (found,)
+
+
+def _task(manifest: ExpertManifest) -> Task:
+    """Return the task an expert is for, as its manifest alone tells it."""
+    if manifest.reads.causal:
+        return Generation()
+    return Regression() if manifest.labels == (VALUE,) else Classification()
 
 
 class Quiet:
@@ -124,7 +133,7 @@ def measure_off_domain(
     if not texts or backbone.classifier is None or expert.space == "labels":
         return None
     with torch.inference_mode():
-        return float(off_domain(expert, read(texts), backbone.classifier).sqrt())
+        return float(off_domain(expert, read(texts), ear_of(backbone.classifier)).sqrt())
 
 
 def check_off_domain(

@@ -30,7 +30,7 @@ from .train_router import Progress
 from .verify import Quiet, check_live
 
 __all__ = [
-    "DEFAULT_ROUTER",
+    "DEFAULT_ROUTERS",
     "Workspace",
     "cached",
     "compose",
@@ -41,7 +41,8 @@ __all__ = [
     "read_package",
 ]
 
-DEFAULT_ROUTER = "evidence"
+DEFAULT_ROUTERS = {"classification": "evidence", "generation": "causal", "regression": "evidence"}
+"""By what is answered; chosen on gate rows of real text."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,7 +79,7 @@ def compose(
     workspace = open_workspace(
         package, files, listings, plugins=plugins or Plugins(), cache=cache, device=device
     )
-    return recompose(workspace.bench, order or Order(router=DEFAULT_ROUTER))
+    return recompose(workspace.bench, order or Order(router=DEFAULT_ROUTERS[files.manifest.task]))
 
 
 def read_package(package: Package) -> BackboneFiles:

@@ -103,7 +103,8 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
         *_reserved(manifest.id),
         *_bus_range(manifest.bus_api),
         *_rank(manifest),
-        *_labels(manifest.labels, least=1),
+        *_causal(manifest),
+        *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
         *_card(manifest),
         *_file_names(_expert_files(manifest)),
     )
@@ -140,6 +141,7 @@ def check_compatible(
         *bus_violation(expert.bus_api, who="the expert"),
         *_fingerprint(expert, backbone),
         *_width(expert, backbone),
+        *_vocabulary(expert, backbone),
         *_taps(expert),
         *_known_labels(expert, backbone, classes),
     )
@@ -176,6 +178,22 @@ def _rank(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _field("rank", "0 for the form 'linear'", str(rank))
     if form in {"residual", "mlp"} and rank == 0:
         yield _field("rank", f"at least 1 for the form {form!r}", "0")
+
+
+def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
+    """An expert on tokens reads and writes above the blocks: their cache is nobody's business."""
+    if not manifest.reads.causal:
+        if manifest.writes.vocabulary:
+            yield _field("reads.causal", "true, since it names a vocabulary", "nothing")
+        return
+    if not manifest.writes.vocabulary:
+        yield _field("writes.vocabulary", "the digest of the tokenizer it tells", "nothing")
+    if manifest.writes.space != "hidden":
+        yield _field("writes.space", "'hidden' for a causal expert", repr(manifest.writes.space))
+    if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
+        yield _field("reads.tap", "'final' for a causal expert", repr(min(taps - {"final"})))
+    if manifest.labels:
+        yield _field("labels", "none for a causal expert: its answers are tokens", "some")
 
 
 def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
@@ -218,6 +236,9 @@ def _base(manifest: BackboneManifest) -> Iterator[Violation]:
 def _task(manifest: BackboneManifest) -> Iterator[Violation]:
     if manifest.task == "regression" and manifest.labels not in {(), (VALUE,)}:
         yield _field("labels", f"only {VALUE!r} where numbers are answered", _list(manifest.labels))
+    if manifest.task == "generation" and (manifest.labels or manifest.classifier):
+        found = "some" if manifest.labels else "a file"
+        yield _field("labels", "no labels and no classifier where text is generated", found)
 
 
 def _expert_files(manifest: ExpertManifest) -> list[str]:
@@ -256,6 +277,20 @@ def _width(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Viola
             f"{backbone.width}, the bus of backbone {backbone.id!r}",
             str(expert.reads.width),
             "Retrain it on this backbone.",
+        )
+
+
+def _vocabulary(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
+    hint = "Retrain it on this backbone."
+    generates = backbone.task == "generation"
+    if generates != bool(expert.reads.causal):
+        expected = "a causal expert: the backbone generates" if generates else "no causal expert"
+        found = "causal" if expert.reads.causal else "one vector for a whole text"
+        yield Violation("causal_mismatch", "reads.causal", expected, found, hint)
+    elif generates and expert.writes.vocabulary != backbone.tokenizer:
+        found = short(str(expert.writes.vocabulary))
+        yield Violation(
+            "vocabulary_mismatch", "writes.vocabulary", short(backbone.tokenizer), found, hint
         )
 
 

@@ -11,7 +11,7 @@ import re
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .errors import suggest
 from .violations import Violation
@@ -71,17 +71,27 @@ class BackboneRef(_Closed, frozen=True, kw_only=True):
 
 
 class Reads(_Closed, frozen=True, kw_only=True):
-    """Where the expert reads: the bus vector z at a tap, of this width D."""
+    """Where the expert reads: the bus vector z at a tap, of this width D.
+
+    `causal` is true, and stands in the manifest, where it reads the state of every token of a text
+    rather than one vector for all of it.
+    """
 
     tap: str = "final"
     width: Width
+    causal: bool | UnsetType = UNSET
 
 
 class Writes(_Closed, frozen=True, kw_only=True):
-    """Where the expert writes: hidden states, the backbone's logits, or labels of its own."""
+    """Where the expert writes: hidden states, the backbone's logits, or labels of its own.
+
+    `vocabulary` is the digest of the tokenizer whose next tokens it was trained to tell, where it
+    is causal.
+    """
 
     space: Space
     tap: str = "final"
+    vocabulary: Sha256 | UnsetType = UNSET
 
 
 class FileRef(_Closed, frozen=True, kw_only=True):
@@ -181,7 +191,7 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     base: Base
     delta: FileRef | None = None
     classifier: FileRef | None = None
-    task: Literal["classification", "regression"] = "classification"
+    task: Literal["classification", "generation", "regression"] = "classification"
     resolution: Positive = 1.0
     labels: Labels = ()
     width: Width

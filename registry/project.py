@@ -22,7 +22,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         backbone: Id of the installed backbone it is for; None for the only one.
         form: Its form.
         rank: R; None for a quarter of the width.
-        writes: Where it writes.
+        writes: Where it writes; None for labels of its own, or hidden states where text is
+            generated.
         reads_tap: ``final``, or the trunk's block it reads.
         writes_tap: ``final``, or the trunk's block it writes to.
         domain: The slice of inputs it knows, in a sentence.
@@ -34,7 +35,7 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backbone: str | None = None
     form: Literal["residual", "linear", "mlp"] = "residual"
     rank: Annotated[int, Meta(ge=1)] | None = None
-    writes: Literal["hidden", "logits", "labels"] = "labels"
+    writes: Literal["hidden", "logits", "labels"] | None = None
     reads_tap: str = "final"
     writes_tap: str = "final"
     domain: str = ""

@@ -149,6 +149,13 @@ def _shelve(jobs: Jobs, name: str | None) -> _Shelved:
 
 
 def _add(jobs: Jobs, line: Training, plan: ExpertPlan, backbone: _Shelved) -> Job:
+    if backbone.manifest.task == "generation":
+        raise UsageError(
+            f"{line.dir} is for backbone {backbone.manifest.id!r}, which generates text",
+            expected="a backbone that answers labels or numbers",
+            found="generation",
+            hint="Train one by one with 'redhost train-expert'.",
+        )
     read = partial(
         read_table,
         text_field=line.text_field,
@@ -159,7 +166,11 @@ def _add(jobs: Jobs, line: Training, plan: ExpertPlan, backbone: _Shelved) -> Jo
     if line.valid is not None:
         rows["valid"] = write_rows(read(line.valid))
     settings = ExpertSettings(
-        form=plan.form, space=plan.writes, rank=plan.rank, epochs=line.epochs, seed=line.seed
+        form=plan.form,
+        space=plan.writes or "labels",
+        rank=plan.rank,
+        epochs=line.epochs,
+        seed=line.seed,
     )
     arguments = {"plan": msgspec.to_builtins(plan), "settings": asdict(settings)}
     inputs = {**backbone.inputs, **jobs.put("rows", rows)}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..bus import BusConfig
 from .attention import AttentionRouter
-from .base import ColumnData, Router
+from .base import ColumnData, Judged, Router
 from .blend import BlendRouter
+from .causal import CausalRouter
 from .centroid import CentroidRouter
 from .evidence import EvidenceRouter
 from .linear import LinearRouter
@@ -21,10 +22,12 @@ __all__ = [
     "KINDS",
     "AttentionRouter",
     "BlendRouter",
+    "CausalRouter",
     "CentroidRouter",
     "ColumnData",
     "EvidenceRouter",
     "HardRouter",
+    "Judged",
     "LinearRouter",
     "MlpRouter",
     "QuadraticRouter",
@@ -39,6 +42,7 @@ __all__ = [
 KINDS: tuple[type[Router], ...] = (
     AttentionRouter,
     BlendRouter,
+    CausalRouter,
     CentroidRouter,
     EvidenceRouter,
     HardRouter,
@@ -68,5 +72,5 @@ def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int)
     for candidate in KINDS:
         if candidate.kind == name:
             options = read_options(name, given, candidate.options)
-            return candidate(width=bus.width, columns=columns, seed=seed, **options)
+            return candidate(width=bus.heard, columns=columns, seed=seed, **options)
     return None

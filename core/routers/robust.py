@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ class RobustRouter(LinearRouter):
 
     kind = "robust"
     reads_answers = True
-    output = "mixture"
+    output: ClassVar[Literal["mixture", "residual"]] = "mixture"
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from .core.evaluate import Evaluation, columns_data, evaluate, hits_by_system
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.features import FeatureCache
+    from .core.generate.author import split_documents, train_generator
+    from .core.generate.context import context_layout, contexts
+    from .core.generate.decode import Token, generate
+    from .core.generate.spelling import byte_counts
     from .core.hooks import hookimpl
     from .core.host import Host
     from .core.live import Live
@@ -39,12 +43,12 @@ if TYPE_CHECKING:
     from .core.plugins import Plugins, PluginState
     from .core.receipt import Receipt
     from .core.recompose import Outcome
-    from .core.routers import ColumnData, Router, StatisticsRouter, build_router
+    from .core.routers import ColumnData, Judged, Router, StatisticsRouter, build_router
     from .core.rows import BackgroundRow, CardRow, Row, write_rows
     from .core.selection import Installed
     from .core.statistics import Statistics
-    from .core.tables import read_table
-    from .core.tasks import Classification, Regression
+    from .core.tables import read_documents, read_table
+    from .core.tasks import Classification, Generation, Regression
     from .core.train_expert import ExpertSettings, Rows, TrainedExpert, off_domain, train_expert
     from .core.train_router import RouterSettings, train_router
     from .core.trunk import Trunk, blocks_of
@@ -84,6 +88,7 @@ _HOME = {
     "core.author": (
         "Parts",
         "Shop",
+        "split_documents",
         "split_rows",
         "train_package",
     ),
@@ -103,6 +108,10 @@ _HOME = {
     "core.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
     "core.features": ("FeatureCache",),
+    "core.generate.author": ("split_documents", "train_generator"),
+    "core.generate.context": ("context_layout", "contexts"),
+    "core.generate.decode": ("Token", "generate"),
+    "core.generate.spelling": ("byte_counts",),
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
     "core.engines.kept": ("Kept",),
@@ -114,13 +123,14 @@ _HOME = {
     "core.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
     "core.recompose": ("Outcome",),
-    "core.routers": ("ColumnData", "Router", "StatisticsRouter", "build_router"),
+    "core.routers": ("ColumnData", "Judged", "Router", "StatisticsRouter", "build_router"),
     "core.rows": ("BackgroundRow", "CardRow", "Row", "write_rows"),
     "core.selection": ("Installed",),
     "core.statistics": ("Statistics",),
-    "core.tables": ("read_table",),
+    "core.tables": ("read_documents", "read_table"),
     "core.tasks": (
         "Classification",
+        "Generation",
         "Regression",
     ),
     "core.train_expert": (
@@ -195,6 +205,7 @@ __all__ = [
     "ExpertSettings",
     "Failure",
     "FeatureCache",
+    "Generation",
     "HarmError",
     "Host",
     "InstallError",
@@ -204,6 +215,7 @@ __all__ = [
     "JobResult",
     "Jobs",
     "JobsError",
+    "Judged",
     "Kept",
     "LayerNorm",
     "Lease",
@@ -238,6 +250,7 @@ __all__ = [
     "StoreError",
     "SwapInProgressError",
     "Swept",
+    "Token",
     "TrainedExpert",
     "Training",
     "Trunk",
@@ -248,11 +261,15 @@ __all__ = [
     "adapt",
     "blocks_of",
     "build_router",
+    "byte_counts",
     "choose_crew",
     "columns_data",
     "compose",
+    "context_layout",
+    "contexts",
     "delta",
     "evaluate",
+    "generate",
     "hits_by_system",
     "hookimpl",
     "judge_outside",
@@ -263,6 +280,7 @@ __all__ = [
     "off_domain",
     "open_backbone",
     "open_shop",
+    "read_documents",
     "read_table",
     "run_job",
     "save_backbone",
@@ -272,6 +290,7 @@ __all__ = [
     "sweep",
     "texts_card",
     "train_expert",
+    "train_generator",
     "train_package",
     "train_router",
     "vectors_card",

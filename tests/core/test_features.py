@@ -18,7 +18,7 @@ class Counted:
     """A backbone that counts the texts it encodes."""
 
     def __init__(self, backbone: redhost.Backbone) -> None:
-        self.backbone, self.encoded = backbone, 0
+        self.backbone, self.encoded, self.generates = backbone, 0, False
         self.width, self.device, self.layout = backbone.width, backbone.device, None
 
     def encode(self, texts):

@@ -1,0 +1,75 @@
+"""What was said before: the only memory of a causal router.
+
+    m_t = β m_t-1 + z_t,   w_t = β w_t-1 + 1,   c_t = m_t / w_t,   β = 1 − 1/horizon
+
+c_t is the mean of the bus vectors up to token t, the last `horizon` of them mostly: a short one
+follows a text that changes its domain, a long one is sure. z_t and the c_t of every horizon are
+what γ(k | x_≤t) is computed from, so that a token never hears of a later one. A step costs D
+numbers a horizon, and batch and stream take the same steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..layout import ROUTER, Chunk, Layout
+
+__all__ = ["HORIZONS", "Memory", "context_layout", "contexts", "remember"]
+
+HORIZONS = (8, 64)
+"""In tokens; chosen on validation texts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """The sums so far.
+
+    Attributes:
+        sums: m by horizon, ``(S, D)``.
+        counts: w by horizon, ``(S, 1)``.
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+    @classmethod
+    def empty(cls, width: int) -> Memory:
+        """Return the memory of nothing."""
+        return cls(torch.zeros(len(HORIZONS), width), torch.zeros(len(HORIZONS), 1))
+
+
+def remember(memory: Memory, z: Tensor) -> tuple[Memory, Tensor]:
+    """Take note of one bus vector ``(D,)``; return the memory after it and c ``(S·D,)``."""
+    keep = 1 - 1 / torch.tensor(HORIZONS, dtype=z.dtype)[:, None]
+    after = Memory(keep * memory.sums + z, keep * memory.counts + 1)
+    return after, (after.sums / after.counts).flatten()
+
+
+def contexts(h: Tensor, *, eps: float) -> Tensor:
+    """Return c ``(T, S·D)`` of the states ``(T, D)`` of one text.
+
+    Args:
+        h: The states, in order.
+        eps: ε of the bus norm.
+    """
+    z = nn.functional.layer_norm(h, h.shape[-1:], eps=eps)
+    memory, told = Memory.empty(h.shape[-1]), []
+    for row in z:
+        memory, context = remember(memory, row)
+        told.append(context)
+    return torch.stack(told)
+
+
+def context_layout(width: int) -> Layout:
+    """Return h̃ = [ h | c ], of which experts read z and the router all."""
+    context = Chunk(
+        key=f"context {HORIZONS}",
+        width=len(HORIZONS) * width,
+        normalised=False,
+        compute=None,
+        readers=(ROUTER,),
+    )
+    return Layout(width=width, chunks=(context,))

@@ -1,0 +1,106 @@
+"""From a project and a file of data to a trained package, whatever the backbone answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ..registry.manifest import ExpertManifest
+from ..registry.project import ExpertPlan, read_plan
+from .author import split_rows, train_package
+from .experts import Space
+from .generate.author import split_documents, train_generator
+from .tables import read_documents, read_table
+from .train_expert import ExpertSettings
+from .train_router import Progress
+from .workspace import installed_shop
+
+__all__ = ["GENERATION", "Trained", "train_project"]
+
+GENERATION = ExpertSettings(
+    epochs=12, batch=256, weight_decay=0.1, dropout=0.1, off_domain=0.01, patience=3
+)
+"""How a causal expert is trained; chosen on validation documents."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A package that was trained: its manifest, and how many rows it learnt from."""
+
+    manifest: ExpertManifest
+    rows: int
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What was measured on the rows, by part or by measure."""
+        training: Mapping[str, float] = self.manifest.training.metrics
+        return training
+
+
+def train_project(
+    project: Path,
+    *,
+    data: str,
+    valid: str | None = None,
+    text_field: str = "text",
+    label_field: str = "label",
+    epochs: int | None = None,
+    seed: int = 0,
+    home: Path | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Trained:
+    """Train the expert of a project on the installed backbone it is for.
+
+    Args:
+        project: The project's folder.
+        data: The author's rows: a file, or ``-``.
+        valid: Validation rows of the author's own.
+        text_field: Where the text stands.
+        label_field: Where the label stands; where text is generated there is none.
+        epochs: Passes over the rows, at most.
+        seed: Where randomness comes from.
+        home: The state folder.
+        device: Where the trunk runs.
+        progress: Called with (done, in all) of what is under way.
+
+    Raises:
+        UsageError: If data or plan do not fit the backbone.
+    """
+    plan = read_plan(project)
+    shop = installed_shop(home, backbone=plan.backbone, device=device, progress=progress)
+    task = shop.backbone.task
+    if shop.backbone.generates:
+        read_texts = partial(read_documents, text_field=text_field)
+        parts = split_documents(read_texts(data), valid=read_texts(valid) if valid else None)
+        settings = _settings(plan, GENERATION, epochs=epochs, seed=seed)
+        train = train_generator
+    else:
+        read = partial(
+            read_table,
+            text_field=text_field,
+            label_field=label_field,
+            numbers=task.name == "regression",
+        )
+        parts = split_rows(read(data), valid=read(valid) if valid else None, task=task)
+        settings = _settings(plan, ExpertSettings(), epochs=epochs, seed=seed)
+        train = train_package
+    manifest = train(project, plan, parts, shop=shop, settings=settings, progress=progress)
+    return Trained(manifest=manifest, rows=len(parts.train))
+
+
+def _settings(
+    plan: ExpertPlan, settings: ExpertSettings, *, epochs: int | None, seed: int
+) -> ExpertSettings:
+    """Return settings with what the plan and the flags say."""
+    own: Space = "hidden" if settings is GENERATION else "labels"
+    return replace(
+        settings,
+        form=plan.form,
+        space=plan.writes or own,
+        rank=plan.rank,
+        epochs=epochs or settings.epochs,
+        seed=seed,
+    )
