@@ -285,6 +285,7 @@ __all__ = [
     "run_job",
     "save_backbone",
     "save_expert",
+    "split_documents",
     "split_rows",
     "statistics_card",
     "sweep",
