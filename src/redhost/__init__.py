@@ -88,7 +88,6 @@ _HOME = {
     "core.author": (
         "Parts",
         "Shop",
-        "split_documents",
         "split_rows",
         "train_package",
     ),
