@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from red_lab.arithmetic import Split
 
-__all__ = ["Document", "Passage", "cut", "deal", "passages"]
+__all__ = ["Document", "Passage", "cut", "deal", "hashed", "passages"]
 
 
 class Document(NamedTuple):
@@ -25,10 +25,11 @@ class Document(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """One training text: a piece of the document called `document`."""
+    """One training text: piece number `place` of the document called `document`."""
 
     domain: str
     document: str
+    place: int
     text: str
 
 
@@ -37,18 +38,21 @@ def deal(
 ) -> dict[str, list[Document]]:
     """Give every document, whole, to one part.
 
-    In the order of their hashes each document goes to the part that lacks most characters of its
-    share; so no part stays empty where documents are few and of very uneven size.
+    One after the other goes to the part that lacks most characters of its share, in the order of
+    their hashes. Only those that would fill the smallest part alone come first, longest first: so
+    every part has documents where they are few and of very uneven size.
 
     Args:
         documents: Of one domain, names distinct.
         shares: Part → its share of the domain's characters; they add up to 1.
 
     Returns:
-        Part → its documents, in the order of their hashes.
+        Part → its documents.
     """
-    ordered = sorted(documents, key=_hash)
+    ordered = sorted(documents, key=lambda d: hashed(f"{d.domain}\n{d.name}"))
     total = sum(len(d.text) for d in ordered)
+    large = min(shares.values()) * total
+    ordered.sort(key=lambda d: -len(d.text) if len(d.text) > large else 0)
     lacking = {part: share * total for part, share in shares.items()}
     dealt: dict[str, list[Document]] = {part: [] for part in shares}
     for document in ordered:
@@ -101,12 +105,15 @@ def passages(
 
 
 def _in_turn(documents: Sequence[Document], *, size: int) -> Iterator[Passage]:
-    """Yield the first passage of every document, then the second of every one, and so on."""
-    columns = (cut(document.text, size=size) for document in documents)
-    for row in itertools.zip_longest(*columns):
-        for document, text in zip(documents, row, strict=True):
-            if text is not None:
-                yield Passage(document.domain, document.name, text)
+    """Yield one passage of every document, then another of every one, each from anywhere in it."""
+    for row in itertools.zip_longest(*(_shuffled(d, size=size) for d in documents)):
+        yield from (passage for passage in row if passage is not None)
+
+
+def _shuffled(document: Document, *, size: int) -> list[Passage]:
+    domain, name, text = document
+    found = [Passage(domain, name, i, piece) for i, piece in enumerate(cut(text, size=size))]
+    return sorted(found, key=lambda p: hashed(f"{domain}\n{name}\n{p.place}"))
 
 
 def _bits(text: str, *, size: int) -> Iterator[str]:
@@ -118,5 +125,6 @@ def _bits(text: str, *, size: int) -> Iterator[str]:
             yield from re.split(r"(?<= )", line)
 
 
-def _hash(document: Document) -> str:
-    return hashlib.sha256(f"{document.domain}\n{document.name}".encode()).hexdigest()
+def hashed(text: str) -> str:
+    """Return what orders texts without regard to what they say."""
+    return hashlib.sha256(text.encode()).hexdigest()

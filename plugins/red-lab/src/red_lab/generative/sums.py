@@ -28,8 +28,10 @@ def sheet(split: Split, *, number: int, seed: int) -> str:
     rng = random.Random(f"sheet {seed} {number}")  # noqa: S311  (no secret)
     names = rng.sample(sorted(KINDS), rng.randint(2, len(KINDS)))
     lines = [f"Sheet {number}: {', '.join(names)}."]
-    for place in range(1, rng.randint(20, 60) + 1):
-        lines.append(f"{place}. {_allowed(rng, split, KINDS[rng.choice(names)])}")
+    lines += [
+        f"{place}. {_allowed(rng, split, KINDS[rng.choice(names)])}"
+        for place in range(1, rng.randint(20, 60) + 1)
+    ]
     return "\n".join(lines) + "\n"
 
 
