@@ -159,7 +159,7 @@ def test_pretraining_goes_on_where_it_stopped_bit_for_bit(tmp_path, monkeypatch)
     file = tmp_path / "lm.pt"
     from red_lab import tiny_pretrain as module
 
-    step, calls = module._step, []
+    step, calls = module.descend, []
 
     def stopping(*args, **kwargs):
         calls.append(1)
@@ -167,7 +167,7 @@ def test_pretraining_goes_on_where_it_stopped_bit_for_bit(tmp_path, monkeypatch)
             raise KeyboardInterrupt
         return step(*args, **kwargs)
 
-    monkeypatch.setattr(module, "_step", stopping)
+    monkeypatch.setattr(module, "descend", stopping)
     with pytest.raises(KeyboardInterrupt):
         pretrain(split, shape=SMALL, settings=settings, checkpoint=file)
     monkeypatch.undo()

@@ -42,12 +42,12 @@ class Sizes:
     """How much is taken, in characters.
 
     Attributes:
-        passage: About how long a passage is; 512 are 128 to 256 tokens.
+        passage: About how long a passage is; 400 are 100 to 300 tokens.
         train: At most, of each domain; so are the next four.
         background: At most, in all, of every kind as many.
     """
 
-    passage: int = 512
+    passage: int = 400
     train: int = 240_000
     valid: int = 24_000
     fit: int = 32_000
