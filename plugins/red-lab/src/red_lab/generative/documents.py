@@ -9,11 +9,13 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from red_lab.arithmetic import Split
 
 __all__ = ["Document", "Passage", "cut", "deal", "hashed", "passages"]
+
+P = TypeVar("P", bound=str)
 
 
 class Document(NamedTuple):
@@ -33,9 +35,7 @@ class Passage(NamedTuple):
     text: str
 
 
-def deal(
-    documents: Iterable[Document], *, shares: Mapping[str, float]
-) -> dict[str, list[Document]]:
+def deal(documents: Iterable[Document], *, shares: Mapping[P, float]) -> dict[P, list[Document]]:
     """Give every document, whole, to one part.
 
     One after the other goes to the part that lacks most characters of its share, in the order of
@@ -54,7 +54,7 @@ def deal(
     large = min(shares.values()) * total
     ordered.sort(key=lambda d: -len(d.text) if len(d.text) > large else 0)
     lacking = {part: share * total for part, share in shares.items()}
-    dealt: dict[str, list[Document]] = {part: [] for part in shares}
+    dealt: dict[P, list[Document]] = {part: [] for part in shares}
     for document in ordered:
         part = max(lacking, key=lambda name: lacking[name])
         lacking[part] -= len(document.text)

@@ -20,7 +20,7 @@ NOT_PYTHON = frozenset(
 GENERATED = re.compile(r"_sysconfigdata.*|token|keyword|symbol|stringprep|entities|this")
 """Files (stems) of the standard library that are tables or made by a script."""
 
-HEADERS = ("ATen", "c10", "caffe2", "torch")
+HEADERS = {("ATen",), ("c10",), ("caffe2",), ("torch",)}
 """PyTorch's own folders; the others of `torch/include` are other projects'."""
 
 NOT_HEADERS = frozenset({"ops", "vec"})
@@ -49,13 +49,13 @@ def python_documents(shelf: Shelf) -> Iterator[Document]:
 
 def cpp_documents(shelf: Shelf) -> Iterator[Document]:
     """Yield the headers that people wrote."""
-    for folder in HEADERS:
-        for name, path in shelf.files(f"torch/include/{folder}", "*.h"):
-            if NOT_HEADERS & set(Path(name).parts):
-                continue
-            text = _read(path)
-            if "@generated" not in text:
-                yield Document("cpp", name, without_licence(_unguarded(text)))
+    for name, path in shelf.files("torch/include", "*.h"):
+        folders = Path(name).parts[2:-1]
+        if folders[:1] not in HEADERS or NOT_HEADERS & set(folders):
+            continue
+        text = _read(path)
+        if "@generated" not in text:
+            yield Document("cpp", name, without_licence(_unguarded(text)))
 
 
 def without_licence(text: str) -> str:

@@ -46,7 +46,7 @@ class GenerativeShape:
     """The size of the tiny generative model.
 
     Attributes:
-        vocabulary: W.
+        vocabulary: W, at most.
         width: D, the model width.
         blocks: Transformer blocks.
         heads: Attention heads, each with a key and a value of its own.
@@ -200,7 +200,8 @@ def _pretrained(
         bar.update(step + 1, f"loss {loss:.4f}")
         if (step + 1) % settings.every == 0:
             store(checkpoint, model, optimizer, step=step + 1, run=run)
-    return model.eval().requires_grad_(False)
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
 
 
 def _windows(stream: Tensor, settings: GenerativePretraining, *, seed: int, step: int) -> Tensor:

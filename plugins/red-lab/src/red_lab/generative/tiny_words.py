@@ -24,7 +24,7 @@ def learn_tokenizer(
 
     Args:
         texts: What it learns from.
-        vocabulary: Tokens in all; all 256 bytes and the start are among them.
+        vocabulary: Tokens at most; all 256 bytes and the start are among them.
         longest: Tokens a model can read.
     """
     core = Tokenizer(BPE())
