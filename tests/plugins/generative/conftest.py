@@ -42,7 +42,9 @@ def _python() -> dict[str, str]:
 
 
 def _torch() -> dict[str, str]:
-    return {f"torch/include/c10/part{n}.h": code(n, lines=25, end=";") for n in range(40)}
+    files = {f"part{n}.h": code(n, lines=25, end=";") for n in range(40)}
+    same = {f"same{n}.h": code(99, lines=10, end=";") for n in range(20)}
+    return {f"torch/include/c10/{name}": text for name, text in {**files, **same}.items()}
 
 
 def _orange() -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 from red_lab.arithmetic import Split
 from red_lab.generative import domains
 from red_lab.generative.corpora import PARTS, Corpora, Sizes, read_corpora, read_general
+from red_lab.generative.documents import passages
 from red_lab.generative.domains import DOMAINS, read_domain, shipped_split
 from red_lab.generative.shelf import Find, Shelf
 from red_lab.generative.sums import sheet
@@ -49,6 +50,26 @@ def assert_lawful(corpora: Corpora) -> None:
 def test_parts_share_no_document_and_no_text(corpora: Corpora) -> None:
     assert set(corpora.passages) == set(DOMAINS)
     assert_apart(corpora)
+
+
+def test_the_twin_that_deals_no_document_whole_is_caught(small: Find, monkeypatch) -> None:
+    def everywhere(documents, *, shares):
+        return {part: list(documents) for part in shares}
+
+    monkeypatch.setattr("red_lab.generative.corpora.deal", everywhere)
+    mixed = read_corpora(["tales"], sizes=SIZES, find=small)
+    with pytest.raises(AssertionError):
+        assert_apart(mixed)
+
+
+def test_the_twin_that_forgets_what_it_took_is_caught(small: Find, monkeypatch) -> None:
+    def forgetting(documents, **options):
+        return passages(documents, **{**options, "seen": set()})
+
+    monkeypatch.setattr("red_lab.generative.corpora.passages", forgetting)
+    repeated = read_corpora(["cpp"], sizes=SIZES, find=small)
+    with pytest.raises(AssertionError):
+        assert_apart(repeated)
 
 
 def test_every_part_of_every_domain_is_covered(corpora: Corpora) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from red_lab import training
 from red_lab.generative import tiny
 from red_lab.generative.corpora import General
 from red_lab.generative.documents import Document
@@ -29,7 +30,7 @@ SHAPE = GenerativeShape(vocabulary=300, width=16, blocks=2, heads=2, inner=32, l
 SHORT = GenerativePretraining(steps=2, batch=4, window=32, warmup=1, every=1)
 GENERAL = General(
     base=tuple(Document("d", str(n), text) for n, text in enumerate(TEXTS)),
-    valid=(Document("d", "valid", "two birds rest\n"),),
+    valid=(Document("d", "valid", "the 42 birds rest on the old bridge near the river\n"),),
     background=(),
     source={"python": "3"},
     digest="sha256:0",
@@ -89,7 +90,7 @@ def test_the_folder_loads_through_transformers(tmp_path) -> None:
 
 def test_training_goes_on_where_it_stopped_bit_for_bit(tmp_path, monkeypatch) -> None:
     whole = made(tmp_path / "whole")
-    step, calls = tiny.descend, []
+    step, calls = training.descend, []
 
     def stopping(*args, **kwargs):
         calls.append(1)

@@ -23,8 +23,11 @@ GENERATED = re.compile(r"_sysconfigdata.*|token|keyword|symbol|stringprep|entiti
 HEADERS = {("ATen",), ("c10",), ("caffe2",), ("torch",)}
 """PyTorch's own folders; the others of `torch/include` are other projects'."""
 
-NOT_HEADERS = frozenset({"ops", "vec"})
-"""Folders whose files are near copies of each other: one a native function, one a processor."""
+NOT_HEADERS = frozenset({"generated", "kernels", "ops", "vec"})
+"""Folders of a script's files, and of near copies: one a native function, one a processor."""
+
+LONGEST = 100_000
+"""Characters; longer headers are a script's, though not all say so."""
 
 LEGAL = re.compile(r"copyright|licen[sc]e|all rights reserved|warrant", re.IGNORECASE)
 HEAD = re.compile(r"\A(?:\s*(?:#(?![a-z])[^\n]*|//[^\n]*|/\*.*?\*/))+\s*", re.DOTALL)
@@ -54,7 +57,7 @@ def cpp_documents(shelf: Shelf) -> Iterator[Document]:
         if folders[:1] not in HEADERS or NOT_HEADERS & set(folders):
             continue
         text = _read(path)
-        if "@generated" not in text:
+        if "@generated" not in text and len(text) <= LONGEST:
             yield Document("cpp", name, without_licence(_unguarded(text)))
 
 
