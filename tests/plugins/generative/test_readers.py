@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -70,6 +71,12 @@ def test_a_catalogue_says_what_its_translator_wrote(tmp_path) -> None:
     path = tmp_path / "django.po"
     path.write_text(CATALOGUE, "utf-8")
     assert list(messages(path)) == SAID
+
+
+def test_without_polib_one_line_says_so(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "polib", None)
+    with pytest.raises(redhost.MissingError, match=r"no polib\. pip install polib"):
+        list(messages(tmp_path / "django.po"))
 
 
 def test_a_message_stands_in_one_catalogue_of_the_languages_asked_for(shelf) -> None:

@@ -76,13 +76,13 @@ class GenerativePretraining:
         every: Steps between two checkpoints.
     """
 
-    steps: int = 800
-    batch: int = 16
+    steps: int = 3200
+    batch: int = 4
     window: int = 512
     learning_rate: float = 3e-3
-    warmup: int = 50
+    warmup: int = 100
     weight_decay: float = 0.1
-    every: int = 50
+    every: int = 200
 
 
 def tiny_language_model(
