@@ -8,6 +8,7 @@ import click
 
 from red_lab.bench.command import bench
 from red_lab.cost import cost
+from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
 from red_lab.matched.command import matched
@@ -87,6 +88,7 @@ def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
 for command in (
     bench,
     cost,
+    generative,
     hotswap,
     kills,
     matched,

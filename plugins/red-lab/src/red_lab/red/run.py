@@ -27,7 +27,7 @@ from red_lab.red.queries import Data, load
 from red_lab.red.report import write_page
 from red_lab.red.summary import summarise, table
 
-__all__ = ["Plan", "Seed", "open_source", "run"]
+__all__ = ["Plan", "Seed", "open_source", "run", "smollm2_file"]
 
 log = logging.getLogger("red_lab")
 
@@ -170,7 +170,7 @@ def open_source(source: str, *, seed: int, work: Path) -> redhost.Backbone:
         checkpoint = work.parent / f"split{number}" / "lm-0.pt"
         return language_model(pretrain(Split.numbered(number), checkpoint=checkpoint))
     if source == "smollm2":
-        source = f"gguf:{_smollm2()}"
+        source = f"gguf:{smollm2_file()}"
     return redhost.Backbone.load(source, pooling="mean")
 
 
@@ -192,7 +192,12 @@ def _shown(what: str) -> Callable[[int, int], None]:
     return show
 
 
-def _smollm2() -> Path:
+def smollm2_file() -> Path:
+    """Return the file of SmolLM2-135M.
+
+    Raises:
+        redhost.MissingError: If the package that carries it is not installed.
+    """
     dist, path = SMOLLM2
     try:
         return Path(str(distribution(dist).locate_file(path)))

@@ -1,0 +1,181 @@
+"""The later sections of the page: imbalance, divergence, gradients, switches, product, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from red_lab.generative.study.verdict import Metrics
+
+__all__ = ["conflict", "divergence", "product", "rarity", "seconds", "switch"]
+
+SCENES = {
+    "rare": "Rare in weight: as many rows of every domain, the rare one counts a hundredth",
+    "few": "Rare in weight and in rows: a hundredth of its fit rows as well",
+}
+
+
+def rarity(metrics: Metrics) -> list[str]:
+    """Return the section on traffic in which one domain is a hundred times rarer."""
+    lines = [
+        "## One domain a hundred times rarer",
+        "",
+        "Worst domain's regret, bits per byte, of the same linear form trained on the same rows "
+        "for the same steps.",
+        "",
+    ]
+    for scene, title in SCENES.items():
+        told = metrics["rarity"][scene]
+        lines += [
+            f"### {title}",
+            "",
+            "| rare domain | average loss | robust | difference | robust / average |",
+            "|---" * 5 + "|",
+        ]
+        lines += [
+            f"| {d} | {spread(t['average'])} | {spread(t['robust'])} | {spread(t['difference'])} "
+            f"| {_ratio(t['ratio'])} |"
+            for d, t in told["turns"].items()
+        ]
+        lines += [f"| mean over turns | | | | {_ratio(told['ratio'])} |", ""]
+    return [*lines, "![worst regret when a domain is rare](rarity.svg)", ""]
+
+
+def divergence(metrics: Metrics) -> list[str]:
+    """Return the section on how far apart the domains are, and where monoliths stand."""
+    told = metrics["divergence"]
+    lines = [
+        "## How far apart the domains are",
+        "",
+        "Jensen–Shannon divergence of the domains, the experts standing in for them, all alike: "
+        f"{spread(told['passage_nats'], 4)} nats a passage of at most log K = "
+        f"{told['most_nats']['mean']:.4f} ({_saturation(told)}), which is "
+        f"{spread(told['bits_per_byte'], 4)} bits per byte. The experts' next-token distributions "
+        f"are {spread(told['token_nats'], 4)} nats apart on a mean token ("
+        + ", ".join(f"{d} {t['mean']:.3f}" for d, t in told["token_nats_by_domain"].items())
+        + ").",
+        "",
+        "Gap of each monolith to the domains' own experts in units of that divergence per byte "
+        "(below zero it is better than they are), and the robust router less the monolith, bits "
+        "per byte (below zero the router is better):",
+        "",
+        "| monolith | mean gap | worst gap | router less it, mean | at worst regret |",
+        "|---" * 5 + "|",
+    ]
+    lines += [
+        f"| {name.removeprefix('monolith, ')} | {spread(t['mean_gap_share'], 2)} "
+        f"| {spread(t['worst_gap_share'], 2)} | {spread(t['router_less_mean'], 4)} "
+        f"| {spread(t['router_less_worst'], 4)} |"
+        for name, t in metrics["monoliths"].items()
+    ]
+    return [*lines, ""]
+
+
+def conflict(metrics: Metrics) -> list[str]:
+    """Return the section on gradients of domains in the monolith."""
+    lines = [
+        "## Gradients of the domains in the balanced monolith",
+        "",
+        "| when | mean cosine | least | share below zero |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {when} | {spread(t['mean'])} | {spread(t['least'])} | {t['negative']['mean']:.2f} |"
+        for when, t in metrics["conflict"].items()
+    ]
+    return [*lines, ""]
+
+
+def switch(metrics: Metrics) -> list[str]:
+    """Return the section on documents that change their domain."""
+    told = metrics["switch"]
+    lines = [
+        "## Documents that change their domain half-way",
+        "",
+        f"{told['documents']} documents, all ordered pairs of domains. Tokens of the new domain "
+        "that a router had read when its own expert first had the largest weight, and bits per "
+        "byte after the switch; base "
+        f"{told['bits']['base']['mean']:.3f}, own expert {told['bits']['own expert']['mean']:.3f}.",
+        "",
+        "| router | median | 90 % of documents | never | bits per byte after |",
+        "|---" * 5 + "|",
+    ]
+    lines += [
+        f"| {name} | {_tokens(t['median'])} | {_tokens(t['most'])} | {t['never']:.2f} "
+        f"| {spread(told['bits'][name])} |"
+        for name, t in told["routers"].items()
+    ]
+    return [*lines, "", "![weights around the switch](switch.svg)", ""]
+
+
+def product(metrics: Metrics) -> list[str]:
+    """Return the section on packages: what a host does with the same experts."""
+    told = metrics["product"]
+    if told is None:
+        return []
+    lines = [
+        "## Through packages",
+        "",
+        "The experts as packages, composed by `redhost.compose` under the router `causal` from "
+        f"cards of at most {metrics['setting']['card']:,} tokens, {told['seeds']} seeds: "
+        f"{spread(told['seconds'], 1)} seconds, {spread(told['router_seconds'], 1)} of them for "
+        "the router. Rows `product` of the tables are what its bus answers.",
+        "",
+        "One domain added to the others and removed again: bits per byte of the others before, "
+        "with it, and after.",
+        "",
+        "| domain | before | with it | after |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {c['domain']} | {_row(c['before'])} | {_row(c['with'])} | {_row(c['after'])} |"
+        for c in told["changed"]
+    ]
+    return [
+        *lines,
+        "",
+        f"The others lose {told['most_lost']:+.4f} at most with it. "
+        f"{spread(told['attach_seconds'], 1)} seconds to compose with it, "
+        f"{spread(told['remove_seconds'], 1)} without.",
+        "",
+    ]
+
+
+def seconds(metrics: Metrics) -> list[str]:
+    """Return the section on time and memory."""
+    lines = [
+        "## Seconds and memory",
+        "",
+        f"Median over seeds; {metrics['peak_mib']:,.0f} MiB at most.",
+        "",
+        "| trained | seconds |",
+        "|---|---|",
+    ]
+    lines += [f"| {name} | {value:.1f} |" for name, value in metrics["seconds"].items()]
+    return [*lines, ""]
+
+
+def spread(told: Mapping[str, float], digits: int = 3) -> str:
+    """Return a mean with half its interval."""
+    half = (told["high"] - told["low"]) / 2
+    return f"{told['mean']:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
+
+
+def _saturation(told: Metrics) -> str:
+    share = told["passage_nats"]["mean"] / told["most_nats"]["mean"]
+    return (
+        f"{share:.1%} of it: passages are long enough to tell, and longer ones add nothing"
+        if share > 0.95  # noqa: PLR2004
+        else f"{share:.1%} of it"
+    )
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _tokens(value: float | None) -> str:
+    return "never" if value is None else f"{value:.0f}"
+
+
+def _row(values: list[float]) -> str:
+    return " ".join(f"{v:.3f}" for v in values)

@@ -1,0 +1,80 @@
+"""What is ahead: how much work, and how long it takes at the speed measured here and now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+
+import torch
+
+from red_lab.generative.corpora import Part
+from red_lab.generative.study.bench import Bench, Tokens
+from red_lab.generative.study.seed import MONOLITHS
+from red_lab.generative.study.training import domain_losses, untrained
+
+__all__ = ["plan", "work"]
+
+PROBE = 128
+"""Tokens that a speed is measured with."""
+RESIDUAL = 2
+"""Routers judged with a head product for each token."""
+CARDS, JUDGED = 2, 3
+"""Parts of a card; compositions that are made and judged."""
+
+
+def plan(bench: Bench, *, seeds: int) -> str:
+    """Return lines that say what is ahead and about how many minutes it takes, all afresh."""
+    ahead, speed = work(bench, seeds=seeds), _speeds(bench)
+    minutes = {name: tokens / speed[kind] / 60 for name, (kind, tokens) in ahead.items()}
+    lines = [
+        f"  {name}: {tokens:,} tokens at {speed[kind]:,.0f} a second, {minutes[name]:.1f} minutes"
+        for name, (kind, tokens) in ahead.items()
+    ]
+    total = sum(minutes.values())
+    return "\n".join([*lines, f"  about {total:.0f} minutes in all, routers not counted"])
+
+
+def work(bench: Bench, *, seeds: int) -> dict[str, tuple[str, int]]:
+    """Return, by stage, which speed it goes at and how many tokens it takes."""
+    s, count = bench.setting, len(bench.domains)
+    sizes: Mapping[Part, int] = s.tokens
+    judged = sizes["fit"] + sizes["gate"] + sizes["test"]
+    switches = count * (count - 1) * s.switches * max(1, sizes["test"] // 40)
+    products = min(seeds, s.products)
+    visits = s.epochs * sizes["train"] * count
+    cards = CARDS * s.card * (count + 1) + sizes["test"]
+    return {
+        "states": ("trunk", count * sum(sizes.values()) + s.background),
+        "experts": ("training", seeds * visits),
+        "early stopping": ("head", seeds * s.epochs * sizes["valid"] * count),
+        "log p, base": ("head", count * judged),
+        "log p, experts": ("head", seeds * count * count * judged),
+        "residual sums": ("head", seeds * RESIDUAL * count * sizes["test"]),
+        "monoliths": ("training", seeds * len(MONOLITHS) * visits),
+        "log p, monoliths": ("head", seeds * len(MONOLITHS) * count * sizes["test"]),
+        "divergence": ("head", seeds * count * count * s.divergence),
+        "switches": ("head", seeds * (count + 1) * min(switches, 100 * count**2 * s.switches)),
+        "product": ("head", products * JUDGED * count * cards),
+    }
+
+
+def _speeds(bench: Bench) -> dict[str, float]:
+    """Return tokens a second of the trunk, of a head product, and of a training step."""
+    text = bench.texts(bench.domains[0], "train")[0]
+    h = bench.backbone.encode([text])
+    trunk = _rate(len(h), lambda: bench.backbone.encode([text]))
+    h = h.repeat(-(-PROBE // len(h)), 1)[:PROBE]
+    tokens = Tokens(h=h, target=torch.zeros(PROBE, dtype=torch.int64), lengths=(), sizes=())
+    adapter = untrained(bench, seed=0).requires_grad_(True)
+    return {
+        "trunk": trunk,
+        "head": _rate(PROBE, lambda: torch.log_softmax(bench.logits(h, expert=None), dim=1)),
+        "training": _rate(PROBE, lambda: domain_losses(bench, adapter, [tokens]).sum().backward()),
+    }
+
+
+def _rate(tokens: int, do: Callable[[], object]) -> float:
+    do()
+    start = perf_counter()
+    do()
+    return tokens / (perf_counter() - start)

@@ -1,0 +1,212 @@
+"""The product's own path: packages written, composed under the causal router, judged by its bus.
+
+Then one expert fewer, with it, and without it again; and all of them declined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.generative.study.bench import Bench, slices
+from red_lab.generative.study.judge import CHECKED, bits_of
+from red_lab.generative.study.tables import BASE, Tables
+
+__all__ = ["through_packages"]
+
+BACKBONE_ID = "generative"
+CANARIES = 8
+COLUMN = "backbone"
+"""The column that changes nothing."""
+
+
+def through_packages(
+    bench: Bench,
+    tables: Tables,
+    experts: Mapping[str, redhost.Expert],
+    *,
+    seed: int,
+    folder: Path,
+) -> dict[str, Any]:
+    """Compose the experts of a seed as anybody would, and measure what comes out.
+
+    Args:
+        bench: The texts.
+        tables: Likelihoods, for the mixture by the product's weights.
+        experts: By domain.
+        seed: Of the router.
+        folder: Where the packages are written.
+    """
+    backbone = _write_backbone(bench, folder / "backbone")
+    packages = {
+        d: _write_expert(bench, backbone, d, e, seed=seed, project=folder / f"seed{seed}" / d)
+        for d, e in experts.items()
+    }
+    order = redhost.Order(router="causal", seed=seed)
+    last = bench.domains[seed % len(bench.domains)]
+    rest = [p for d, p in packages.items() if d != last]
+
+    def composed(chosen: Sequence[Path]) -> tuple[redhost.Outcome, float]:
+        start = perf_counter()
+        made = redhost.compose(backbone, chosen, order=order, cache=bench.features)
+        return made, perf_counter() - start
+
+    (before, _), (all_of, took) = composed(rest), composed([*packages.values()])
+    judged = _judge(bench, tables, all_of, declines=True)
+    removed, took_removed = composed(rest)
+    return {
+        **judged,
+        "seconds": took,
+        "router_seconds": all_of.receipt.router.seconds,
+        "changed": {
+            "domain": last,
+            "before": _judge(bench, tables, before, leave=last)["bits"],
+            "with": [b for d, b in zip(bench.domains, judged["bits"], strict=True) if d != last],
+            "after": _judge(bench, tables, removed, leave=last)["bits"],
+            "attach_seconds": took,
+            "remove_seconds": took_removed,
+            "digests_equal": _digests_equal([before, all_of, removed]),
+            "router_restored": before.receipt.router.digest == removed.receipt.router.digest,
+        },
+    }
+
+
+def _judge(
+    bench: Bench,
+    tables: Tables,
+    outcome: redhost.Outcome,
+    *,
+    leave: str | None = None,
+    declines: bool = False,
+) -> dict[str, Any]:
+    """Return bits per byte by domain of the bus's own answers, and of the mixture it could give."""
+    composed = outcome.composed
+    cache = redhost.FeatureCache(
+        bench.features, backbone=composed.backbone, fingerprint=composed.fingerprint
+    )
+    bits, mixed, gap, equal = list[float](), list[float](), 0.0, True
+    for domain in bench.domains:
+        if domain == leave:
+            continue
+        part, wide = bench.part(domain, "test"), cache.encode(bench.texts(domain, "test"))
+        log_p, alpha = list[Tensor](), list[Tensor]()
+        with torch.inference_mode():
+            for piece in slices(len(wide), cost=len(bench.head)):
+                p, weights = composed.bus(wide[piece])
+                gap = max(gap, float((p[:CHECKED].sum(1) - 1).abs().max()))
+                log_p.append(p.gather(1, part.target[piece][:, None]).squeeze(1).log())
+                alpha.append(weights)
+        bits.append(bits_of(torch.cat(log_p), part.scale))
+        if declines:
+            mixed.append(_mixed(tables, composed, torch.cat(alpha), domain, part.scale))
+            equal = equal and _declined(bench, composed, wide[:CHECKED])
+    return {"bits": bits, "mixture_bits": mixed, "sum_gap": gap, "declined_equal": equal}
+
+
+def _mixed(
+    tables: Tables, composed: redhost.Composed, alpha: Tensor, domain: str, scale: float
+) -> float:
+    """Return bits per byte of Σ_j α_j p_j by the weights of the product."""
+    names = [BASE if c == COLUMN else c for c in composed.bus.columns]
+    log_p = torch.stack([tables.column(n, domain, "test") for n in names], dim=1)
+    return bits_of(torch.logsumexp(alpha.log() + log_p, dim=1), scale)
+
+
+def _declined(bench: Bench, composed: redhost.Composed, wide: Tensor) -> bool:
+    """Say whether logits are the base's, bit for bit, with all weight on the backbone."""
+    bus = composed.bus
+    alpha = torch.zeros(len(wide), len(bus.columns))
+    alpha[:, bus.columns.index(COLUMN)] = 1.0
+    with torch.inference_mode():
+        told = bus.logits(wide, bus.norm(wide), alpha)
+        return torch.equal(told, wide[:, : bench.backbone.width] @ bench.head.T)
+
+
+def _digests_equal(outcomes: Sequence[redhost.Outcome]) -> bool:
+    """Say whether no composition changed an expert or the backbone, nor found another one."""
+    first = outcomes[0].receipt
+    for receipt in (o.receipt for o in outcomes):
+        changes = [receipt.backbone, *receipt.experts.values()]
+        if any(c.before != c.after for c in changes) or receipt.backbone != first.backbone:
+            return False
+        if any(receipt.experts[i] != change for i, change in first.experts.items()):
+            return False
+    return True
+
+
+def _write_backbone(bench: Bench, project: Path) -> Path:
+    """Write the backbone's package, with the study's background as its card."""
+    if not project.exists():
+        part = project.with_suffix(".part")
+        redhost.new_backbone(
+            part,
+            BACKBONE_ID,
+            bench.backbone.name,
+            task=redhost.Generation(),
+            background=[redhost.BackgroundRow(text=t) for t in bench.background],
+        )
+        part.replace(project)
+    return project
+
+
+def _write_expert(
+    bench: Bench,
+    backbone: Path,
+    domain: str,
+    expert: redhost.Expert,
+    *,
+    seed: int,
+    project: Path,
+) -> Path:
+    """Write the package of an expert, its card from the passages that routers learn from."""
+    if project.exists():
+        return project
+    manifest, _, background = redhost.open_backbone(backbone)
+    part = project.with_suffix(".part")
+    module = redhost.write_project(
+        part, kind="expert", package_id=domain, summary=f"tells the next token of {domain}"
+    )
+    redhost.save_expert(
+        module,
+        expert=expert,
+        expert_id=domain,
+        backbone=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+        width=bench.backbone.width,
+        domain=f"texts of {domain}",
+        card=redhost.texts_card(_card(bench, domain)),
+        canary=bench.norm(bench.part(domain, "train").h[:CANARIES]),
+        vocabulary=manifest.tokenizer,
+        off_domain=redhost.measure_off_domain(
+            expert,
+            domain,
+            bench.backbone,
+            background,
+            read=lambda texts: bench.norm(bench.cache.encode(texts)),
+        ),
+        training=redhost.Training(
+            data=bench.corpora.digest.removeprefix("sha256:"),
+            seed=seed,
+            epochs=bench.setting.epochs,
+            versions=redhost.library_versions(),
+        ),
+    )
+    part.replace(project)
+    return project
+
+
+def _card(bench: Bench, domain: str) -> list[redhost.CardRow]:
+    most = bench.setting.card
+    return [
+        redhost.CardRow(text=text, label="", part=part)
+        for part, texts in (
+            ("fit", bench.texts(domain, "fit")),
+            ("gate", bench.texts(domain, "gate")),
+        )
+        for text in bench.some(texts, most=most)
+    ]

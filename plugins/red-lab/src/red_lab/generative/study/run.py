@@ -1,0 +1,155 @@
+"""`redhost lab generative`: seeds of one backbone, written down as they finish, and one page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import redhost
+from red_lab.generative.corpora import PARTS, Corpora, read_corpora
+from red_lab.generative.study.bench import Bench
+from red_lab.generative.study.figures import draw
+from red_lab.generative.study.page import page
+from red_lab.generative.study.plan import plan
+from red_lab.generative.study.seed import one_seed
+from red_lab.generative.study.setting import SMOLLM2, TINY, Setting
+from red_lab.generative.study.summary import SCHEMA, summarise
+from red_lab.generative.tiny import tiny_language_model
+from red_lab.options import kept
+from red_lab.red.run import smollm2_file
+
+__all__ = ["bench_for", "open_source", "run", "study"]
+
+log = logging.getLogger("red_lab")
+
+
+def run(
+    *, source: str, seeds: int, out: Path, work: Path, say: Callable[[str], None] = log.info
+) -> Path:
+    """Measure what is not on disk yet; write metrics.json, the page and the figures.
+
+    Args:
+        source: ``tiny``, ``smollm2``, ``gguf:FILE`` or ``hf:NAME``.
+        seeds: How many.
+        out: Where the results go; a folder of the backbone's name is made in it.
+        work: Where states, experts and tables are kept.
+        say: Told what is being done.
+
+    Returns:
+        The path of metrics.json.
+    """
+    name, setting = name_of(source), TINY if source == "tiny" else SMOLLM2
+    folder = work / "generative"
+    bench = bench_for(open_source(source, work=work), setting=setting, folder=folder)
+    return study(bench, name=name, seeds=seeds, out=out / name, folder=folder, say=say)
+
+
+def bench_for(
+    backbone: redhost.Backbone,
+    *,
+    setting: Setting,
+    folder: Path,
+    corpora: Corpora | None = None,
+) -> Bench:
+    """Return the bench of a backbone over the study's texts."""
+    texts = corpora or read_corpora(sizes=setting.sizes)
+    return Bench(backbone, texts, setting=setting, folder=folder / "features")
+
+
+def study(
+    bench: Bench,
+    *,
+    name: str,
+    seeds: int,
+    out: Path,
+    folder: Path,
+    say: Callable[[str], None] = log.info,
+) -> Path:
+    """Measure every seed on a bench, and write what was found.
+
+    Stages are kept under a name made of backbone, texts and setting, so that none of another
+    study is ever taken for one of this.
+    """
+    own = folder / f"{name}-{_digest(bench)}"
+    own.mkdir(parents=True, exist_ok=True)
+    fresh = [n for n in range(seeds) if not (own / f"seed{n}.json").exists()]
+    if fresh:
+        say(f"{name}: {len(fresh)} of {seeds} seeds to do\n{plan(bench, seeds=len(fresh))}")
+        bench.remember(tuple(PARTS))
+    measured = []
+    for n in range(seeds):
+
+        def measure(n: int = n) -> dict[str, Any]:
+            return one_seed(
+                bench, seed=n, folder=own, say=lambda what: say(f"{name}, seed {n}: {what}")
+            )
+
+        measured.append(kept(own / f"seed{n}.json", measure))
+    out.mkdir(parents=True, exist_ok=True)
+    return _write(bench, measured, name=name, out=out)
+
+
+def open_source(source: str, *, work: Path) -> redhost.Backbone:
+    """Open the bare backbone that a source names; `tiny` is pretrained where it is not yet."""
+    if source == "tiny":
+        source = f"hf:{tiny_language_model(work)}"
+    if source == "smollm2":
+        source = f"gguf:{smollm2_file()}"
+    return redhost.Backbone.load(source, task=redhost.Generation())
+
+
+def name_of(source: str) -> str:
+    """Return what the results of a source are called."""
+    if source in {"tiny", "smollm2"}:
+        return source
+    return re.sub(r"[^a-z0-9.]+", "-", Path(source.partition(":")[2]).stem.lower()).strip("-")
+
+
+def _write(bench: Bench, measured: Sequence[dict[str, Any]], *, name: str, out: Path) -> Path:
+    path = out / "metrics.json"
+    told = {
+        "schema": SCHEMA,
+        "name": name,
+        **_facts(bench),
+        **summarise(measured, draws=bench.setting.draws),
+    }
+    path.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", "utf-8")
+    metrics = json.loads(path.read_text("utf-8"))
+    (out / "README.md").write_text(page(metrics), "utf-8")
+    draw(metrics, out)
+    return path
+
+
+def _facts(bench: Bench) -> dict[str, Any]:
+    """Return what the study was made on."""
+    width, count = bench.backbone.width, len(bench.domains)
+    adapters = 2 * width * bench.setting.rank * count
+    return {
+        "backbone": {
+            "fingerprint": bench.fingerprint,
+            "width": width,
+            "vocabulary": len(bench.head),
+        },
+        "texts": {"digest": bench.corpora.digest, "sources": dict(bench.corpora.sources)},
+        "setting": asdict(bench.setting),
+        "parameters": {
+            "experts": adapters,
+            "monolith": adapters,
+            "router": count * (bench.backbone.bus_config().heard + 1),
+        },
+        "passages": {
+            d: {p: len(bench.texts(d, p)) for p in bench.setting.tokens} for d in bench.domains
+        },
+    }
+
+
+def _digest(bench: Bench) -> str:
+    setting = json.dumps(asdict(bench.setting), sort_keys=True)
+    key = f"{bench.fingerprint}\n{bench.corpora.digest}\n{setting}"
+    return hashlib.sha256(key.encode()).hexdigest()[:12]

@@ -1,0 +1,225 @@
+"""One seed, stage by stage; every stage is a file, so a run goes on where it was stopped."""
+
+from __future__ import annotations
+
+import copy
+import json
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import redhost
+from red_lab.generative.study.bench import Bench, draw
+from red_lab.generative.study.divergence import divergences
+from red_lab.generative.study.gates import Gates, frequencies
+from red_lab.generative.study.judge import bits_of, judge_rarity, judge_systems
+from red_lab.generative.study.kept import kept_expert, seconds_of
+from red_lab.generative.study.product import through_packages
+from red_lab.generative.study.switch import follow
+from red_lab.generative.study.tables import JUDGED, Tables, kept_column
+from red_lab.generative.study.training import (
+    Monolith,
+    domain_losses,
+    train_monolith,
+    train_one,
+)
+from red_lab.options import kept
+from red_lab.robust.conflict import cosines
+
+__all__ = ["MONOLITHS", "one_seed"]
+
+Say = Callable[[str], None]
+
+MONOLITHS = (
+    "monolith, traffic",
+    "monolith, balanced",
+    "monolith, group DRO",
+    "monolith, regret game",
+)
+ROWS = 256
+"""Tokens of every domain whose gradients are compared."""
+
+
+def one_seed(bench: Bench, *, seed: int, folder: Path, say: Say) -> dict[str, Any]:
+    """Measure everything with one seed.
+
+    Args:
+        bench: The texts.
+        seed: Initial weights, batches, and which domain is rare.
+        folder: Where stages are kept.
+        say: Told what is being done.
+    """
+    own = folder / f"seed{seed}"
+    own.mkdir(parents=True, exist_ok=True)
+    rare = bench.domains[seed % len(bench.domains)]
+    experts = {}
+    for domain in bench.domains:
+        say(f"expert {domain}")
+        experts[domain] = kept_expert(
+            own / domain / "expert.safetensors",
+            partial(
+                train_one, bench, domain, seed=seed, checkpoint=own / domain / "epochs.safetensors"
+            ),
+        )
+    tables = _tables(bench, experts, folder=folder, own=own, say=say)
+    gates = Gates(bench, tables, seed=seed, folder=own / "gates")
+
+    def stage(name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        say(name)
+        return kept(own / f"{name}.json", make)
+
+    systems = stage("systems", lambda: _systems(bench, tables, gates, experts, rare))
+    told = {
+        "seed": seed,
+        "rare": rare,
+        "domains": list(bench.domains),
+        "bits": systems["bits"] | _monoliths(bench, experts, rare, seed=seed, own=own, say=say),
+        "sums": systems["sums"],
+        "distilled": systems["distilled"],
+        "rarity": stage("rarity", lambda: _rarity(bench, tables, gates)),
+        "divergence": stage("divergence", lambda: divergences(bench, tables, experts)),
+        "switch": stage("switch", lambda: _switch(bench, gates, experts, rare)),
+        "conflict": json.loads((own / "conflict.json").read_text("utf-8")),
+    }
+    if seed < bench.setting.products:
+        told["product"] = stage(
+            "product",
+            lambda: through_packages(
+                bench, tables, experts, seed=seed, folder=folder / "packages"
+            ),
+        )
+    return told | {"seconds": _seconds(own, bench.domains), "peak_mib": _peak(own)}
+
+
+def _tables(
+    bench: Bench,
+    experts: Mapping[str, redhost.Expert],
+    *,
+    folder: Path,
+    own: Path,
+    say: Say,
+) -> Tables:
+    """Compute all tables that are missing."""
+    tables = Tables(bench, experts, shared=folder, own=own)
+    say("log p of base and experts")
+    for part in JUDGED:
+        for domain in bench.domains:
+            for system in ("base", *bench.domains):
+                tables.column(system, domain, part)
+    return tables
+
+
+def _systems(
+    bench: Bench,
+    tables: Tables,
+    gates: Gates,
+    experts: Mapping[str, redhost.Expert],
+    rare: str,
+) -> dict[str, Any]:
+    return judge_systems(bench, tables, _routers(gates, rare), experts)
+
+
+def _routers(gates: Gates, rare: str) -> dict[str, redhost.Router]:
+    return {
+        "average": gates.average(rare),
+        "balanced": gates.balanced(),
+        "robust": gates.robust(),
+        "distilled": gates.distilled(),
+        "statistics": gates.statistics(),
+    }
+
+
+def _rarity(bench: Bench, tables: Tables, gates: Gates) -> dict[str, Any]:
+    """Let every domain be rare in turn: in weight, then also in rows."""
+    found: dict[str, redhost.Router] = {"robust": gates.robust()}
+    for rare in bench.domains:
+        found[f"average, rare {rare}"] = gates.average(rare)
+        found[f"average, few {rare}"] = gates.average(rare, few=True)
+        found[f"robust, few {rare}"] = gates.robust(few=rare)
+    return judge_rarity(bench, tables, found)
+
+
+def _switch(
+    bench: Bench, gates: Gates, experts: Mapping[str, redhost.Expert], rare: str
+) -> dict[str, Any]:
+    return follow(bench, experts, _routers(gates, rare))
+
+
+def _monoliths(
+    bench: Bench,
+    experts: Mapping[str, redhost.Expert],
+    rare: str,
+    *,
+    seed: int,
+    own: Path,
+    say: Say,
+) -> dict[str, list[float]]:
+    """Train every monolith and judge it; return bits per byte by domain."""
+    count = len(bench.domains)
+    even = torch.full((count,), 1 / count)
+    plans = {
+        "monolith, traffic": (frequencies(bench.domains, rare), False, None),
+        "monolith, balanced": (even, False, None),
+        "monolith, group DRO": (even, True, None),
+        "monolith, regret game": (even, True, list(experts.values())),
+    }
+    bits = {}
+    for name, (start, moves, reference) in plans.items():
+        say(name)
+
+        def make(
+            name: str = name, start: Any = start, moves: bool = moves, reference: Any = reference
+        ) -> redhost.Expert:
+            made = train_monolith(
+                bench, name=name, start=start, moves=moves, reference=reference, seed=seed
+            )
+            if name == "monolith, balanced":
+                kept(own / "conflict.json", lambda: _conflict(bench, made, seed=seed))
+            return made.adapter
+
+        adapter = kept_expert(own / name / "expert.safetensors", make)
+        bits[name] = _bits(bench, adapter, own / name)
+    return bits
+
+
+def _bits(bench: Bench, adapter: redhost.Expert, folder: Path) -> list[float]:
+    return [
+        bits_of(kept_column(bench, adapter, folder, d, "test"), bench.part(d, "test").scale)
+        for d in bench.domains
+    ]
+
+
+def _conflict(bench: Bench, made: Monolith, *, seed: int) -> dict[str, Any]:
+    """Return cosines between domains' gradients on the monolith: start, middle, end."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = [draw(bench.part(d, "train"), ROWS, generator) for d in bench.domains]
+    told = {}
+    for when, adapter in (*made.stages.items(), ("end", made.adapter)):
+        module = copy.deepcopy(adapter).requires_grad_(True)
+        found = cosines(module, partial(domain_losses, bench, module, parts))
+        told[when] = {
+            "mean": sum(found) / len(found),
+            "least": min(found),
+            "negative": sum(c < 0 for c in found) / len(found),
+        }
+    return told
+
+
+def _seconds(own: Path, domains: Sequence[str]) -> dict[str, float]:
+    """Return how long every training took."""
+    found = {f"expert {d}": seconds_of(own / d / "expert.safetensors") for d in domains}
+    found |= {name: seconds_of(own / name / "expert.safetensors") for name in MONOLITHS}
+    return found | {f.stem: seconds_of(f) for f in sorted((own / "gates").glob("*.safetensors"))}
+
+
+def _peak(own: Path) -> float:
+    """Return the most memory that the process used up to here, MiB."""
+    told = kept(
+        own / "memory.json",
+        lambda: {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024},
+    )
+    return float(told["mib"])

@@ -1,0 +1,103 @@
+"""How large the study is, and how everything in it is trained; chosen on validation texts.
+
+The searches behind the numbers stand in `docs/lab-notes.md`, section "Generative experts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from red_lab.generative.corpora import Part, Sizes
+
+__all__ = ["SMOLLM2", "TINY", "Setting"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One study.
+
+    Attributes:
+        sizes: What is read of the texts, in characters.
+        tokens: Part → tokens at most, of every domain; a passage that would go beyond is left out.
+        background: Tokens at most of the background.
+        rank: R of an expert; a monolith has K·R.
+        learning_rate: Peak of AdamW, for experts.
+        monolith_rate: The same for monoliths.
+        weight_decay: AdamW's.
+        dropout: Share of z dropped while an expert or a monolith trains.
+        batch: Tokens a step.
+        epochs: Passes of an expert over its tokens; a monolith takes as many visits in all.
+        off_domain: Weight of ‖W_c Δ‖² on the background.
+        half: Whether training multiplies by the head in bfloat16.
+        gate_steps: Steps of every router.
+        gate_rate: Peak of AdamW, for routers.
+        gate_decay: AdamW's weight decay there.
+        gate_every: Steps between two looks at the gate rows.
+        lessons: Steps of the distilled router, each over all fit rows.
+        card: Tokens at most of a package's card, of each of its two parts.
+        switches: Documents for every ordered pair of domains.
+        divergence: Tokens of a domain whose next-token distributions are compared.
+        products: How many of the seeds also go through packages.
+        draws: Mixtures drawn from the simplex.
+    """
+
+    sizes: Sizes = field(default_factory=Sizes)
+    tokens: Mapping[Part, int]
+    background: int
+    rank: int
+    learning_rate: float
+    monolith_rate: float
+    weight_decay: float
+    dropout: float
+    batch: int
+    epochs: int
+    off_domain: float
+    half: bool
+    gate_steps: int = 1000
+    gate_rate: float = 2e-3
+    gate_decay: float = 0.1
+    gate_every: int = 25
+    lessons: int = 200
+    card: int = 1500
+    switches: int = 2
+    divergence: int = 500
+    products: int = 1
+    draws: int = 2000
+
+
+TINY = Setting(
+    tokens={"train": 60_000, "valid": 6_000, "fit": 8_000, "gate": 8_000, "test": 12_000},
+    background=12_000,
+    rank=32,
+    learning_rate=3e-3,
+    monolith_rate=3e-3,
+    weight_decay=0.1,
+    dropout=0.1,
+    batch=256,
+    epochs=8,
+    off_domain=1e-3,
+    half=False,
+    card=4_000,
+    switches=6,
+    divergence=2_000,
+    products=3,
+)
+
+SMOLLM2 = Setting(
+    sizes=Sizes(
+        train=72_000, valid=16_000, fit=24_000, gate=20_000, test=36_000, background=32_000
+    ),
+    tokens={"train": 12_000, "valid": 2_400, "fit": 4_000, "gate": 3_000, "test": 6_000},
+    background=4_000,
+    rank=64,
+    learning_rate=2e-3,
+    monolith_rate=2e-3,
+    weight_decay=0.1,
+    dropout=0.1,
+    batch=256,
+    epochs=4,
+    off_domain=1e-3,
+    half=True,
+)
+"""Sized so that three seeds take less than fifty minutes on two quiet cores."""

@@ -1,0 +1,155 @@
+"""Documents that change their domain half-way: how soon a router follows.
+
+Half a passage of one domain, then half a passage of another; a row counts the tokens of the second
+half that were read before it, so row 0 is told from the first half alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.generative.documents import cut
+from red_lab.generative.study.bench import Bench, Tokens
+from red_lab.generative.study.posterior import bayes_gate
+from red_lab.generative.study.tables import answer_log_p
+
+__all__ = ["BEFORE", "AFTER", "Switch", "follow", "switched", "tokens_until"]
+
+BEFORE, AFTER = 16, 48
+"""Tokens before and after the switch that the trajectory shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """One document.
+
+    Attributes:
+        first: The domain of its first half.
+        second: That of its second half.
+        head: The first half.
+        tail: The second half.
+    """
+
+    first: str
+    second: str
+    head: str
+    tail: str
+
+
+def switched(bench: Bench) -> list[Switch]:
+    """Return documents of every ordered pair of domains, made of test passages."""
+    made = []
+    for one, other in itertools.permutations(bench.domains, 2):
+        heads, tails = bench.texts(one, "test"), bench.texts(other, "test")
+        for n in range(bench.setting.switches):
+            made.append(
+                Switch(
+                    first=one,
+                    second=other,
+                    head=_half(heads[n % len(heads)])[0],
+                    tail=_half(tails[-1 - n % len(tails)])[1],
+                )
+            )
+    return made
+
+
+def tokens_until(alpha: Tensor, owner: int) -> int | None:
+    """Return after how many rows a column first has the largest weight; None if never."""
+    own = (alpha.argmax(dim=1) == owner).nonzero()
+    return int(own[0, 0]) if len(own) else None
+
+
+def follow(
+    bench: Bench, experts: Mapping[str, redhost.Expert], gates: Mapping[str, nn.Module]
+) -> dict[str, Any]:
+    """Return, router by router, how soon it follows, its weights around the switch, and bits.
+
+    Args:
+        bench: The texts.
+        experts: By domain.
+        gates: By name; `bayes` is added.
+    """
+    told = {name: _Told() for name in (*gates, "bayes")}
+    bits = {name: 0.0 for name in ("base", "own expert", *told)}
+    size = 0
+    for document in switched(bench):
+        tokens = bench.tokens([document.head + document.tail])
+        place = bench.count(document.head)
+        log_p = torch.stack([answer_log_p(bench, tokens, experts[d]) for d in bench.domains], 1)
+        own, left = bench.domains.index(document.second), bench.domains.index(document.first)
+        bits["base"] -= float(answer_log_p(bench, tokens, None)[place:].sum())
+        bits["own expert"] -= float(log_p[place:, own].sum())
+        for name, log_gate in _weights(bench, tokens, log_p, gates).items():
+            bits[name] -= float(torch.logsumexp(log_gate + log_p, dim=1)[place:].sum())
+            told[name].add(log_gate.exp(), place=place, own=own, left=left)
+        size += len(document.tail.encode())
+    return {
+        "documents": len(switched(bench)),
+        "bits": {name: nats / math.log(2) / size for name, nats in bits.items()},
+        "routers": {name: t.summary() for name, t in told.items()},
+    }
+
+
+def _weights(
+    bench: Bench, tokens: Tokens, log_p: Tensor, gates: Mapping[str, nn.Module]
+) -> dict[str, Tensor]:
+    """Return log γ ``(T, K)`` of every router on one document."""
+    heard, count = bench.hear(tokens), log_p.shape[1]
+    with torch.no_grad():
+        made = {name: torch.log_softmax(gate(heard), dim=1) for name, gate in gates.items()}
+    return {**made, "bayes": bayes_gate([log_p], torch.full((count,), 1 / count))[0]}
+
+
+class _Told:
+    """What one router did on all documents."""
+
+    def __init__(self) -> None:
+        self.until: list[int | None] = []
+        self.old: list[Sequence[float]] = []
+        self.new: list[Sequence[float]] = []
+
+    def add(self, alpha: Tensor, *, place: int, own: int, left: int) -> None:
+        self.until.append(tokens_until(alpha[place:], own))
+        for told, column in ((self.old, left), (self.new, own)):
+            window = alpha.new_full((BEFORE + AFTER,), math.nan)
+            known = range(max(0, place - BEFORE), min(len(alpha), place + AFTER))
+            for row in known:
+                window[row - place + BEFORE] = alpha[row, column]
+            told.append(window.tolist())
+
+    def summary(self) -> dict[str, Any]:
+        """Return median and 90 % quantile of the tokens until, and mean weights; None is never."""
+        never = math.inf
+        until = sorted(never if u is None else u for u in self.until)
+        return {
+            "median": _finite(until[math.ceil(0.5 * len(until)) - 1]),
+            "most": _finite(until[math.ceil(0.9 * len(until)) - 1]),
+            "never": sum(u == never for u in until) / len(until),
+            "old": _means(self.old),
+            "new": _means(self.new),
+        }
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isinf(value) else value
+
+
+def _means(rows: Sequence[Sequence[float]]) -> list[float | None]:
+    """Return the mean over documents of every place; None where no document reaches."""
+    found = torch.tensor(rows).nanmean(0).tolist()
+    return [None if math.isnan(x) else x for x in found]
+
+
+def _half(text: str) -> tuple[str, str]:
+    """Return a text's two halves, cut at the end of a line or a word."""
+    pieces = cut(text, size=max(1, len(text) // 8))
+    middle = max(1, len(pieces) // 2)
+    return "".join(pieces[:middle]), "".join(pieces[middle:]) or text

@@ -1,0 +1,100 @@
+"""How well every system alone tells every token: log p(x_t+1 | x_≤t), computed once.
+
+A file for each system and part of a domain, so that a run goes on wherever it was stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.generative.corpora import Part
+from red_lab.generative.study.bench import Bench, Tokens, slices
+from red_lab.generative.study.kept import kept_tensors
+
+__all__ = ["BASE", "JUDGED", "Tables", "answer_log_p", "residual_log_p", "totals"]
+
+BASE = "base"
+JUDGED: tuple[Part, ...] = ("fit", "gate", "test")
+
+
+class Tables:
+    """log p of the base and of every expert.
+
+    Args:
+        bench: The texts.
+        experts: By domain, one seed's.
+        shared: Where the base's tables lie.
+        own: Where this seed's lie.
+    """
+
+    def __init__(
+        self, bench: Bench, experts: Mapping[str, redhost.Expert], *, shared: Path, own: Path
+    ) -> None:
+        self.bench, self.experts, self.shared, self.own = bench, experts, shared, own
+
+    def column(self, system: str, domain: str, part: Part) -> Tensor:
+        """Return log p ``(N,)`` of the base or of an expert."""
+        folder = self.shared if system == BASE else self.own
+        expert = None if system == BASE else self.experts[system]
+        return kept_column(self.bench, expert, folder / system, domain, part)
+
+    def experts_of(self, domain: str, part: Part) -> Tensor:
+        """Return log p_j ``(N, K)`` of the experts, in the domains' order."""
+        columns = [self.column(d, domain, part) for d in self.bench.domains]
+        return torch.stack(columns, dim=1)
+
+
+def kept_column(
+    bench: Bench, expert: redhost.Expert | None, folder: Path, domain: str, part: Part
+) -> Tensor:
+    """Return log p ``(N,)`` of one system on one part, from its file where there is one."""
+    found, _ = kept_tensors(
+        folder / f"{part}-{domain}.safetensors",
+        lambda: {"log_p": answer_log_p(bench, bench.part(domain, part), expert)},
+    )
+    return found["log_p"]
+
+
+def answer_log_p(bench: Bench, tokens: Tokens, expert: redhost.Expert | None) -> Tensor:
+    """Return log p(x_t+1 | x_≤t) ``(N,)`` of one expert alone, or of the base."""
+    told = []
+    with torch.inference_mode():
+        for piece in slices(len(tokens), cost=len(bench.head)):
+            logits = bench.logits(tokens.h[piece], expert=expert)
+            told.append(_chosen(logits, tokens.target[piece]))
+    return torch.cat(told)
+
+
+def residual_log_p(
+    bench: Bench, tokens: Tokens, alpha: Tensor, experts: Sequence[redhost.Expert]
+) -> Tensor:
+    """Return log p ``(N,)`` of softmax(W_c (h + Σ_j α_j Δ_j(z))), one head product a token.
+
+    Args:
+        bench: The head.
+        tokens: The rows.
+        alpha: Weights ``(N, K)``.
+        experts: In the order of the weights.
+    """
+    told = []
+    with torch.inference_mode():
+        for piece in slices(len(tokens), cost=len(bench.head)):
+            h = tokens.h[piece]
+            z = bench.norm(h)
+            added = sum(alpha[piece, j, None] * e(z) for j, e in enumerate(experts))
+            told.append(_chosen((h + added) @ bench.head.T, tokens.target[piece]))
+    return torch.cat(told)
+
+
+def totals(tokens: Tokens, log_p: Tensor) -> Tensor:
+    """Return log p of whole passages ``(P, …)`` for tokens' ``(N, …)``."""
+    return torch.stack([rows.double().sum(0) for rows in tokens.by_passage(log_p)])
+
+
+def _chosen(logits: Tensor, target: Tensor) -> Tensor:
+    return logits.gather(1, target[:, None]).squeeze(1) - torch.logsumexp(logits, dim=1)
