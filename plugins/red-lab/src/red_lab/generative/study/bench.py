@@ -51,7 +51,7 @@ class Tokens:
 
     def by_passage(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Cut rows ``(N, …)`` into the passages'."""
-        return torch.split(rows, self.lengths)
+        return torch.split(rows, list(self.lengths))
 
 
 class Bench:

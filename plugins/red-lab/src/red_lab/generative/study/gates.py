@@ -56,7 +56,7 @@ class Heard:
 
     def passages(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Cut rows ``(N, …)`` into the passages'."""
-        return torch.split(rows, self.lengths)
+        return torch.split(rows, list(self.lengths))
 
 
 def frequencies(domains: Sequence[str], rare: str) -> Tensor:

@@ -69,9 +69,7 @@ def judge_systems(
         for name, log_gate in weights.items():
             gap = sums(bench, part, log_gate, list(experts.values()))
             largest[name] = max(largest.get(name, 0.0), gap)
-        told = shift_from_teacher(
-            heard.passages(log_p), heard.passages(weights["distilled"]), even
-        )
+        told = shift_from_teacher(heard.passages(log_p), heard.passages(weights["distilled"]), even)
         shift = [s + t / count for s, t in zip(shift, told, strict=True)]
     return {
         "bits": bits,
@@ -122,9 +120,7 @@ def _alone(tables: Tables, heard: Heard, domain: str) -> dict[str, float]:
     return found
 
 
-def _weights(
-    gates: Mapping[str, redhost.Router], heard: Heard, even: Tensor
-) -> dict[str, Tensor]:
+def _weights(gates: Mapping[str, redhost.Router], heard: Heard, even: Tensor) -> dict[str, Tensor]:
     """Return log γ ``(N, K)`` of every router."""
     return {
         "uniform": even.log().expand(len(heard.x), -1),

@@ -38,7 +38,7 @@ def seconds_of(file: Path) -> float:
 
 
 def _read(file: Path) -> Made:
-    opened: Any = safetensors.safe_open(file, framework="pt")  # type: ignore[no-untyped-call]
+    opened: Any = safetensors.safe_open(file, framework="pt")
     with opened as held:
         found = {name: held.get_tensor(name).clone() for name in held.keys()}  # noqa: SIM118
         return found, float(held.metadata()["seconds"])
@@ -49,7 +49,5 @@ def kept_expert(
 ) -> redhost.Expert:
     """Return a frozen low-rank expert, made once."""
     tensors, _ = kept_tensors(file, lambda: make().state_dict())
-    expert = redhost.LowRank(
-        U=tensors["U"], V=tensors["V"], activation=activation, space="hidden"
-    )
+    expert = redhost.LowRank(U=tensors["U"], V=tensors["V"], activation=activation, space="hidden")
     return expert.requires_grad_(False).eval()

@@ -7,6 +7,7 @@ from time import perf_counter
 
 import torch
 
+import redhost
 from red_lab.generative.corpora import Part
 from red_lab.generative.study.bench import Bench, Tokens
 from red_lab.generative.study.seed import MONOLITHS
@@ -69,8 +70,13 @@ def _speeds(bench: Bench) -> dict[str, float]:
     return {
         "trunk": trunk,
         "head": _rate(PROBE, lambda: torch.log_softmax(bench.logits(h, expert=None), dim=1)),
-        "training": _rate(PROBE, lambda: domain_losses(bench, adapter, [tokens]).sum().backward()),
+        "training": _rate(PROBE, lambda: _step(bench, adapter, tokens)),
     }
+
+
+def _step(bench: Bench, adapter: redhost.Expert, tokens: Tokens) -> None:
+    loss = domain_losses(bench, adapter, [tokens]).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _rate(tokens: int, do: Callable[[], object]) -> float:

@@ -1,7 +1,7 @@
 """Which expert's passage is this: after all of it, and after every token of it.
 
-    teacher   P(k|x) ∝ w_k π_k(x)                 sees the whole passage
-    exact     γ(k|x_<t) ∝ w_k π_k(x_<t)           the same law, causal: its mixture is Σ_k w_k π_k(x)
+    teacher   P(k|x) ∝ w_k π_k(x)           sees the whole passage
+    exact     γ(k|x_<t) ∝ w_k π_k(x_<t)     the same law, causal: its mixture is Σ_k w_k π_k(x)
 
 Passages of a domain's test texts stand in for x ∼ π_k. Source: seed 002, structural distillation;
 `redhost.robust.constant_causal_gate` is the same on a finite alphabet.
@@ -56,9 +56,7 @@ def shift_from_teacher(
         mean over tokens of KL(P(·|x) ‖ γ(·|x_<t)), nats a token.
     """
     models, gates, count = 0.0, 0.0, 0
-    for rows, gate, teacher in zip(
-        log_p, log_gate, passage_posterior(log_p, weights), strict=True
-    ):
+    for rows, gate, teacher in zip(log_p, log_gate, passage_posterior(log_p, weights), strict=True):
         wide = rows.double()
         whole = torch.logsumexp(wide.sum(0) + weights.double().log(), dim=0)
         student = torch.logsumexp(wide + gate.double(), dim=1).sum()

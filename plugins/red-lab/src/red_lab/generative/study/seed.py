@@ -88,9 +88,7 @@ def one_seed(bench: Bench, *, seed: int, folder: Path, say: Say) -> dict[str, An
     if seed < bench.setting.products:
         told["product"] = stage(
             "product",
-            lambda: through_packages(
-                bench, tables, experts, seed=seed, folder=folder / "packages"
-            ),
+            lambda: through_packages(bench, tables, experts, seed=seed, folder=folder / "packages"),
         )
     return told | {"seconds": _seconds(own, bench.domains), "peak_mib": _peak(own)}
 

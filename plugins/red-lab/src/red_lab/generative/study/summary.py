@@ -63,12 +63,10 @@ def _system(measured: Sequence[Seed], name: str, *, draws: int) -> dict[str, Any
     shares = [
         recovered(m["bits"][name], base=m["bits"]["base"], own=m["bits"]["oracle"]) for m in seeds
     ]
-    gains = [[s for s in share if s is not None] for share in shares]
+    gains = [known(share) for share in shares]
     return {
         "seeds": len(seeds),
-        "bits": {
-            d: over_seeds([m["bits"][name][k] for m in seeds]) for k, d in enumerate(domains)
-        },
+        "bits": {d: over_seeds([m["bits"][name][k] for m in seeds]) for k, d in enumerate(domains)},
         **{
             key: over_seeds([e[key] for e in each])
             for key in ("mean", "worst", "mean_regret", "worst_regret")
@@ -76,8 +74,7 @@ def _system(measured: Sequence[Seed], name: str, *, draws: int) -> dict[str, Any
         "quantiles": _medians([e["quantiles"] for e in each]),
         "regret_quantiles": _medians([e["regret_quantiles"] for e in each]),
         "recovered": {
-            d: over_seeds([s[k] for s in shares if s[k] is not None] or [0.0])
-            for k, d in enumerate(domains)
+            d: over_seeds(known([s[k] for s in shares]) or [0.0]) for k, d in enumerate(domains)
         },
         "least_recovered": over_seeds([min(g) for g in gains if g] or [0.0]),
         "without_gain": sum(s is None for share in shares for s in share),
@@ -86,23 +83,27 @@ def _system(measured: Sequence[Seed], name: str, *, draws: int) -> dict[str, Any
 
 def _rarity(measured: Sequence[Seed], scene: str) -> dict[str, Any]:
     """Return worst regrets of both routers while every domain is rare in turn."""
-    turns = {}
+    turns, means = dict[str, Any](), list[tuple[float, float]]()
     for rare in measured[0]["domains"]:
         robust_name = "robust" if scene == "rare" else f"robust, few {rare}"
         average, robust = (
             [max(regrets(m["rarity"][name], m["bits"]["oracle"])) for m in measured]
             for name in (f"average, {scene} {rare}", robust_name)
         )
+        means.append((float(np.mean(robust)), float(np.mean(average))))
         turns[rare] = {
             "average": over_seeds(average),
             "robust": over_seeds(robust),
             "difference": over_seeds([r - a for r, a in zip(robust, average, strict=True)]),
-            "ratio": ratio(float(np.mean(robust)), float(np.mean(average))),
+            "ratio": ratio(*means[-1]),
         }
-    both = (
-        float(np.mean([t[name]["mean"] for t in turns.values()])) for name in ("robust", "average")
-    )
-    return {"turns": turns, "ratio": ratio(*both)}
+    robust_mean, average_mean = np.mean(means, axis=0).tolist()
+    return {"turns": turns, "ratio": ratio(robust_mean, average_mean)}
+
+
+def known(values: Sequence[float | None]) -> list[float]:
+    """Return the values that there are."""
+    return [v for v in values if v is not None]
 
 
 def ratio(one: float, other: float) -> float | None:

@@ -21,7 +21,7 @@ from red_lab.generative.study.bench import Bench, Tokens
 from red_lab.generative.study.posterior import bayes_gate
 from red_lab.generative.study.tables import answer_log_p
 
-__all__ = ["BEFORE", "AFTER", "Switch", "follow", "switched", "tokens_until"]
+__all__ = ["AFTER", "BEFORE", "Switch", "follow", "switched", "tokens_until"]
 
 BEFORE, AFTER = 16, 48
 """Tokens before and after the switch that the trajectory shows."""
@@ -46,19 +46,16 @@ class Switch:
 
 def switched(bench: Bench) -> list[Switch]:
     """Return documents of every ordered pair of domains, made of test passages."""
-    made = []
-    for one, other in itertools.permutations(bench.domains, 2):
-        heads, tails = bench.texts(one, "test"), bench.texts(other, "test")
-        for n in range(bench.setting.switches):
-            made.append(
-                Switch(
-                    first=one,
-                    second=other,
-                    head=_half(heads[n % len(heads)])[0],
-                    tail=_half(tails[-1 - n % len(tails)])[1],
-                )
-            )
-    return made
+    return [
+        Switch(
+            first=one,
+            second=other,
+            head=_half(_turn(bench.texts(one, "test"), n))[0],
+            tail=_half(_turn(bench.texts(other, "test"), -1 - n))[1],
+        )
+        for one, other in itertools.permutations(bench.domains, 2)
+        for n in range(bench.setting.switches)
+    ]
 
 
 def tokens_until(alpha: Tensor, owner: int) -> int | None:
@@ -78,7 +75,7 @@ def follow(
         gates: By name; `bayes` is added.
     """
     told = {name: _Told() for name in (*gates, "bayes")}
-    bits = {name: 0.0 for name in ("base", "own expert", *told)}
+    bits = dict.fromkeys(("base", "own expert", *told), 0.0)
     size = 0
     for document in switched(bench):
         tokens = bench.tokens([document.head + document.tail])
@@ -146,6 +143,11 @@ def _means(rows: Sequence[Sequence[float]]) -> list[float | None]:
     """Return the mean over documents of every place; None where no document reaches."""
     found = torch.tensor(rows).nanmean(0).tolist()
     return [None if math.isnan(x) else x for x in found]
+
+
+def _turn(texts: Sequence[str], place: int) -> str:
+    """Return a text, counted round and round."""
+    return texts[place % len(texts)]
 
 
 def _half(text: str) -> tuple[str, str]:

@@ -82,9 +82,7 @@ def untrained(bench: Bench, *, seed: int) -> redhost.Expert:
     generator = torch.Generator().manual_seed(seed)
     width, rank = bench.backbone.width, bench.setting.rank * len(bench.domains)
     U = torch.randn(rank, width, generator=generator) / width**0.5
-    return redhost.LowRank(
-        U=U, V=torch.zeros(width, rank), activation="gelu", space="hidden"
-    )
+    return redhost.LowRank(U=U, V=torch.zeros(width, rank), activation="gelu", space="hidden")
 
 
 def train_monolith(
