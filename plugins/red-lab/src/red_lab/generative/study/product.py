@@ -48,7 +48,8 @@ def through_packages(
         d: _write_expert(bench, backbone, d, e, seed=seed, project=folder / f"seed{seed}" / d)
         for d, e in experts.items()
     }
-    order = redhost.Order(router="causal", seed=seed)
+    settings = redhost.RouterSettings(steps=bench.setting.host_steps)
+    order = redhost.Order(router="causal", seed=seed, settings=settings)
     last = bench.domains[seed % len(bench.domains)]
     rest = [p for d, p in packages.items() if d != last]
 

@@ -38,6 +38,7 @@ class Setting:
         card: Tokens at most of a package's card, of each of its two parts.
         switches: Documents for every ordered pair of domains.
         divergence: Tokens of a domain whose next-token distributions are compared.
+        host_steps: Of the product's router, before its game.
         products: How many of the seeds also go through packages.
         draws: Mixtures drawn from the simplex.
     """
@@ -62,6 +63,7 @@ class Setting:
     card: int = 1500
     switches: int = 2
     divergence: int = 500
+    host_steps: int = 200
     products: int = 1
     draws: int = 2000
 

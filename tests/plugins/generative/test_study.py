@@ -1,0 +1,339 @@
+"""The generative study end to end on a micro backbone: stages, resumption, causality, the page."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from red_lab.generative.corpora import Sizes, read_corpora, read_general
+from red_lab.generative.shelf import Find
+from red_lab.generative.study.bench import Bench
+from red_lab.generative.study.figures import draw
+from red_lab.generative.study.gates import RARER, Gates, frequencies
+from red_lab.generative.study.judge import sums
+from red_lab.generative.study.page import page
+from red_lab.generative.study.plan import plan, work
+from red_lab.generative.study.run import bench_for, name_of, study
+from red_lab.generative.study.setting import Setting
+from red_lab.generative.study.switch import switched
+from red_lab.generative.study.tables import Tables, answer_log_p, residual_log_p
+from red_lab.generative.study.training import untrained
+from red_lab.generative.study.verdict import aims, sides
+from red_lab.generative.tiny import GenerativeShape, make_language_model
+from red_lab.generative.tiny_words import learn_tokenizer
+
+import redhost
+
+SIZES = Sizes(passage=120, train=6000, valid=1500, fit=2500, gate=2500, test=3000, background=2000)
+MICRO = Setting(
+    sizes=SIZES,
+    tokens={"train": 600, "valid": 200, "fit": 300, "gate": 300, "test": 300},
+    background=300,
+    rank=4,
+    learning_rate=1e-2,
+    monolith_rate=1e-2,
+    weight_decay=0.1,
+    dropout=0.1,
+    batch=64,
+    epochs=2,
+    off_domain=1e-3,
+    half=False,
+    gate_steps=40,
+    gate_every=20,
+    lessons=10,
+    card=60,
+    switches=1,
+    divergence=50,
+    draws=50,
+    host_steps=5,
+)
+SHAPE = GenerativeShape(vocabulary=300, width=16, blocks=1, heads=2, inner=16, longest=256)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def bench(small: Find, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A bench over the small packages, under a random model."""
+    root = tmp_path_factory.mktemp("micro")
+    torch.set_num_threads(1)
+    general = read_general(sizes=SIZES, find=small)
+    words = learn_tokenizer((d.text for d in general.base), vocabulary=300, longest=256)
+    make_language_model(SHAPE, words=words, seed=0).save_pretrained(root / "model")
+    words.save_pretrained(root / "model")
+    backbone = redhost.Backbone.load(f"hf:{root / 'model'}", task=redhost.Generation())
+    corpora = read_corpora(sizes=SIZES, find=small)
+    return bench_for(backbone, setting=MICRO, folder=root / "work", corpora=corpora)
+
+
+@pytest.fixture(scope="module")
+def finished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The results of one seed, and where its stages lie."""
+    folder = tmp_path_factory.mktemp("study")
+    path = study(bench, name="micro", seeds=1, out=folder / "out", folder=folder / "work")
+    return path, folder / "work"
+
+
+@pytest.fixture(scope="module")
+def metrics(finished: tuple[Path, Path]) -> dict[str, Any]:
+    """What was written."""
+    return json.loads(finished[0].read_text("utf-8"))
+
+
+# -- the study -----------------------------------------------------------------------------------
+
+
+def test_every_system_is_judged_on_every_domain(metrics: dict[str, Any], bench: Bench) -> None:
+    routers = {"average", "balanced", "robust", "distilled", "statistics", "bayes", "uniform"}
+    residual = {"balanced, residual", "robust, residual", "product, residual", "product, mixture"}
+    monoliths = {f"monolith, {n}" for n in ("traffic", "balanced", "group DRO", "regret game")}
+    experts = {f"expert {d}" for d in bench.domains}
+    wanted = {"base", "oracle"} | routers | residual | monoliths | experts
+    assert wanted == set(metrics["systems"])
+    for told in metrics["systems"].values():
+        assert set(told["bits"]) == set(bench.domains)
+        assert all(0.1 < b["mean"] < 20 for b in told["bits"].values())
+    oracle = metrics["systems"]["oracle"]
+    for d in bench.domains:
+        assert oracle["bits"][d] == metrics["systems"][f"expert {d}"]["bits"][d]
+    assert oracle["worst_regret"]["mean"] == 0.0
+
+
+def test_experts_learn_their_own_domains(metrics: dict[str, Any], bench: Bench) -> None:
+    base, oracle = (metrics["systems"][n]["bits"] for n in ("base", "oracle"))
+    assert all(oracle[d]["mean"] < base[d]["mean"] for d in bench.domains)
+
+
+def test_the_product_sums_to_one_declines_and_restores(metrics: dict[str, Any]) -> None:
+    assert max(metrics["sums"].values()) < 1e-5
+    told = metrics["product"]
+    assert told["declined_equal"] and told["digests_equal"] and told["router_restored"]
+    assert told["most_left"] == 0.0
+    assert told["changed"][0]["before"] != told["changed"][0]["with"]
+
+
+def test_a_second_run_reads_everything_and_writes_the_same(
+    bench: Bench, finished: tuple[Path, Path]
+) -> None:
+    path, work_folder = finished
+    before = {p.name: p.read_bytes() for p in path.parent.iterdir()}
+    times = {p: p.stat().st_mtime_ns for p in work_folder.rglob("*.safetensors")}
+    for gone in [*work_folder.rglob("systems.json"), *work_folder.rglob("seed0.json")]:
+        gone.unlink()
+    study(bench, name="micro", seeds=1, out=path.parent, folder=work_folder)
+    assert {p.name: p.read_bytes() for p in path.parent.iterdir()} == before
+    assert {p: p.stat().st_mtime_ns for p in work_folder.rglob("*.safetensors")} == times
+
+
+class Stopped(Exception):
+    """Somebody pulled the plug."""
+
+
+def test_a_run_that_is_stopped_again_and_again_ends_with_the_same(
+    bench: Bench, metrics: dict[str, Any], tmp_path: Path
+) -> None:
+    short = copy.copy(bench)
+    short.setting = replace(MICRO, products=0)
+
+    def attempt(stop: str | None) -> Path:
+        def say(what: str) -> None:
+            if stop is not None and what.endswith(stop):
+                raise Stopped
+
+        out = tmp_path / "out"
+        return study(short, name="micro", seeds=1, out=out, folder=tmp_path / "work", say=say)
+
+    for stop in ("expert sums", "systems", "monolith, group DRO", "switch"):
+        with pytest.raises(Stopped):
+            attempt(stop)
+    told = json.loads(attempt(None).read_text("utf-8"))
+    assert told["product"] is None
+    for name, system in told["systems"].items():
+        assert system == metrics["systems"][name]
+    assert told["rarity"] == metrics["rarity"] and told["switch"] == metrics["switch"]
+    assert told["conflict"] == metrics["conflict"]
+
+
+def test_another_setting_is_another_study(bench: Bench, finished: tuple[Path, Path]) -> None:
+    other = copy.copy(bench)
+    other.setting = replace(MICRO, rank=5, products=0)
+    with pytest.raises(Stopped):
+
+        def say(what: str) -> None:
+            raise Stopped(what)
+
+        study(other, name="micro", seeds=1, out=finished[0].parent, folder=finished[1], say=say)
+    assert len([p for p in finished[1].iterdir() if p.name.startswith("micro-")]) == 2
+
+
+def test_the_plan_says_what_is_ahead(bench: Bench) -> None:
+    ahead = work(bench, seeds=2)
+    assert ahead["experts"] == ("training", 2 * 2 * 600 * 5)
+    assert ahead["monoliths"][1] == 4 * ahead["experts"][1]
+    assert work(bench, seeds=4)["states"] == ahead["states"]
+    assert work(bench, seeds=4)["product"] == ahead["product"]  # one seed goes through packages
+    assert "minutes in all" in plan(bench, seeds=1)
+
+
+# -- the parts on real rows ----------------------------------------------------------------------
+
+
+def test_what_a_router_hears_does_not_know_the_future(bench: Bench) -> None:
+    text = bench.texts("python", "test")[0]
+    whole, half = bench.tokens([text]), bench.tokens([text[: len(text) // 2] + " moon moon"])
+    same = next(
+        n
+        for n, (a, b) in enumerate(zip(whole.target, half.target, strict=False))
+        if int(a) != int(b)
+    )
+    assert same > 10
+    heard = [bench.hear(t)[: same + 1] for t in (whole, half)]
+    assert torch.allclose(*heard, atol=1e-5)
+    after = [bench.hear(t)[same + 1] for t in (whole, half)]
+    assert not torch.allclose(*after, atol=1e-3)
+
+
+def test_passages_do_not_hear_each_other(bench: Bench) -> None:
+    texts = bench.texts("cpp", "test")[:2]
+    both, second = bench.tokens(texts), bench.tokens(texts[1:])
+    assert torch.equal(both.by_passage(bench.hear(both))[1], bench.hear(second))
+
+
+def test_tokens_are_counted_in_bytes(bench: Bench) -> None:
+    texts = bench.texts("french", "test")[:3]
+    told = bench.tokens(texts)
+    assert told.sizes == tuple(len(t.encode()) for t in texts)
+    assert len(told) == sum(told.lengths) == sum(map(bench.count, texts))
+
+
+def test_budgets_hold(bench: Bench) -> None:
+    for domain in bench.domains:
+        for part, most in MICRO.tokens.items():
+            assert sum(map(bench.count, bench.texts(domain, part))) <= most
+    assert sum(map(bench.count, bench.background)) <= MICRO.background
+
+
+def test_a_mixture_sums_to_one_and_weights_that_do_not_are_seen(bench: Bench) -> None:
+    tokens = bench.part("cpp", "gate")
+    experts = [untrained(bench, seed=s) for s in range(3)]
+    log_gate = torch.log_softmax(torch.randn(len(tokens), 3), dim=1)
+    assert sums(bench, tokens, log_gate, experts) < 1e-5
+    assert sums(bench, tokens, log_gate + 0.01, experts) > 1e-3
+
+
+def test_the_residual_sum_of_one_expert_is_that_expert(bench: Bench) -> None:
+    tokens = bench.part("sums", "gate")
+    expert = untrained(bench, seed=1)
+    torch.nn.init.normal_(expert.V, std=0.1)  # type: ignore[arg-type]
+    alone = answer_log_p(bench, tokens, expert)
+    weights = torch.tensor([[1.0, 0.0]]).expand(len(tokens), -1)
+    mixed = residual_log_p(bench, tokens, weights, [expert, untrained(bench, seed=2)])
+    assert torch.allclose(alone, mixed, atol=1e-5)
+    assert not torch.allclose(alone, answer_log_p(bench, tokens, None), atol=1e-2)
+
+
+def test_a_rare_domain_has_few_rows_only_where_it_is_said(bench: Bench, tmp_path: Path) -> None:
+    experts = {d: untrained(bench, seed=n) for n, d in enumerate(bench.domains)}
+    tables = Tables(bench, experts, shared=tmp_path, own=tmp_path)
+    gates = Gates(bench, tables, seed=0, folder=tmp_path / "gates")
+    sizes = [len(h.x) for h in gates._seen("french")]
+    whole = [len(h.x) for h in gates._seen(None)]
+    place = bench.domains.index("french")
+    assert sizes[place] == max(2, whole[place] // RARER)
+    assert [s for k, s in enumerate(sizes) if k != place] == [
+        s for k, s in enumerate(whole) if k != place
+    ]
+    lam = frequencies(bench.domains, "french")
+    assert float(lam.sum()) == pytest.approx(1)
+    assert float(lam[0] / lam[place]) == pytest.approx(RARER)
+
+
+def test_switched_documents_are_two_halves_of_test_passages(bench: Bench) -> None:
+    told = switched(bench)
+    assert len(told) == 20 and len({(s.first, s.second) for s in told}) == 20
+    for s in told:
+        assert s.first != s.second
+        assert any(text.startswith(s.head) for text in bench.texts(s.first, "test"))
+        assert any(text.endswith(s.tail) for text in bench.texts(s.second, "test"))
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+
+def edited(metrics: dict[str, Any], system: str, domain: str, **numbers: float) -> dict[str, Any]:
+    told = copy.deepcopy(metrics)
+    told["systems"][system]["recovered"][domain] |= numbers
+    return told
+
+
+def test_the_page_comes_from_the_metrics_alone(metrics: dict[str, Any], tmp_path: Path) -> None:
+    assert page(metrics) == page(json.loads(json.dumps(metrics)))
+    draw(metrics, tmp_path)
+    first = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    draw(metrics, tmp_path)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == first
+    assert set(first) == {"recovered.svg", "rarity.svg", "switch.svg"}
+    assert all(f"({name})" in page(metrics) for name in first)
+
+
+def test_an_aim_is_met_or_missed_by_the_numbers(metrics: dict[str, Any]) -> None:
+    high = copy.deepcopy(metrics)
+    for d in metrics["domains"]:
+        high = edited(high, "robust", d, mean=0.95)
+    low = edited(high, "robust", "tales", mean=0.89)
+    said = "The causal router (robust) recovers"
+    assert next(met for met, text in aims(high) if text.startswith(said))
+    met, text = next((m, t) for m, t in aims(low) if t.startswith(said))
+    assert not met and "89.0% on tales" in text
+    assert f"**MISSED**: {text}" in page(low) and f"**MISSED**: {said}" not in page(high)
+
+
+def test_the_aim_of_the_robust_router_is_missed_by_one_turn(metrics: dict[str, Any]) -> None:
+    told = copy.deepcopy(metrics)
+    for turn in told["rarity"]["rare"]["turns"].values():
+        turn["ratio"] = 0.4
+    said = "With one domain a hundred times rarer in weight, "
+    assert next(met for met, text in aims(told) if text.startswith(said))
+    told["rarity"]["rare"]["turns"]["sums"]["ratio"] = 0.6
+    met, text = next((m, t) for m, t in aims(told) if t.startswith(said))
+    assert not met and text.endswith("missed where sums is rare")
+
+
+def test_who_wins_depends_on_sign_and_interval(metrics: dict[str, Any]) -> None:
+    def said(**less: float) -> str:
+        told = copy.deepcopy(metrics)
+        for monolith in told["monoliths"].values():
+            monolith["router_less_mean"] = less
+        return sides(told)[0]
+
+    assert "the modular side wins" in said(mean=-0.2, low=-0.3, high=-0.1)
+    assert "the monolith wins" in said(mean=0.2, low=0.1, high=0.3)
+    assert "neither side wins surely" in said(mean=0.2, low=-0.1, high=0.5)
+
+
+def test_other_guards_of_the_page(metrics: dict[str, Any]) -> None:
+    told = copy.deepcopy(metrics)
+    told["sums"]["robust"] = 1e-3
+    told["product"]["declined_equal"] = False
+    told["product"]["most_left"] = 1e-6
+    told["systems"]["expert cpp"]["bits"]["cpp"]["mean"] = 99.0
+    missed = [text for met, text in aims(told) if not met]
+    for start in ("Every expert beats", "Every mixture sums", "With every expert", "Adding a"):
+        assert any(text.startswith(start) for text in missed)
+    assert any("not on cpp" in text for text in missed)
+
+
+def test_sources_have_names() -> None:
+    assert name_of("tiny") == "tiny" and name_of("smollm2") == "smollm2"
+    assert name_of("gguf:/somewhere/My Model.Q4.gguf") == "my-model.q4"
