@@ -80,7 +80,7 @@ wheels index: .venv/base
 	$(ADAPTERS)/bin/pip install -q --disable-pip-version-check adapters==1.3.0
 	touch $@
 
-results: .venv/text
+results: .venv/generative
 	$(BIN)/redhost lab results
 	$(BIN)/redhost lab text
 	$(BIN)/redhost lab toy
@@ -102,6 +102,8 @@ results: .venv/text
 	$(RED) smollm2 --task mixed --protocol held-out --seeds 1
 	$(BIN)/redhost lab matched
 	$(BIN)/redhost lab robust
+	$(BIN)/redhost lab generative --backbone tiny
+	$(BIN)/redhost lab generative --backbone smollm2
 
 # About a quarter of an hour on two quiet cores, most of it section peers.
 bench: .venv/peers

@@ -19,6 +19,8 @@ PROBE = 128
 """Tokens that a speed is measured with."""
 RESIDUAL = 2
 """Routers judged with a head product for each token."""
+DOCUMENT = 150
+"""Tokens of a document that changes its domain, about."""
 CARDS, JUDGED = 2, 3
 """Parts of a card; compositions that are made and judged."""
 
@@ -40,7 +42,7 @@ def work(bench: Bench, *, seeds: int) -> dict[str, tuple[str, int]]:
     s, count = bench.setting, len(bench.domains)
     sizes: Mapping[Part, int] = s.tokens
     judged = sizes["fit"] + sizes["gate"] + sizes["test"]
-    switches = count * (count - 1) * s.switches * max(1, sizes["test"] // 40)
+    switches = count * (count - 1) * s.switches * DOCUMENT
     products = min(seeds, s.products)
     visits = s.epochs * sizes["train"] * count
     cards = CARDS * s.card * (count + 1) + sizes["test"]
@@ -54,7 +56,7 @@ def work(bench: Bench, *, seeds: int) -> dict[str, tuple[str, int]]:
         "monoliths": ("training", seeds * len(MONOLITHS) * visits),
         "log p, monoliths": ("head", seeds * len(MONOLITHS) * count * sizes["test"]),
         "divergence": ("head", seeds * count * count * s.divergence),
-        "switches": ("head", seeds * (count + 1) * min(switches, 100 * count**2 * s.switches)),
+        "switches": ("head", seeds * (count + 1) * switches),
         "product": ("head", products * JUDGED * count * cards),
     }
 
