@@ -2,7 +2,7 @@
 
 average        least loss under the traffic, λ = its frequencies
 balanced       least loss with every domain alike, λ = 1/K
-robust         least worst regret: λ moves, the reference is the own expert's loss on gate rows
+robust         least worst regret: λ moves, the reference is the own expert on the same rows
 distilled      the posterior over experts of the whole passage, taught to a student that sees a part
 statistics     closed form, Gaussians with one covariance
 Losses and regrets are bits per byte. All start from nothing, learn from `fit` rows and keep the
@@ -27,7 +27,7 @@ from red_lab.generative.study.posterior import passage_posterior
 from red_lab.generative.study.tables import Tables
 from redhost.robust import MinimaxSettings, distil_gate, minimax, mixture_losses
 
-__all__ = ["RARER", "Gates", "Heard", "frequencies"]
+__all__ = ["RARER", "Gates", "Heard", "frequencies", "regret_of"]
 
 RARER = 100
 """How many bytes of any other domain the traffic has for one of the rare domain."""
@@ -63,6 +63,17 @@ def frequencies(domains: Sequence[str], rare: str) -> Tensor:
     """Return λ ``(K,)`` of traffic in which one domain is `RARER` times rarer than each other."""
     each = torch.tensor([1 / RARER if d == rare else 1.0 for d in domains])
     return each / each.sum()
+
+
+def regret_of(gate: nn.Module, rows: Sequence[Heard]) -> Tensor:
+    """Return each domain's loss less that of its own expert on the same rows ``(K,)``, bits a byte.
+
+    Another part's loss would not do for a reference: how hard its texts are differs by more than
+    the regrets that λ is to follow.
+    """
+    losses = mixture_losses(gate, [(h.x, h.log_p) for h in rows])
+    own = torch.stack([-h.log_p[:, k].mean() for k, h in enumerate(rows)])
+    return torch.tensor([h.scale for h in rows]) * (losses - own)
 
 
 class Gates:
@@ -156,16 +167,12 @@ class Gates:
 
     def _play(self, gate: nn.Module, start: Tensor, moves: bool, rare: str | None) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        rows, aside = self._seen(rare), [(h.x, h.log_p) for h in self.aside]
-        fit = torch.tensor([h.scale for h in self.fit])
-        judged = torch.tensor([h.scale for h in self.aside])
-        setting = self.bench.setting
+        rows, setting = self._seen(rare), self.bench.setting
         minimax(
             gate,
-            losses=lambda: fit * mixture_losses(gate, [_draw(h, generator) for h in rows]),
-            aside=lambda: judged * mixture_losses(gate, aside),
-            reference=judged
-            * torch.stack([-log_p[:, k].mean() for k, (_, log_p) in enumerate(aside)]),
+            losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]),
+            aside=lambda: regret_of(gate, self.aside),
+            reference=torch.zeros(len(rows)),
             settings=MinimaxSettings(
                 steps=setting.gate_steps,
                 learning_rate=setting.gate_rate,
@@ -224,6 +231,6 @@ def _name(kind: str, rare: str, few: bool) -> str:
     return f"{kind}, few {rare}" if few else f"{kind}, rare {rare}"
 
 
-def _draw(heard: Heard, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _draw(heard: Heard, generator: torch.Generator) -> Heard:
     index = torch.randint(len(heard.x), (min(BATCH, len(heard.x)),), generator=generator)
-    return heard.x[index], heard.log_p[index]
+    return Heard(x=heard.x[index], log_p=heard.log_p[index], lengths=(), scale=heard.scale)

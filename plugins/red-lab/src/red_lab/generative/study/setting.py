@@ -56,7 +56,7 @@ class Setting:
     off_domain: float
     half: bool
     gate_steps: int = 1000
-    gate_rate: float = 2e-3
+    gate_rate: float = 5e-3
     gate_decay: float = 0.1
     gate_every: int = 25
     lessons: int = 200
@@ -71,14 +71,14 @@ class Setting:
 TINY = Setting(
     tokens={"train": 60_000, "valid": 6_000, "fit": 8_000, "gate": 8_000, "test": 12_000},
     background=12_000,
-    rank=32,
-    learning_rate=3e-3,
-    monolith_rate=3e-3,
+    rank=64,
+    learning_rate=1e-2,
+    monolith_rate=1e-2,
     weight_decay=0.1,
-    dropout=0.1,
+    dropout=0.0,
     batch=256,
     epochs=8,
-    off_domain=1e-3,
+    off_domain=1e-4,
     half=False,
     card=4_000,
     switches=6,
@@ -88,18 +88,18 @@ TINY = Setting(
 
 SMOLLM2 = Setting(
     sizes=Sizes(
-        train=72_000, valid=16_000, fit=24_000, gate=20_000, test=36_000, background=32_000
+        train=60_000, valid=16_000, fit=24_000, gate=20_000, test=36_000, background=32_000
     ),
-    tokens={"train": 12_000, "valid": 2_400, "fit": 4_000, "gate": 3_000, "test": 6_000},
+    tokens={"train": 10_000, "valid": 2_400, "fit": 4_000, "gate": 3_000, "test": 6_000},
     background=4_000,
     rank=64,
-    learning_rate=2e-3,
-    monolith_rate=2e-3,
+    learning_rate=3e-3,
+    monolith_rate=3e-3,
     weight_decay=0.1,
     dropout=0.1,
-    batch=256,
+    batch=128,
     epochs=4,
-    off_domain=1e-3,
+    off_domain=1e-4,
     half=True,
 )
 """Sized so that three seeds take less than fifty minutes on two quiet cores."""
