@@ -14,7 +14,7 @@ from red_lab.generative.corpora import Sizes, read_corpora, read_general
 from red_lab.generative.shelf import Find
 from red_lab.generative.study.bench import Bench
 from red_lab.generative.study.figures import draw
-from red_lab.generative.study.gates import RARER, Gates, frequencies
+from red_lab.generative.study.gates import RARER, Gates, Heard, frequencies, regret_of
 from red_lab.generative.study.judge import sums
 from red_lab.generative.study.page import page
 from red_lab.generative.study.plan import plan, work
@@ -28,6 +28,7 @@ from red_lab.generative.tiny import GenerativeShape, make_language_model
 from red_lab.generative.tiny_words import learn_tokenizer
 
 import redhost
+from redhost.robust import mixture_losses
 
 SIZES = Sizes(passage=120, train=6000, valid=1500, fit=2500, gate=2500, test=3000, background=2000)
 MICRO = Setting(
@@ -136,7 +137,7 @@ def test_a_second_run_reads_everything_and_writes_the_same(
     assert {p: p.stat().st_mtime_ns for p in work_folder.rglob("*.safetensors")} == times
 
 
-class Stopped(Exception):
+class PulledError(Exception):
     """Somebody pulled the plug."""
 
 
@@ -149,13 +150,13 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same(
     def attempt(stop: str | None) -> Path:
         def say(what: str) -> None:
             if stop is not None and what.endswith(stop):
-                raise Stopped
+                raise PulledError
 
         out = tmp_path / "out"
         return study(short, name="micro", seeds=1, out=out, folder=tmp_path / "work", say=say)
 
     for stop in ("expert sums", "systems", "monolith, group DRO", "switch"):
-        with pytest.raises(Stopped):
+        with pytest.raises(PulledError):
             attempt(stop)
     told = json.loads(attempt(None).read_text("utf-8"))
     assert told["product"] is None
@@ -168,10 +169,10 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same(
 def test_another_setting_is_another_study(bench: Bench, finished: tuple[Path, Path]) -> None:
     other = copy.copy(bench)
     other.setting = replace(MICRO, rank=5, products=0)
-    with pytest.raises(Stopped):
+    with pytest.raises(PulledError):
 
         def say(what: str) -> None:
-            raise Stopped(what)
+            raise PulledError(what)
 
         study(other, name="micro", seeds=1, out=finished[0].parent, folder=finished[1], say=say)
     assert len([p for p in finished[1].iterdir() if p.name.startswith("micro-")]) == 2
@@ -257,6 +258,39 @@ def test_a_rare_domain_has_few_rows_only_where_it_is_said(bench: Bench, tmp_path
     lam = frequencies(bench.domains, "french")
     assert float(lam.sum()) == pytest.approx(1)
     assert float(lam[0] / lam[place]) == pytest.approx(RARER)
+
+
+def made_up(domain: int, *, seed: int, rows: int = 400) -> Heard:
+    """Rows that show their domain in one noisy number; their own expert says them e² better."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 48, generator=generator)
+    x[:, domain] += 1.5
+    log_p = torch.full((rows, 5), -4.0)
+    log_p[:, domain] = -2.0
+    return Heard(x=x, log_p=log_p, lengths=(rows,), scale=1.0)
+
+
+def test_the_robust_router_protects_the_rare_domain(bench: Bench, tmp_path: Path) -> None:
+    told = copy.copy(bench)
+    told.setting = replace(MICRO, gate_steps=300, gate_every=20)
+    gates = Gates(told, Tables(told, {}, shared=tmp_path, own=tmp_path), seed=0, folder=tmp_path)
+    vars(gates)["fit"] = [made_up(k, seed=k) for k in range(5)]
+    vars(gates)["aside"] = [made_up(k, seed=10 + k) for k in range(5)]
+    test = [made_up(k, seed=20 + k) for k in range(5)]
+    trained = gates.average("python"), gates.robust()
+    average, robust = (regret_of(gate, test) for gate in trained)
+    assert int(average.argmax()) == bench.domains.index("python")
+    assert float(robust.max()) < 0.7 * float(average.max())
+
+
+def test_a_regret_does_not_know_how_hard_the_rows_are() -> None:
+    gate = torch.nn.Linear(48, 5)
+    rows = [made_up(k, seed=k) for k in range(5)]
+    harder = [replace(h, log_p=h.log_p - k) for k, h in enumerate(rows)]
+    with torch.no_grad():
+        assert torch.allclose(regret_of(gate, rows), regret_of(gate, harder), atol=1e-5)
+        losses = [mixture_losses(gate, [(h.x, h.log_p) for h in some]) for some in (rows, harder)]
+    assert float((losses[1] - losses[0]).max()) == pytest.approx(4.0, abs=1e-4)
 
 
 def test_switched_documents_are_two_halves_of_test_passages(bench: Bench) -> None:

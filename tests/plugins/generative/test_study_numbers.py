@@ -92,7 +92,7 @@ def test_over_the_simplex_the_worst_mixture_is_one_domain() -> None:
     assert told["mean_regret"] == pytest.approx(1.1 / 3)
     quantiles = list(told["regret_quantiles"].values())
     assert quantiles == sorted(quantiles)
-    assert -0.1 <= quantiles[0] and quantiles[-1] <= 1.0
+    assert quantiles[0] >= -0.1 and quantiles[-1] <= 1.0
     assert told["quantiles"]["0.5"] == pytest.approx(2.0 + told["regret_quantiles"]["0.5"])
 
 

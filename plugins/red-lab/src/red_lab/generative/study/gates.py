@@ -27,7 +27,7 @@ from red_lab.generative.study.posterior import passage_posterior
 from red_lab.generative.study.tables import Tables
 from redhost.robust import MinimaxSettings, distil_gate, minimax, mixture_losses
 
-__all__ = ["RARER", "Gates", "Heard", "frequencies", "regret_of"]
+__all__ = ["RARER", "Gates", "Heard", "frequencies", "heard_of", "regret_of"]
 
 RARER = 100
 """How many bytes of any other domain the traffic has for one of the rare domain."""
@@ -57,6 +57,17 @@ class Heard:
     def passages(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Cut rows ``(N, …)`` into the passages'."""
         return torch.split(rows, list(self.lengths))
+
+
+def heard_of(bench: Bench, tables: Tables, domain: str, part: Part) -> Heard:
+    """Return what a router sees of a part."""
+    told = bench.part(domain, part)
+    return Heard(
+        x=bench.hear(told),
+        log_p=tables.experts_of(domain, part),
+        lengths=told.lengths,
+        scale=told.scale,
+    )
 
 
 def frequencies(domains: Sequence[str], rare: str) -> Tensor:
@@ -94,22 +105,12 @@ class Gates:
     @cached_property
     def fit(self) -> list[Heard]:
         """The rows that routers learn from, by domain."""
-        return [self.heard(d, "fit") for d in self.bench.domains]
+        return [heard_of(self.bench, self.tables, d, "fit") for d in self.bench.domains]
 
     @cached_property
     def aside(self) -> list[Heard]:
         """The rows by which they are kept, by domain."""
-        return [self.heard(d, "gate") for d in self.bench.domains]
-
-    def heard(self, domain: str, part: Part) -> Heard:
-        """Return what a router sees of a part."""
-        told = self.bench.part(domain, part)
-        return Heard(
-            x=self.bench.hear(told),
-            log_p=self.tables.experts_of(domain, part),
-            lengths=told.lengths,
-            scale=told.scale,
-        )
+        return [heard_of(self.bench, self.tables, d, "gate") for d in self.bench.domains]
 
     def average(self, rare: str, *, few: bool = False) -> redhost.Router:
         """Return the average-loss router under traffic in which a domain is rare."""

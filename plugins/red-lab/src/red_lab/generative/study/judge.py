@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,13 +11,12 @@ from torch import Tensor
 
 import redhost
 from red_lab.generative.study.bench import Bench, Tokens
-from red_lab.generative.study.gates import Heard
+from red_lab.generative.study.gates import Heard, heard_of
 from red_lab.generative.study.posterior import bayes_gate, shift_from_teacher
 from red_lab.generative.study.tables import BASE, Tables, residual_log_p
 
-__all__ = ["ROUTERS", "bits_of", "judge_rarity", "judge_systems", "mixture_bits", "sums"]
+__all__ = ["bits_of", "judge_rarity", "judge_systems", "mixture_bits", "sums"]
 
-ROUTERS = ("average", "balanced", "robust", "distilled", "statistics")
 RESIDUAL = ("balanced", "robust")
 """Routers that are also judged with the residual sum, which takes a head product for each token."""
 CHECKED = 64
@@ -45,37 +45,49 @@ def judge_systems(
         `bits`: system → by domain; `sums`: system → largest |Σ p − 1|; `distilled`: how far the
         student is from its teacher.
     """
-    bits: dict[str, list[float]] = {}
-    largest: dict[str, float] = {}
-    shift = [0.0, 0.0]
-    count = len(bench.domains)
-    even = torch.full((count,), 1 / count)
-    for domain in bench.domains:
-        part = bench.part(domain, "test")
-        log_p = tables.experts_of(domain, "test")
-        heard = Heard(x=bench.hear(part), log_p=log_p, lengths=part.lengths, scale=part.scale)
-        found = _alone(tables, heard, domain)
-        weights = _weights(gates, heard, even)
-        found |= {name: mixture_bits(g, heard) for name, g in weights.items()}
-        found |= {
-            f"{name}, residual": bits_of(
-                residual_log_p(bench, part, weights[name].exp(), list(experts.values())),
-                part.scale,
-            )
-            for name in RESIDUAL
-        }
-        for name, value in found.items():
-            bits.setdefault(name, []).append(value)
-        for name, log_gate in weights.items():
-            gap = sums(bench, part, log_gate, list(experts.values()))
-            largest[name] = max(largest.get(name, 0.0), gap)
-        told = shift_from_teacher(heard.passages(log_p), heard.passages(weights["distilled"]), even)
-        shift = [s + t / count for s, t in zip(shift, told, strict=True)]
+    told = [_judge(bench, tables, gates, experts, d) for d in bench.domains]
     return {
-        "bits": bits,
-        "sums": largest,
-        "distilled": {"passage_nats": shift[0], "token_nats": shift[1]},
+        "bits": {name: [t.bits[name] for t in told] for name in told[0].bits},
+        "sums": {name: max(t.sums[name] for t in told) for name in told[0].sums},
+        "distilled": {
+            "passage_nats": sum(t.shift[0] for t in told) / len(told),
+            "token_nats": sum(t.shift[1] for t in told) / len(told),
+        },
     }
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What was found on one domain."""
+
+    bits: dict[str, float]
+    sums: dict[str, float]
+    shift: tuple[float, float]
+
+
+def _judge(
+    bench: Bench,
+    tables: Tables,
+    gates: Mapping[str, redhost.Router],
+    experts: Mapping[str, redhost.Expert],
+    domain: str,
+) -> _Judged:
+    part, heard = bench.part(domain, "test"), heard_of(bench, tables, domain, "test")
+    even, modules = torch.full((len(experts),), 1 / len(experts)), list(experts.values())
+    weights = _weights(gates, heard, even)
+    residual = {
+        f"{name}, residual": residual_log_p(bench, part, weights[name].exp(), modules)
+        for name in RESIDUAL
+    }
+    return _Judged(
+        bits=_alone(tables, heard, domain)
+        | {name: mixture_bits(log_gate, heard) for name, log_gate in weights.items()}
+        | {name: bits_of(log_p, part.scale) for name, log_p in residual.items()},
+        sums={name: sums(bench, part, g, modules) for name, g in weights.items()},
+        shift=shift_from_teacher(
+            heard.passages(heard.log_p), heard.passages(weights["distilled"]), even
+        ),
+    )
 
 
 def judge_rarity(
@@ -84,13 +96,7 @@ def judge_rarity(
     """Return bits per byte by domain of the mixtures of some routers."""
     bits: dict[str, list[float]] = {name: [] for name in gates}
     for domain in bench.domains:
-        part = bench.part(domain, "test")
-        heard = Heard(
-            x=bench.hear(part),
-            log_p=tables.experts_of(domain, "test"),
-            lengths=part.lengths,
-            scale=part.scale,
-        )
+        heard = heard_of(bench, tables, domain, "test")
         for name, gate in gates.items():
             bits[name].append(mixture_bits(_logs(gate, heard.x), heard))
     return bits

@@ -55,17 +55,27 @@ def _head(metrics: Metrics) -> list[str]:
         "",
         f"Experts: rank {s['rank']}, {s['epochs']} epochs of AdamW {s['learning_rate']:g}, weight "
         f"decay {s['weight_decay']:g}, dropout {s['dropout']:g}, penalty {s['off_domain']:g} on "
-        f"what they add to the background's logits. {metrics['parameters']['experts']:,} numbers "
-        f"in all experts, as many in a monolith, {metrics['parameters']['router']:,} in a router.",
+        "what they add to the background's logits. A monolith is one adapter of K times the rank "
+        "that visits as many tokens as the experts together, without that penalty. "
+        f"{metrics['parameters']['experts']:,} numbers in all experts, as many in a monolith, "
+        f"{metrics['parameters']['router']:,} in a router.",
         "",
+        *_routers(metrics),
+    ]
+
+
+def _routers(metrics: Metrics) -> list[str]:
+    told = metrics["distilled"]
+    return [
         "Routers are linear on [z | c], c a causal memory of what was read; all learn from `fit` "
         "tokens and are kept by `gate` tokens. The average-loss router and the monolith of the "
         "same name see traffic in which one domain is a hundred times rarer than each other one: "
-        f"{', '.join(metrics['rare'])} by seed. `bayes` is the exact causal posterior of a "
-        "uniform mixture of whole passages: it needs every expert's head product. `distilled` "
-        "learnt the posterior over experts of the whole passage; its model of a passage is "
-        f"{_plain(metrics['distilled']['passage_nats'])} nats from that teacher's, its weights "
-        f"{_plain(metrics['distilled']['token_nats'])} nats a token.",
+        f"{', '.join(metrics['rare'])} by seed. `robust` plays against the worst regret, each "
+        "domain's loss less that of its own expert on the same tokens. `bayes` is the exact causal "
+        "posterior of a uniform mixture of whole passages: it needs every expert's head product. "
+        "`distilled` learnt the posterior over experts of the whole passage; its model of a "
+        f"passage is {_plain(told['passage_nats'])} nats from that teacher's, its weights "
+        f"{_plain(told['token_nats'])} nats a token.",
         "",
     ]
 

@@ -51,29 +51,29 @@ def through_packages(
     settings = redhost.RouterSettings(steps=bench.setting.host_steps)
     order = redhost.Order(router="causal", seed=seed, settings=settings)
     last = bench.domains[seed % len(bench.domains)]
-    rest = [p for d, p in packages.items() if d != last]
 
-    def composed(chosen: Sequence[Path]) -> tuple[redhost.Outcome, float]:
+    def composed(leave: str | None) -> tuple[redhost.Outcome, float]:
         start = perf_counter()
+        chosen = [p for d, p in packages.items() if d != leave]
         made = redhost.compose(backbone, chosen, order=order, cache=bench.features)
         return made, perf_counter() - start
 
-    (before, _), (all_of, took) = composed(rest), composed([*packages.values()])
-    judged = _judge(bench, tables, all_of, declines=True)
-    removed, took_removed = composed(rest)
+    before, (whole, seconds), (after, less) = composed(last)[0], composed(None), composed(last)
+    judged = _judge(bench, tables, whole, declines=True)
+    told = {"with": [b for d, b in zip(bench.domains, judged["bits"], strict=True) if d != last]}
+    for when, outcome in (("before", before), ("after", after)):
+        told[when] = _judge(bench, tables, outcome, leave=last)["bits"]
     return {
         **judged,
-        "seconds": took,
-        "router_seconds": all_of.receipt.router.seconds,
+        "seconds": seconds,
+        "router_seconds": whole.receipt.router.seconds,
         "changed": {
+            **told,
             "domain": last,
-            "before": _judge(bench, tables, before, leave=last)["bits"],
-            "with": [b for d, b in zip(bench.domains, judged["bits"], strict=True) if d != last],
-            "after": _judge(bench, tables, removed, leave=last)["bits"],
-            "attach_seconds": took,
-            "remove_seconds": took_removed,
-            "digests_equal": _digests_equal([before, all_of, removed]),
-            "router_restored": before.receipt.router.digest == removed.receipt.router.digest,
+            "attach_seconds": seconds,
+            "remove_seconds": less,
+            "digests_equal": _digests_equal([before, whole, after]),
+            "router_restored": before.receipt.router.digest == after.receipt.router.digest,
         },
     }
 
@@ -183,13 +183,7 @@ def _write_expert(
         card=redhost.texts_card(_card(bench, domain)),
         canary=bench.norm(bench.part(domain, "train").h[:CANARIES]),
         vocabulary=manifest.tokenizer,
-        off_domain=redhost.measure_off_domain(
-            expert,
-            domain,
-            bench.backbone,
-            background,
-            read=lambda texts: bench.norm(bench.cache.encode(texts)),
-        ),
+        off_domain=_loudness(bench, domain, expert, background),
         training=redhost.Training(
             data=bench.corpora.digest.removeprefix("sha256:"),
             seed=seed,
@@ -199,6 +193,21 @@ def _write_expert(
     )
     part.replace(project)
     return project
+
+
+def _loudness(
+    bench: Bench,
+    domain: str,
+    expert: redhost.Expert,
+    background: Sequence[redhost.BackgroundRow],
+) -> float | None:
+    """Return ‖W_c Δ‖ on the background card."""
+
+    def read(texts: Sequence[str]) -> Tensor:
+        z: Tensor = bench.norm(bench.cache.encode(texts))
+        return z
+
+    return redhost.measure_off_domain(expert, domain, bench.backbone, background, read=read)
 
 
 def _card(bench: Bench, domain: str) -> list[redhost.CardRow]:

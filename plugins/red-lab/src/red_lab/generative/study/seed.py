@@ -54,17 +54,8 @@ def one_seed(bench: Bench, *, seed: int, folder: Path, say: Say) -> dict[str, An
         say: Told what is being done.
     """
     own = folder / f"seed{seed}"
-    own.mkdir(parents=True, exist_ok=True)
     rare = bench.domains[seed % len(bench.domains)]
-    experts = {}
-    for domain in bench.domains:
-        say(f"expert {domain}")
-        experts[domain] = kept_expert(
-            own / domain / "expert.safetensors",
-            partial(
-                train_one, bench, domain, seed=seed, checkpoint=own / domain / "epochs.safetensors"
-            ),
-        )
+    experts = _experts(bench, seed=seed, own=own, say=say)
     tables = _tables(bench, experts, folder=folder, own=own, say=say)
     gates = Gates(bench, tables, seed=seed, folder=own / "gates")
 
@@ -72,7 +63,8 @@ def one_seed(bench: Bench, *, seed: int, folder: Path, say: Say) -> dict[str, An
         say(name)
         return kept(own / f"{name}.json", make)
 
-    systems = stage("systems", lambda: _systems(bench, tables, gates, experts, rare))
+    routers = partial(_routers, gates, rare)
+    systems = stage("systems", lambda: judge_systems(bench, tables, routers(), experts))
     told = {
         "seed": seed,
         "rare": rare,
@@ -82,15 +74,26 @@ def one_seed(bench: Bench, *, seed: int, folder: Path, say: Say) -> dict[str, An
         "distilled": systems["distilled"],
         "rarity": stage("rarity", lambda: _rarity(bench, tables, gates)),
         "divergence": stage("divergence", lambda: divergences(bench, tables, experts)),
-        "switch": stage("switch", lambda: _switch(bench, gates, experts, rare)),
+        "switch": stage("switch", lambda: follow(bench, experts, routers())),
         "conflict": json.loads((own / "conflict.json").read_text("utf-8")),
     }
     if seed < bench.setting.products:
-        told["product"] = stage(
-            "product",
-            lambda: through_packages(bench, tables, experts, seed=seed, folder=folder / "packages"),
-        )
+        packed = partial(through_packages, bench, tables, experts, seed=seed)
+        told["product"] = stage("product", lambda: packed(folder=folder / "packages"))
     return told | {"seconds": _seconds(own, bench.domains), "peak_mib": _peak(own)}
+
+
+def _experts(bench: Bench, *, seed: int, own: Path, say: Say) -> dict[str, redhost.Expert]:
+    """Return every domain's expert, trained where it is not yet."""
+    found = {}
+    for domain in bench.domains:
+        say(f"expert {domain}")
+        folder = own / domain
+        found[domain] = kept_expert(
+            folder / "expert.safetensors",
+            partial(train_one, bench, domain, seed=seed, checkpoint=folder / "epochs.safetensors"),
+        )
+    return found
 
 
 def _tables(
@@ -111,16 +114,6 @@ def _tables(
     return tables
 
 
-def _systems(
-    bench: Bench,
-    tables: Tables,
-    gates: Gates,
-    experts: Mapping[str, redhost.Expert],
-    rare: str,
-) -> dict[str, Any]:
-    return judge_systems(bench, tables, _routers(gates, rare), experts)
-
-
 def _routers(gates: Gates, rare: str) -> dict[str, redhost.Router]:
     return {
         "average": gates.average(rare),
@@ -139,12 +132,6 @@ def _rarity(bench: Bench, tables: Tables, gates: Gates) -> dict[str, Any]:
         found[f"average, few {rare}"] = gates.average(rare, few=True)
         found[f"robust, few {rare}"] = gates.robust(few=rare)
     return judge_rarity(bench, tables, found)
-
-
-def _switch(
-    bench: Bench, gates: Gates, experts: Mapping[str, redhost.Expert], rare: str
-) -> dict[str, Any]:
-    return follow(bench, experts, _routers(gates, rare))
 
 
 def _monoliths(
