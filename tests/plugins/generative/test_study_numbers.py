@@ -18,8 +18,9 @@ from red_lab.generative.study.posterior import (
     shift_from_teacher,
 )
 from red_lab.generative.study.simplex import over_simplex, recovered, regrets
-from red_lab.generative.study.summary import over_seeds, ratio
+from red_lab.generative.study.summary import ratio
 from red_lab.generative.study.switch import tokens_until
+from red_lab.robust.summary import over_seeds
 
 from redhost.robust import Sequences, constant_causal_gate
 

@@ -37,7 +37,17 @@ def rarity(metrics: Metrics) -> list[str]:
             for d, t in told["turns"].items()
         ]
         lines += [f"| mean over turns | | | | {_ratio(told['ratio'])} |", ""]
-    return [*lines, "![worst regret when a domain is rare](rarity.svg)", ""]
+    told = metrics["systems"]
+    beside = ("average", "robust", "monolith, traffic", "monolith, regret game")
+    return [
+        *lines,
+        "Beside the monolith, under each seed's own traffic, worst domain's regret: "
+        + ", ".join(f"{name} {spread(told[name]['worst_regret'])}" for name in beside)
+        + ".",
+        "",
+        "![worst regret when a domain is rare](rarity.svg)",
+        "",
+    ]
 
 
 def divergence(metrics: Metrics) -> list[str]:
@@ -112,7 +122,7 @@ def product(metrics: Metrics) -> list[str]:
     told = metrics["product"]
     if told is None:
         return []
-    lines = [
+    return [
         "## Through packages",
         "",
         "The experts as packages, composed by `redhost.compose` under the router `causal` from "
@@ -125,13 +135,10 @@ def product(metrics: Metrics) -> list[str]:
         "",
         "| domain | before | with it | after |",
         "|---|---|---|---|",
-    ]
-    lines += [
-        f"| {c['domain']} | {_row(c['before'])} | {_row(c['with'])} | {_row(c['after'])} |"
-        for c in told["changed"]
-    ]
-    return [
-        *lines,
+        *(
+            f"| {c['domain']} | {_row(c['before'])} | {_row(c['with'])} | {_row(c['after'])} |"
+            for c in told["changed"]
+        ),
         "",
         f"The others lose {told['most_lost']:+.4f} at most with it. "
         f"{spread(told['attach_seconds'], 1)} seconds to compose with it, "

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ def run(
         The path of metrics.json.
     """
     name, setting = name_of(source), TINY if source == "tiny" else SMOLLM2
+    if source.startswith("hf:") and not Path(source[3:]).expanduser().is_dir():
+        setting = replace(setting, products=0)  # a package names a hub's commit, not its branch
     folder = work / "generative"
     bench = bench_for(open_source(source, work=work), setting=setting, folder=folder)
     return study(bench, name=name, seeds=seeds, out=out / name, folder=folder, say=say)
