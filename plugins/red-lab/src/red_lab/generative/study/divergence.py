@@ -46,11 +46,12 @@ def divergences(
     bench: Bench, tables: Tables, experts: Mapping[str, redhost.Expert]
 ) -> dict[str, Any]:
     """Return the divergence of the domains on test texts: a passage, a byte, a token."""
-    whole, tokens, sizes, alike = [], [], 0, 0
+    whole, tokens, scales, sizes, alike = [], [], list[float](), 0, 0
     for domain in bench.domains:
         part = bench.part(domain, "test")
         whole.append(totals(part, tables.experts_of(domain, "test")))
         sizes, alike = sizes + sum(part.sizes), alike + len(part.sizes)
+        scales.append(part.scale)
         every = max(1, len(part) // bench.setting.divergence)
         tokens.append(_tokens(bench, part.h[::every], list(experts.values())))
     nats = passage_divergence(whole)
@@ -59,6 +60,8 @@ def divergences(
         "most_nats": math.log(len(bench.domains)),
         "bits_per_byte": nats / math.log(2) / (sizes / alike),
         "token_nats": sum(tokens) / len(tokens),
+        "token_bits_per_byte": sum(t * s for t, s in zip(tokens, scales, strict=True))
+        / len(tokens),
         "token_nats_by_domain": dict(zip(bench.domains, tokens, strict=True)),
     }
 

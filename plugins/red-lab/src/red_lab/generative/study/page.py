@@ -13,7 +13,7 @@ from red_lab.generative.study.page_parts import (
     seconds,
     switch,
 )
-from red_lab.generative.study.verdict import Metrics, aims, sides
+from red_lab.generative.study.verdict import Metrics, aims, beyond, sides
 
 __all__ = ["page"]
 
@@ -83,7 +83,7 @@ def _routers(metrics: Metrics) -> list[str]:
 def _verdict(metrics: Metrics) -> list[str]:
     lines = ["## What came out", ""]
     lines += [f"- {'met' if met else '**MISSED**'}: {said}." for met, said in aims(metrics)]
-    lines += ["", *(f"- {said}" for said in sides(metrics))]
+    lines += ["", *(f"- {said}" for said in (*sides(metrics), beyond(metrics)))]
     return [
         *lines,
         "",

@@ -6,6 +6,8 @@ Then one expert fewer, with it, and without it again; and all of them declined.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -50,31 +52,61 @@ def through_packages(
     }
     settings = redhost.RouterSettings(steps=bench.setting.host_steps)
     order = redhost.Order(router="causal", seed=seed, settings=settings)
+    compose = partial(_compose, backbone, packages, cache=bench.features)
     last = bench.domains[seed % len(bench.domains)]
-
-    def composed(leave: str | None) -> tuple[redhost.Outcome, float]:
-        start = perf_counter()
-        chosen = [p for d, p in packages.items() if d != leave]
-        made = redhost.compose(backbone, chosen, order=order, cache=bench.features)
-        return made, perf_counter() - start
-
-    before, (whole, seconds), (after, less) = composed(last)[0], composed(None), composed(last)
-    judged = _judge(bench, tables, whole, declines=True)
-    told = {"with": [b for d, b in zip(bench.domains, judged["bits"], strict=True) if d != last]}
-    for when, outcome in (("before", before), ("after", after)):
-        told[when] = _judge(bench, tables, outcome, leave=last)["bits"]
+    before, (whole, seconds), (after, less) = (
+        compose(last, order)[0],
+        compose(None, order),
+        compose(last, order),
+    )
+    bare, _ = compose(None, replace(order, backbone_column=False))
     return {
-        **judged,
+        **_judge(bench, tables, whole),
+        "bare": _judge(bench, tables, bare),
         "seconds": seconds,
         "router_seconds": whole.receipt.router.seconds,
         "changed": {
-            **told,
-            "domain": last,
+            **_change(bench, tables, last, before=before, whole=whole, after=after),
             "attach_seconds": seconds,
             "remove_seconds": less,
-            "digests_equal": _digests_equal([before, whole, after]),
-            "router_restored": before.receipt.router.digest == after.receipt.router.digest,
         },
+    }
+
+
+def _compose(
+    backbone: Path,
+    packages: Mapping[str, Path],
+    leave: str | None,
+    order: redhost.Order,
+    *,
+    cache: Path,
+) -> tuple[redhost.Outcome, float]:
+    """Compose all packages but one; return the seconds as well."""
+    start = perf_counter()
+    chosen = [p for d, p in packages.items() if d != leave]
+    made = redhost.compose(backbone, chosen, order=order, cache=cache)
+    return made, perf_counter() - start
+
+
+def _change(
+    bench: Bench,
+    tables: Tables,
+    domain: str,
+    *,
+    before: redhost.Outcome,
+    whole: redhost.Outcome,
+    after: redhost.Outcome,
+) -> dict[str, Any]:
+    """Return what adding a domain and removing it again did to the others."""
+    told: dict[str, Any] = {
+        when: _judge(bench, tables, outcome, leave=domain)["bits"]
+        for when, outcome in (("before", before), ("with", whole), ("after", after))
+    }
+    return {
+        **told,
+        "domain": domain,
+        "digests_equal": _digests_equal([before, whole, after]),
+        "router_restored": before.receipt.router.digest == after.receipt.router.digest,
     }
 
 
@@ -84,7 +116,6 @@ def _judge(
     outcome: redhost.Outcome,
     *,
     leave: str | None = None,
-    declines: bool = False,
 ) -> dict[str, Any]:
     """Return bits per byte by domain of the bus's own answers, and of the mixture it could give."""
     composed = outcome.composed
@@ -92,6 +123,7 @@ def _judge(
         bench.features, backbone=composed.backbone, fingerprint=composed.fingerprint
     )
     bits, mixed, gap, equal = list[float](), list[float](), 0.0, True
+    declines, column = dict[str, float](), COLUMN in composed.bus.columns
     for domain in bench.domains:
         if domain == leave:
             continue
@@ -104,10 +136,17 @@ def _judge(
                 log_p.append(p.gather(1, part.target[piece][:, None]).squeeze(1).log())
                 alpha.append(weights)
         bits.append(bits_of(torch.cat(log_p), part.scale))
-        if declines:
-            mixed.append(_mixed(tables, composed, torch.cat(alpha), domain, part.scale))
+        mixed.append(_mixed(tables, composed, torch.cat(alpha), domain, part.scale))
+        if column:
+            declines[domain] = float(torch.cat(alpha)[:, -1].mean())
             equal = equal and _declined(bench, composed, wide[:CHECKED])
-    return {"bits": bits, "mixture_bits": mixed, "sum_gap": gap, "declined_equal": equal}
+    return {
+        "bits": bits,
+        "mixture_bits": mixed,
+        "sum_gap": gap,
+        "weights": declines,
+        "declined_equal": equal,
+    }
 
 
 def _mixed(
@@ -142,7 +181,7 @@ def _digests_equal(outcomes: Sequence[redhost.Outcome]) -> bool:
 
 
 def _write_backbone(bench: Bench, project: Path) -> Path:
-    """Write the backbone's package, with the study's background as its card."""
+    """Write the backbone's package, its card some of the study's background."""
     if not project.exists():
         part = project.with_suffix(".part")
         redhost.new_backbone(
@@ -150,7 +189,10 @@ def _write_backbone(bench: Bench, project: Path) -> Path:
             BACKBONE_ID,
             bench.backbone.name,
             task=redhost.Generation(),
-            background=[redhost.BackgroundRow(text=t) for t in bench.background],
+            background=[
+                redhost.BackgroundRow(text=t)
+                for t in bench.some(bench.background, most=bench.setting.card)
+            ],
         )
         part.replace(project)
     return project

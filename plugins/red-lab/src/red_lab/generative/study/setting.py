@@ -35,7 +35,7 @@ class Setting:
         gate_decay: AdamW's weight decay there.
         gate_every: Steps between two looks at the gate rows.
         lessons: Steps of the distilled router, each over all fit rows.
-        card: Tokens at most of a package's card, of each of its two parts.
+        card: Tokens at most of each part of an expert's card, and of the backbone's.
         switches: Documents for every ordered pair of domains.
         divergence: Tokens of a domain whose next-token distributions are compared.
         host_steps: Of the product's router, before its game.
@@ -80,7 +80,7 @@ TINY = Setting(
     epochs=8,
     off_domain=1e-4,
     half=False,
-    card=4_000,
+    card=3_000,
     switches=6,
     divergence=2_000,
     products=3,

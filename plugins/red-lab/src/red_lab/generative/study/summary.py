@@ -52,6 +52,8 @@ def _with_product(seed: Seed) -> dict[str, Any]:
     if "product" in seed:
         bits["product, residual"] = seed["product"]["bits"]
         bits["product, mixture"] = seed["product"]["mixture_bits"]
+        bits["product without backbone column, residual"] = seed["product"]["bare"]["bits"]
+        bits["product without backbone column, mixture"] = seed["product"]["bare"]["mixture_bits"]
     return {**seed, "bits": bits}
 
 
@@ -114,7 +116,7 @@ def ratio(one: float, other: float) -> float | None:
 
 
 def _divergence(measured: Sequence[Seed]) -> dict[str, Any]:
-    keys = ("passage_nats", "most_nats", "bits_per_byte", "token_nats")
+    keys = ("passage_nats", "most_nats", "bits_per_byte", "token_nats", "token_bits_per_byte")
     return {
         **{key: over_seeds([m["divergence"][key] for m in measured]) for key in keys},
         "token_nats_by_domain": {
@@ -127,9 +129,8 @@ def _divergence(measured: Sequence[Seed]) -> dict[str, Any]:
 def _against(measured: Sequence[Seed], name: str) -> dict[str, Any]:
     """Compare a monolith with the oracle, in units of the divergence, and with the router."""
 
-    def gap(m: Seed, take: Callable[[Bits], float]) -> float:
-        share: float = m["divergence"]["bits_per_byte"]
-        return take(regrets(m["bits"][name], m["bits"]["oracle"])) / share
+    def gap(m: Seed, take: Callable[[Bits], float], unit: str) -> float:
+        return take(regrets(m["bits"][name], m["bits"]["oracle"])) / float(m["divergence"][unit])
 
     def less(m: Seed, take: Callable[[Bits], float]) -> float:
         router, monolith = (regrets(m["bits"][n], m["bits"]["oracle"]) for n in ("robust", name))
@@ -137,8 +138,11 @@ def _against(measured: Sequence[Seed], name: str) -> dict[str, Any]:
 
     mean: Callable[[Bits], float] = lambda values: float(np.mean(values))  # noqa: E731
     return {
-        "mean_gap_share": over_seeds([gap(m, mean) for m in measured]),
-        "worst_gap_share": over_seeds([gap(m, max) for m in measured]),
+        **{
+            f"{where}_gap_{what}_share": over_seeds([gap(m, take, unit) for m in measured])
+            for where, take in (("mean", mean), ("worst", max))
+            for what, unit in (("passage", "bits_per_byte"), ("token", "token_bits_per_byte"))
+        },
         "router_less_mean": over_seeds([less(m, mean) for m in measured]),
         "router_less_worst": over_seeds([less(m, max) for m in measured]),
         "router_less_worst_bits": over_seeds(
@@ -173,6 +177,7 @@ def _product(measured: Sequence[Seed]) -> dict[str, Any] | None:
         "seeds": len(found),
         "seconds": over_seeds([f["seconds"] for f in found]),
         "router_seconds": over_seeds([f["router_seconds"] for f in found]),
+        "weights": [f["weights"] for f in found],
         "declined_equal": all(f["declined_equal"] for f in found),
         "changed": changed,
         "digests_equal": all(c["digests_equal"] for c in changed),
