@@ -96,10 +96,19 @@ def metrics(finished: tuple[Path, Path]) -> dict[str, Any]:
 
 
 def test_every_system_is_judged_on_every_domain(metrics: dict[str, Any], bench: Bench) -> None:
-    routers = {"average", "balanced", "robust", "distilled", "statistics", "bayes", "uniform"}
+    routers = {
+        "average",
+        "balanced",
+        "robust",
+        "robust shares",
+        "distilled",
+        "statistics",
+        "bayes",
+        "uniform",
+    }
     bare = "product without backbone column"
     residual = {"balanced, residual", "robust, residual", "product, residual", "product, mixture"}
-    residual |= {f"{bare}, residual", f"{bare}, mixture"}
+    residual |= {f"{bare}, residual", f"{bare}, mixture", "robust shares, residual"}
     monoliths = {f"monolith, {n}" for n in ("traffic", "balanced", "group DRO", "regret game")}
     experts = {f"expert {d}" for d in bench.domains}
     wanted = {"base", "oracle"} | routers | residual | monoliths | experts

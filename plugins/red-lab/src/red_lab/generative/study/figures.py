@@ -17,6 +17,7 @@ SHOWN = (
     "balanced",
     "robust",
     "robust, residual",
+    "robust shares",
     "distilled",
     "statistics",
     "bayes",

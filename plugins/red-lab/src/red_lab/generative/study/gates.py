@@ -3,6 +3,7 @@
 average        least loss under the traffic, λ = its frequencies
 balanced       least loss with every domain alike, λ = 1/K
 robust         least worst regret: λ moves, the reference is the own expert on the same rows
+robust shares  the same with each regret in units of what its own expert gains on the base
 distilled      the posterior over experts of the whole passage, taught to a student that sees a part
 statistics     closed form, Gaussians with one covariance
 Losses and regrets are bits per byte. All start from nothing, learn from `fit` rows and keep the
@@ -24,7 +25,7 @@ from red_lab.generative.corpora import Part
 from red_lab.generative.study.bench import Bench
 from red_lab.generative.study.kept import kept_tensors
 from red_lab.generative.study.posterior import passage_posterior
-from red_lab.generative.study.tables import Tables
+from red_lab.generative.study.tables import BASE, Tables
 from redhost.robust import MinimaxSettings, distil_gate, minimax, mixture_losses
 
 __all__ = ["RARER", "Gates", "Heard", "frequencies", "heard_of", "regret_of"]
@@ -32,6 +33,8 @@ __all__ = ["RARER", "Gates", "Heard", "frequencies", "heard_of", "regret_of"]
 RARER = 100
 """How many bytes of any other domain the traffic has for one of the rare domain."""
 BATCH = 128
+LEAST = 0.01
+"""A gain, in bits per byte, below which a domain is taken to have that one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,6 +129,19 @@ class Gates:
         name = "robust" if few is None else _name("robust", few, True)
         return self._played(name, self.even, moves=True, rare=few)
 
+    def shares(self) -> redhost.Router:
+        """Return the robust router whose regrets are shares of the own expert's gain."""
+        return self._played("robust shares", self.even, moves=True, unit=self.gains)
+
+    @cached_property
+    def gains(self) -> Tensor:
+        """By how much every domain's own expert beats the base on gate rows, bits per byte."""
+        told = [
+            float((heard.log_p[:, k] - self.tables.column(BASE, d, "gate")).mean()) * heard.scale
+            for k, (d, heard) in enumerate(zip(self.bench.domains, self.aside, strict=True))
+        ]
+        return torch.tensor(told).clamp_min(LEAST)
+
     def distilled(self) -> redhost.Router:
         """Return the student of the posterior over whole passages, every domain alike."""
 
@@ -162,17 +178,28 @@ class Gates:
         return self._kept("statistics", "statistics", make)
 
     def _played(
-        self, name: str, start: Tensor, *, moves: bool = False, rare: str | None = None
+        self,
+        name: str,
+        start: Tensor,
+        *,
+        moves: bool = False,
+        rare: str | None = None,
+        unit: Tensor | None = None,
     ) -> redhost.Router:
-        return self._kept(name, "linear", lambda gate: self._play(gate, start, moves, rare))
+        def make(gate: redhost.Router) -> None:
+            self._play(gate, start, moves, rare, torch.ones(1) if unit is None else unit)
 
-    def _play(self, gate: nn.Module, start: Tensor, moves: bool, rare: str | None) -> None:
+        return self._kept(name, "linear", make)
+
+    def _play(
+        self, gate: nn.Module, start: Tensor, moves: bool, rare: str | None, unit: Tensor
+    ) -> None:
         generator = torch.Generator().manual_seed(self.seed)
         rows, setting = self._seen(rare), self.bench.setting
         minimax(
             gate,
-            losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]),
-            aside=lambda: regret_of(gate, self.aside),
+            losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]) / unit,
+            aside=lambda: regret_of(gate, self.aside) / unit,
             reference=torch.zeros(len(rows)),
             settings=MinimaxSettings(
                 steps=setting.gate_steps,

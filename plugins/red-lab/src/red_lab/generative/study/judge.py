@@ -17,7 +17,7 @@ from red_lab.generative.study.tables import BASE, Tables, residual_log_p
 
 __all__ = ["bits_of", "judge_rarity", "judge_systems", "mixture_bits", "sums"]
 
-RESIDUAL = ("balanced", "robust")
+RESIDUAL = ("balanced", "robust", "robust shares")
 """Routers that are also judged with the residual sum, which takes a head product for each token."""
 CHECKED = 64
 """Rows of every domain whose mixture is summed over the vocabulary."""

@@ -17,7 +17,7 @@ __all__ = ["plan", "work"]
 
 PROBE = 128
 """Tokens that a speed is measured with."""
-RESIDUAL = 2
+RESIDUAL = 3
 """Routers judged with a head product for each token."""
 DOCUMENT = 150
 """Tokens of a document that changes its domain, about."""

@@ -119,6 +119,7 @@ def _routers(gates: Gates, rare: str) -> dict[str, redhost.Router]:
         "average": gates.average(rare),
         "balanced": gates.balanced(),
         "robust": gates.robust(),
+        "robust shares": gates.shares(),
         "distilled": gates.distilled(),
         "statistics": gates.statistics(),
     }

@@ -69,7 +69,8 @@ class Setting:
 
 
 TINY = Setting(
-    tokens={"train": 60_000, "valid": 6_000, "fit": 8_000, "gate": 8_000, "test": 12_000},
+    sizes=Sizes(fit=64_000),
+    tokens={"train": 60_000, "valid": 6_000, "fit": 16_000, "gate": 8_000, "test": 12_000},
     background=12_000,
     rank=64,
     learning_rate=1e-2,

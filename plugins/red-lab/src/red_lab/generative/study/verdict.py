@@ -18,6 +18,8 @@ SUM = 1e-5
 CAUSAL = (
     "robust",
     "robust, residual",
+    "robust shares",
+    "robust shares, residual",
     "product, residual",
     "product without backbone column, residual",
 )
