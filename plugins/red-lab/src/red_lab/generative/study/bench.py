@@ -83,6 +83,11 @@ class Bench:
         self._texts: dict[tuple[str, str], list[str]] = {}
 
     @cached_property
+    def learning_head(self) -> Tensor:
+        """The head as training multiplies by it."""
+        return self.head.bfloat16() if self.setting.half else self.head
+
+    @cached_property
     def background(self) -> list[str]:
         """Texts in nobody's domain, of every kind in turn."""
         kinds: dict[str, list[str]] = {}

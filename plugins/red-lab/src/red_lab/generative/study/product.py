@@ -60,13 +60,16 @@ def through_packages(
         compose(last, order),
     )
     bare, _ = compose(None, replace(order, backbone_column=False))
+    judged = _judge(bench, tables, whole)
+    others = [b for d, b in zip(bench.domains, judged["bits"], strict=True) if d != last]
     return {
-        **_judge(bench, tables, whole),
+        **judged,
         "bare": _judge(bench, tables, bare),
         "seconds": seconds,
         "router_seconds": whole.receipt.router.seconds,
         "changed": {
             **_change(bench, tables, last, before=before, whole=whole, after=after),
+            "with": others,
             "attach_seconds": seconds,
             "remove_seconds": less,
         },
@@ -100,7 +103,7 @@ def _change(
     """Return what adding a domain and removing it again did to the others."""
     told: dict[str, Any] = {
         when: _judge(bench, tables, outcome, leave=domain)["bits"]
-        for when, outcome in (("before", before), ("with", whole), ("after", after))
+        for when, outcome in (("before", before), ("after", after))
     }
     return {
         **told,

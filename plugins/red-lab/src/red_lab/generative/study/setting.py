@@ -89,9 +89,9 @@ TINY = Setting(
 
 SMOLLM2 = Setting(
     sizes=Sizes(
-        train=60_000, valid=16_000, fit=24_000, gate=20_000, test=36_000, background=32_000
+        train=56_000, valid=16_000, fit=24_000, gate=20_000, test=32_000, background=32_000
     ),
-    tokens={"train": 10_000, "valid": 2_400, "fit": 4_000, "gate": 3_000, "test": 6_000},
+    tokens={"train": 9_000, "valid": 2_400, "fit": 3_600, "gate": 3_000, "test": 5_000},
     background=4_000,
     rank=64,
     learning_rate=3e-3,
@@ -102,5 +102,6 @@ SMOLLM2 = Setting(
     epochs=4,
     off_domain=1e-4,
     half=True,
+    card=1_000,
 )
 """Sized so that three seeds take less than fifty minutes on two quiet cores."""

@@ -144,7 +144,7 @@ def domain_losses(
     z = bench.norm(h)
     if dropout:
         z = z * (torch.rand(z.shape, generator=generator) >= dropout) / (1 - dropout)
-    head = bench.head.bfloat16() if bench.setting.half else bench.head
+    head = bench.learning_head
     logits = ((h + adapter(z)).to(head.dtype) @ head.T).to(h.dtype)
     target = torch.cat([p.target for p in parts])
     each = nn.functional.cross_entropy(logits, target, reduction="none")
