@@ -77,7 +77,7 @@ class Monolith:
     stages: dict[str, redhost.Expert] = field(default_factory=dict)
 
 
-def untrained(bench: Bench, *, seed: int) -> redhost.Expert:
+def untrained(bench: Bench, *, seed: int) -> redhost.LowRank:
     """Return an adapter of rank K·R whose last layer is zero."""
     generator = torch.Generator().manual_seed(seed)
     width, rank = bench.backbone.width, bench.setting.rank * len(bench.domains)
