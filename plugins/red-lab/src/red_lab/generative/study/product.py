@@ -46,10 +46,7 @@ def through_packages(
         folder: Where the packages are written.
     """
     backbone = _write_backbone(bench, folder / "backbone")
-    packages = {
-        d: _write_expert(bench, backbone, d, e, seed=seed, project=folder / f"seed{seed}" / d)
-        for d, e in experts.items()
-    }
+    packages = _write_experts(bench, backbone, experts, seed=seed, folder=folder / f"seed{seed}")
     settings = redhost.RouterSettings(steps=bench.setting.host_steps)
     order = redhost.Order(router="causal", seed=seed, settings=settings)
     compose = partial(_compose, backbone, packages, cache=bench.features)
@@ -201,33 +198,59 @@ def _write_backbone(bench: Bench, project: Path) -> Path:
     return project
 
 
-def _write_expert(
+def _write_experts(
     bench: Bench,
     backbone: Path,
+    experts: Mapping[str, redhost.Expert],
+    *,
+    seed: int,
+    folder: Path,
+) -> dict[str, Path]:
+    """Write the experts' packages that are not there yet; the backbone is opened once."""
+    projects = {domain: folder / domain for domain in experts}
+    missing = [d for d, project in projects.items() if not project.exists()]
+    if missing:
+        manifest, _, background = redhost.open_backbone(backbone)
+        write = partial(
+            _write_expert,
+            bench,
+            of=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+            vocabulary=manifest.tokenizer,
+            background=background,
+            seed=seed,
+        )
+        for domain in missing:
+            part = projects[domain].with_suffix(".part")
+            write(domain, experts[domain], project=part)
+            part.replace(projects[domain])
+    return projects
+
+
+def _write_expert(
+    bench: Bench,
     domain: str,
     expert: redhost.Expert,
     *,
+    of: redhost.BackboneRef,
+    vocabulary: str | None,
+    background: Sequence[redhost.BackgroundRow],
     seed: int,
     project: Path,
-) -> Path:
+) -> None:
     """Write the package of an expert, its card from the passages that routers learn from."""
-    if project.exists():
-        return project
-    manifest, _, background = redhost.open_backbone(backbone)
-    part = project.with_suffix(".part")
     module = redhost.write_project(
-        part, kind="expert", package_id=domain, summary=f"tells the next token of {domain}"
+        project, kind="expert", package_id=domain, summary=f"tells the next token of {domain}"
     )
     redhost.save_expert(
         module,
         expert=expert,
         expert_id=domain,
-        backbone=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+        backbone=of,
         width=bench.backbone.width,
         domain=f"texts of {domain}",
         card=redhost.texts_card(_card(bench, domain)),
         canary=bench.norm(bench.part(domain, "train").h[:CANARIES]),
-        vocabulary=manifest.tokenizer,
+        vocabulary=vocabulary,
         off_domain=_loudness(bench, domain, expert, background),
         training=redhost.Training(
             data=bench.corpora.digest.removeprefix("sha256:"),
@@ -236,8 +259,6 @@ def _write_expert(
             versions=redhost.library_versions(),
         ),
     )
-    part.replace(project)
-    return project
 
 
 def _loudness(
