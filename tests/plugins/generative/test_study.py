@@ -14,7 +14,7 @@ from red_lab.generative.corpora import Sizes, read_corpora, read_general
 from red_lab.generative.shelf import Find
 from red_lab.generative.study.bench import Bench
 from red_lab.generative.study.figures import draw
-from red_lab.generative.study.gates import RARER, Gates, Heard, frequencies, regret_of
+from red_lab.generative.study.gates import LEAST, RARER, Gates, Heard, frequencies, regret_of
 from red_lab.generative.study.judge import sums
 from red_lab.generative.study.page import page
 from red_lab.generative.study.plan import plan, work
@@ -293,6 +293,17 @@ def test_the_robust_router_protects_the_rare_domain(bench: Bench, tmp_path: Path
     average, robust = (regret_of(gate, test) for gate in trained)
     assert int(average.argmax()) == bench.domains.index("python")
     assert float(robust.max()) < 0.7 * float(average.max())
+
+
+def test_an_expert_without_a_gain_is_no_unit(bench: Bench, tmp_path: Path) -> None:
+    experts = {d: untrained(bench, seed=n) for n, d in enumerate(bench.domains)}
+    experts["cpp"].V.data += 0.1 * torch.eye(*experts["cpp"].V.shape)
+    tables = Tables(bench, experts, shared=tmp_path, own=tmp_path)
+    gains = Gates(bench, tables, seed=0, folder=tmp_path / "gates").gains
+    assert gains[1:].tolist() == pytest.approx([LEAST] * 4)
+    cpp = bench.part("cpp", "gate")
+    lost = tables.column("base", "cpp", "gate") - tables.column("cpp", "cpp", "gate")
+    assert float(gains[0]) == pytest.approx(max(LEAST, -float(lost.mean()) * cpp.scale))
 
 
 def test_a_regret_does_not_know_how_hard_the_rows_are() -> None:

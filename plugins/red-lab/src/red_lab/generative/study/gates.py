@@ -28,7 +28,7 @@ from red_lab.generative.study.posterior import passage_posterior
 from red_lab.generative.study.tables import BASE, Tables
 from redhost.robust import MinimaxSettings, distil_gate, minimax, mixture_losses
 
-__all__ = ["RARER", "Gates", "Heard", "frequencies", "heard_of", "regret_of"]
+__all__ = ["LEAST", "RARER", "Gates", "Heard", "frequencies", "heard_of", "regret_of"]
 
 RARER = 100
 """How many bytes of any other domain the traffic has for one of the rare domain."""
