@@ -50,7 +50,7 @@ def _recovered(metrics: Mapping[str, Any], path: Path) -> None:
     ax.axhline(0.9, color="grey", linewidth=0.8)
     ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
     ax.set_ylabel("share of the own expert's gain")
-    ax.legend()
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     _save(figure, path)
 
 
@@ -67,7 +67,7 @@ def _rarity(scenes: Mapping[str, Any], path: Path) -> None:
         ax.set_title(titles[scene])
         ax.set_xticks(range(len(turns)), list(turns), rotation=30, ha="right")
     axes[0][0].set_ylabel("worst domain's regret, bits per byte")
-    axes[0][0].legend()
+    axes[0][-1].legend()
     _save(figure, path)
 
 
