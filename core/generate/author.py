@@ -31,7 +31,7 @@ from .spelling import byte_counts
 __all__ = ["split_documents", "train_generator"]
 
 CANARIES = 8
-CARD_PASSAGES = 64
+CARD_PASSAGES = 32
 LONGEST = 800
 """Characters of a passage: some 200 tokens."""
 
