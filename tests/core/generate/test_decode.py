@@ -1,0 +1,3 @@
+def test_x(outcome):
+    print(outcome.receipt)
+    assert 0
