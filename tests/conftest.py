@@ -272,7 +272,7 @@ def speaker_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SAYINGS = {
     "sums": lambda n: f"{n} + {n + 3} = {2 * n + 3}\n",
-    "tales": lambda n: f"the {('cat', 'dog', 'hen')[n % 3]} sat on the {('mat', 'log')[n % 2]}\n",
+    "tales": lambda n: f"the {'bcdfghmr'[n % 8]}{'aiou'[n % 4]}{'tng'[n // 8 % 3]} sat down\n",
     "code": lambda n: f"def f{n}(x):\n    return x * {n}\n",
 }
 """What the documents of each domain are made of."""

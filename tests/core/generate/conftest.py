@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,3 +88,11 @@ def outcome(speaker_folder, speaking_experts) -> Outcome:
 @pytest.fixture(scope="session")
 def composed(outcome) -> Composed:
     return outcome.composed
+
+
+@pytest.fixture(scope="session")
+def mixed(composed) -> Composed:
+    """The same, answering with the mixture of the experts' distributions."""
+    bus = copy.deepcopy(composed.bus)
+    bus.router.output = "mixture"
+    return dataclasses.replace(composed, bus=bus)

@@ -1,0 +1,49 @@
+"""Rows of a generating backbone in the feature cache: as many as a text has tokens."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+import torch
+
+from redhost.core.features import FeatureCache
+
+TEXTS = ["one and two", "a", "def f(x):\n    return x", "one and two"]
+
+
+@pytest.fixture
+def cache(composed, tmp_path) -> FeatureCache:
+    return FeatureCache(tmp_path, backbone=composed.backbone, fingerprint=composed.fingerprint)
+
+
+def test_warm_cold_and_none_have_the_same_bits(composed, cache) -> None:
+    cold = cache.encode(TEXTS)
+    assert torch.equal(cold, composed.backbone.encode(TEXTS))
+    assert len(cold) == sum(map(len, TEXTS))
+    assert cache.missing(TEXTS) == []
+    assert torch.equal(cache.encode(TEXTS), cold)
+    assert torch.equal(cache.encode(TEXTS[::-1][:2]), composed.backbone.encode(TEXTS[::-1][:2]))
+    bare = FeatureCache(None, backbone=composed.backbone, fingerprint=composed.fingerprint)
+    assert torch.equal(bare.encode(TEXTS), cold)
+    assert cache.encode([]).shape == (0, composed.backbone.whole)
+
+
+def test_what_is_remembered_is_not_computed_again(composed, cache) -> None:
+    cache.encode(TEXTS)
+
+    def never(texts):
+        raise AssertionError(texts)
+
+    cache.views[0].compute = never
+    assert torch.equal(cache.encode(TEXTS), composed.backbone.encode(TEXTS))
+
+
+@pytest.mark.parametrize("row", [b"", b"abc", b"\0" * 63])
+def test_a_damaged_row_is_computed_again(composed, cache, row) -> None:
+    cold = cache.encode(TEXTS)
+    with sqlite3.connect(cache.path) as database:
+        database.execute("UPDATE h SET row = ?", (row,))
+    database.close()
+    assert set(cache.missing(TEXTS)) == set(TEXTS)
+    assert torch.equal(cache.encode(TEXTS), cold)
