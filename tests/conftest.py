@@ -210,7 +210,6 @@ def write_speaker(
     folder: Path,
     *,
     tied: bool = True,
-    bias: bool = False,
     marks: Mapping[str, str] | None = None,
     longest: int = 512,
     seed: int = 0,
@@ -220,7 +219,6 @@ def write_speaker(
     Args:
         folder: Where.
         tied: Whether its head is its embedding.
-        bias: Whether its head has a bias, which a shared classifier cannot have.
         marks: Its special tokens by name.
         longest: Its longest input.
         seed: Of the weights.
@@ -249,8 +247,6 @@ def write_speaker(
                 tie_word_embeddings=tied,
             )
         )
-        if bias:
-            model.lm_head.bias = torch.nn.Parameter(torch.randn(len(signs)))
         for p in model.parameters():
             if p.dim() > 1:
                 torch.nn.init.normal_(p, std=0.3)  # states that differ between texts

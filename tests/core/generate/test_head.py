@@ -27,10 +27,6 @@ def test_the_head_gives_the_models_own_logits(make_speaker, tmp_path, tied) -> N
     assert torch.equal(backbone.classifier, embedding) == tied
 
 
-class Biased(torch.nn.Linear):
-    """A head with a bias, which transformers would not load into a Qwen3."""
-
-
 @pytest.mark.parametrize("twist", ["bias", "scale", "cap"])
 def test_a_model_that_does_more_than_one_product_is_refused(speaker_model, twist) -> None:
     from transformers import AutoModelForCausalLM
