@@ -76,7 +76,7 @@ def _prompt(given: str) -> str:
     from ..registry.errors import UsageError
 
     if given == "-":
-        data = click.get_binary_stream("stdin").read()
+        data = sys.stdin.buffer.read()
     else:
         data = given.encode("utf-8", "surrogateescape")
     try:
@@ -90,7 +90,8 @@ def _prompt(given: str) -> str:
 
 def _stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
     """Print tokens as they come; a stopped text ends its line, and is explained as far as it is."""
-    seen, terminal = list[Token](), sys.stdout.isatty()
+    seen: list[Token] = []
+    terminal = sys.stdout.isatty()
     painted = explain and terminal and not os.environ.get("NO_COLOR")
     click.echo(prompt, nl=False)
     try:

@@ -86,7 +86,7 @@ def generate(
 
 
 def _prompt(trunk: Trunk, prompt: str) -> list[int]:
-    ids = [start_of(trunk), *(spell(trunk, prompt) if prompt else ())]
+    ids = [start_of(trunk), *(spell(trunk, prompt, whole=True) if prompt else ())]
     if trunk.longest is not None and len(ids) >= trunk.longest:
         raise UsageError(
             "the prompt is too long",
