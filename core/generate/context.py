@@ -30,21 +30,25 @@ class Memory:
     Attributes:
         sums: m by horizon, ``(S, D)``.
         counts: w by horizon, ``(S, 1)``.
+        keep: β by horizon, ``(S, 1)``.
     """
 
     sums: Tensor
     counts: Tensor
+    keep: Tensor
 
     @classmethod
     def empty(cls, width: int) -> Memory:
         """Return the memory of nothing."""
-        return cls(torch.zeros(len(HORIZONS), width), torch.zeros(len(HORIZONS), 1))
+        count = len(HORIZONS)
+        keep = 1 - 1 / torch.tensor(HORIZONS, dtype=torch.float32)[:, None]
+        return cls(torch.zeros(count, width), torch.zeros(count, 1), keep)
 
 
 def remember(memory: Memory, z: Tensor) -> tuple[Memory, Tensor]:
     """Take note of one bus vector ``(D,)``; return the memory after it and c ``(S·D,)``."""
-    keep = 1 - 1 / torch.tensor(HORIZONS, dtype=z.dtype)[:, None]
-    after = Memory(keep * memory.sums + z, keep * memory.counts + 1)
+    keep = memory.keep
+    after = Memory(keep * memory.sums + z, keep * memory.counts + 1, keep)
     return after, (after.sums / after.counts).flatten()
 
 

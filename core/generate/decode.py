@@ -19,7 +19,7 @@ from ..trunk import Trunk
 from .context import Memory, remember
 from .spelling import spell, start_of
 
-__all__ = ["Token", "generate"]
+__all__ = ["Token", "Walk", "generate"]
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that are no character yet."""
@@ -105,7 +105,7 @@ def _go_on(
 ) -> Iterator[Token]:
     trunk = composed.backbone.trunk
     end = getattr(trunk.tokenizer, "eos_token_id", None)
-    walk, reader, fresh = _Walk(composed), _Reader(trunk, ids), ids
+    walk, reader, fresh = Walk(composed), _Reader(trunk, ids), ids
     longest = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, longest)):
         p, alpha = walk.step(fresh)
@@ -147,8 +147,12 @@ class _Reader:
         return str(self.trunk.tokenizer.decode(self.ids, clean_up_tokenization_spaces=False))
 
 
-class _Walk:
-    """A text under way: the trunk's cache and what the router remembers."""
+class Walk:
+    """A text under way: the trunk's cache of keys and values, and what the router remembers.
+
+    Args:
+        composed: A composition on a generating backbone.
+    """
 
     def __init__(self, composed: Composed) -> None:
         self.backbone, self.bus = composed.backbone, composed.bus
@@ -172,9 +176,10 @@ class _Walk:
 
 
 def _draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:
+    """Draw from p^(1/T), by where one uniform number falls among the sums."""
     if temperature == 0:
         return int(p.argmax())
-    logits = p.to(torch.float64).clamp_min(1e-30).log()
-    # Less the largest: a small T must not send every one of them to −∞.
-    sharp = torch.softmax((logits - logits.max()) / temperature, dim=-1)
-    return int(torch.multinomial(sharp, 1, generator=generator))
+    weights = p if temperature == 1 else (p / p.max()) ** (1 / temperature)
+    sums = weights.cumsum(0, dtype=torch.float64)
+    at = torch.rand((), generator=generator, dtype=torch.float64) * sums[-1]
+    return min(int(torch.searchsorted(sums, at, right=True)), len(p) - 1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.generate.decode import _Reader, _Walk, generate
+from redhost.core.generate.decode import Walk, _draw, _Reader, generate
 from redhost.core.generate.spelling import spell, start_of
 from redhost.core.generate.states import widen
 from redhost.registry.errors import UsageError
@@ -46,7 +46,7 @@ def test_steps_say_what_the_whole_text_says(composed, mixed, form) -> None:
 
 def test_every_step_is_a_distribution(composed, mixed) -> None:
     for made in (composed, mixed):
-        walk, fresh = _Walk(made), ids_of(made, PROMPT)
+        walk, fresh = Walk(made), ids_of(made, PROMPT)
         for token in range(20):
             p, _ = walk.step(fresh)
             assert float(p.sum()) == pytest.approx(1, abs=1e-5)
@@ -60,7 +60,7 @@ def test_the_bus_keeps_its_laws(composed) -> None:
 
 
 def test_the_cache_of_keys_and_values_is_the_backbones_own(composed) -> None:
-    walk, trunk, cache = _Walk(composed), composed.backbone.trunk, None
+    walk, trunk, cache = Walk(composed), composed.backbone.trunk, None
     for ids in (ids_of(composed, PROMPT), [7], [9], [11]):
         walk.step(ids)
         with torch.inference_mode():
@@ -118,6 +118,18 @@ def test_heat_makes_rare_tokens_common(composed) -> None:
         for heat in (0.3, 1.0, 1e6)
     ]
     assert mean[0] > mean[1] > mean[2]
+
+
+@pytest.mark.parametrize("heat", [1.0, 2.0, 0.5])
+def test_tokens_are_drawn_as_often_as_they_are_probable(heat) -> None:
+    generator = torch.Generator().manual_seed(0)
+    p = torch.tensor([0.0, 0.5, 0.1, 0.0, 0.4, 0.0])
+    counts = torch.zeros(6)
+    for _ in range(4000):
+        counts[_draw(p, heat, generator)] += 1
+    want = p ** (1 / heat) / (p ** (1 / heat)).sum()
+    assert torch.equal(counts > 0, p > 0)
+    assert torch.allclose(counts / 4000, want, atol=0.03)
 
 
 def test_tokens_come_one_by_one(composed) -> None:
