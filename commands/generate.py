@@ -75,17 +75,15 @@ def _prompt(given: str) -> str:
     """Return the text to go on with; of standard input less the final newline."""
     from ..registry.errors import UsageError
 
-    if given == "-":
-        data = sys.stdin.buffer.read()
-    else:
-        data = given.encode("utf-8", "surrogateescape")
+    piped = given == "-"
+    data = sys.stdin.buffer.read() if piped else given.encode("utf-8", "surrogateescape")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as e:
         raise UsageError(
             "the prompt cannot be read", expected="UTF-8", found=f"byte 0x{data[e.start]:02x}"
         ) from e
-    return text.removesuffix("\n") if given == "-" else text
+    return text.removesuffix("\n") if piped else text
 
 
 def _stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:

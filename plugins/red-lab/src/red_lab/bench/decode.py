@@ -182,13 +182,13 @@ def _bytes(tensor: Tensor) -> int:
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
     lines = [
-        "A step of generation by the backbone alone (its cache of keys and values, the product with "
-        "the head) and through the bus with its causal memory, in turns, token by token, batch 1. "
-        "`causal` sums residuals and takes one product with the head; `robust` mixes distributions "
-        "and takes one for every column. Overheads are medians of the rounds' own ratios, with "
-        f"their quartiles. Threads: {found['threads']}. Random experts of a quarter of the width in "
-        "rank. Memory: what the bus keeps beyond the head, and what one step holds at most beyond "
-        "the backbone's own.",
+        "A step of generation by the backbone alone (its cache of keys and values, the product "
+        "with the head) and through the bus with its causal memory, in turns, token by token, "
+        "batch 1. `causal` sums residuals and takes one product with the head; `robust` mixes "
+        "distributions and takes one for every column. Overheads are medians of the rounds' own "
+        f"ratios, with their quartiles. Threads: {found['threads']}. Random experts of a quarter "
+        "of the width in rank. Memory: what the bus keeps beyond the head, and what one step holds "
+        "at most beyond the backbone's own.",
     ]
     for name, told in found["backbones"].items():
         lines += ["", *_table(name, told)]
@@ -201,7 +201,7 @@ def _table(name: str, told: Mapping[str, Any]) -> Iterator[str]:
     floors = ", ".join(
         f"{1000 * _floor(told, n)['median']:.1f} ms after {n} tokens" for n in contexts
     )
-    yield f"**{name}** (D {told['width']}, V {told['vocabulary']:,}): the backbone's step takes "
+    yield f"**{name}** (D {told['width']}, V {told['vocabulary']:,}): the backbone's step takes"
     yield f"{floors}."
     yield ""
     heads = " | ".join(f"after {n} tokens" for n in contexts)
