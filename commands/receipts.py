@@ -10,7 +10,7 @@ import click
 from .common import table
 
 if TYPE_CHECKING:
-    from ..core.receipt import Receipt
+    from ..core.receipt import Bits, Receipt
 
 __all__ = ["SHOWN", "points", "print_receipt"]
 
@@ -38,6 +38,8 @@ def print_receipt(receipt: Receipt) -> None:
         f"overall {points(receipt.accuracy.overall)}, oracle {points(receipt.accuracy.oracle)}, "
         f"{receipt.seconds:.1f} s in all"
     )
+    if receipt.bits is not None:
+        print_bits(receipt.bits)
     if router.robust is not None:
         click.echo(
             f"robust: worst domain {router.robust.worst}, {router.robust.regret:.4f} nats above "
@@ -48,6 +50,16 @@ def print_receipt(receipt: Receipt) -> None:
     _list("not gated", [f"{i}: its card has no rows to judge on" for i in receipt.not_gated])
     for warning in receipt.health.warnings if receipt.health else ():
         click.echo(f"warning    {warning}")
+
+
+def print_bits(bits: Bits) -> None:
+    """Print bits per byte by domain, beside those of each domain's own expert."""
+    head = ("domain", "bytes", "before", "after", "own expert")
+    rows = [
+        (i, bits.bytes[i], points((bits.before or {}).get(i)), points(x), points(bits.oracle[i]))
+        for i, x in bits.after.items()
+    ]
+    table("bits per byte on the cards' gate passages", head, rows[:SHOWN])
 
 
 def _row(receipt: Receipt, i: str) -> tuple[object, ...]:

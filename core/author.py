@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -135,7 +136,9 @@ def train_package(
         UsageError: If the plan cannot be carried out on this backbone.
     """
     backbone, task = shop.backbone, shop.backbone.task
-    plan = msgspec.structs.replace(plan, writes=plan.writes or "labels")
+    space = plan.writes or "labels"
+    plan = msgspec.structs.replace(plan, writes=space)
+    settings = dataclasses.replace(settings, space=space)
     labels = _labels(plan, parts, backbone)
     broken = check_taps(plan.id, backbone, reads=plan.reads_tap, writes=plan.writes_tap)
     if broken is not None:

@@ -13,10 +13,11 @@ from ..registry.errors import MissingError, UsageError
 from .backbone import Backbone
 from .bus import BACKBONE, Bus
 from .cards import Card
+from .pieces import pieces
 from .rows import BackgroundRow, Row
 from .tasks import NONE, Reading
 
-__all__ = ["Answer", "Composed"]
+__all__ = ["Answer", "Composed", "answers_labels", "by_domain"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +80,7 @@ class Composed:
 
     def answer(self, texts: Sequence[str]) -> list[Answer]:
         """Answer texts, one by one in the order given."""
-        if self.backbone.generates:
-            raise UsageError(
-                f"backbone {self.backbone.name!r} tells next tokens, not labels",
-                expected="a backbone that answers texts",
-                found="generation",
-                hint="Ask it with 'redhost generate'.",
-            )
+        answers_labels(self, "whole texts")
         if not texts:
             return []
         with torch.inference_mode():
@@ -113,8 +108,11 @@ class Composed:
     def accuracy(self, h: Tensor, rows: Sequence[Row]) -> dict[str, float]:
         """Return the accuracy by domain for features ``(N, D)`` of labelled rows."""
         with torch.inference_mode():
-            p, _ = self.bus(h)
-        return by_domain(self.bus.task.right(p, rows, self.bus.labels), rows)
+            hits = [
+                self.bus.task.right(self.bus(h[piece])[0], rows[piece], self.bus.labels)
+                for piece in pieces(len(rows), cost=self.bus.answers)
+            ]
+        return by_domain(torch.cat(hits), rows)
 
     def judged_on(self, rows: Sequence[Row] | None) -> list[Row]:
         """Return the rows to judge on: those given, or the backbone's own held-out rows.
@@ -142,6 +140,21 @@ class Composed:
         """Return the column of each row's own expert, ``(N,)``; −1 where it is not composed."""
         place: dict[str | None, int] = {i: k for k, i in enumerate(self.bus.ids)}
         return torch.tensor([place.get(r.domain, -1) for r in rows], dtype=torch.int64)
+
+
+def answers_labels(composed: Composed, what: str) -> None:
+    """Check that a composition answers whole texts.
+
+    Raises:
+        UsageError: If it tells next tokens.
+    """
+    if composed.backbone.generates:
+        raise UsageError(
+            f"backbone {composed.backbone.name!r} tells next tokens, not {what}",
+            expected="a backbone that answers labels or numbers",
+            found="generation",
+            hint="Use 'redhost generate', or 'redhost evaluate' for bits per byte.",
+        )
 
 
 def by_domain(hits: Tensor, rows: Sequence[Row]) -> dict[str, float]:

@@ -7,15 +7,20 @@ trained router made hard, the mixture over the same experts, and the oracle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
-from .bus import BACKBONE
+from .bus import BACKBONE, Bus
 from .composed import Composed, by_domain
+from .generate.bits import bits_per_byte
+from .generate.spelling import byte_counts
+from .judge import Told, read_off, together
 from .learn import learn_columns
+from .pieces import pieces
 from .receipt import Health
 from .routers import CentroidRouter, ColumnData, Router, StatisticsRouter
 from .routing_health import routing_health
@@ -44,6 +49,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         generation: What was evaluated.
         mae: Where numbers are answered: mean |ŷ − y| of the composition, by domain and
             ``overall``; accuracies are then exact matches after rounding.
+        bits: Where text is generated: bits per byte by system and domain; rows are then tokens,
+            and accuracies those of the next one.
         routing: What the routes look like.
         leave_one_out: By expert left out: accuracy by domain after retraining the router.
     """
@@ -60,6 +67,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     generation: int | None
     mae: dict[str, float] | None = None
+    bits: dict[str, dict[str, float]] | None = None
     routing: Health | None = None
     leave_one_out: dict[str, dict[str, float]] | None = None
 
@@ -78,16 +86,17 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(composed: Composed, rows: Sequence[Row], *, encode: Encode) -> Evaluation:
-    """Evaluate a composition on labelled rows.
+    """Evaluate a composition on labelled rows; where text is generated, on each of their tokens.
 
     Args:
         composed: The composition.
         rows: Labelled texts; `domain` says whose slice a row lies in.
         encode: Texts → h ``(N, D)``, usually through the feature cache.
     """
-    hits = hits_by_system(composed, rows, encode=encode)
-    domains = by_domain(hits["routed"], rows)
-    overall = {name: float(values.mean()) for name, values in hits.items()}
+    h, told = encode([r.text for r in rows]), composed.backbone.unfold(rows)
+    systems = _read_systems(composed, told, h, encode)
+    domains = by_domain(systems["routed"].hits, told)
+    overall = {name: float(system.hits.mean()) for name, system in systems.items()}
     return Evaluation(
         overall=overall["routed"],
         macro=sum(domains.values()) / len(domains) if domains else overall["routed"],
@@ -95,22 +104,21 @@ def evaluate(composed: Composed, rows: Sequence[Row], *, encode: Encode) -> Eval
         domains=domains,
         oracle=overall["oracle"],
         baselines={n: a for n, a in overall.items() if n not in {"routed", "oracle"}},
-        table={name: by_domain(values, rows) for name, values in hits.items()},
-        routed=_routed(composed, rows, encode([r.text for r in rows])),
-        rows=len(rows),
-        counts={d: sum(r.domain == d for r in rows) for d in domains},
+        table={name: by_domain(system.hits, told) for name, system in systems.items()},
+        routed=_routed(composed, told, h),
+        rows=len(told),
+        counts={d: sum(r.domain == d for r in told) for d in domains},
         generation=composed.generation,
-        mae=_mae(composed, rows, encode([r.text for r in rows])),
-        routing=routing_health(composed, encode([r.text for r in rows]), rows),
+        mae=_mae(composed, told, h),
+        bits=_bits(composed, rows, told, systems),
+        routing=routing_health(composed, h, told),
     )
 
 
 def hits_by_system(composed: Composed, rows: Sequence[Row], *, encode: Encode) -> dict[str, Tensor]:
     """Return, by system, whether each row is answered rightly: ``(N,)`` of 0.0 and 1.0."""
-    h = encode([r.text for r in rows])
-    answers = _systems(composed, rows, h, encode)
-    judge = composed.bus.task.right
-    return {name: judge(p, rows, composed.bus.labels) for name, p in answers}
+    h, told = encode([r.text for r in rows]), composed.backbone.unfold(rows)
+    return {n: system.hits for n, system in _read_systems(composed, told, h, encode).items()}
 
 
 def columns_data(
@@ -143,51 +151,75 @@ def hard(alpha: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
 
 
-def _systems(
+def _read_systems(
     composed: Composed, rows: Sequence[Row], h: Tensor, encode: Encode
-) -> list[tuple[str, Tensor]]:
-    """Return p(y|x) ``(N, L)`` of every system, by name."""
-    bus = composed.bus
+) -> dict[str, Told]:
+    """Return what every system makes of the rows, some rows at a time."""
+    bus, read = composed.bus, dict[str, list[Told]]()
+    systems = _systems(composed, columns_data(composed, encode=encode))
     with torch.inference_mode():
-        z = bus.norm(h)
-        alpha = bus.weights(z)
+        for piece in pieces(len(rows), cost=len(bus.columns) * bus.answers):
+            some = _Rows(h[piece], bus.norm(h[piece]), rows[piece])
+            for name, answer in systems.items():
+                read.setdefault(name, []).append(read_off(composed, answer(some), some.rows))
+    told = {name: together(parts) for name, parts in read.items()}
+    alone = [told.pop(_alone(k)) for k in range(len(bus.ids))]
+    best = max(alone, key=lambda t: float(t.hits.mean()))
+    order = ("backbone", "best_single", *told)
+    return {n: best if n == "best_single" else told[n] for n in dict.fromkeys(order)}
 
-        def p(weights: Tensor) -> Tensor:
-            return bus.probabilities(h, z, weights.expand(len(h), -1).contiguous())
 
-        experts = torch.tensor([float(c != BACKBONE) for c in bus.columns])
-        systems = [
-            ("backbone", p(torch.zeros_like(experts))),
-            ("best_single", _best_single(composed, rows, h, z)),
-            ("uniform", p(experts / experts.sum())),
-        ]
-        if not bus.own:  # weights that sum to E are no mixture
-            systems.append(("sum", p(experts)))
-        data = columns_data(composed, encode=encode)
-        systems += [
-            (kind.kind, p(torch.softmax(_solved(kind, composed, data)(bus.layout.hear(z)), -1)))
-            for kind in (CentroidRouter, StatisticsRouter)
-        ]
-        systems += [
-            ("hard", p(hard(alpha))),
-            ("mixture", bus.mixture(h, z, alpha)),
-            ("routed", bus.answer(h, z, alpha)),
-            ("oracle", p(composed.oracle_weights(rows))),
-        ]
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows: h ``(N, D)``, z ``(N, D)`` and the rows themselves."""
+
+    h: Tensor
+    z: Tensor
+    rows: Sequence[Row]
+
+
+System = Callable[[_Rows], Tensor]
+"""Rows → p(y|x) ``(N, L)``."""
+
+
+def _systems(composed: Composed, data: Sequence[ColumnData]) -> dict[str, System]:
+    """Return every system, by name; the single experts under names of their own."""
+    bus = composed.bus
+    experts = torch.tensor([float(c != BACKBONE) for c in bus.columns])
+    systems = {"backbone": _fixed(bus, torch.zeros_like(experts))}
+    systems |= {_alone(k): _single(bus, k) for k in range(len(bus.ids))}
+    systems["uniform"] = _fixed(bus, experts / experts.sum())
+    if not bus.own:  # weights that sum to E are no mixture
+        systems["sum"] = _fixed(bus, experts)
+    for kind in (CentroidRouter, StatisticsRouter):
+        systems[kind.kind] = _under(bus, _solved(kind, composed, data))
+    systems["hard"] = lambda x: bus.probabilities(x.h, x.z, hard(bus.weights(x.z)))
+    systems["mixture"] = lambda x: bus.mixture(x.h, x.z, bus.weights(x.z))
+    systems["routed"] = lambda x: bus.answer(x.h, x.z, bus.weights(x.z))
+    systems["oracle"] = lambda x: bus.probabilities(x.h, x.z, composed.oracle_weights(x.rows))
     return systems
+
+
+def _alone(column: int) -> str:
+    return f"alone {column}"
+
+
+def _single(bus: Bus, column: int) -> System:
+    return lambda x: bus.alone(x.h, x.z, column)
+
+
+def _fixed(bus: Bus, weights: Tensor) -> System:
+    return lambda x: bus.probabilities(x.h, x.z, weights.expand(len(x.h), -1).contiguous())
+
+
+def _under(bus: Bus, router: Router) -> System:
+    return lambda x: bus.probabilities(x.h, x.z, torch.softmax(router(bus.layout.hear(x.z)), -1))
 
 
 def _solved(kind: type[Router], composed: Composed, data: Sequence[ColumnData]) -> Router:
     router = kind(width=composed.backbone.bus_config().heard, columns=composed.bus.columns)
     router.solve(data)
     return router
-
-
-def _best_single(composed: Composed, rows: Sequence[Row], h: Tensor, z: Tensor) -> Tensor:
-    """Return p of the single expert that is best on these very rows: a generous baseline."""
-    judge = composed.bus.task.right
-    alone = (composed.bus.alone(h, z, k) for k in range(len(composed.bus.ids)))  # one at a time
-    return max(alone, key=lambda p: float(judge(p, rows, composed.bus.labels).mean()))
 
 
 def _mae(composed: Composed, rows: Sequence[Row], h: Tensor) -> dict[str, float] | None:
@@ -198,6 +230,24 @@ def _mae(composed: Composed, rows: Sequence[Row], h: Tensor) -> dict[str, float]
     with torch.inference_mode():
         error = task.error(composed.bus(h)[0], rows)
     return {"overall": float(error.mean()), **by_domain(error, rows)}
+
+
+def _bits(
+    composed: Composed, rows: Sequence[Row], told: Sequence[Row], systems: Mapping[str, Told]
+) -> dict[str, dict[str, float]] | None:
+    """Return bits per byte by system and domain; None where no text is generated."""
+    if not composed.backbone.generates:
+        return None
+    counts = dict.fromkeys((r.domain for r in rows if r.domain is not None), 0)
+    lengths = byte_counts(composed.backbone.trunk, [r.text for r in rows])
+    for row, length in zip(rows, lengths, strict=True):
+        if row.domain is not None:
+            counts[row.domain] += length
+    return {
+        name: bits_per_byte(system.nats, told, counts)
+        for name, system in systems.items()
+        if system.nats is not None
+    }
 
 
 def _routed(composed: Composed, rows: Sequence[Row], h: Tensor) -> dict[str, float]:

@@ -3,39 +3,56 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..registry.errors import HarmError
 from .bench import Bench
 from .cards import gate_rows
 from .composed import Composed, by_domain
-from .judge import Judged, judge, judge_oracle
-from .receipt import Accuracy, Health
+from .generate.bits import bits_per_byte
+from .generate.spelling import byte_counts
+from .judge import Judged, Told, judge, judge_oracle
+from .receipt import Accuracy, Bits, Health
 from .routing_health import routing_health
+from .rows import Row
 
-__all__ = ["judge_gates", "refuse_harm"]
+__all__ = ["Gates", "judge_gates", "refuse_bits", "refuse_harm"]
 
 
-def judge_gates(bench: Bench, composed: Composed) -> tuple[Accuracy, Health | None]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gates:
+    """What the gate rows of the cards at hand say.
+
+    Attributes:
+        accuracy: Of the new composition and of the current one.
+        bits: Bits per byte of both, where text is generated.
+        health: Of the routes; None without gate rows.
+    """
+
+    accuracy: Accuracy
+    bits: Bits | None = None
+    health: Health | None = None
+
+
+def judge_gates(bench: Bench, composed: Composed) -> Gates:
     """Measure the new composition and the current one on the gate rows of the cards at hand.
 
     Args:
         bench: The parts, and the current composition.
         composed: The new one.
-
-    Returns:
-        The accuracies, and the health of the routes; None without gate rows.
     """
     cards = [a.card for a in bench.candidates.attached.values()]
     h, rows = gate_rows(cards, encode=bench.encode, unfold=bench.backbone.unfold)
     if not rows:
-        return Accuracy(before=None, after={}, overall=None, oracle=None, rows={}), None
+        return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
     judged, before = judge(composed, h, rows), _before(bench)
+    oracle = judge_oracle(composed, h, rows)
     accuracy = Accuracy(
         before=None if before is None else before.accuracy,
         after=by_domain(judged.hits, rows),
         overall=float(judged.hits.mean()),
-        oracle=float(judge_oracle(composed, h, rows).mean()),
+        oracle=float(oracle.hits.mean()),
         rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
     )
     health = routing_health(
@@ -46,7 +63,8 @@ def judge_gates(bench: Bench, composed: Composed) -> tuple[Accuracy, Health | No
         judged=judged,
         before=None if before is None else before.judged,
     )
-    return accuracy, health
+    bits = _bits(bench, rows, judged=judged, oracle=oracle, before=before)
+    return Gates(accuracy=accuracy, bits=bits, health=health)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +73,7 @@ class _Before:
 
     accuracy: dict[str, float]
     judged: Judged | None
+    rows: Sequence[Row] = ()
 
 
 def _before(bench: Bench) -> _Before | None:
@@ -73,7 +92,34 @@ def _before(bench: Bench) -> _Before | None:
     if not rows:
         return _Before(accuracy={}, judged=None)
     judged = judge(bench.previous, h, rows)
-    return _Before(accuracy=by_domain(judged.hits, rows), judged=judged)
+    return _Before(accuracy=by_domain(judged.hits, rows), judged=judged, rows=rows)
+
+
+def _bits(
+    bench: Bench, rows: Sequence[Row], *, judged: Judged, oracle: Told, before: _Before | None
+) -> Bits | None:
+    """Return bits per byte of both compositions; None where no text is generated."""
+    if judged.nats is None or oracle.nats is None:
+        return None
+    told = _gate_bytes(bench)
+    earlier = None
+    if before is not None and before.judged is not None and before.judged.nats is not None:
+        earlier = bits_per_byte(before.judged.nats, before.rows, told)
+    return Bits(
+        before=earlier,
+        after=bits_per_byte(judged.nats, rows, told),
+        oracle=bits_per_byte(oracle.nats, rows, told),
+        bytes=told,
+    )
+
+
+def _gate_bytes(bench: Bench) -> dict[str, int]:
+    """Return the bytes of each card's gate passages."""
+    trunk, cards = bench.backbone.trunk, {i: a.card for i, a in bench.candidates.attached.items()}
+    return {
+        i: sum(byte_counts(trunk, [r.text for r in card.rows if r.part == "gate"]))
+        for i, card in cards.items()
+    }
 
 
 def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
@@ -94,5 +140,29 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
                 f"domain {domain!r} would fall by {100 * (before - after):.1f} points",
                 expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
                 found=f"{before:.3f} before, {after:.3f} after",
+                hint="Publish even so with --accept, or find the cause with --dry-run --accept.",
+            )
+
+
+def refuse_bits(bits: Bits | None, *, tolerance: float | None) -> None:
+    """Refuse when a domain of both compositions takes more bits, by more than the tolerance.
+
+    Args:
+        bits: Before and after, by domain; None where no text is generated.
+        tolerance: In percent; None is one percent.
+
+    Raises:
+        HarmError: If one does.
+    """
+    if bits is None:
+        return
+    allowed = 0.01 if tolerance is None else tolerance / 100
+    for domain, before in (bits.before or {}).items():
+        after = bits.after[domain]
+        if after > before * (1 + allowed) + 1e-9:
+            raise HarmError(
+                f"domain {domain!r} would take {100 * (after / before - 1):.1f} % more bits",
+                expected=f"at most {100 * allowed:.1f} % more on its gate passages",
+                found=f"{before:.3f} bits per byte before, {after:.3f} after",
                 hint="Publish even so with --accept, or find the cause with --dry-run --accept.",
             )

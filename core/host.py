@@ -19,7 +19,7 @@ from ..registry.states import Listing
 from ..registry.store import Store
 from .bench import Level
 from .changes import ChangeOptions, change_members
-from .composed import Answer, Composed
+from .composed import Answer, Composed, answers_labels
 from .composing import compose_selection, lock_to_follow, make_order
 from .engines.crew import LOCAL, Crew, choose_crew
 from .engines.shards import Ahead, encode_ahead
@@ -225,6 +225,7 @@ class Host:
             progress: Called with (texts encoded, texts to encode).
         """
         composed = self.composed
+        answers_labels(composed, "mixtures of traffic")
         return judge_mixtures(
             composed,
             list(rows) if rows is not None else list(composed.evaluation),
@@ -254,6 +255,7 @@ class Host:
             progress: Called with (texts encoded, texts to encode).
         """
         composed = self.composed
+        answers_labels(composed, "texts from outside")
         inside = list(rows) if rows is not None else list(composed.evaluation)
         return judge_outside(
             composed, texts, inside, encode=self.encoder(composed, progress=progress)

@@ -14,8 +14,21 @@ from torch import Tensor
 from .composed import Composed
 from .pieces import pieces
 from .rows import Row
+from .tasks import Generation
 
-__all__ = ["Judged", "judge", "judge_oracle"]
+__all__ = ["Judged", "Told", "judge", "judge_oracle", "read_off", "together"]
+
+
+TINY = 1e-30
+"""A probability of nothing counts as this much."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Told:
+    """What a system makes of N rows: hits and nats, as `Judged` has them."""
+
+    hits: Tensor
+    nats: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,11 +37,13 @@ class Judged:
 
     Attributes:
         hits: Whether each row was answered rightly, ``(N,)`` of 0.0 and 1.0.
+        nats: −log p of each row's next token, ``(N,)``; None where no text is generated.
         usage: Mean weight of every column, ``(K,)``, float64.
         heaviest: The column that had most to say, ``(N,)``.
     """
 
     hits: Tensor
+    nats: Tensor | None
     usage: Tensor
     heaviest: Tensor
 
@@ -41,28 +56,48 @@ def judge(composed: Composed, h: Tensor, rows: Sequence[Row]) -> Judged:
         h: Features of the rows, ``(N, D)``.
         rows: The rows.
     """
-    bus, hits, heaviest = composed.bus, [], []
+    bus, told, heaviest = composed.bus, [], []
     total = torch.zeros(len(bus.columns), dtype=torch.float64)
     with torch.inference_mode():
         for piece in pieces(len(rows), cost=_cost(composed)):
             p, alpha = bus(h[piece])
-            hits.append(bus.task.right(p, rows[piece], bus.labels))
+            told.append(read_off(composed, p, rows[piece]))
             heaviest.append(alpha.argmax(-1))
             total += alpha.double().sum(0)
+    read = together(told)
     return Judged(
-        hits=torch.cat(hits), usage=total / max(len(rows), 1), heaviest=torch.cat(heaviest)
+        hits=read.hits,
+        nats=read.nats,
+        usage=total / max(len(rows), 1),
+        heaviest=torch.cat(heaviest),
     )
 
 
-def judge_oracle(composed: Composed, h: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Return whether each row's own expert, alone, answers it rightly, ``(N,)``."""
-    bus, hits = composed.bus, []
+def judge_oracle(composed: Composed, h: Tensor, rows: Sequence[Row]) -> Told:
+    """Return what each row's own expert, alone, does with it."""
+    bus, told = composed.bus, []
     with torch.inference_mode():
         for piece in pieces(len(rows), cost=_cost(composed)):
             weights = composed.oracle_weights(rows[piece])
             p = bus.probabilities(h[piece], bus.norm(h[piece]), weights)
-            hits.append(bus.task.right(p, rows[piece], bus.labels))
-    return torch.cat(hits)
+            told.append(read_off(composed, p, rows[piece]))
+    return together(told)
+
+
+def read_off(composed: Composed, p: Tensor, rows: Sequence[Row]) -> Told:
+    """Return what an output ``(N, L)`` makes of rows."""
+    task = composed.bus.task
+    hits = task.right(p, rows, composed.bus.labels)
+    if not isinstance(task, Generation):
+        return Told(hits=hits, nats=None)
+    target = task.targets([r.label for r in rows])
+    return Told(hits=hits, nats=-p.gather(1, target[:, None])[:, 0].clamp_min(TINY).double().log())
+
+
+def together(told: Sequence[Told]) -> Told:
+    """Return several pieces as one."""
+    nats = [t.nats for t in told if t.nats is not None]
+    return Told(hits=torch.cat([t.hits for t in told]), nats=torch.cat(nats) if nats else None)
 
 
 def _cost(composed: Composed) -> int:

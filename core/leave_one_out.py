@@ -25,6 +25,7 @@ def leave_one_out(
         plugins: Who makes the routers.
     """
     h, ids = encode([r.text for r in rows]), composed.bus.ids
+    told = composed.backbone.unfold(rows)
     return {
         i: reroute(
             composed,
@@ -32,7 +33,7 @@ def leave_one_out(
             ids=[other for other in ids if other != i],
             encode=encode,
             plugins=plugins,
-        ).accuracy(h, rows)
+        ).accuracy(h, told)
         for i in ids
         if len(ids) > 1
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Accuracy", "Change", "Health", "LeftOut", "Receipt", "Robust", "RouterReceipt"]
+__all__ = ["Accuracy", "Bits", "Change", "Health", "LeftOut", "Receipt", "Robust", "RouterReceipt"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +72,22 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int]
 
 
+class Bits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bits per byte on the cards' gate passages, where text is generated; less is better.
+
+    Attributes:
+        before: Of the previous composition, for the domains both have; None where there is none.
+        after: Of this composition, by domain.
+        oracle: Of each domain's own expert alone.
+        bytes: Bytes of the gate passages, by domain.
+    """
+
+    before: dict[str, float] | None
+    after: dict[str, float]
+    oracle: dict[str, float]
+    bytes: dict[str, int]
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """What the routes of labelled rows look like.
 
@@ -103,6 +119,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What `recompose` prints with ``--json`` and every generation keeps.
 
+    ``bits`` stands beside the accuracy, which is then of next tokens, where text is generated.
     ``steps`` says where the seconds went: ``digests`` of all weights, before and after; ``learn``,
     the texts encoded and the voices heard; ``train``, the router; ``judge``, on gate rows.
     """
@@ -120,6 +137,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     seed: int
     health: Health | None = None
+    bits: Bits | None = None
     steps: dict[str, float] = {}
 
     def _repr_html_(self) -> str:

@@ -19,7 +19,7 @@ from .bus import BACKBONE, Bus
 from .clock import Clock
 from .composed import Composed
 from .digests import tensor_digest
-from .gates import judge_gates, refuse_harm
+from .gates import judge_gates, refuse_bits, refuse_harm
 from .layout import WideNorm
 from .learn import column_names, learn_columns
 from .likelihood import with_likelihood
@@ -65,10 +65,12 @@ def recompose(
         bench, order, norm=norm, weights=weights, progress=progress, clock=clock
     )
     composed = _compose(bench, order, router, columns=report.columns)
-    accuracy, health = judge_gates(bench, composed)
+    gates = judge_gates(bench, composed)
+    accuracy = gates.accuracy
     clock.lap("judge")
     if not order.accept:
         refuse_harm(accuracy, tolerance=order.tolerance)
+        refuse_bits(gates.bits, tolerance=order.tolerance)
     after = _digests(bench)
     clock.lap("digests")
     receipt = Receipt(
@@ -83,7 +85,8 @@ def recompose(
         accuracy=accuracy,
         seconds=sum(clock.steps.values()),
         seed=order.seed,
-        health=health,
+        health=gates.health,
+        bits=gates.bits,
         steps=clock.steps,
     )
     return Outcome(composed=composed, receipt=receipt, router_bytes=_to_bytes(router))

@@ -217,10 +217,10 @@ def train_expert(
     others = None
     if background is not None and len(background):
         others = norm(background) if background_z is None else background_z
-    shared = classifier.bfloat16() if settings.half and classifier is not None else classifier
+    product = classifier.bfloat16() if settings.half and classifier is not None else classifier
     ear = None if others is None else ear_of(classifier)
     while run.epoch < settings.epochs and run.epoch - run.best_epoch < settings.patience:
-        run.pass_over(data, classifier=shared, ear=ear, background=others)
+        run.pass_over(data, classifier=product, ear=ear, background=others)
         run.judge(judged, classifier=classifier)
         if checkpoint is not None:
             save_checkpoint(checkpoint, run.state())

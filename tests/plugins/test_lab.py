@@ -158,8 +158,9 @@ def test_pretraining_goes_on_where_it_stopped_bit_for_bit(tmp_path, monkeypatch)
     whole = pretrain(split, shape=SMALL, settings=settings)
     file = tmp_path / "lm.pt"
     from red_lab import tiny_pretrain as module
+    from red_lab import training
 
-    step, calls = module._step, []
+    step, calls = training.descend, []
 
     def stopping(*args, **kwargs):
         calls.append(1)
@@ -167,7 +168,7 @@ def test_pretraining_goes_on_where_it_stopped_bit_for_bit(tmp_path, monkeypatch)
             raise KeyboardInterrupt
         return step(*args, **kwargs)
 
-    monkeypatch.setattr(module, "_step", stopping)
+    monkeypatch.setattr(module, "descend", stopping)
     with pytest.raises(KeyboardInterrupt):
         pretrain(split, shape=SMALL, settings=settings, checkpoint=file)
     monkeypatch.undo()

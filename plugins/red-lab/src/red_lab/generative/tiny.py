@@ -1,0 +1,249 @@
+"""The tiny generative backbone: a causal Qwen3 of a million weights, pretrained on general text.
+
+None of its text is of the five domains (`red_lab.generative.domains`). Every batch depends on the
+seed and the step alone, so a run that was stopped goes on where its last checkpoint is and ends
+with the weights of one that was not (same machine and threads).
+
+Shapes: B batch, T tokens, W vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from red_lab.generative.corpora import General, read_general
+from red_lab.generative.tiny_words import learn_tokenizer
+from red_lab.progress import Bar
+from red_lab.training import adamw, descend, rate, resume, store
+
+__all__ = [
+    "GenerativePretraining",
+    "GenerativeShape",
+    "bits_per_byte",
+    "tiny_language_model",
+    "token_stream",
+]
+
+RECORD = "training.json"
+JUDGED = 800
+"""Characters of a text to judge on: with the vocabulary of general text it fits the window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerativeShape:
+    """The size of the tiny generative model.
+
+    Attributes:
+        vocabulary: W, at most.
+        width: D, the model width.
+        blocks: Transformer blocks.
+        heads: Attention heads, each with a key and a value of its own.
+        inner: Width of the blocks' feed-forward layer.
+        longest: Positions it can read.
+    """
+
+    vocabulary: int = 1024
+    width: int = 128
+    blocks: int = 4
+    heads: int = 4
+    inner: int = 384
+    longest: int = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerativePretraining:
+    """How it trains.
+
+    Attributes:
+        steps: Steps of AdamW.
+        batch: B, windows a step.
+        window: T, tokens of a window.
+        learning_rate: At its peak (`red_lab.training.rate`).
+        warmup: Steps of linear warm-up.
+        weight_decay: AdamW's.
+        every: Steps between two checkpoints.
+    """
+
+    steps: int = 3200
+    batch: int = 4
+    window: int = 512
+    learning_rate: float = 3e-3
+    warmup: int = 100
+    weight_decay: float = 0.1
+    every: int = 200
+
+
+def tiny_language_model(
+    work: Path,
+    *,
+    seed: int = 0,
+    shape: GenerativeShape | None = None,
+    settings: GenerativePretraining | None = None,
+    general: General | None = None,
+    progress: TextIO | None = None,
+) -> Path:
+    """Return the folder of the tiny generative backbone; pretrain it where it is not there yet.
+
+    Args:
+        work: Where the folder and its checkpoint are kept.
+        seed: Initial weights and order of the text.
+        shape: Size of the model.
+        settings: How it trains.
+        general: What it learns from and is judged on; `read_general` if not given.
+        progress: Where the bar is written; stderr if not given.
+
+    Returns:
+        A folder that AutoModelForCausalLM and AutoTokenizer load, with `training.json` beside:
+        what it learned from, for how long, and bits per byte on documents it has not seen.
+
+    Raises:
+        redhost.MissingError: If a package that carries the text is not installed.
+        ValueError: If ``work`` holds a checkpoint of another run.
+    """
+    shape, settings = shape or GenerativeShape(), settings or GenerativePretraining()
+    folder = work / f"generative-tiny-{seed}"
+    asked = {"seed": seed, "shape": asdict(shape), "settings": asdict(settings)}
+    if (folder / RECORD).exists() and _same(folder / RECORD, asked):
+        return folder
+    general = general or read_general()
+    words = learn_tokenizer(
+        (d.text for d in general.base), vocabulary=shape.vocabulary, longest=shape.longest
+    )
+    model = _pretrained(
+        token_stream(words, [d.text for d in general.base]),
+        model=make_language_model(shape, words=words, seed=seed),
+        settings=settings,
+        run={**asked, "general": general.digest},
+        checkpoint=folder.with_suffix(".pt"),
+        progress=progress,
+    )
+    judged = bits_per_byte(model, words, [d.text[:JUDGED] for d in general.valid])
+    record = {**asked, **_facts(general), "bits_per_byte": judged}
+    return _saved(folder, model, words, record=record)
+
+
+def make_language_model(
+    shape: GenerativeShape, *, words: PreTrainedTokenizerFast, seed: int
+) -> Qwen3ForCausalLM:
+    """Return an untrained model whose weights depend on the seed alone; its head is tied."""
+    start = words.bos_token_id
+    config = Qwen3Config(
+        vocab_size=len(words),
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.blocks,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        head_dim=shape.width // shape.heads,
+        max_position_embeddings=shape.longest,
+        tie_word_embeddings=True,
+        bos_token_id=start,
+        eos_token_id=start,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
+
+
+def token_stream(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Tensor:
+    """Return the tokens of all texts in one row, a start before each."""
+    start = words.bos_token_id
+    found = words.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return torch.tensor([token for text in found for token in (start, *text.ids)])
+
+
+def bits_per_byte(model: nn.Module, words: PreTrainedTokenizerFast, texts: Sequence[str]) -> float:
+    """Return −log₂ p of texts, each after a start, over the number of their bytes."""
+    bits, size = 0.0, 0
+    with torch.inference_mode():
+        for text in texts:
+            ids = token_stream(words, [text])[None]  # (1, T)
+            bits += float(_loss(model, ids, total=True)) / math.log(2)
+            size += len(text.encode())
+    return bits / size
+
+
+def _pretrained(
+    stream: Tensor,
+    *,
+    model: Qwen3ForCausalLM,
+    settings: GenerativePretraining,
+    run: dict[str, Any],
+    checkpoint: Path,
+    progress: TextIO | None,
+) -> Qwen3ForCausalLM:
+    """Train a model on windows of a row of tokens, or go on from a checkpoint."""
+    optimizer = adamw(model, weight_decay=settings.weight_decay)
+    first = resume(checkpoint, model, optimizer, run=run)
+    bar = Bar("pretraining", total=settings.steps, stream=progress)
+    for step in range(first, settings.steps):
+        loss = descend(
+            model,
+            optimizer,
+            _loss(model, _windows(stream, settings, seed=run["seed"], step=step)),
+            learning_rate=settings.learning_rate
+            * rate(step, steps=settings.steps, warmup=settings.warmup),
+        )
+        bar.update(step + 1, f"loss {loss:.4f}")
+        if (step + 1) % settings.every == 0:
+            store(checkpoint, model, optimizer, step=step + 1, run=run)
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def _windows(stream: Tensor, settings: GenerativePretraining, *, seed: int, step: int) -> Tensor:
+    """Return windows ``(B, T)`` from anywhere in the stream, a start before each."""
+    rng = random.Random(f"windows {seed} {step}")  # noqa: S311  (no secret)
+    inside = settings.window - 1
+    places = [rng.randrange(len(stream) - inside + 1) for _ in range(settings.batch)]
+    return torch.stack([torch.cat([stream[:1], stream[p : p + inside]]) for p in places])
+
+
+def _loss(model: nn.Module, ids: Tensor, *, total: bool = False) -> Tensor:
+    """Return the mean loss on the tokens ``(B, T)`` after the first, in nats, or their sum."""
+    logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # (B, T - 1, W)
+    kind = "sum" if total else "mean"
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction=kind
+    )
+
+
+def _facts(general: General) -> dict[str, Any]:
+    return {"general": general.digest, "source": dict(general.source)}
+
+
+def _same(file: Path, asked: dict[str, Any]) -> bool:
+    """Say whether a finished folder is what is asked for."""
+    record = json.loads(file.read_text("utf-8"))
+    return bool({key: record.get(key) for key in asked} == asked)
+
+
+def _saved(
+    folder: Path,
+    model: Qwen3ForCausalLM,
+    words: PreTrainedTokenizerFast,
+    *,
+    record: dict[str, Any],
+) -> Path:
+    """Write the folder; it stands under its name only when it is whole."""
+    fresh = folder.with_suffix(".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    model.save_pretrained(fresh)
+    words.save_pretrained(fresh)
+    (fresh / RECORD).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(fresh, folder)  # noqa: PTH105
+    return folder

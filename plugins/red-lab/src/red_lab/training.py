@@ -1,0 +1,81 @@
+"""What pretraining runs share: a learning rate's course, a step, and checkpoints to go on from."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["adamw", "descend", "rate", "resume", "store"]
+
+
+def adamw(model: nn.Module, *, weight_decay: float) -> torch.optim.Optimizer:
+    """Return the optimizer of a language model; `descend` sets its learning rate."""
+    return torch.optim.AdamW(
+        model.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=weight_decay
+    )
+
+
+def rate(step: int, *, steps: int, warmup: int) -> float:
+    """Return the learning rate of a step, as a share of its peak.
+
+    It rises over ``warmup`` steps, holds for half of all steps and falls along a cosine to 2 %.
+    """
+    after = max(0.0, 2 * step / steps - 1)
+    decay = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * after))
+    return min(1.0, (step + 1) / warmup) * decay
+
+
+def descend(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, *, learning_rate: float
+) -> float:
+    """Take one step with clipped gradients; return the loss."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
+    return float(loss.detach())
+
+
+def store(
+    file: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    step: int,
+    run: dict[str, Any],
+) -> None:
+    """Write a checkpoint; a crash leaves the old one whole."""
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(".new")
+    torch.save({**state, "run": run}, fresh)
+    os.replace(fresh, file)  # noqa: PTH105
+
+
+def resume(
+    file: Path | None,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: dict[str, Any],
+) -> int:
+    """Load a checkpoint of the same run, if there is one; return the first step to take.
+
+    Raises:
+        ValueError: If the file is a checkpoint of another run.
+    """
+    if file is None or not file.exists():
+        return 0
+    state = torch.load(file, weights_only=True)
+    if state["run"] != run:
+        raise ValueError(f"{file} is a checkpoint of another run: {state['run']}, not {run}")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["step"])
