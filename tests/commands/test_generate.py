@@ -139,7 +139,19 @@ def test_many_at_once_are_refused_on_a_backbone_that_generates(studio, tmp_path,
 def test_other_commands_that_ask_it_labels_say_so_in_a_line(home, call) -> None:
     code, out, err = call("predict", "the cat")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "tells next tokens, not labels" in err and "redhost generate" in err
+    assert "tells next tokens, not" in err and "redhost generate" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("merge", "both"), "merge folds answers that are labels: found a bus that tells tokens"),
+        (("sweep", "linear"), "found backbone 'speaker', which generates text"),
+    ],
+)
+def test_what_a_bus_of_tokens_cannot_do_is_a_line(home, call, command, said) -> None:
+    code, out, err = call(*command)
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
 
 
 def test_what_joins_and_leaves_leaves_the_others_alone(studio, home) -> None:

@@ -180,3 +180,11 @@ def test_an_ear_hears_what_the_whole_head_would() -> None:
     assert torch.allclose((delta @ ear.T).norm(dim=1), (delta @ head.T).norm(dim=1), rtol=1e-4)
     small = head[:8]
     assert ear_of(small) is small and ear_of(None) is None
+
+
+def test_answers_are_tokens_by_number() -> None:
+    task = redhost.Generation()
+    assert task.targets(["3", "0"]).tolist() == [3, 0]
+    for strange in ("x", "-1", "1.5", "²", ""):
+        with pytest.raises(UsageError, match="not every answer is a token"):
+            task.targets(["3", strange])

@@ -7,6 +7,7 @@ import sqlite3
 import pytest
 import torch
 
+import redhost
 from redhost.core.features import FeatureCache
 
 TEXTS = ["one and two", "a", "def f(x):\n    return x", "one and two"]
@@ -48,3 +49,19 @@ def test_a_damaged_row_is_computed_again(composed, cache, size) -> None:
     database.close()
     assert set(cache.missing(TEXTS)) == set(TEXTS)
     assert torch.equal(cache.encode(TEXTS), cold)
+
+
+def test_a_crew_leaves_states_to_who_asks_for_them(composed, speaker_folder, tmp_path) -> None:
+    """A shard would come back with a row for each token, and fit no text."""
+    from redhost.core.engines.shards import SHARD, Ahead
+    from redhost.core.workspace import read_package
+    from redhost.registry.discover import from_folder
+
+    class Idle:
+        def run(self, jobs, *, inputs, workers):
+            raise AssertionError(jobs)
+
+    ahead = Ahead(crew=redhost.Crew(name="idle", engine=Idle(), workers=2))
+    files = read_package(from_folder(speaker_folder))
+    texts = [f"text {n}" for n in range(SHARD + 1)]
+    assert ahead.encode(texts, backbone=composed.backbone, files=files, folder=tmp_path) == 0
