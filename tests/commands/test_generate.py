@@ -142,6 +142,14 @@ def test_other_commands_that_ask_it_labels_say_so_in_a_line(home, call) -> None:
     assert "tells next tokens, not" in err and "redhost generate" in err
 
 
+def test_a_composition_that_tells_a_domain_worse_is_refused(home, call) -> None:
+    """Weights that are the same for every token cost both domains; accepting it is the twin."""
+    worse = ("recompose", "--backbone", "speaker", "--router", "blend", "--dry-run")
+    code, out, err = call(*worse)
+    assert (code, out, err.count("\n")) == (1, "", 1) and "gate rows" in err
+    assert call(*worse, "--accept")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -188,3 +188,35 @@ def test_answers_are_tokens_by_number() -> None:
     for strange in ("x", "-1", "1.5", "²", ""):
         with pytest.raises(UsageError, match="not every answer is a token"):
             task.targets(["3", strange])
+
+
+def test_the_router_hears_the_bus_vector_and_the_contexts(composed) -> None:
+    from redhost.core.routers import build_router
+
+    router, width = composed.bus.router, composed.backbone.width
+    assert (router.output, router.reads_answers, router.closed_form) == ("residual", True, False)
+    assert router.weight.shape == (4, width + 2 * width) == (4, router.width)
+    assert router.weight.abs().max() > 0
+    for kind in ("statistics", "linear", "evidence", "robust"):
+        made = build_router(kind, composed.backbone.bus_config(), composed.bus.columns, 0)
+        assert made is not None and made.width == router.width
+
+
+@pytest.mark.parametrize("kind", ["statistics", "evidence", "topk:k=1", "attention", "robust"])
+def test_other_routers_serve_a_bus_of_tokens(speaker_folder, speaking_experts, kind) -> None:
+    folders = list(speaking_experts.values())[:2]
+    composed = redhost.compose(speaker_folder, folders, order=redhost.Order(router=kind)).composed
+    with torch.inference_mode():
+        p, alpha = composed.bus(composed.backbone.encode(["def f(x)"]))
+    assert p.shape == (8, composed.bus.answers) and alpha.shape == (8, 3)
+    for rows in (p, alpha):
+        assert torch.allclose(rows.sum(-1), torch.ones(8), atol=1e-5)
+
+
+def test_a_causal_router_has_no_closed_form(speaker_folder, speaking_experts) -> None:
+    with pytest.raises(UsageError, match="a 'causal' router has no level 'zero'"):
+        redhost.compose(
+            speaker_folder,
+            list(speaking_experts.values()),
+            order=redhost.Order(router="causal", level="zero"),
+        )
