@@ -87,7 +87,7 @@ def _prompt(given: str) -> str:
 
 
 def _stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
-    """Print tokens as they come; a stopped text ends its line, and is explained as far as it is."""
+    """Print tokens as they come; a text that is stopped ends its line."""
     seen: list[Token] = []
     terminal = sys.stdout.isatty()
     painted = explain and terminal and not os.environ.get("NO_COLOR")

@@ -232,3 +232,18 @@ def test_what_is_shown_of_a_long_text_is_its_text(composed) -> None:
 
 def ids_of_start(speaker) -> list[int]:
     return [start_of(speaker.trunk)]
+
+
+def test_words_keep_the_space_before_them(speaker) -> None:
+    """Some tokenizers spell a first word without it; the twin reads word by word."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<s>", "▁the", "▁cat", "▁sat", "s"]
+    made = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<s>"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
+    trunk = redhost.Trunk(model=speaker.trunk.model, tokenizer=tokenizer, pooling="last")
+    reader = _Reader(trunk, [0, 1])
+    assert [reader.read(i) for i in (2, 4, 3)] == [" cat", "s", " sat"]
+    assert [tokenizer.decode([i]) for i in (2, 4, 3)] == ["cat", "s", "sat"]
