@@ -206,8 +206,10 @@ def _print_evaluation(result: Evaluation) -> None:
         rows.append(["mean absolute error", *errors])
     table(f"generation {result.generation}, accuracy", ("system", *domains, "overall"), rows)
     if result.bits is not None:
-        told = [[n, *(points(row.get(d)) for d in domains)] for n, row in result.bits.items()]
-        table("bits per byte", ("system", *domains), told)
+        told = [
+            [n, *(points(row[d]) for d in (*domains, "overall"))] for n, row in result.bits.items()
+        ]
+        table("bits per byte", ("system", *domains, "overall"), told)
     if result.leave_one_out is None:
         return
     losses: list[list[object]] = [

@@ -130,6 +130,11 @@ class Backbone:
         return isinstance(self.task, Generation)
 
     @property
+    def vocabulary(self) -> int:
+        """How many tokens its head tells; 0 where it generates nothing."""
+        return len(self.classifier) if self.generates and self.classifier is not None else 0
+
+    @property
     def whole(self) -> int:
         """The width of h̃."""
         return self.width if self.layout is None else self.layout.whole

@@ -235,16 +235,21 @@ def _mae(composed: Composed, rows: Sequence[Row], h: Tensor) -> dict[str, float]
 def _bits(
     composed: Composed, rows: Sequence[Row], told: Sequence[Row], systems: Mapping[str, Told]
 ) -> dict[str, dict[str, float]] | None:
-    """Return bits per byte by system and domain; None where no text is generated."""
+    """Return bits per byte by system, overall and by domain; None where no text is generated."""
     if not composed.backbone.generates:
         return None
-    counts = dict.fromkeys((r.domain for r in rows if r.domain is not None), 0)
+    counts = {"overall": 0, **dict.fromkeys((r.domain for r in rows if r.domain is not None), 0)}
     lengths = byte_counts(composed.backbone.trunk, [r.text for r in rows])
     for row, length in zip(rows, lengths, strict=True):
+        counts["overall"] += length
         if row.domain is not None:
             counts[row.domain] += length
+    overall = [Row(text="", label="", domain="overall")] * len(told)
     return {
-        name: bits_per_byte(system.nats, told, counts)
+        name: {
+            **bits_per_byte(system.nats, overall, counts),
+            **bits_per_byte(system.nats, told, counts),
+        }
         for name, system in systems.items()
         if system.nats is not None
     }

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..registry.errors import StoreError
 from .backbone import Backbone
+from .generate.spelling import spell
 from .generate.states import states, widen
 from .trunk import BATCH
 
@@ -53,8 +54,16 @@ class FeatureCache:
         )
         self.backbone = backbone
         if backbone.generates:
-            each = partial(states, backbone.trunk)
-            self.views = [_View(folder, key, width=backbone.width, compute=each, chunk=CHUNK // 32)]
+            self.views = [
+                _View(
+                    folder,
+                    key,
+                    width=backbone.width,
+                    compute=partial(states, backbone.trunk),
+                    count=lambda text: len(spell(backbone.trunk, text)),
+                    chunk=CHUNK // BATCH,
+                )
+            ]
             return
         chunks = backbone.layout.chunks if backbone.layout else ()
         bare = dataclasses.replace(backbone, layout=None) if chunks else backbone
@@ -114,9 +123,10 @@ class _View:
         *,
         width: int,
         compute: Callable[[Sequence[str]], Sequence[Tensor]],
+        count: Callable[[str], int] = lambda _: 1,
         chunk: int = CHUNK,
     ) -> None:
-        self.width, self.compute, self.chunk = width, compute, chunk
+        self.width, self.compute, self.count, self.chunk = width, compute, count, chunk
         name = hashlib.sha256("\0".join(map(str, key)).encode()).hexdigest()[:32]
         self.path = None if folder is None else folder / f"{name}.sqlite"
 
@@ -156,9 +166,10 @@ class _View:
                     marks = ",".join("?" * len(some))
                     query = f"SELECT text, row FROM h WHERE text IN ({marks})"  # noqa: S608
                     for key, row in database.execute(query, some):
-                        if row and len(row) % (4 * self.width) == 0:
+                        text = wanted[key]
+                        if len(row) == 4 * self.width * self.count(text):
                             found = np.frombuffer(row, dtype=np.float32)
-                            rows[wanted[key]] = found.reshape(-1, self.width)
+                            rows[text] = found.reshape(-1, self.width)
         except sqlite3.DatabaseError as e:
             raise self._broken(e) from e
         return rows

@@ -92,7 +92,7 @@ def merge(
         progress: Called with (epochs done, epochs in all).
 
     Raises:
-        UsageError: If the folder exists, the bus answers numbers, or there are too few inputs.
+        UsageError: If the folder exists, the bus answers no labels, or there are too few inputs.
     """
     bus = composed.bus
     check_id(expert_id)
@@ -100,6 +100,8 @@ def merge(
         raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
     if isinstance(bus.task, Regression):
         raise UsageError("merge folds answers that are labels", found="a bus that answers numbers")
+    if composed.backbone.generates:
+        raise UsageError("merge folds answers that are labels", found="a bus that tells tokens")
     labels = tuple(y for y in bus.labels if y != NONE)
     rows, declined = _answered(composed, texts, encode)
     parts = split_rows(rows)

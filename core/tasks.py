@@ -242,7 +242,18 @@ class Generation:
         return nn.functional.cross_entropy(logits, targets)
 
     def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
-        """Return the tokens' numbers ``(N,)``."""
+        """Return the tokens' numbers ``(N,)``.
+
+        Raises:
+            UsageError: If an answer is none.
+        """
+        strange = next((a for a in answers if not (a.isascii() and a.isdigit())), None)
+        if strange is not None:
+            raise UsageError(
+                "not every answer is a token",
+                expected="tokens by number, as a backbone that generates unfolds texts to",
+                found=repr(strange)[:40],
+            )
         return torch.tensor([int(a) for a in answers], dtype=torch.int64)
 
     def units(self, targets: Tensor, *, classifier: Tensor | None) -> Units:

@@ -257,8 +257,9 @@ def _character_tokenizer() -> Any:
 
 def _backbone(bus: Bus, h: Tensor) -> Tensor:
     """Return what the backbone alone answers, ``(N, L)``."""
-    p = h.new_zeros(len(h), len(bus.labels))
+    p = h.new_zeros(len(h), bus.answers)
     if bus.classifier is not None:
+        h = bus.layout.narrow(h)
         p[:, : bus.classifier.shape[0]] = bus.task.output(h @ bus.classifier.T)
     elif bus.task.name == "classification":
         p[:, 0] = 1.0

@@ -201,3 +201,85 @@ def draft() -> Callable[..., Draft]:
         return made
 
     return make
+
+
+# -- a language model ------------------------------------------------------------------------------
+
+
+def write_speaker(
+    folder: Path,
+    *,
+    tied: bool = True,
+    marks: Mapping[str, str] | None = None,
+    longest: int = 512,
+    seed: int = 0,
+) -> Path:
+    """Write a random, tiny Qwen3 that tells bytes, as an ordinary Hugging Face folder.
+
+    Args:
+        folder: Where.
+        tied: Whether its head is its embedding.
+        marks: Its special tokens by name.
+        longest: Its longest input.
+        seed: Of the weights.
+    """
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    marks = {"bos_token": "<s>", "eos_token": "</s>"} if marks is None else marks
+    signs = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *dict.fromkeys(marks.values())]
+    read = Tokenizer(models.BPE(vocab={s: n for n, s in enumerate(signs)}, merges=[]))
+    read.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    read.decoder = decoders.ByteLevel()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(
+            Qwen3Config(
+                vocab_size=len(signs),
+                hidden_size=16,
+                intermediate_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=8,
+                max_position_embeddings=longest,
+                tie_word_embeddings=tied,
+            )
+        )
+        for p in model.parameters():
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=0.3)  # states that differ between texts
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=read, **marks).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_speaker() -> Callable[..., Path]:
+    """Return the function that writes a tiny language model into a folder."""
+    return write_speaker
+
+
+@pytest.fixture(scope="session")
+def speaker_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_speaker(tmp_path_factory.mktemp("speaker"))
+
+
+SAYINGS = {
+    "sums": lambda n: f"{n} + {n + 3} = {2 * n + 3}\n",
+    "tales": lambda n: f"the {'bcdfghmr'[n % 8]}{'aiou'[n % 4]}{'tng'[n // 8 % 3]} sat down\n",
+    "code": lambda n: f"def f{n}(x):\n    return x * {n}\n",
+}
+"""What the documents of each domain are made of."""
+
+
+@pytest.fixture(scope="session")
+def documents() -> Callable[..., list[dict[str, str]]]:
+    """Return the function from a domain to its documents, as an author's rows."""
+
+    def of(name: str, count: int = 24) -> list[dict[str, str]]:
+        made = ((n, "".join(SAYINGS[name](5 * n + i) for i in range(5))) for n in range(count))
+        return [{"text": text, "document": f"{name}-{n}"} for n, text in made]
+
+    return of

@@ -64,6 +64,7 @@ LIGHT = [
     ["schema"],
     ["schema", "backbone"],
     ["recompose", "--help"],
+    ["generate", "--help"],
     ["--version"],
 ]
 

@@ -51,6 +51,8 @@ class Ahead:
     ) -> int:
         """Put h of texts into the feature cache; return how many it lacked.
 
+        Not of a backbone that generates, whose texts have a row for each token.
+
         Args:
             texts: Any texts, repeated or not.
             backbone: The backbone.
@@ -60,8 +62,8 @@ class Ahead:
         Raises:
             JobsError: If a shard failed on every attempt.
         """
-        if folder is None:
-            return 0
+        if folder is None or backbone.generates:
+            return 0  # a text's states are many: they are computed where they are asked for
         cache = FeatureCache(folder, backbone=backbone, fingerprint=files.manifest.fingerprint)
         missing = cache.missing(texts)
         if len(missing) <= SHARD:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from ...registry.errors import PluginError, UnknownNameError
+from ...registry.errors import PluginError, UnknownNameError, UsageError
 from ...registry.files import read_backbone, read_expert
 from ..assemble import sound
 from ..evaluate import Evaluation
@@ -72,9 +72,16 @@ def sweep(
     Raises:
         MissingError: If no rows are given and the backbone ships none.
         UnknownNameError: If a kind is none of the built-in ones.
+        UsageError: If the backbone generates text.
         PluginError: If a plugin made a part of the generation: workers make built-in parts.
     """
     composed = host.composed
+    if composed.backbone.generates:
+        raise UsageError(
+            "a sweep compares routers of backbones that answer labels or numbers",
+            found=f"backbone {composed.backbone.name!r}, which generates text",
+            hint="Try a router with 'redhost recompose --dry-run --router KIND'.",
+        )
     chosen = composed.judged_on(rows)
     _require_known(routers, composed)
     jobs = Jobs(threads=torch.get_num_threads())

@@ -31,7 +31,7 @@ from .spelling import byte_counts
 __all__ = ["split_documents", "train_generator"]
 
 CANARIES = 8
-CARD_PASSAGES = 64
+CARD_PASSAGES = 32
 LONGEST = 800
 """Characters of a passage: some 200 tokens."""
 
@@ -46,7 +46,8 @@ def split_documents(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) 
         valid: Validation texts of the author's own.
 
     Raises:
-        UsageError: If there are fewer than five documents.
+        UsageError: If there are fewer than five documents, or those to learn from say nothing that
+            those set aside do not say.
     """
     by_name: dict[str, list[str]] = {}
     for row in rows:
@@ -69,6 +70,12 @@ def split_documents(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) 
     if valid is not None:
         told = dict.fromkeys(p for row in valid for p in _passages(row.text))
         validation = tuple(Row(text=p, label="") for p in told if p not in known)
+    if not train:
+        raise UsageError(
+            "the documents say the same",
+            expected="passages to learn from that do not stand in those set aside",
+            found=f"{len(known)} different ones in {len(names)} documents",
+        )
     return Parts(train=train, valid=validation, fit=_some(fit), gate=_some(gate))
 
 
@@ -115,7 +122,7 @@ def train_generator(
         domain_labels=(),
         settings=settings,
         task=backbone.task,
-        valid=_features(shop, parts.valid),
+        valid=_features(shop, parts.valid) if parts.valid else None,
         background=shop.encode(others) if others else None,
         checkpoint=checkpoint,
         progress=progress,
@@ -200,7 +207,8 @@ def _metrics(
     expert: Expert, shop: Shop, norm: Callable[[Tensor], Tensor], parts: Parts
 ) -> dict[str, float]:
     """Return bits per byte on the passages set aside, of the expert and of the backbone alone."""
-    rows = (*parts.valid, *parts.gate)
+    if not (rows := (*parts.valid, *parts.gate)):
+        return {}
     data = _features(shop, rows)
     target = shop.backbone.task.targets(data.answers, ())
     told = sum(byte_counts(shop.backbone.trunk, _texts(rows)))

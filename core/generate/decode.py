@@ -5,6 +5,7 @@ Experts sit above the blocks, so the cache of keys and values is the backbone's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,13 @@ from ..trunk import Trunk
 from .context import Memory, remember
 from .spelling import spell, start_of
 
-__all__ = ["Token", "generate"]
+__all__ = ["Token", "Walk", "generate"]
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that are no character yet."""
+
+BEFORE = 8
+"""Tokens before a token that are spelt with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +65,15 @@ def generate(
         seed: Where draws come from.
 
     Raises:
-        UsageError: If the backbone does not generate, or the prompt is too long for it.
+        UsageError: If the backbone does not generate, the prompt is too long for it, or a number
+            is out of its range.
     """
+    if max_tokens < 1:
+        raise UsageError("too few tokens", expected="at least 1", found=str(max_tokens))
+    if not 0 <= temperature < math.inf:
+        raise UsageError(
+            "no such temperature", expected="a number from 0 on", found=str(temperature)
+        )
     if not composed.backbone.generates:
         raise UsageError(
             f"backbone {composed.backbone.name!r} does not generate text",
@@ -75,7 +86,7 @@ def generate(
 
 
 def _prompt(trunk: Trunk, prompt: str) -> list[int]:
-    ids = [start_of(trunk), *(spell(trunk, prompt) if prompt else ())]
+    ids = [start_of(trunk), *(spell(trunk, prompt, whole=True) if prompt else ())]
     if trunk.longest is not None and len(ids) >= trunk.longest:
         raise UsageError(
             "the prompt is too long",
@@ -92,29 +103,56 @@ def _go_on(
     temperature: float,
     generator: torch.Generator,
 ) -> Iterator[Token]:
-    trunk, added, shown = composed.backbone.trunk, list[int](), ""
+    trunk = composed.backbone.trunk
     end = getattr(trunk.tokenizer, "eos_token_id", None)
-    walk, fresh = _Walk(composed), ids
+    walk, reader, fresh = Walk(composed), _Reader(trunk, ids), ids
     longest = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, longest)):
         p, alpha = walk.step(fresh)
         token = _draw(p, temperature, generator)
         if token == end:
             return
-        added.append(token)
-        told = str(trunk.tokenizer.decode(added))
-        told = shown if told.endswith(UNFINISHED) else told
         yield Token(
-            text=told[len(shown) :],
+            text=reader.read(token),
             id=token,
             probability=float(p[token]),
             weights=dict(zip(composed.bus.columns, alpha.tolist(), strict=True)),
         )
-        fresh, shown = [token], told
+        fresh = [token]
 
 
-class _Walk:
-    """A text under way: the trunk's cache and what the router remembers."""
+class _Reader:
+    """Numbers of tokens → the text that each adds, in whole characters.
+
+    What a token spells may hang on those before it: some tokenizers write no space before the
+    first word of a text.
+    """
+
+    def __init__(self, trunk: Trunk, ids: list[int]) -> None:
+        self.trunk, self.ids = trunk, ids[-BEFORE:]
+        self.shown = self._spelt()
+
+    def read(self, token: int) -> str:
+        """Return what a token adds; nothing while a character is not complete."""
+        self.ids = [*self.ids, token]
+        told = self._spelt()
+        if told.endswith(UNFINISHED):
+            return ""
+        fresh = told[len(self.shown) :]
+        self.ids = self.ids[-BEFORE:]
+        self.shown = self._spelt()
+        return fresh
+
+    def _spelt(self) -> str:
+        return str(self.trunk.tokenizer.decode(self.ids, clean_up_tokenization_spaces=False))
+
+
+class Walk:
+    """A text under way: the trunk's cache of keys and values, and what the router remembers.
+
+    Args:
+        composed: A composition on a generating backbone.
+    """
 
     def __init__(self, composed: Composed) -> None:
         self.backbone, self.bus = composed.backbone, composed.bus
@@ -138,7 +176,10 @@ class _Walk:
 
 
 def _draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:
+    """Draw from p^(1/T), by where one uniform number falls among the sums."""
     if temperature == 0:
         return int(p.argmax())
-    sharp = torch.softmax(p.clamp_min(1e-30).log() / temperature, dim=-1)
-    return int(torch.multinomial(sharp, 1, generator=generator))
+    weights = p if temperature == 1 else (p / p.max()) ** (1 / temperature)
+    sums = weights.cumsum(0, dtype=torch.float64)
+    at = torch.rand((), generator=generator, dtype=torch.float64) * sums[-1]
+    return min(int(torch.searchsorted(sums, at, right=True)), len(p) - 1)

@@ -35,8 +35,13 @@ def start_of(trunk: Trunk) -> int:
     )
 
 
-def spell(trunk: Trunk, text: str) -> list[int]:
-    """Return the numbers of a text's tokens, without the start, cut where the trunk cuts texts.
+def spell(trunk: Trunk, text: str, *, whole: bool = False) -> list[int]:
+    """Return the numbers of a text's tokens, without the start.
+
+    Args:
+        trunk: Whose tokens.
+        text: Not empty.
+        whole: Whether a text that is longer than the trunk reads is left so, not cut there.
 
     Raises:
         UsageError: If it has none.
@@ -45,7 +50,7 @@ def spell(trunk: Trunk, text: str) -> list[int]:
         ids = list(trunk.tokenizer(text, add_special_tokens=False)["input_ids"])
     if not ids:
         raise UsageError("a text has no tokens", expected="at least one", found=repr(text))
-    return ids[: trunk.longest]
+    return ids if whole else ids[: trunk.longest]
 
 
 def unfold(trunk: Trunk, rows: Sequence[Row]) -> list[Row]:

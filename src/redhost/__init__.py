@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .core.features import FeatureCache
     from .core.generate.author import split_documents, train_generator
     from .core.generate.context import context_layout, contexts
-    from .core.generate.decode import Token, generate
+    from .core.generate.decode import Token, Walk, generate
     from .core.generate.spelling import byte_counts
     from .core.hooks import hookimpl
     from .core.host import Host
@@ -109,7 +109,7 @@ _HOME = {
     "core.features": ("FeatureCache",),
     "core.generate.author": ("split_documents", "train_generator"),
     "core.generate.context": ("context_layout", "contexts"),
-    "core.generate.decode": ("Token", "generate"),
+    "core.generate.decode": ("Token", "Walk", "generate"),
     "core.generate.spelling": ("byte_counts",),
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
@@ -256,6 +256,7 @@ __all__ = [
     "UnknownNameError",
     "UsageError",
     "Violation",
+    "Walk",
     "__version__",
     "adapt",
     "blocks_of",

@@ -140,7 +140,7 @@ def test_any_order_of_discovery_gives_one_router_and_one_receipt(
 def test_judging_in_pieces_says_the_same(outcome, monkeypatch) -> None:
     composed = outcome.composed
     h, rows = gates(composed)
-    whole, oracle = judge(composed, h, rows), judge_oracle(composed, h, rows)
+    whole, oracle = judge(composed, h, rows), judge_oracle(composed, h, rows).hits
     health = routing_health(composed, h, rows)
     sizes = in_pieces(monkeypatch, judging, 10 * COUNT * composed.backbone.width)
     told = judge(composed, h, rows)
@@ -148,7 +148,7 @@ def test_judging_in_pieces_says_the_same(outcome, monkeypatch) -> None:
     assert torch.equal(told.hits, whole.hits)
     assert torch.equal(told.heaviest, whole.heaviest)
     assert torch.allclose(told.usage, whole.usage, atol=1e-6)
-    assert torch.equal(judge_oracle(composed, h, rows), oracle)
+    assert torch.equal(judge_oracle(composed, h, rows).hits, oracle)
     again = routing_health(composed, h, rows, judged=told)
     assert again.usage == pytest.approx(health.usage, abs=1e-6)
     assert (again.dead, again.loudness) == (health.dead, health.loudness)

@@ -18,6 +18,7 @@ __all__ = [
     "PAGES",
     "bench_block",
     "bus_block",
+    "generative_block",
     "newsgroups_block",
     "peers_block",
     "ranges_block",
@@ -136,6 +137,30 @@ def red_block(told: Mapping[str, Any]) -> str:
     return "\n".join(overview_table(told["runs"], links="docs/results/red/"))
 
 
+def generative_block(metrics: Mapping[str, Any]) -> str:
+    """Return the README's table of generative experts on SmolLM2."""
+    titles = {
+        "base": "the language model alone",
+        "monolith, balanced": "one adapter of the experts' size, trained on all domains",
+        "product, residual": "**five experts, `redhost recompose`**",
+        "robust": "five experts, a robust causal router, as a mixture",
+        "oracle": "each domain's own expert (told which)",
+    }
+    domains = metrics["domains"]
+    head = " | ".join(domains)
+    lines = [f"| bits per byte | {head} | of the gain, least |", "|---" * (len(domains) + 2) + "|"]
+    for name, title in titles.items():
+        told = metrics["systems"][name]
+        cells = " | ".join(f"{told['bits'][d]['mean']:.3f}" for d in domains)
+        share = "" if name == "base" else f"{told['least_recovered']['mean']:.0%}"
+        lines.append(f"| {title} | {cells} | {share} |")
+    note = (
+        f"Documents nobody learnt from; {metrics['seeds']} seeds. "
+        "[All figures](docs/results/generative/smollm2/README.md)."
+    )
+    return "\n".join([*lines, "", note])
+
+
 PAGES = ("README.md", "docs/profiles.md", "docs/scale.md")
 """Where blocks stand."""
 
@@ -146,6 +171,7 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "bench": ("docs/results/bench/startup.json", bench_block),
     "bus": ("docs/results/bench/bus.json", bus_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
+    "generative": ("docs/results/generative/smollm2/metrics.json", generative_block),
     "profile": ("docs/results/bench/profile.json", tables),
     "scale": ("docs/results/bench/scale.json", scale_page),
 }

@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 
 __all__ = ["SECTIONS", "Section", "Settings", "load", "machine", "run", "write_page"]
 
-SECTIONS: tuple[str, ...] = ("startup", "profile", "bus", "peers", "scale", "engine")
+SECTIONS: tuple[str, ...] = ("startup", "profile", "bus", "decode", "peers", "scale", "engine")
 """In the order of the page."""
 
 SCHEMA = "red-lab.bench/2"

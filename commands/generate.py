@@ -1,0 +1,135 @@
+"""The command that goes on with a text: generate."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .common import device_option, home_option, json_option, open_host, print_json, table
+
+if TYPE_CHECKING:
+    from ..core.generate.decode import Token
+
+__all__ = ["COMMANDS"]
+
+COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
+"""By column, in turn; the backbone's own column keeps the terminal's."""
+
+CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"}
+"""Signs that tell a terminal to do something: a model must not."""
+
+
+@click.command()
+@click.argument("prompt")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Tokens are drawn from p^(1/T); 0 takes the most probable one.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--explain", is_flag=True, help="Say which expert carried which token.")
+@home_option
+@device_option
+@json_option
+def generate(
+    *,
+    prompt: str,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    explain: bool,
+    home: Path | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Go on with PROMPT (or standard input, with -), token by token."""
+    text = _prompt(prompt)
+    host = open_host(home, device=device)
+    tokens = host.generate(text, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    if not as_json:
+        _stream(text, tokens, explain=explain)
+        return
+    made = list(tokens)
+    told = {
+        "prompt": text,
+        "text": "".join(t.text for t in made),
+        "generation": host.generations.current(),
+        "seed": seed,
+        "temperature": temperature,
+        "tokens": len(made),
+        "weights": _means(made),
+    }
+    print_json({**told, "table": made} if explain else told)
+
+
+def _prompt(given: str) -> str:
+    """Return the text to go on with; of standard input less the final newline."""
+    from ..registry.errors import UsageError
+
+    piped = given == "-"
+    data = sys.stdin.buffer.read() if piped else given.encode("utf-8", "surrogateescape")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise UsageError(
+            "the prompt cannot be read", expected="UTF-8", found=f"byte 0x{data[e.start]:02x}"
+        ) from e
+    return text.removesuffix("\n") if piped else text
+
+
+def _stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
+    """Print tokens as they come; a text that is stopped ends its line."""
+    seen: list[Token] = []
+    terminal = sys.stdout.isatty()
+    painted = explain and terminal and not os.environ.get("NO_COLOR")
+    click.echo(prompt, nl=False)
+    try:
+        for token in tokens:
+            seen.append(token)
+            shown = token.text.translate(CONTROL) if terminal else token.text
+            click.echo(_paint(shown, token.weights) if painted else shown, nl=False)
+    finally:
+        click.echo()
+    if explain and seen:
+        _explain(seen, painted=painted)
+
+
+def _paint(text: str, weights: dict[str, float], column: str | None = None) -> str:
+    """Colour a text by a column, the heaviest if none is named."""
+    columns = [c for c in weights if c != "backbone"]
+    column = column or max(weights, key=weights.__getitem__)
+    if not text or column not in columns:
+        return text
+    return click.style(text, fg=COLOURS[columns.index(column) % len(COLOURS)])
+
+
+def _explain(tokens: Sequence[Token], *, painted: bool) -> None:
+    """Print each column's mean weight, and the share of the tokens it weighed most on."""
+    means, first = _means(tokens), tokens[0].weights
+    heaviest = Counter(max(t.weights, key=t.weights.__getitem__) for t in tokens)
+    shares = {c: heaviest[c] / len(tokens) for c in means}
+    if not painted:
+        rows = [(c, f"{means[c]:.3f}", f"{shares[c]:.1%}") for c in means]
+        table("who carried the text", ("column", "mean weight", "of the tokens"), rows)
+        return
+    for column, mean in means.items():
+        name = _paint(f"{column:<12}", first, column)
+        click.echo(f"  {name} {shares[column]:4.0%} of the tokens, mean weight {mean:.2f}")
+
+
+def _means(tokens: Sequence[Token]) -> dict[str, float]:
+    """Return the mean weight of every column over the tokens; nothing of none."""
+    columns = tokens[0].weights if tokens else ()
+    return {c: sum(t.weights[c] for t in tokens) / len(tokens) for c in columns}
+
+
+COMMANDS = (generate,)

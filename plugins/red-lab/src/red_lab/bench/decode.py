@@ -1,0 +1,238 @@
+"""Section `decode`: what experts and a causal router add to a step of generation.
+
+A step is one token: the trunk with its cache of keys and values, and the product with the head.
+Systems take turns, token by token, each with a cache of its own, so contexts grow alike. Weights of
+the experts are random, for seconds depend on shapes alone; the backbones are real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+import redhost
+from red_lab.bench.bus import tensor_bytes
+from red_lab.bench.rounds import in_turns, overhead, spread
+from red_lab.bench.section import Settings
+from red_lab.bench.trunks import TRUNKS, open_trunk
+
+__all__ = ["TITLE", "compose", "measure", "measure_on", "page"]
+
+TITLE = "What experts add to a decoded token"
+
+CONTEXTS = (32, 256)
+SYSTEMS = (("causal", 1), ("causal", 4), ("causal", 16), ("robust", 4))
+TARGET, AIMED = 0.05, ("causal", 4)
+"""What this system may add to a step of SmolLM2."""
+
+STEPS = 3
+"""Tokens that count, for each round asked for."""
+
+TOKEN = 7
+"""What is fed: any will do."""
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Time the systems on every backbone."""
+    rounds = STEPS * settings.runs
+    found = {name: measure_on(open_trunk(name), rounds=rounds) for name in TRUNKS}
+    return {"rounds": rounds, "threads": torch.get_num_threads(), "backbones": found}
+
+
+def measure_on(
+    trunk: redhost.Trunk,
+    *,
+    rounds: int,
+    systems: Sequence[tuple[str, int]] = SYSTEMS,
+    contexts: Sequence[int] = CONTEXTS,
+) -> dict[str, Any]:
+    """Time systems on one backbone.
+
+    Args:
+        trunk: The backbone; its head is its embedding.
+        rounds: How many steps count.
+        systems: A router's kind and how many experts there are.
+        contexts: How many tokens stand before the first step.
+    """
+    made = {(kind, experts): compose(trunk, kind, experts) for kind, experts in systems}
+    head = _head(trunk)
+    rows = [row for n in contexts for row in _timed(trunk, made, context=n, rounds=rounds)]
+    return {"width": trunk.width, "vocabulary": len(head), "rows": rows}
+
+
+def compose(trunk: redhost.Trunk, kind: str, experts: int) -> redhost.Composed:
+    """Return a composition of random experts, a quarter of the width in rank, with even weights."""
+    width, rank, head = trunk.width, max(1, trunk.width // 4), _head(trunk)
+    generator = torch.Generator().manual_seed(0)
+    parts = {
+        f"expert{n:02d}": redhost.LowRank(
+            U=torch.randn(rank, width, generator=generator) / width**0.5,
+            V=torch.randn(width, rank, generator=generator) / rank**0.5,
+            activation="gelu",
+            space="hidden",
+        )
+        for n in range(experts)
+    }
+    backbone = redhost.Backbone(
+        trunk=trunk,
+        classifier=head,
+        task=redhost.Generation(),
+        layout=redhost.context_layout(width),
+    )
+    router = redhost.build_router(kind, backbone.bus_config(), (*parts, "backbone"), 0)
+    if router is None:
+        raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
+    bus = redhost.Bus(
+        norm=redhost.LayerNorm(width=width, eps=backbone.eps),
+        router=router,
+        experts=parts,
+        classifier=head,
+        task=backbone.task,
+        backbone_column=True,
+        layout=backbone.layout,
+    )
+    return redhost.Composed(
+        backbone=backbone,
+        bus=bus.eval().requires_grad_(False),
+        cards={},
+        background=(),
+        evaluation=(),
+        fingerprint="",
+        router_kind=kind,
+        seed=0,
+    )
+
+
+def _timed(
+    trunk: redhost.Trunk,
+    made: Mapping[tuple[str, int], redhost.Composed],
+    *,
+    context: int,
+    rounds: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield one row for every system at one context."""
+    ids = [TOKEN + n % 50 for n in range(context)]
+    steps = {f"{kind} {n}": _bus_step(c, ids) for (kind, n), c in made.items()}
+    alone = _backbone_step(trunk, ids)
+    floor = _peak(alone)
+    seconds = in_turns({"backbone": alone, **steps}, rounds=rounds)
+    for (kind, n), composed in made.items():
+        took, step = seconds[f"{kind} {n}"], steps[f"{kind} {n}"]
+        yield {
+            "context": context,
+            "router": kind,
+            "experts": n,
+            "backbone_seconds": spread(seconds["backbone"]),
+            "seconds": spread(took),
+            "overhead": overhead(took, seconds["backbone"]),
+            "kept_bytes": tensor_bytes(composed.bus) - _bytes(_head(trunk)),
+            "step_bytes": _peak(step) - floor,
+        }
+
+
+def _bus_step(composed: redhost.Composed, ids: list[int]) -> Callable[[], Tensor]:
+    """Return what decodes one token more with experts."""
+    walk = redhost.Walk(composed)
+    walk.step(ids)
+    return lambda: walk.step([TOKEN])[0]
+
+
+def _backbone_step(trunk: redhost.Trunk, ids: list[int]) -> Callable[[], Tensor]:
+    """Return what decodes one token more with the backbone alone: its step, the head's product."""
+    head, cache = _head(trunk), None
+
+    @torch.inference_mode()
+    def step(tokens: list[int]) -> Tensor:
+        nonlocal cache
+        told, cache = trunk.follow(torch.tensor([tokens]), cache)
+        return told[0, -1:] @ head.T
+
+    step(ids)
+    return partial(step, [TOKEN])
+
+
+def _peak(step: Callable[[], object]) -> int:
+    """Return the most bytes that one step holds beyond what it began with."""
+    step()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as told:
+        step()
+    held = peak = 0
+    for event in told.events() or ():
+        held += event.self_cpu_memory_usage
+        peak = max(peak, held)
+    return peak
+
+
+def _head(trunk: redhost.Trunk) -> Tensor:
+    """Return the embedding, which both backbones tell tokens with."""
+    embedding: Any = trunk.model.get_input_embeddings()
+    weight: Tensor = embedding.weight.detach()
+    return weight
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's tables."""
+    lines = [
+        "A step of generation by the backbone alone (its cache of keys and values, the product "
+        "with the head) and through the bus with its causal memory, in turns, token by token, "
+        "batch 1. `causal` sums residuals and takes one product with the head; `robust` mixes "
+        "distributions and takes one for every column. Overheads are medians of the rounds' own "
+        f"ratios, with their quartiles. Threads: {found['threads']}. Random experts of a quarter "
+        "of the width in rank. Memory: what the bus keeps beyond the head, and what one step holds "
+        "at most beyond the backbone's own.",
+    ]
+    for name, told in found["backbones"].items():
+        lines += ["", *_table(name, told)]
+    return "\n".join([*lines, "", *_aims(found)])
+
+
+def _table(name: str, told: Mapping[str, Any]) -> Iterator[str]:
+    contexts = sorted({r["context"] for r in told["rows"]})
+    cells = {(r["router"], r["experts"], r["context"]): r for r in told["rows"]}
+    floors = ", ".join(
+        f"{1000 * _floor(told, n)['median']:.1f} ms after {n} tokens" for n in contexts
+    )
+    yield f"**{name}** (D {told['width']}, V {told['vocabulary']:,}): the backbone's step takes"
+    yield f"{floors}."
+    yield ""
+    heads = " | ".join(f"after {n} tokens" for n in contexts)
+    yield f"| router | experts | {heads} | kept | a step's |"
+    yield "|---" * (4 + len(contexts)) + "|"
+    for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in told["rows"]):
+        row = [cells[router, experts, n] for n in contexts]
+        shares = " | ".join(_share(r["overhead"]) for r in row)
+        memory = " | ".join(f"{row[0][k] / 2**20:.2f} MiB" for k in ("kept_bytes", "step_bytes"))
+        yield f"| `{router}` | {experts} | {shares} | {memory} |"
+
+
+def _floor(told: Mapping[str, Any], context: int) -> Mapping[str, float]:
+    return next(r["backbone_seconds"] for r in told["rows"] if r["context"] == context)
+
+
+def _aims(found: Mapping[str, Any]) -> Iterator[str]:
+    """Say whether the aim is met, at the worst of the contexts."""
+    for row in (
+        r
+        for name, told in found["backbones"].items()
+        for r in told["rows"]
+        if name == "smollm2" and (r["router"], r["experts"]) == AIMED
+    ):
+        ratio = row["overhead"]["ratio"]
+        verdict = "met" if ratio <= TARGET else "**missed**"
+        yield (
+            f"- Four experts on SmolLM2 after {row['context']} tokens: {ratio:+.1%}, "
+            f"the aim is {TARGET:.0%}: {verdict}."
+        )
+
+
+def _share(told: Mapping[str, float]) -> str:
+    return f"{told['ratio']:+.1%} ({told['low']:+.1%} to {told['high']:+.1%})"

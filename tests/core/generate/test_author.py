@@ -1,0 +1,222 @@
+"""Documents set aside whole, and the package that a causal expert becomes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import redhost
+from redhost.core.evidence import ear_of
+from redhost.core.generate.author import CARD_PASSAGES, LONGEST, split_documents, train_generator
+from redhost.core.verify import verify_expert
+from redhost.registry.contract import check_compatible
+from redhost.registry.errors import UsageError
+from redhost.registry.files import read_expert
+from redhost.registry.manifest import dumps
+from redhost.registry.project import ExpertPlan, write_plan
+from redhost.testing import assert_expert_contract
+
+
+def texts(rows) -> set[str]:
+    return {r.text for r in rows}
+
+
+def chapters(count: int, *, lines: int = 3) -> list[redhost.Row]:
+    """Return documents of several rows each, no line of which stands in another."""
+    return [
+        redhost.Row(text=f"book {n} line {i}", label="", domain=f"book {n}")
+        for n in range(count)
+        for i in range(lines)
+    ]
+
+
+def test_documents_are_set_aside_whole() -> None:
+    rows = chapters(40)
+    parts = split_documents(rows)
+    books = [
+        {t.split(" line")[0] for t in texts(part)}
+        for part in (parts.train, parts.valid, parts.fit, parts.gate)
+    ]
+    assert [len(b) for b in books] == [26, 4, 5, 5]
+    assert len(set().union(*books)) == 40  # so no book is in two parts
+    assert sum(map(len, (parts.train, parts.valid, parts.fit, parts.gate))) == len(rows)
+    assert split_documents(rows[::-1]).train != () and texts(
+        split_documents(rows[::-1]).gate
+    ) == texts(parts.gate)
+
+
+def test_no_passage_is_in_two_parts_though_documents_share_it() -> None:
+    rows = [*chapters(40), *(redhost.Row(text="all say so", label="", domain=f"book {n}")
+                             for n in range(40))]  # fmt: skip
+    parts = split_documents(rows)
+    told = [texts(p) for p in (parts.train, parts.valid, parts.fit, parts.gate)]
+    assert sum(map(len, told)) == len(set().union(*told)) == 121
+    assert "all say so" in texts(parts.fit)
+
+
+def test_long_texts_are_cut_at_line_ends_and_lose_white_space_only() -> None:
+    text = "\n".join(f"line {n} of a long text, {n * n}" for n in range(200))
+    rows = [redhost.Row(text=f"{text}{n}", label="", domain=None) for n in range(5)]
+    parts = split_documents(rows)
+    assert all(len(t) <= LONGEST for t in texts(parts.train))
+    assert all(t.startswith("line ") for t in texts(parts.train))
+    words = "x" * 3 * LONGEST
+    cut = split_documents([*rows, *(redhost.Row(text=words + str(n), label="") for n in range(9))])
+    assert all(0 < len(t) <= LONGEST for t in texts(cut.train) | texts(cut.fit) | texts(cut.gate))
+
+
+def test_a_card_shows_some_passages_of_all() -> None:
+    parts = split_documents(chapters(100, lines=20))
+    assert 0 < len(parts.fit) <= CARD_PASSAGES and 0 < len(parts.gate) <= CARD_PASSAGES
+
+
+def test_validation_texts_of_ones_own_are_taken_less_what_is_set_aside() -> None:
+    rows = chapters(20)
+    aside = next(iter(split_documents(rows).gate))
+    parts = split_documents(rows, valid=[redhost.Row(text="quite new", label=""), aside])
+    assert texts(parts.valid) == {"quite new"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (chapters(4), "too few documents to set any aside: expected at least 5, found 4"),
+        (
+            [redhost.Row(text="same", label="", domain=str(n)) for n in range(9)],
+            "the documents say the same: expected passages to learn from",
+        ),
+    ],
+)
+def test_documents_that_cannot_be_split_are_refused(rows, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        split_documents(rows)
+
+
+# -- the package -----------------------------------------------------------------------------------
+
+
+def files_of(folder) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def test_a_causal_expert_keeps_its_contract(speaking_experts, shop) -> None:
+    for folder in speaking_experts.values():
+        files = read_expert(files_of(folder))
+        assert not isinstance(files, tuple), files
+        manifest = files.manifest
+        assert manifest.reads.causal is True and manifest.labels == ()
+        assert manifest.writes.vocabulary == shop.manifest.tokenizer
+        assert check_compatible(manifest, shop.manifest) == ()
+        assert verify_expert(files, backbone=None) == ()
+        assert dumps(manifest) == files_of(folder)["expert.json"]
+        assert_expert_contract(folder)
+
+
+def test_every_expert_beats_the_base_at_home(speaking_experts) -> None:
+    for folder in speaking_experts.values():
+        told = json.loads((folder / "expert.json").read_text())["training"]["metrics"]
+        assert 0 < told["bits_per_byte"] < 0.9 * told["backbone_bits_per_byte"]
+
+
+def test_the_router_is_causal_and_its_experts_are_gated_on_tokens(outcome, composed) -> None:
+    receipt = outcome.receipt
+    assert receipt.router.kind == "causal" == composed.router_kind
+    assert receipt.router.columns == ("code", "sums", "tales", "backbone")
+    for expert_id, card in composed.cards.items():
+        gate = [r.text for r in card.rows if r.part == "gate"]
+        assert receipt.accuracy.rows[expert_id] == sum(len(t.encode()) for t in gate)
+    assert receipt.not_gated == ()
+    assert all(c.before == c.after for c in (receipt.backbone, *receipt.experts.values()))
+
+
+def test_a_router_is_made_twice_with_the_same_bits(outcome, speaker_folder, speaking_experts):
+    folders = list(speaking_experts.values())[::-1]
+    assert redhost.compose(speaker_folder, folders).router_bytes == outcome.router_bytes
+
+
+def test_training_is_deterministic(train_one, speaking_experts, tmp_path) -> None:
+    again = train_one(tmp_path, "sums")
+    assert files_of(again) == files_of(speaking_experts["sums"])
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"writes": "labels"}, "expected writes hidden, reads and writes at the end, found writes"),
+        ({"reads_tap": "1"}, "taps 1 and final"),
+        ({"card": "vectors"}, "cannot ship a card of vectors: expected texts, or none"),
+    ],
+)
+def test_plans_for_other_backbones_are_refused(shop, rows_of, tmp_path, plan, message) -> None:
+    made = ExpertPlan(**{"id": "mine", "rank": 4, **plan})
+    redhost.write_project(tmp_path, kind="expert", package_id="mine", summary="x")
+    write_plan(tmp_path, made)
+    settings = redhost.ExpertSettings(space="hidden", rank=4, epochs=1)
+    parts = split_documents(rows_of("sums", 8))
+    with pytest.raises(UsageError, match=message):
+        train_generator(tmp_path, made, parts, shop=shop, settings=settings)
+
+
+def test_without_rows_aside_an_expert_is_trained_all_the_same(shop, rows_of, tmp_path) -> None:
+    """Validation texts that all stand in the card leave none to stop early on."""
+    rows = rows_of("sums", 8)
+    known = list(split_documents(rows).fit)
+    parts = split_documents(rows, valid=known)
+    assert parts.valid == ()
+    plan = ExpertPlan(id="mine", rank=4)
+    redhost.write_project(tmp_path, kind="expert", package_id="mine", summary="x")
+    settings = redhost.ExpertSettings(space="hidden", rank=4, epochs=1)
+    made = train_generator(tmp_path, plan, parts, shop=shop, settings=settings)
+    assert made.training.metrics["bits_per_byte"] > 0
+
+
+def test_an_ear_hears_what_the_whole_head_would() -> None:
+    generator = torch.Generator().manual_seed(0)
+    head, delta = (torch.randn(n, 16, generator=generator) for n in (300, 50))
+    ear = ear_of(head)
+    assert ear is not None and ear.shape == (16, 16)
+    assert torch.allclose((delta @ ear.T).norm(dim=1), (delta @ head.T).norm(dim=1), rtol=1e-4)
+    small = head[:8]
+    assert ear_of(small) is small and ear_of(None) is None
+
+
+def test_answers_are_tokens_by_number() -> None:
+    task = redhost.Generation()
+    assert task.targets(["3", "0"]).tolist() == [3, 0]
+    for strange in ("x", "-1", "1.5", "²", ""):
+        with pytest.raises(UsageError, match="not every answer is a token"):
+            task.targets(["3", strange])
+
+
+def test_the_router_hears_the_bus_vector_and_the_contexts(composed) -> None:
+    from redhost.core.routers import build_router
+
+    router, width = composed.bus.router, composed.backbone.width
+    assert (router.output, router.reads_answers, router.closed_form) == ("residual", True, False)
+    assert router.weight.shape == (4, width + 2 * width) == (4, router.width)
+    assert router.weight.abs().max() > 0
+    for kind in ("statistics", "linear", "evidence", "robust"):
+        made = build_router(kind, composed.backbone.bus_config(), composed.bus.columns, 0)
+        assert made is not None and made.width == router.width
+
+
+@pytest.mark.parametrize("kind", ["statistics", "evidence", "topk:k=1", "attention", "robust"])
+def test_other_routers_serve_a_bus_of_tokens(speaker_folder, speaking_experts, kind) -> None:
+    folders = list(speaking_experts.values())[:2]
+    composed = redhost.compose(speaker_folder, folders, order=redhost.Order(router=kind)).composed
+    with torch.inference_mode():
+        p, alpha = composed.bus(composed.backbone.encode(["def f(x)"]))
+    assert p.shape == (8, composed.bus.answers) and alpha.shape == (8, 3)
+    for rows in (p, alpha):
+        assert torch.allclose(rows.sum(-1), torch.ones(8), atol=1e-5)
+
+
+def test_a_causal_router_has_no_closed_form(speaker_folder, speaking_experts) -> None:
+    with pytest.raises(UsageError, match="a 'causal' router has no level 'zero'"):
+        redhost.compose(
+            speaker_folder,
+            list(speaking_experts.values()),
+            order=redhost.Order(router="causal", level="zero"),
+        )
