@@ -13,6 +13,7 @@ from .cards import Card
 from .pieces import pieces
 from .routers.base import ColumnData, Judged
 from .rows import Row
+from .sketch import sketch, together
 from .tasks import Regression
 
 __all__ = ["with_likelihood"]
@@ -49,29 +50,32 @@ def _with(
     told = card is not None and card.kind == "texts" and not isinstance(bus.task, Regression)
     if card is None or not told:
         return data
-    _, fit = _judged(bus, _part(card, "fit"), encode, unfold)
+    fit = _judged(bus, _part(card, "fit"), encode, unfold)
     gate = _part(card, "gate")
-    if not gate:
-        return dataclasses.replace(data, likelihood=fit)
-    z, aside = _judged(bus, gate, encode, unfold)
-    return dataclasses.replace(data, likelihood=fit, gate=Judged(z=z, likelihood=aside))
+    return dataclasses.replace(
+        data,
+        likelihood=fit.likelihood,
+        sketch=fit.sketch,
+        gate=_judged(bus, gate, encode, unfold) if gate else None,
+    )
 
 
 def _part(card: Card, part: str) -> list[Row]:
     return [Row(text=r.text, label=r.label) for r in card.rows if r.part == part]
 
 
-def _judged(bus: Bus, rows: Sequence[Row], encode: Encode, unfold: Unfold) -> tuple[Tensor, Tensor]:
-    """Return z ``(N, D)`` and p_k of each row's label ``(N, K)``."""
+def _judged(bus: Bus, rows: Sequence[Row], encode: Encode, unfold: Unfold) -> Judged:
+    """Return z ``(N, D)`` and p_k of each row's label ``(N, K)``, sketched for who wants that."""
     h, answers = encode([r.text for r in rows]), [r.label for r in unfold(rows)]
     target = bus.task.targets(answers, bus.labels)
     with torch.no_grad():
         z = bus.norm(h)
-        chosen = [
-            _likelihood(bus, h[piece], z[piece], target[piece])
-            for piece in pieces(len(h), cost=len(bus.columns) * bus.answers)
-        ]
-    return bus.layout.hear(z), torch.cat(chosen)
+        cuts = list(pieces(len(h), cost=len(bus.columns) * bus.answers))
+        if getattr(bus.router, "sketches", False):
+            sketches = together([sketch(bus, h[cut], z[cut], target[cut]) for cut in cuts])
+            return Judged(bus.layout.hear(z), sketches.alone().exp(), sketches)
+        chosen = [_likelihood(bus, h[cut], z[cut], target[cut]) for cut in cuts]
+    return Judged(bus.layout.hear(z), torch.cat(chosen))
 
 
 def _likelihood(bus: Bus, h: Tensor, z: Tensor, target: Tensor) -> Tensor:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..statistics import Statistics
 
+if TYPE_CHECKING:
+    from ..sketch import Sketch
+
 __all__ = ["ColumnData", "Judged", "Router", "spans"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Judged:
-    """Rows with the likelihood of their answers: z ``(N, D)`` and p_k(y|x) ``(N, K)``."""
+    """Rows with the likelihood of their answers: z ``(N, D)`` and p_k(y|x) ``(N, K)``.
+
+    For a kind that `sketches` also what the residual sum makes of them.
+    """
 
     z: Tensor
     likelihood: Tensor
+    sketch: Sketch | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +42,7 @@ class ColumnData:
         outputs: What the experts' outputs look like on the rows, ``(N, K, S)``.
         likelihood: p_k(y|x) of each row's own answer by each column alone, ``(N, K)``; None
             where the card does not tell texts and answers, or no router asked for it.
+        sketch: What the residual sum makes of the rows' answers, for a kind that `sketches`.
         gate: The same for rows the router does not learn from.
         hear: A mask ``(N, K)`` of who is asked about which row → their evidence ``(N, K)``, zero
             elsewhere, for a kind that asks; None before there are experts.
@@ -46,6 +54,7 @@ class ColumnData:
     evidence: Tensor | None = None
     outputs: Tensor | None = None
     likelihood: Tensor | None = None
+    sketch: Sketch | None = None
     gate: Judged | None = None
     hear: Callable[[Tensor], Tensor] | None = None
 
@@ -57,8 +66,9 @@ class Router(nn.Module):
     named by `column_parameters` have one row for each column, which is what level `row` moves. A
     kind that `reads_evidence` is called with e(z) ``(B, K)`` as a second argument, one that
     `reads_outputs` with the look of the experts' outputs ``(B, K, S)`` (`core.evidence`); one
-    that `reads_answers` learns from how well each column answers the fit rows. A weight of
-    exactly zero is written as a logit of −∞, and a kind that writes all but a few so says how many
+    that `reads_answers` learns from how well each column answers the fit rows, and one that
+    `sketches` from what their residual sum would. A weight of exactly zero is written as a logit
+    of −∞, and a kind that writes all but a few so says how many
     it leaves in `chosen`. One that `asks` hears only the experts of its choice, in `listen`.
     `output` says how the bus combines by its weights: the residual sum, or the mixture
     Σ α_k p_k(y|x).
@@ -74,6 +84,7 @@ class Router(nn.Module):
     reads_evidence: ClassVar[bool] = False
     reads_outputs: ClassVar[bool] = False
     reads_answers: ClassVar[bool] = False
+    sketches: ClassVar[bool] = False
     asks: ClassVar[bool] = False
     output: ClassVar[Literal["mixture", "residual"]] = "residual"
     options: ClassVar[Mapping[str, type[int] | type[float]]] = {}

@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ from ..robust.minimax import MinimaxResult, MinimaxSettings, minimax, mixture_lo
 from .base import ColumnData, Judged
 from .linear import LinearRouter
 
-__all__ = ["RobustRouter"]
+__all__ = ["RobustRouter", "told"]
 
 BATCH = 128
 ROUNDS = 10
@@ -36,7 +35,7 @@ class RobustRouter(LinearRouter):
 
     kind = "robust"
     reads_answers = True
-    output: ClassVar[Literal["mixture", "residual"]] = "mixture"
+    output = "mixture"
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
@@ -50,12 +49,12 @@ class RobustRouter(LinearRouter):
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Play the game over the columns whose answers are known; `found` says how it ended."""
-        told = [(k, d) for k, d in enumerate(columns) if d.likelihood is not None]
-        if len(told) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
+        known = [(k, d) for k, d in enumerate(columns) if d.likelihood is not None]
+        if len(known) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
             return
-        rows = [Judged(z=d.z, likelihood=_known(d)) for _, d in told]
-        aside = [_logged(d.gate or r) for (_, d), r in zip(told, rows, strict=True)]
-        own = zip([k for k, _ in told], aside, strict=True)
+        rows = [Judged(z=d.z, likelihood=_known(d)) for _, d in known]
+        aside = [_logged(d.gate or r) for (_, d), r in zip(known, rows, strict=True)]
+        own = zip([k for k, _ in known], aside, strict=True)
         play = partial(
             self._play,
             rows=rows,
@@ -74,7 +73,7 @@ class RobustRouter(LinearRouter):
             played = fresh
         else:
             self.load_state_dict(ordinary)
-        self.found = _told([d.column for _, d in told], played)
+        self.found = told([d.column for _, d in known], played)
 
     def _play(
         self,
@@ -106,7 +105,8 @@ class RobustRouter(LinearRouter):
         return total
 
 
-def _told(names: Sequence[str], played: MinimaxResult) -> Robust:
+def told(names: Sequence[str], played: MinimaxResult) -> Robust:
+    """Return what a receipt says of a game over domains."""
     worst = int(played.regrets.argmax())
     return Robust(
         mixture=dict(zip(names, played.weights.tolist(), strict=True)),

@@ -100,7 +100,7 @@ SMOLLM2 = Setting(
     dropout=0.1,
     batch=128,
     epochs=4,
-    off_domain=1e-4,
+    off_domain=1e-5,
     half=True,
     card=1_000,
 )

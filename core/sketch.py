@@ -1,0 +1,120 @@
+"""The residual sum on a row's likely answers: what a causal router is trained on.
+
+    log p(y | α) = ℓ_y(α) − log( Σ_c exp ℓ_c(α) + exp r(α) )
+    ℓ(α) = W_c h + Σ_k α_k W_c Δ_k       on the answer and M candidates c
+    r(α) = r_0 + Σ_k α_k (r_k − r_0)     for all that are no candidates
+
+r_k is the log of the summed exponentials of the rest with column k alone at weight 1, so the
+sketch is exact where one column has all the weight, and elsewhere in the answers that matter. A
+vocabulary of fifty thousand becomes M + 2 numbers a column, once; a training step is then as cheap
+as one on a mixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .bus import BACKBONE, Bus
+
+__all__ = ["CANDIDATES", "Sketch", "sketch", "together"]
+
+CANDIDATES = 32
+"""M, how many likely answers are kept of a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """N rows.
+
+    Attributes:
+        base: ℓ at α = 0 of the answer, then of the candidates, ``(N, M + 1)``.
+        deltas: W_c Δ_k at the same places, ``(N, K, M + 1)``; zeros for the backbone's column.
+        rest: r_0, ``(N,)``.
+        shift: r_k − r_0, ``(N, K)``.
+    """
+
+    base: Tensor
+    deltas: Tensor
+    rest: Tensor
+    shift: Tensor
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, rows: Tensor) -> Sketch:
+        """Return some rows."""
+        return Sketch(self.base[rows], self.deltas[rows], self.rest[rows], self.shift[rows])
+
+    def log_p(self, alpha: Tensor) -> Tensor:
+        """Return log p(y | α) ``(N,)`` for weights ``(N, K)``."""
+        logits = self.base + torch.einsum("nk,nkm->nm", alpha, self.deltas)
+        rest = self.rest + (alpha * self.shift).sum(-1)
+        return logits[:, 0] - torch.logaddexp(logits.logsumexp(-1), rest)
+
+    def alone(self) -> Tensor:
+        """Return log p_k(y), each column alone, ``(N, K)``: exact."""
+        logits = self.base[:, None] + self.deltas
+        rest = self.rest[:, None] + self.shift
+        return logits[..., 0] - torch.logaddexp(logits.logsumexp(-1), rest)
+
+
+def sketch(
+    bus: Bus, h: Tensor, z: Tensor, target: Tensor, *, candidates: int = CANDIDATES
+) -> Sketch:
+    """Sketch some rows of a bus whose experts all share the classifier.
+
+    Args:
+        bus: The experts; its router is not asked.
+        h: Features ``(N, D)``, or h̃.
+        z: Bus vectors of them.
+        target: The rows' answers, by number, ``(N,)``.
+        candidates: M.
+    """
+    count = len(bus.columns)
+    base = bus.logits(h, z, z.new_zeros(len(z), count))  # (N, V)
+    each = [base if c == BACKBONE else bus.logits(h, z, _only(z, k, count)) for k, c in _named(bus)]
+    likely = torch.stack([x - x.logsumexp(-1, keepdim=True) for x in each]).amax(0)
+    likely.scatter_(1, target[:, None], -torch.inf)  # the answer has a place of its own
+    places = torch.cat([target[:, None], likely.topk(_most(bus, candidates)).indices], dim=1)
+    at = base.gather(1, places)
+    rest = _rest(base, places)
+    return Sketch(
+        base=at,
+        deltas=torch.stack([x.gather(1, places) - at for x in each], dim=1),
+        rest=rest,
+        shift=torch.stack([_rest(x, places) - rest for x in each], dim=1),
+    )
+
+
+def together(parts: Sequence[Sketch]) -> Sketch:
+    """Return several sketches as one."""
+    return Sketch(
+        base=torch.cat([p.base for p in parts]),
+        deltas=torch.cat([p.deltas for p in parts]),
+        rest=torch.cat([p.rest for p in parts]),
+        shift=torch.cat([p.shift for p in parts]),
+    )
+
+
+def _named(bus: Bus) -> list[tuple[int, str]]:
+    return list(enumerate(bus.columns))
+
+
+def _most(bus: Bus, candidates: int) -> int:
+    """Return M, less where the vocabulary is small; something is left for the rest."""
+    return min(candidates, bus.answers - 2)
+
+
+def _only(z: Tensor, column: int, count: int) -> Tensor:
+    alpha = z.new_zeros(len(z), count)
+    alpha[:, column] = 1.0
+    return alpha
+
+
+def _rest(logits: Tensor, places: Tensor) -> Tensor:
+    """Return the log of the summed exponentials outside of some places, ``(N,)``."""
+    return logits.scatter(1, places, -torch.inf).logsumexp(-1)
