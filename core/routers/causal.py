@@ -1,17 +1,20 @@
 """The causal router: γ(k | x_≤t), trained for the worst mixture of domains (seed 002).
 
     logits = W_r [ z_t | c_t ] + b
-    min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ℓ_k(own expert))
+    min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ℓ_k(own)) / (ℓ_k(base) − ℓ_k(own))
 
 c_t is what was said before (`core.generate.context`). ℓ is the loss of the residual sum it answers
-with, on sketches (`core.sketch`): one trained as a mixture's weights loses by being soft. Both
-losses of a regret are of the same tokens, since how hard tokens are differs by more than regrets.
+with, on sketches (`core.sketch`): weights trained for a mixture lose by being soft. A regret counts
+as a share of what the own expert gains over the backbone, both on the same tokens: how hard tokens
+are, and how much there is to gain, differ between domains by more than regrets do.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,22 +29,33 @@ from .robust import told
 __all__ = ["CausalRouter"]
 
 BATCH = 128
+LEAST = 0.01
+"""Nats a token: an expert that gains less is taken to gain as much."""
+RATE, DECAY = 5e-4, 0.1
 ROUNDS = 5
 """Steps of the game for every step of the ordinary training."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Tokens:
-    """Tokens of one domain: z̃ ``(N, W)``, their sketch, and log p of the own expert ``(N,)``."""
+    """Tokens of one domain.
+
+    Attributes:
+        z: What the router hears, ``(N, W)``.
+        sketch: What the residual sum makes of them.
+        own: log p of the own expert, ``(N,)``.
+        gain: What the own expert gains over the backbone, nats a token.
+    """
 
     z: Tensor
     sketch: Sketch
     own: Tensor
+    gain: float
 
     def some(self, generator: torch.Generator) -> _Tokens:
         """Return a batch of them."""
         rows = torch.randint(len(self.z), (min(BATCH, len(self.z)),), generator=generator)
-        return _Tokens(self.z[rows], self.sketch[rows], self.own[rows])
+        return _Tokens(self.z[rows], self.sketch[rows], self.own[rows], self.gain)
 
 
 class CausalRouter(LinearRouter):
@@ -62,23 +76,28 @@ class CausalRouter(LinearRouter):
         steps: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Play the game from nothing over the columns with tokens; `found` says how it ended."""
+        """Play the game over the columns with tokens, from the ordinary router and from nothing.
+
+        The one with the smaller worst regret on gate rows is kept; `found` says how it ended.
+        """
         fit = [(k, d.z, d.sketch) for k, d in enumerate(columns)]
         aside = [(k, g.z, g.sketch) for k, d in enumerate(columns) if (g := d.gate) is not None]
         rows = _tokens(fit)
         if len(rows) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
             return
+        names = [d.column for d in columns if d.sketch is not None]
+        others = [d.z for d in columns if d.sketch is None]
+        play = partial(self._play, rows, _tokens(aside) or rows, others, steps, progress)
+        played = play()
+        ordinary = copy.deepcopy(self.state_dict())
         with torch.no_grad():
             for p in self.parameters():
                 p.zero_()
-        names = [d.column for d in columns if d.sketch is not None]
-        played = self._play(
-            rows,
-            _tokens(aside) or rows,
-            [d.z for d in columns if d.sketch is None],
-            steps,
-            progress,
-        )
+        fresh = play()
+        if fresh.regrets.max() < played.regrets.max():
+            played = fresh
+        else:
+            self.load_state_dict(ordinary)
         self.found = told(names, played)
 
     def _play(
@@ -96,17 +115,16 @@ class CausalRouter(LinearRouter):
             aside=lambda: self._regrets(aside),
             reference=torch.zeros(len(rows)),
             settings=MinimaxSettings(
-                steps=ROUNDS * steps, learning_rate=2e-3, weight_decay=0.1, every=25
+                steps=ROUNDS * steps, learning_rate=RATE, weight_decay=DECAY, every=25
             ),
             elsewhere=lambda: self._elsewhere(others, generator),
             progress=progress,
         )
 
     def _regrets(self, rows: Sequence[_Tokens]) -> Tensor:
-        """Return the loss less that of the own expert on the same tokens, by domain, ``(K,)``."""
-        return torch.stack(
-            [(r.own - r.sketch.log_p(torch.softmax(self(r.z), dim=-1))).mean() for r in rows]
-        )
+        """Return by domain which share of its expert's gain is lost, ``(K,)``."""
+        lost = [r.own - r.sketch.log_p(torch.softmax(self(r.z), dim=-1)) for r in rows]
+        return torch.stack([x.mean() / r.gain for x, r in zip(lost, rows, strict=True)])
 
     def _elsewhere(self, others: Sequence[Tensor], generator: torch.Generator) -> Tensor:
         """Return the loss that keeps the backbone's column to some of its rows."""
@@ -118,5 +136,11 @@ class CausalRouter(LinearRouter):
         return total
 
 
-def _tokens(told: Sequence[tuple[int, Tensor, Sketch | None]]) -> list[_Tokens]:
-    return [_Tokens(z, s, s.alone()[:, k]) for k, z, s in told if s is not None]
+def _tokens(rows: Sequence[tuple[int, Tensor, Sketch | None]]) -> list[_Tokens]:
+    return [_of(z, s, s.alone()[:, k]) for k, z, s in rows if s is not None]
+
+
+def _of(z: Tensor, sketch: Sketch, own: Tensor) -> _Tokens:
+    """Return a domain's tokens; one whose expert gains next to nothing is not all that counts."""
+    base = sketch.log_p(sketch.shift.new_zeros(sketch.shift.shape))
+    return _Tokens(z, sketch, own, max(float((own - base).mean()), LEAST))

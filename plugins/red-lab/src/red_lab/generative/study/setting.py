@@ -81,7 +81,7 @@ TINY = Setting(
     epochs=8,
     off_domain=1e-4,
     half=False,
-    card=3_000,
+    card=6_000,
     switches=6,
     divergence=2_000,
     products=3,
@@ -102,6 +102,6 @@ SMOLLM2 = Setting(
     epochs=4,
     off_domain=1e-5,
     half=True,
-    card=1_000,
+    card=3_000,
 )
 """Sized so that three seeds take less than fifty minutes on two quiet cores."""
