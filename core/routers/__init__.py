@@ -6,7 +6,7 @@ from ..bus import BusConfig
 from .attention import AttentionRouter
 from .base import ColumnData, Judged, Router
 from .blend import BlendRouter
-from .causal import CausalRouter
+from .causal import CausalMixtureRouter, CausalRouter
 from .centroid import CentroidRouter
 from .evidence import EvidenceRouter
 from .linear import LinearRouter
@@ -22,6 +22,7 @@ __all__ = [
     "KINDS",
     "AttentionRouter",
     "BlendRouter",
+    "CausalMixtureRouter",
     "CausalRouter",
     "CentroidRouter",
     "ColumnData",
@@ -42,6 +43,7 @@ __all__ = [
 KINDS: tuple[type[Router], ...] = (
     AttentionRouter,
     BlendRouter,
+    CausalMixtureRouter,
     CausalRouter,
     CentroidRouter,
     EvidenceRouter,

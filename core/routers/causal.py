@@ -4,9 +4,10 @@
     min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ℓ_k(own)) / (ℓ_k(base) − ℓ_k(own))
 
 c_t is what was said before (`core.generate.context`). ℓ is the loss of the residual sum it answers
-with, on sketches (`core.sketch`): weights trained for a mixture lose by being soft. A regret counts
-as a share of what the own expert gains over the backbone, both on the same tokens: how hard tokens
-are, and how much there is to gain, differ between domains by more than regrets do.
+with, on sketches (`core.sketch`): weights trained for a mixture lose there by being soft. The kind
+that answers with the mixture, a head product for every expert, descends the mixture's loss. Regrets
+count as shares of what the own expert gains over the backbone, both on the same tokens: how hard
+tokens are, and how much there is to gain, differ between domains by more than regrets do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .base import ColumnData
 from .linear import LinearRouter
 from .robust import told
 
-__all__ = ["CausalRouter"]
+__all__ = ["CausalMixtureRouter", "CausalRouter"]
 
 BATCH = 128
 LEAST = 0.01
@@ -123,8 +124,12 @@ class CausalRouter(LinearRouter):
 
     def _regrets(self, rows: Sequence[_Tokens]) -> Tensor:
         """Return by domain which share of its expert's gain is lost, ``(K,)``."""
-        lost = [r.own - r.sketch.log_p(torch.softmax(self(r.z), dim=-1)) for r in rows]
+        lost = [r.own - self._log_p(r) for r in rows]
         return torch.stack([x.mean() / r.gain for x, r in zip(lost, rows, strict=True)])
+
+    def _log_p(self, rows: _Tokens) -> Tensor:
+        """Return log p of the answers as this kind answers, ``(N,)``."""
+        return rows.sketch.log_p(torch.softmax(self(rows.z), dim=-1))
 
     def _elsewhere(self, others: Sequence[Tensor], generator: torch.Generator) -> Tensor:
         """Return the loss that keeps the backbone's column to some of its rows."""
@@ -134,6 +139,17 @@ class CausalRouter(LinearRouter):
             mass = torch.log_softmax(self(z[rows]), dim=-1)[:, -1]
             total = total - mass.mean() / len(self.columns)
         return total
+
+
+class CausalMixtureRouter(CausalRouter):
+    """The same, answering with the proper mixture of the experts' next-token distributions."""
+
+    kind = "causal-mixture"
+    output = "mixture"
+
+    def _log_p(self, rows: _Tokens) -> Tensor:
+        gate = torch.log_softmax(self(rows.z), dim=-1)
+        return torch.logsumexp(gate + rows.sketch.alone(), dim=-1)
 
 
 def _tokens(rows: Sequence[tuple[int, Tensor, Sketch | None]]) -> list[_Tokens]:

@@ -106,9 +106,8 @@ def test_every_system_is_judged_on_every_domain(metrics: dict[str, Any], bench: 
         "bayes",
         "uniform",
     }
-    bare = "product without backbone column"
-    residual = {"balanced, residual", "robust, residual", "product, residual", "product, mixture"}
-    residual |= {f"{bare}, residual", f"{bare}, mixture", "robust shares, residual"}
+    residual = {"balanced, residual", "robust, residual", "robust shares, residual"}
+    residual |= {"product, residual", "product, mixture"}
     monoliths = {f"monolith, {n}" for n in ("traffic", "balanced", "group DRO", "regret game")}
     experts = {f"expert {d}" for d in bench.domains}
     wanted = {"base", "oracle"} | routers | residual | monoliths | experts

@@ -19,7 +19,6 @@ import redhost
 from red_lab.generative.study.bench import Bench, slices
 from red_lab.generative.study.judge import CHECKED, bits_of
 from red_lab.generative.study.packing import write_backbone, write_experts
-from red_lab.generative.study.tables import BASE, Tables
 
 __all__ = ["through_packages"]
 
@@ -29,7 +28,6 @@ COLUMN = "backbone"
 
 def through_packages(
     bench: Bench,
-    tables: Tables,
     experts: Mapping[str, redhost.Expert],
     *,
     seed: int,
@@ -39,7 +37,6 @@ def through_packages(
 
     Args:
         bench: The texts.
-        tables: Likelihoods, for the mixture by the product's weights.
         experts: By domain.
         seed: Of the router.
         folder: Where the packages are written.
@@ -55,16 +52,16 @@ def through_packages(
         compose(None, order),
         compose(last, order),
     )
-    bare, _ = compose(None, replace(order, backbone_column=False))
-    judged = _judge(bench, tables, whole)
+    mixed, _ = compose(None, replace(order, router="causal-mixture"))
+    judged = _judge(bench, whole)
     others = [b for d, b in zip(bench.domains, judged["bits"], strict=True) if d != last]
     return {
         **judged,
-        "bare": _judge(bench, tables, bare),
+        "mixture": _judge(bench, mixed),
         "seconds": seconds,
         "router_seconds": whole.receipt.router.seconds,
         "changed": {
-            **_change(bench, tables, last, before=before, whole=whole, after=after),
+            **_change(bench, last, before=before, whole=whole, after=after),
             "with": others,
             "attach_seconds": seconds,
             "remove_seconds": less,
@@ -89,7 +86,6 @@ def _compose(
 
 def _change(
     bench: Bench,
-    tables: Tables,
     domain: str,
     *,
     before: redhost.Outcome,
@@ -98,7 +94,7 @@ def _change(
 ) -> dict[str, Any]:
     """Return what adding a domain and removing it again did to the others."""
     told: dict[str, Any] = {
-        when: _judge(bench, tables, outcome, leave=domain)["bits"]
+        when: _judge(bench, outcome, leave=domain)["bits"]
         for when, outcome in (("before", before), ("after", after))
     }
     return {
@@ -111,50 +107,38 @@ def _change(
 
 def _judge(
     bench: Bench,
-    tables: Tables,
     outcome: redhost.Outcome,
     *,
     leave: str | None = None,
 ) -> dict[str, Any]:
-    """Return bits per byte by domain of the bus's own answers, and of the mixture it could give."""
+    """Return bits per byte by domain of the bus's own answers, and how much it declines."""
     composed = outcome.composed
     cache = redhost.FeatureCache(
         bench.features, backbone=composed.backbone, fingerprint=composed.fingerprint
     )
-    bits, mixed, gap, equal = list[float](), list[float](), 0.0, True
+    bits, gap, equal = list[float](), 0.0, True
     declines, column = dict[str, float](), COLUMN in composed.bus.columns
     for domain in bench.domains:
         if domain == leave:
             continue
         part, wide = bench.part(domain, "test"), cache.encode(bench.texts(domain, "test"))
-        log_p, alpha = list[Tensor](), list[Tensor]()
+        log_p, declined = list[Tensor](), list[Tensor]()
         with torch.inference_mode():
             for piece in slices(len(wide), cost=len(bench.head)):
                 p, weights = composed.bus(wide[piece])
                 gap = max(gap, float((p[:CHECKED].sum(1) - 1).abs().max()))
                 log_p.append(p.gather(1, part.target[piece][:, None]).squeeze(1).log())
-                alpha.append(weights)
+                declined.append(weights[:, -1])
         bits.append(bits_of(torch.cat(log_p), part.scale))
-        mixed.append(_mixed(tables, composed, torch.cat(alpha), domain, part.scale))
         if column:
-            declines[domain] = float(torch.cat(alpha)[:, -1].mean())
+            declines[domain] = float(torch.cat(declined).mean())
             equal = equal and _declined(bench, composed, wide[:CHECKED])
     return {
         "bits": bits,
-        "mixture_bits": mixed,
         "sum_gap": gap,
         "weights": declines,
         "declined_equal": equal,
     }
-
-
-def _mixed(
-    tables: Tables, composed: redhost.Composed, alpha: Tensor, domain: str, scale: float
-) -> float:
-    """Return bits per byte of Σ_j α_j p_j by the weights of the product."""
-    names = [BASE if c == COLUMN else c for c in composed.bus.columns]
-    log_p = torch.stack([tables.column(n, domain, "test") for n in names], dim=1)
-    return bits_of(torch.logsumexp(alpha.log() + log_p, dim=1), scale)
 
 
 def _declined(bench: Bench, composed: redhost.Composed, wide: Tensor) -> bool:

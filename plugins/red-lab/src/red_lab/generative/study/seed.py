@@ -78,7 +78,7 @@ def one_seed(bench: Bench, *, seed: int, folder: Path, say: Say) -> dict[str, An
         "conflict": json.loads((own / "conflict.json").read_text("utf-8")),
     }
     if seed < bench.setting.products:
-        packed = partial(through_packages, bench, tables, experts, seed=seed)
+        packed = partial(through_packages, bench, experts, seed=seed)
         told["product"] = stage("product", lambda: packed(folder=folder / "packages"))
     return told | {"seconds": _seconds(own, bench.domains), "peak_mib": _peak(own)}
 

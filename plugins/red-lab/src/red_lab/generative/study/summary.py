@@ -51,9 +51,7 @@ def _with_product(seed: Seed) -> dict[str, Any]:
     bits = dict(seed["bits"])
     if "product" in seed:
         bits["product, residual"] = seed["product"]["bits"]
-        bits["product, mixture"] = seed["product"]["mixture_bits"]
-        bits["product without backbone column, residual"] = seed["product"]["bare"]["bits"]
-        bits["product without backbone column, mixture"] = seed["product"]["bare"]["mixture_bits"]
+        bits["product, mixture"] = seed["product"]["mixture"]["bits"]
     return {**seed, "bits": bits}
 
 

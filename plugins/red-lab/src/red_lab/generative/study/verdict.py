@@ -21,7 +21,7 @@ CAUSAL = (
     "robust shares",
     "robust shares, residual",
     "product, residual",
-    "product without backbone column, residual",
+    "product, mixture",
 )
 
 
