@@ -33,6 +33,8 @@ BATCH = 128
 LEAST = 0.01
 """Nats a token: an expert that gains less is taken to gain as much."""
 RATE, DECAY = 5e-4, 0.1
+ELSEWHERE = 0.01
+"""Weight of the loss that teaches the backbone's column: more of it, and experts say less at home."""
 ROUNDS = 5
 """Steps of the game for every step of the ordinary training."""
 
@@ -137,7 +139,7 @@ class CausalRouter(LinearRouter):
         for z in others:
             rows = torch.randint(len(z), (min(BATCH, len(z)),), generator=generator)
             mass = torch.log_softmax(self(z[rows]), dim=-1)[:, -1]
-            total = total - mass.mean() / len(self.columns)
+            total = total - ELSEWHERE * mass.mean()
         return total
 
 

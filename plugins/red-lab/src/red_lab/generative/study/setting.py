@@ -102,6 +102,6 @@ SMOLLM2 = Setting(
     epochs=4,
     off_domain=1e-5,
     half=True,
-    card=3_000,
+    card=1_500,
 )
 """Sized so that three seeds take less than fifty minutes on two quiet cores."""
