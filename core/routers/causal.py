@@ -34,7 +34,7 @@ LEAST = 0.01
 """Nats a token: an expert that gains less is taken to gain as much."""
 RATE, DECAY = 5e-4, 0.1
 ELSEWHERE = 0.01
-"""Weight of the loss that teaches the backbone's column: more of it, and experts say less at home."""
+"""Weight of what teaches the backbone's column: more of it, and experts say less at home."""
 ROUNDS = 5
 """Steps of the game for every step of the ordinary training."""
 
