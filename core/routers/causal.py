@@ -12,7 +12,6 @@ tokens are, and how much there is to gain, differ between domains by more than r
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ from ..robust.minimax import MinimaxResult, MinimaxSettings, minimax
 from ..sketch import Sketch
 from .base import ColumnData
 from .linear import LinearRouter
-from .robust import told
+from .robust import from_two_starts, told
 
 __all__ = ["CausalMixtureRouter", "CausalRouter"]
 
@@ -91,17 +90,7 @@ class CausalRouter(LinearRouter):
         names = [d.column for d in columns if d.sketch is not None]
         others = [d.z for d in columns if d.sketch is None]
         play = partial(self._play, rows, _tokens(aside) or rows, others, steps, progress)
-        played = play()
-        ordinary = copy.deepcopy(self.state_dict())
-        with torch.no_grad():
-            for p in self.parameters():
-                p.zero_()
-        fresh = play()
-        if fresh.regrets.max() < played.regrets.max():
-            played = fresh
-        else:
-            self.load_state_dict(ordinary)
-        self.found = told(names, played)
+        self.found = told(names, from_two_starts(self, play))
 
     def _play(
         self,

@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..receipt import Robust
 from ..robust.minimax import MinimaxResult, MinimaxSettings, minimax, mixture_losses
 from .base import ColumnData, Judged
 from .linear import LinearRouter
 
-__all__ = ["RobustRouter", "told"]
+__all__ = ["RobustRouter", "from_two_starts", "told"]
 
 BATCH = 128
 ROUNDS = 10
@@ -63,16 +63,7 @@ class RobustRouter(LinearRouter):
             reference=torch.stack([-p[:, k].mean() for k, (_, p) in own]),
             steps=ROUNDS * steps,
         )
-        played = play(progress=progress)
-        ordinary = copy.deepcopy(self.state_dict())
-        with torch.no_grad():
-            for p in self.parameters():
-                p.zero_()
-        fresh = play(progress=progress)
-        if fresh.regrets.max() < played.regrets.max():
-            played = fresh
-        else:
-            self.load_state_dict(ordinary)
+        played = from_two_starts(self, partial(play, progress=progress))
         self.found = told([d.column for _, d in known], played)
 
     def _play(
@@ -103,6 +94,20 @@ class RobustRouter(LinearRouter):
             mass = torch.softmax(self(z), dim=-1)[:, -1]
             total = total - mass.clamp_min(1e-12).log().mean() / len(self.columns)
         return total
+
+
+def from_two_starts(router: nn.Module, play: Callable[[], MinimaxResult]) -> MinimaxResult:
+    """Play from a router's weights and from nothing; leave those with the smaller worst regret."""
+    played = play()
+    ordinary = copy.deepcopy(router.state_dict())
+    with torch.no_grad():
+        for p in router.parameters():
+            p.zero_()
+    fresh = play()
+    if fresh.regrets.max() < played.regrets.max():
+        return fresh
+    router.load_state_dict(ordinary)
+    return played
 
 
 def told(names: Sequence[str], played: MinimaxResult) -> Robust:
