@@ -226,3 +226,13 @@ def test_a_backbone_of_numbers_has_no_other_labels(tmp_path, model_folder) -> No
     path.write_text(json.dumps({**told, "labels": ["one", "two"]}))
     [violation] = check_backbone(parse_backbone(path.read_bytes()))
     assert violation.field == "labels"
+
+
+def test_next_tokens_sum_to_one_over_a_large_vocabulary() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(16, 50_000, generator=generator) - 20
+    told = redhost.Generation().output(logits)
+    assert float((told.double().sum(-1) - 1).abs().max()) < 1e-6
+    torch.testing.assert_close(told, torch.softmax(logits.double(), dim=-1).float())
+    warm = redhost.Generation().output(logits, temperature=2.0)
+    torch.testing.assert_close(warm, torch.softmax(logits.double() / 2, dim=-1).float())

@@ -108,11 +108,12 @@ def sums(
     """Return the largest |Σ_v Σ_j γ_j p_j(v) − 1| over some real rows."""
     every = max(1, len(tokens) // CHECKED)
     h, weights = tokens.h[::every], log_gate[::every].exp()
+    told = redhost.Generation().output
     with torch.inference_mode():
         mixed = torch.zeros(len(h), len(bench.head))
         for j, expert in enumerate(experts):
-            mixed += weights[:, j, None] * torch.softmax(bench.logits(h, expert=expert), dim=1)
-    return float((mixed.sum(1) - 1).abs().max())
+            mixed += weights[:, j, None] * told(bench.logits(h, expert=expert))
+    return float((mixed.double().sum(1) - 1).abs().max())
 
 
 def _alone(tables: Tables, heard: Heard, domain: str) -> dict[str, float]:

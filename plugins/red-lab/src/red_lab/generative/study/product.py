@@ -126,7 +126,7 @@ def _judge(
         with torch.inference_mode():
             for piece in slices(len(wide), cost=len(bench.head)):
                 p, weights = composed.bus(wide[piece])
-                gap = max(gap, float((p[:CHECKED].sum(1) - 1).abs().max()))
+                gap = max(gap, float((p[:CHECKED].double().sum(1) - 1).abs().max()))
                 log_p.append(p.gather(1, part.target[piece][:, None]).squeeze(1).log())
                 declined.append(weights[:, -1])
         bits.append(bits_of(torch.cat(log_p), part.scale))
