@@ -39,7 +39,8 @@ def rows(bus) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return h, bus.norm(h), torch.randint(ANSWERS, (ROWS,), generator=generator)
 
 
-def exact(bus, h, z, target, alpha) -> torch.Tensor:
+def exact(bus, rows, alpha) -> torch.Tensor:
+    h, z, target = rows
     return bus.logits(h, z, alpha).log_softmax(-1).gather(1, target[:, None])[:, 0]
 
 
@@ -49,14 +50,14 @@ def test_a_column_alone_is_exact(bus, rows) -> None:
     for k in range(3):
         alpha = torch.zeros(ROWS, 3)
         alpha[:, k] = 1.0
-        torch.testing.assert_close(told.log_p(alpha), exact(bus, *rows, alpha))
+        torch.testing.assert_close(told.log_p(alpha), exact(bus, rows, alpha))
         torch.testing.assert_close(told.alone()[:, k], told.log_p(alpha))
 
 
 @torch.inference_mode()
 def test_elsewhere_more_candidates_come_closer_and_all_of_them_are_exact(bus, rows) -> None:
     alpha = torch.softmax(torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(5)), -1)
-    wanted = exact(bus, *rows, alpha)
+    wanted = exact(bus, rows, alpha)
     far = [
         float((sketch(bus, *rows, candidates=m).log_p(alpha) - wanted).abs().mean())
         for m in (0, CANDIDATES, ANSWERS)
@@ -68,7 +69,9 @@ def test_elsewhere_more_candidates_come_closer_and_all_of_them_are_exact(bus, ro
 @torch.inference_mode()
 def test_pieces_are_the_whole(bus, rows) -> None:
     whole = sketch(bus, *rows)
-    parts = together([sketch(bus, *(x[i : i + 16] for x in rows)) for i in range(0, ROWS, 16)])
+    h, z, target = rows
+    cuts = [slice(i, i + 16) for i in range(0, ROWS, 16)]
+    parts = together([sketch(bus, h[cut], z[cut], target[cut]) for cut in cuts])
     torch.testing.assert_close(parts.alone(), whole.alone())
     index = torch.tensor([3, 30])
     assert len(whole[index]) == 2 and torch.equal(whole[index].base, whole.base[index])
