@@ -162,8 +162,12 @@ def evaluate(
         if task == "generation":
             rows = read_documents(data, text_field=text_field, document_field="domain")
         else:
-            fields = {"text_field": text_field, "label_field": label_field}
-            rows = read_table(data, **fields, numbers=task == "regression")
+            rows = read_table(
+                data,
+                text_field=text_field,
+                label_field=label_field,
+                numbers=task == "regression",
+            )
     strangers = traffic = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)

@@ -138,7 +138,7 @@ def red_block(told: Mapping[str, Any]) -> str:
 
 
 def generative_block(metrics: Mapping[str, Any]) -> str:
-    """Return the README's table of generative experts on SmolLM2."""
+    """Return the README's table of generative experts."""
     titles = {
         "base": "the language model alone",
         "monolith, balanced": "one adapter of the experts' size, trained on all domains",
@@ -156,7 +156,7 @@ def generative_block(metrics: Mapping[str, Any]) -> str:
         lines.append(f"| {title} | {cells} | {share} |")
     note = (
         f"Documents nobody learnt from; {metrics['seeds']} seeds. "
-        "[All figures](docs/results/generative/smollm2/README.md)."
+        f"[All figures](docs/results/generative/{metrics['name']}/README.md)."
     )
     return "\n".join([*lines, "", note])
 
@@ -171,7 +171,7 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "bench": ("docs/results/bench/startup.json", bench_block),
     "bus": ("docs/results/bench/bus.json", bus_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
-    "generative": ("docs/results/generative/smollm2/metrics.json", generative_block),
+    "generative": ("docs/results/generative/tiny/metrics.json", generative_block),
     "profile": ("docs/results/bench/profile.json", tables),
     "scale": ("docs/results/bench/scale.json", scale_page),
 }
