@@ -149,14 +149,15 @@ def refuse_bits(bits: Bits | None, *, tolerance: float | None) -> None:
 
     Args:
         bits: Before and after, by domain; None where no text is generated.
-        tolerance: In percent; None is one percent.
+        tolerance: In percent; None is two percent: whoever joins costs the others something, for
+            a router has to tell one domain more apart.
 
     Raises:
         HarmError: If one does.
     """
     if bits is None:
         return
-    allowed = 0.01 if tolerance is None else tolerance / 100
+    allowed = 0.02 if tolerance is None else tolerance / 100
     for domain, before in (bits.before or {}).items():
         after = bits.after[domain]
         if after > before * (1 + allowed) + 1e-9:

@@ -49,7 +49,7 @@ def bits(before: float, after: float) -> Bits:
 
 @pytest.mark.parametrize(
     ("after", "tolerance", "harm"),
-    [(2.019, None, False), (2.021, None, True), (2.021, 2.0, False), (2.041, 2.0, True)],
+    [(2.039, None, False), (2.041, None, True), (2.041, 3.0, False), (2.061, 3.0, True)],
 )
 def test_more_bits_than_the_tolerance_are_harm(after, tolerance, harm) -> None:
     if not harm:
