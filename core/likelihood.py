@@ -71,7 +71,7 @@ def _judged(bus: Bus, rows: Sequence[Row], encode: Encode, unfold: Unfold) -> Ju
     with torch.no_grad():
         z = bus.norm(h)
         cuts = list(pieces(len(h), cost=len(bus.columns) * bus.answers))
-        if getattr(bus.router, "sketches", False):
+        if getattr(bus.router, "sketches", False) and bus.classifier is not None and not bus.own:
             sketches = together([sketch(bus, h[cut], z[cut], target[cut]) for cut in cuts])
             return Judged(bus.layout.hear(z), sketches.alone().exp(), sketches)
         chosen = [_likelihood(bus, h[cut], z[cut], target[cut]) for cut in cuts]

@@ -80,7 +80,8 @@ class CausalRouter(LinearRouter):
     ) -> None:
         """Play the game over the columns with tokens, from the ordinary router and from nothing.
 
-        The one with the smaller worst regret on gate rows is kept; `found` says how it ended.
+        The one with the smaller worst regret on gate rows is kept; `found` says how it ended. Where
+        there is no residual sum of all, as with labels of their own, the ordinary router stays.
         """
         fit = [(k, d.z, d.sketch) for k, d in enumerate(columns)]
         aside = [(k, g.z, g.sketch) for k, d in enumerate(columns) if (g := d.gate) is not None]
