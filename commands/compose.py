@@ -36,7 +36,7 @@ __all__ = ["COMMANDS"]
     "--router",
     metavar="KIND[:OPTIONS]",
     help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, shortlist, hard, "
-    "attention, blend, robust, causal, or a plugin's.",
+    "attention, blend, robust, causal, causal-mixture, or a plugin's.",
 )
 @click.option(
     "--level",

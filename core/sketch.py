@@ -76,7 +76,10 @@ def sketch(
     """
     count = len(bus.columns)
     base = bus.logits(h, z, z.new_zeros(len(z), count))  # (N, V)
-    each = [base if c == BACKBONE else bus.logits(h, z, _only(z, k, count)) for k, c in _named(bus)]
+    each = [
+        base if c == BACKBONE else bus.logits(h, z, _only(z, k, count))
+        for k, c in enumerate(bus.columns)
+    ]
     likely = torch.stack([x - x.logsumexp(-1, keepdim=True) for x in each]).amax(0)
     likely.scatter_(1, target[:, None], -torch.inf)  # the answer has a place of its own
     places = torch.cat([target[:, None], likely.topk(_most(bus, candidates)).indices], dim=1)
@@ -98,10 +101,6 @@ def together(parts: Sequence[Sketch]) -> Sketch:
         rest=torch.cat([p.rest for p in parts]),
         shift=torch.cat([p.shift for p in parts]),
     )
-
-
-def _named(bus: Bus) -> list[tuple[int, str]]:
-    return list(enumerate(bus.columns))
 
 
 def _most(bus: Bus, candidates: int) -> int:

@@ -42,7 +42,8 @@ __all__ = [
 ]
 
 DEFAULT_ROUTERS = {"classification": "evidence", "generation": "causal", "regression": "evidence"}
-"""By what is answered; chosen on gate rows of real text."""
+"""By what is answered. `evidence` won on gate rows of real text; `causal` answers with one product
+with the head, however many experts there are."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

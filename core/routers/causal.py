@@ -13,7 +13,7 @@ tokens are, and how much there is to gain, differ between domains by more than r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -90,8 +90,10 @@ class CausalRouter(LinearRouter):
             return
         names = [d.column for d in columns if d.sketch is not None]
         others = [d.z for d in columns if d.sketch is None]
-        play = partial(self._play, rows, _tokens(aside) or rows, others, steps, progress)
-        self.found = told(names, from_two_starts(self, play))
+        judged = _tokens(aside) or rows
+        played = from_two_starts(self, partial(self._play, rows, judged, others, steps, progress))
+        lost = played.regrets * torch.tensor([r.gain for r in judged])  # shares → nats
+        self.found = told(names, replace(played, regrets=lost))
 
     def _play(
         self,
