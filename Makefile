@@ -51,9 +51,10 @@ test-full: .venv/browser .venv/ray
 screenshots: .venv/browser
 	$(BIN)/python tests/browser/screenshots.py docs/images
 
-lint: .venv/base
+lint: .venv/packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: .venv/packages
 	$(BIN)/mypy
