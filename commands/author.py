@@ -10,7 +10,7 @@ import click
 
 from .common import backbone_option, bar, device_option, home_option, json_option, print_json
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "new_backbone", "new_expert", "pack", "train_expert"]
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..core.mixtures import Mixtures
     from ..core.receipt import Health
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "evaluate", "predict", "recompose"]
 
 
 @click.command()

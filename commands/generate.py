@@ -16,7 +16,7 @@ from .common import device_option, home_option, json_option, open_host, print_js
 if TYPE_CHECKING:
     from ..core.generate.decode import Token
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "generate", "stream"]
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 """By column, in turn; the backbone's own column keeps the terminal's."""
@@ -56,7 +56,7 @@ def generate(
     host = open_host(home, device=device)
     tokens = host.generate(text, max_tokens=max_tokens, temperature=temperature, seed=seed)
     if not as_json:
-        _stream(text, tokens, explain=explain)
+        stream(text, tokens, explain=explain)
         return
     made = list(tokens)
     told = {
@@ -86,7 +86,7 @@ def _prompt(given: str) -> str:
     return text.removesuffix("\n") if piped else text
 
 
-def _stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
+def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
     """Print tokens as they come; a text that is stopped ends its line."""
     seen: list[Token] = []
     terminal = sys.stdout.isatty()

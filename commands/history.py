@@ -9,7 +9,7 @@ import click
 
 from .common import home_option, json_option, print_json, table
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "gc", "history", "rollback", "status"]
 
 
 @click.command()

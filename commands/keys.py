@@ -12,7 +12,7 @@ from .common import json_option, print_json
 if TYPE_CHECKING:
     from ..registry.keys import PublicKey
 
-__all__ = ["COMMANDS", "chosen_keys", "key_option"]
+__all__ = ["COMMANDS", "chosen_keys", "key_option", "new_key"]
 
 key_option = click.option(
     "--key",

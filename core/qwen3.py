@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Qwen3", "Qwen3Config", "States", "expected_tensors", "read_config"]
+__all__ = ["Qwen3", "Qwen3Config", "Rope", "States", "expected_tensors", "read_config"]
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

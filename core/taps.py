@@ -18,7 +18,17 @@ from torch import Tensor, nn
 from ..registry.errors import ContractError, suggest
 from .trunk import Trunk, blocks_of
 
-__all__ = ["FINAL", "Step", "added_by", "block_at", "grafted", "states_at", "tapped"]
+__all__ = [
+    "FINAL",
+    "Step",
+    "added_by",
+    "block_at",
+    "from_states",
+    "grafted",
+    "states_at",
+    "tapped",
+    "with_step",
+]
 
 FINAL = "final"
 """The tap at the end: h itself."""

@@ -17,7 +17,16 @@ from torch import Tensor
 import redhost
 from red_lab.arithmetic import RANGES, Row, Split, pairs_with, prompt, range_of, rows
 
-__all__ = ["EXPERT", "Bench", "build_expert", "open_bench"]
+__all__ = [
+    "EXPERT",
+    "Bench",
+    "accuracy",
+    "build_expert",
+    "digest_of",
+    "open_bench",
+    "role_rows",
+    "train",
+]
 
 EXPERT = redhost.ExpertSettings(
     rank=32,

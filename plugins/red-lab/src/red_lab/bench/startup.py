@@ -23,7 +23,7 @@ from red_lab.bench.rounds import spread
 from red_lab.bench.section import Settings
 from redhost.testing import Environment
 
-__all__ = ["TITLE", "install_copies", "measure", "page"]
+__all__ = ["TITLE", "idle_home", "install_copies", "measure", "page"]
 
 TITLE = "What people wait for"
 

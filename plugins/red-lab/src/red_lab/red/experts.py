@@ -23,7 +23,17 @@ from red_lab.arithmetic import RANGES, hashed
 from red_lab.red.base import Base
 from red_lab.red.queries import LABELS, Query
 
-__all__ = ["FORMS", "NAMES", "Budget", "Family", "Outputs", "train_family", "train_monolith"]
+__all__ = [
+    "FORMS",
+    "NAMES",
+    "Budget",
+    "Family",
+    "Outputs",
+    "describe",
+    "normed",
+    "train_family",
+    "train_monolith",
+]
 
 NAMES = tuple(name for name, _, _ in RANGES)
 FORMS: Mapping[str, tuple[str, redhost.Space]] = {
