@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .experts import Expert
+from .progress import Progress
 from .train_expert import expert_logits
 
 __all__ = ["DistillSettings", "Lesson", "distil", "divergence"]
@@ -63,7 +63,7 @@ def distil(
     *,
     classifier: Tensor | None,
     settings: DistillSettings,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> int:
     """Train a student in place; return the epoch its weights are from.
 

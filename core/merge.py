@@ -8,7 +8,7 @@ the generation stay as they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from ..registry.errors import UsageError
 from ..registry.manifest import BackboneRef, Training
 from ..registry.project import ExpertPlan, package_in, write_plan
 from ..registry.scaffold import check_id, write_project
-from .author import Parts, split_rows
 from .bus import NONE
 from .card_files import texts_card
 from .cards import gate_rows
@@ -29,6 +28,8 @@ from .distill import DistillSettings, Lesson, distil, divergence
 from .evaluate import Encode
 from .experts import Expert
 from .packaging import library_versions, save_expert
+from .parts import Parts, split_rows
+from .progress import Progress
 from .rows import CardRow, Row
 from .tasks import Regression
 from .train_expert import ExpertSettings, expert_logits, init_expert
@@ -78,7 +79,7 @@ def merge(
     project: Path,
     encode: Encode,
     settings: DistillSettings,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Merged:
     """Distil a composition into a new project; nothing else is touched.
 

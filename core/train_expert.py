@@ -23,6 +23,7 @@ from .checkpoint import load_checkpoint, save_checkpoint
 from .evidence import ear_of
 from .experts import Expert, Linear, LowRank, OwnHead, Space
 from .pieces import pieces
+from .progress import Progress
 from .tasks import Classification, Task, Units
 
 __all__ = [
@@ -180,7 +181,7 @@ def train_expert(
     background: Tensor | None = None,
     background_z: Tensor | None = None,
     checkpoint: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> TrainedExpert:
     """Train an expert on its domain's rows.
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..progress import Progress
+
 __all__ = ["MinimaxResult", "MinimaxSettings", "minimax", "mixture_losses", "move_lambda"]
 
 
@@ -69,7 +71,7 @@ def minimax(
     settings: MinimaxSettings,
     start: Tensor | None = None,
     elsewhere: Callable[[], Tensor] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> MinimaxResult:
     """Play the game over a module's parameters; leave the best weights in it.
 

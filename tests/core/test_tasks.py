@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redhost
-from redhost.core.author import Shop, split_rows, train_package
+from redhost.core.author import train_package
 from redhost.core.new_backbone import new_backbone
+from redhost.core.parts import split_rows
+from redhost.core.shop import Shop
 from redhost.core.tables import read_table
 from redhost.core.tasks import Classification, Regression
 from redhost.registry.contract import check_backbone

@@ -9,7 +9,8 @@ import torch
 
 import redhost
 from redhost.core.evidence import ear_of
-from redhost.core.generate.author import CARD_PASSAGES, LONGEST, split_documents, train_generator
+from redhost.core.generate.author import train_generator
+from redhost.core.generate.documents import CARD_PASSAGES, LONGEST, split_documents
 from redhost.core.verify import verify_expert
 from redhost.registry.contract import check_compatible
 from redhost.registry.errors import UsageError
