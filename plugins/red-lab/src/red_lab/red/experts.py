@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,6 @@ __all__ = [
     "Budget",
     "Family",
     "Outputs",
-    "describe",
     "normed",
     "train_family",
     "train_monolith",
@@ -217,8 +215,3 @@ def _rank(base: Base, form: str, budget: Budget) -> int:
     if form != "mlp":
         return rank
     return max(1, round((2 * width * rank - classes) / (width + classes + 1)))
-
-
-def describe(budget: Budget) -> dict[str, Any]:
-    """Return the budget for a report."""
-    return {k: getattr(budget, k) for k in budget.__dataclass_fields__}
