@@ -268,13 +268,11 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     Raises:
         UsageError: If the name cannot be an id, or the folder is there.
     """
-    from ..registry.errors import UsageError
-    from ..registry.scaffold import check_id
+    from ..registry.scaffold import check_free, check_id
 
     check_id(name)
     project = Path(f"red-{kind}-{name}")
-    if project.exists():
-        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
+    check_free(project)
     return project
 
 

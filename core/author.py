@@ -19,6 +19,7 @@ from .bus import LayerNorm
 from .calibrate import fit_temperature
 from .card_files import CardFile, no_card, statistics_card, texts_card, vectors_card
 from .checkpoint import resuming
+from .expert_run import ExpertSettings, TrainedExpert, expert_logits
 from .experts import Expert
 from .graft import Tapping, check_taps, reader
 from .parts import Parts
@@ -28,7 +29,7 @@ from .shop import Read, Shop, write_package
 from .statistics import Statistics
 from .taps import FINAL, block_at, tapped
 from .tasks import Regression, Task
-from .train_expert import ExpertSettings, Rows, TrainedExpert, expert_logits, train_expert
+from .train_expert import Rows, train_expert
 from .train_graft import GraftRows, train_graft
 
 __all__ = ["train_package"]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .expert_run import expert_logits
 from .experts import Expert
 from .progress import Progress
-from .train_expert import expert_logits
 
 __all__ = ["DistillSettings", "Lesson", "distil", "divergence"]
 

@@ -12,10 +12,10 @@ from ..registry.manifest import BackboneManifest, BackboneRef, ExpertManifest, T
 from ..registry.project import ExpertPlan, package_in
 from .backbone import Backbone
 from .card_files import CardFile
+from .expert_run import ExpertSettings, TrainedExpert
 from .experts import Expert
 from .packaging import library_versions, save_expert
 from .rows import BackgroundRow
-from .train_expert import ExpertSettings, TrainedExpert
 from .verify import measure_off_domain
 
 __all__ = ["Read", "Shop", "write_package"]

@@ -18,12 +18,13 @@ from torch import Tensor
 from ..registry.errors import UsageError
 from .backbone import Backbone
 from .checkpoint import load_checkpoint, save_checkpoint
+from .expert_run import ExpertRun, ExpertSettings, TrainedExpert
 from .experts import Expert
 from .graft import token_step
 from .progress import Progress
 from .taps import added_by, block_at, states_at
 from .tasks import Units
-from .train_expert import ExpertRun, ExpertSettings, TrainedExpert, init_expert
+from .train_expert import init_expert
 
 __all__ = ["GraftRows", "train_graft"]
 

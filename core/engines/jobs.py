@@ -34,12 +34,12 @@ from ..assemble import (
 from ..author import train_package
 from ..composed import Composed
 from ..evaluate import evaluate
+from ..expert_run import ExpertSettings
 from ..parts import split_rows
 from ..plugins import Plugins
 from ..reroute import reroute
 from ..rows import Row, parse_rows
 from ..shop import Shop
-from ..train_expert import ExpertSettings
 from ..verify import verify_expert
 from .engine import Files, Job
 

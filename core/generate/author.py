@@ -16,13 +16,14 @@ from ...registry.project import ExpertPlan
 from ..bus import LayerNorm
 from ..card_files import CardFile, no_card, texts_card
 from ..checkpoint import resuming
+from ..expert_run import ExpertSettings, expert_logits
 from ..experts import Expert
 from ..parts import Parts
 from ..pieces import pieces
 from ..progress import Progress
 from ..rows import Row
 from ..shop import Shop, write_package
-from ..train_expert import ExpertSettings, Rows, expert_logits, train_expert
+from ..train_expert import Rows, train_expert
 from .spelling import byte_counts
 
 __all__ = ["train_generator"]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .core.engines.kept import Kept
     from .core.engines.sweep import Swept, sweep
     from .core.evaluate import Evaluation, columns_data, evaluate, hits_by_system
+    from .core.expert_run import ExpertSettings, TrainedExpert, off_domain
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.features import FeatureCache
     from .core.generate.author import train_generator
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from .core.statistics import Statistics
     from .core.tables import read_documents, read_table
     from .core.tasks import Classification, Generation, Regression
-    from .core.train_expert import ExpertSettings, Rows, TrainedExpert, off_domain, train_expert
+    from .core.train_expert import Rows, train_expert
     from .core.train_router import RouterSettings, train_router
     from .core.trunk import Trunk, blocks_of
     from .core.verify import measure_off_domain
@@ -103,6 +104,7 @@ _HOME = {
     "core.engines.crew": ("Crew", "Failure", "choose_crew"),
     "core.engines.engine": ("Engine", "Job", "JobResult", "Jobs", "run_job"),
     "core.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
+    "core.expert_run": ("ExpertSettings", "TrainedExpert", "off_domain"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
     "core.features": ("FeatureCache",),
     "core.generate.author": ("train_generator",),
@@ -133,13 +135,7 @@ _HOME = {
         "Generation",
         "Regression",
     ),
-    "core.train_expert": (
-        "ExpertSettings",
-        "Rows",
-        "TrainedExpert",
-        "off_domain",
-        "train_expert",
-    ),
+    "core.train_expert": ("Rows", "train_expert"),
     "core.train_router": ("RouterSettings", "train_router"),
     "core.trunk": ("Trunk", "blocks_of"),
     "core.verify": ("measure_off_domain",),

@@ -11,9 +11,10 @@ import redhost
 from redhost.core.author import train_package
 from redhost.core.calibrate import fit_temperature
 from redhost.core.checkpoint import load_checkpoint
+from redhost.core.expert_run import ExpertSettings
 from redhost.core.parts import split_rows
 from redhost.core.shop import Shop
-from redhost.core.train_expert import ExpertSettings, Rows
+from redhost.core.train_expert import Rows
 from redhost.registry.errors import CardError, UsageError
 from redhost.registry.project import ExpertPlan, read_plan, write_plan
 from redhost.registry.scaffold import check_id

@@ -16,8 +16,8 @@ from redhost.core.parts import split_rows
 from redhost.core.shop import Shop
 from redhost.core.tables import read_table
 from redhost.core.tasks import Classification, Regression
-from redhost.registry.contract import check_backbone
 from redhost.registry.errors import UsageError
+from redhost.registry.fields import check_backbone
 from redhost.registry.manifest import parse_backbone
 from redhost.registry.project import ExpertPlan, write_plan
 from redhost.testing import assert_expert_contract

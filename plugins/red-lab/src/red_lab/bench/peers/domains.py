@@ -64,7 +64,7 @@ def build_experts(work: Path) -> Mapping[str, Path]:
 
 def _build(bench: Bench, domain: str, project: Path, *, seed: int) -> Path:
     """Train one expert alone and write its package."""
-    parts = {role: rows_of(domain, role) for role in ROLES}
+    parts: dict[str, list[Row]] = {role: rows_of(domain, role) for role in ROLES}
     settings = dataclasses.replace(EXPERT, seed=seed)
     expert = train_on(
         bench,
