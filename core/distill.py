@@ -106,7 +106,7 @@ def distil(
 
 
 def divergence(student: Expert, lesson: Lesson, classifier: Tensor | None) -> Tensor:
-    """Return the mean KL(p_T ‖ p_S) over rows, in nats."""
+    """Return the mean KL(p_T ‖ p_S) over rows, ``()``, in nats (Hinton et al. 2015 at T = 1)."""
     log_p = torch.log_softmax(expert_logits(student, lesson.h, lesson.z, classifier), dim=-1)
     each: Tensor = (torch.special.xlogy(lesson.p, lesson.p) - lesson.p * log_p).sum(-1)
     return each.mean()

@@ -128,7 +128,7 @@ def states_at(trunk: Trunk, ids: Tensor, *, block: int) -> Tensor:
 
 @contextmanager
 def from_states(trunk: Trunk, states: Tensor, *, block: int) -> Iterator[None]:
-    """Let every pass of a ``with`` block start above a block whose states are known.
+    """Let every pass of a ``with`` block start above a block of known states ``(B, T, D)``.
 
     The blocks below compute nothing and hand on what they got; the block itself gives `states`.
     """

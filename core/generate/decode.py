@@ -176,7 +176,7 @@ class Walk:
 
 
 def draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:
-    """Draw from p^(1/T), by where one uniform number falls among the sums."""
+    """Draw from p^(1/T) ``(V,)``, by where one uniform number falls among the sums."""
     if temperature == 0:
         return int(p.argmax())
     weights = p if temperature == 1 else (p / p.max()) ** (1 / temperature)

@@ -118,7 +118,7 @@ def minimax(
 
 
 def move_lambda(weights: Tensor, regret: Tensor, *, rate: float, floor: float) -> Tensor:
-    """Return λ after a multiplicative step along the regrets, floored: on the simplex.
+    """Return λ ``(K,)`` after a multiplicative step along the regrets ``(K,)``, floored.
 
     λ ← (1 − e) softmax(log λ + η s) + e/K; a domain of weight 0 comes back through the floor.
     """
