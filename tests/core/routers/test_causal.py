@@ -40,9 +40,10 @@ def bus() -> redhost.Bus:
         V[:, 0] = 2 * head[token]
         return LowRank(U=U, V=V, activation="gelu", space="hidden")
 
+    config = redhost.BusConfig(width=WIDTH, labels=())
     return redhost.Bus(
         norm=redhost.LayerNorm(width=WIDTH, eps=1e-5),
-        router=redhost.build_router("linear", redhost.BusConfig(width=WIDTH, labels=()), COLUMNS, 0),
+        router=redhost.build_router("linear", config, COLUMNS, 0),
         experts={name: says(token) for name, token in ANSWERS.items()},
         classifier=head,
         task=redhost.Generation(),
@@ -76,9 +77,7 @@ def train(bus: redhost.Bus, rows: dict[str, dict[str, Rows]], made: CausalRouter
     for name, parts in rows.items():
         fit, gate = judged(bus, parts["fit"]), judged(bus, parts["gate"])
         sums = Statistics.of_rows(fit.z, ["x"] * ROWS)
-        data.append(
-            ColumnData(column=name, z=fit.z, statistics=sums, sketch=fit.sketch, gate=gate)
-        )
+        data.append(ColumnData(column=name, z=fit.z, statistics=sums, sketch=fit.sketch, gate=gate))
     made.finish(data, steps=20)
     return made
 
