@@ -1,0 +1,58 @@
+"""What is refused before pip is asked for anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from redhost.registry.errors import ContractError, UsageError
+from redhost.registry.installer import fetch, find, require_free
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no-such.whl", "there is no wheel no-such.whl"),
+        ("--index-url=x", "expected a wheel or a name"),
+        ("a b", "expected a wheel or a name"),
+        ("https://example.org/x", "expected a wheel or a name"),
+    ],
+)
+def test_a_target_that_is_neither_a_wheel_nor_a_name_is_refused(target, message) -> None:
+    with pytest.raises(UsageError, match=message) as e:
+        fetch(target)
+    assert "\n" not in str(e.value)
+
+
+def test_a_folder_is_to_be_packed_first(tmp_path) -> None:
+    with pytest.raises(UsageError, match="Pack it first: 'redhost pack"):
+        fetch(str(tmp_path))
+
+
+def test_an_installed_expert_is_found_by_any_spelling_of_its_distribution(site) -> None:
+    site.expert("a.b", dist="red-expert-a-b")
+    assert find("Red_Expert.A-B").dist == "red-expert-a-b"
+    assert find("red-expert-other") is None
+
+
+def test_an_expert_may_be_replaced_and_no_one_elses_package(site) -> None:
+    site.expert("a")
+    require_free(find("red-expert-a"))
+
+    site.install("other", {}, module="red_expert_b", group="other.group")
+    site.expert("c")
+    wanted = find("red-expert-c")
+    taken = type(wanted)("expert", "red-expert-b", "1", "red_expert_b", None, False)
+    with pytest.raises(ContractError, match="brought by other"):
+        require_free(taken)
+    alien = type(wanted)("expert", "other", "1", "other", None, False)
+    with pytest.raises(ContractError, match="a distribution of that name is here"):
+        require_free(alien)
+
+
+def test_files_that_nobody_brought_are_not_overwritten(site) -> None:
+    site.expert("c")
+    (site.folder / "red_expert_left").mkdir()
+    (site.folder / "red_expert_left" / "__init__.py").touch()
+    kind = type(find("red-expert-c"))
+    with pytest.raises(ContractError, match="files that nobody brought"):
+        require_free(kind("expert", "red-expert-left", "1", "red_expert_left", None, False))
