@@ -59,7 +59,8 @@ types: .venv/packages
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
 
-# The site, in build/site: open index.html. Any warning, such as a link that leads nowhere, fails.
+# The site, in build/site. Any warning fails, such as a link that leads nowhere; so does anything that
+# a reader's browser would fetch from elsewhere. (Its search needs a server: python -m http.server.)
 .venv/docs: .venv/base
 	$(BIN)/pip install -q --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.1
 	touch $@

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 
-def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Return what a page is made of: its own text, but for the changelog."""
     if page.file.src_uri != "changelog.md":
         return markdown

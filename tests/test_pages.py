@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ARCHITECTURE = (DOCS / "architecture.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py): ([\w.]+)`", ARCHITECTURE)))
-FILES = sorted(set(re.findall(r"`((?:core|registry|commands|src)/[\w/]*(?:\.py)?)[:`]", ARCHITECTURE)))
+PATH = re.compile(r"`((?:core|registry|commands|src)/[\w/]*(?:\.py)?)[:`]")
+FILES = sorted(set(PATH.findall(ARCHITECTURE)))
 
 
 def names_in(tree: ast.AST, prefix: str = "") -> Iterator[str]:
@@ -41,8 +42,9 @@ def test_files_of_the_architecture_are_there(path: str) -> None:
 
 
 def test_the_results_index_leads_to_every_page_of_results() -> None:
-    index = (DOCS / "results" / "README.md").read_text("utf-8")
-    pages = {p.relative_to(DOCS / "results").as_posix() for p in DOCS.glob("results/*/**/README.md")}
+    folder = DOCS / "results"
+    index = (folder / "README.md").read_text("utf-8")
+    pages = {p.relative_to(folder).as_posix() for p in folder.glob("*/**/README.md")}
     assert pages - set(re.findall(r"\]\(([^)#]+)\)", index)) == set()
 
 

@@ -1,4 +1,4 @@
-"""The code of docs/plugins.md, as it stands: packages are taken from the page, installed and used."""
+"""The packages of docs/plugins.md, as they stand there: installed, trusted and composed with."""
 
 from __future__ import annotations
 
