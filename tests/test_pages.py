@@ -1,4 +1,4 @@
-"""Pages that name files, functions, commands and limits: what they name is there."""
+"""Pages that name files, functions and limits: what they name is there."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
 import pytest
 
-from redhost.cli import cli
 from redhost.registry import integrity, manifest
 
 ROOT = Path(__file__).parents[1]
@@ -43,38 +41,6 @@ def test_what_the_architecture_names_is_there(path: str, name: str) -> None:
 @pytest.mark.parametrize("path", FILES)
 def test_files_of_the_architecture_are_there(path: str) -> None:
     assert (ROOT / path).exists()
-
-
-COMMAND = re.compile(r"`redhost ([^`]+)`|^\$ redhost ([^\n]*)", flags=re.MULTILINE)
-PAGES = [*sorted(DOCS.glob("*.md")), DOCS / "results" / "README.md"]
-
-
-def unknown(line: str) -> list[str]:
-    """Return the commands and options of a line that redhost and its plugins have not."""
-    command: click.Command = cli
-    context = click.Context(cli)
-    words = line.partition("#")[0].split()
-    while words and isinstance(command, click.Group) and not words[0].startswith("-"):
-        context.meta["redhost.typed"] = words[0]  # so that a plugin's is loaded, not its stub
-        found = command.get_command(context, words[0])
-        if found is None:
-            return [words[0]]
-        command, words = found, words[1:]
-    known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
-    options = [w.strip("[](),.") for w in words if w.lstrip("[(").startswith("--")]
-    return [o for o in options if o not in known]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(DOCS).as_posix())
-def test_commands_and_options_of_a_page_exist(page: Path) -> None:
-    lines = [inline or typed for inline, typed in COMMAND.findall(page.read_text("utf-8"))]
-    assert [(line, bad) for line in lines for bad in unknown(line)] == []
-
-
-def test_the_twin_with_a_misspelt_command_is_caught() -> None:
-    assert unknown("recompsoe --json") == ["recompsoe"]
-    assert unknown("recompose [--lokced] --json # why --not") == ["--lokced"]
-    assert unknown("lab kills --sever") == ["--sever"]
 
 
 def test_the_limits_in_the_security_page_are_the_codes_own() -> None:

@@ -21,12 +21,12 @@ from redhost.cli import cli
 from redhost.core.hooks import HookSpec
 
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
-FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def files() -> Mapping[str, str]:
-    """Return every file that the guide writes out, by its title."""
+    """Return every file that the guide writes out, by its path."""
     return dict(FILE.findall(PAGE.read_text("utf-8")))
 
 
