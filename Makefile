@@ -8,7 +8,7 @@ DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test test-full screenshots lint types wheels index results bench clean
+.PHONY: demo test test-full screenshots lint types docs wheels index results bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
@@ -58,6 +58,19 @@ lint: .venv/base
 types: .venv/packages
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
+
+# The site, in build/site. Any warning fails, such as a link that leads nowhere; so does anything that
+# a reader's browser would fetch from elsewhere. (Its search needs a server: python -m http.server.)
+.venv/docs: .venv/base
+	$(BIN)/pip install -q --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.1
+	touch $@
+
+docs: build/site/.built
+
+build/site/.built: .venv/docs mkdocs.yml CHANGELOG.md $(shell find docs -mindepth 1)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@! grep -rE '<(script|link|img|iframe)[^>]+(src|href)="?(https?:)?//' --include='*.html' build/site
+	@touch $@
 
 wheels index: .venv/base
 	rm -rf dist && mkdir dist
