@@ -8,7 +8,7 @@ DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test test-full screenshots lint types wheels index results bench clean
+.PHONY: demo test test-full screenshots lint types reference wheels index results bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
@@ -58,6 +58,10 @@ lint: .venv/base
 types: .venv/packages
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
+
+# Pages that are written from the code; a test fails where they differ from it.
+reference: .venv/packages
+	PYTHONPATH=tools $(BIN)/python -m reference docs/reference
 
 wheels index: .venv/base
 	rm -rf dist && mkdir dist

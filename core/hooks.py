@@ -24,6 +24,7 @@ __all__ = ["PROJECT", "HookSpec", "hookimpl", "hookspec"]
 PROJECT = "redhost"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin as the implementation of the hook of its name."""
 
 
 class HookSpec:
