@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,14 @@ def test_most_of_what_pages_show_is_run(allowed: dict[str, Any]) -> None:
 @pytest.mark.parametrize("block", PYTHON, ids=lambda b: f"{b.page}:{b.line}")
 def test_a_block_of_python_is_python(block: Block) -> None:
     compile(block.text, block.page, "exec")
+
+
+def test_a_block_of_data_can_be_read() -> None:
+    for page in all_pages():
+        for block in page.blocks("toml"):
+            assert tomllib.loads(block.text), f"{page.name}:{block.line}"
+        for block in page.blocks("json"):
+            assert [json.loads(line) for line in block.text.splitlines()], block
 
 
 @pytest.mark.parametrize("option", ["--max-tokens", "--temperature", "--seed", "--explain"])

@@ -20,7 +20,7 @@ RUN = (
     ("predict", "'What is 37 plus 12?' hello"),
     ("evaluate", "--data rows.jsonl --outside texts.txt --leave-one-out"),
     ("evaluate", "--data rows.jsonl --mixtures"),
-    ("sweep", "centroid nosuch:k=1 --data rows.jsonl"),
+    ("sweep", "centroid --data rows.jsonl"),
     ("remove", "range5 --accept"),
     ("add", "red-expert-range5 --find-links dist"),
     ("status", ""),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Literal
 
 import click
 import msgspec
 import pytest
 import reference
-from pages.page import ROOT
+from pages.page import ROOT, Page, all_pages
 from reference.cli import commands
 from reference.printed import printed_types
 from reference.shapes import keys, shapes_in, told, type_text
@@ -38,6 +40,38 @@ def test_every_command_and_option_says_what_it_does() -> None:
     ]
     assert not silent
     assert not [path for path, command, _ in commands() if not command.help]
+
+
+def strange(page: Page) -> list[str]:
+    """Return what a page's prose calls a command and is none, or names an option that is none."""
+    known = {"redhost": cli, **{path: command for path, command, _ in commands()}}
+    spans = (
+        (n, span)
+        for n, line in page.prose.items()
+        for span in re.findall(r"`(redhost(?: [^`]+)?)`", line)
+    )
+    return [f"{page.name}:{n}: {span}" for n, span in spans if not exists(span, known)]
+
+
+def exists(span: str, known: Mapping[str, click.Command]) -> bool:
+    """Tell whether a command, perhaps with arguments and options, is one."""
+    words = span.split()
+    size = max(n for n in range(1, len(words) + 1) if " ".join(words[:n]) in known)
+    command, rest = known[" ".join(words[:size])], words[size:]
+    if isinstance(command, click.Group) and rest and re.fullmatch("[a-z][a-z-]*", rest[0]):
+        return False
+    options = {"--help", *(o for p in command.params for o in p.opts)}
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)) <= options
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
+def test_pages_name_commands_and_options_that_exist(page: Page) -> None:
+    assert strange(page) == []
+
+
+def test_a_command_or_option_that_does_not_exist_is_noticed() -> None:
+    text = "`redhost lab bench scale`, `redhost recompse` and `redhost predict --devise x`"
+    assert len(strange(Page("x.md", text))) == 2
 
 
 def test_every_json_option_names_a_type() -> None:

@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ import redhost.registry
 
 from .docstrings import first_line, markdown
 from .markdown import fence, joined
-from .signatures import signature_of
+from .signatures import flat_signature, signature_of
 
 __all__ = ["PUBLIC", "page"]
 
@@ -66,16 +66,18 @@ def _call(name: str, thing: Any) -> str:
 def _members(kind: type) -> Iterator[str]:
     """Yield a line for each public method and property that a class itself defines and explains."""
     for name, member in vars(kind).items():
-        bare = getattr(member, "__func__", getattr(member, "func", member))
-        told = first_line(bare)
-        if name.startswith("_") or not told or not _is_member(member):
+        if name.startswith("_"):
             continue
-        yield f"- `{name}{'()' if callable(bare) else ''}`: {told}"
-
-
-def _is_member(member: Any) -> bool:
-    plain = inspect.isfunction(member) or isinstance(member, (classmethod, staticmethod, property))
-    return plain or type(member).__name__ == "cached_property"
+        if isinstance(member, (property, cached_property)):
+            call, said = name, first_line(member)
+        elif inspect.isfunction(member) or isinstance(member, (classmethod, staticmethod)):
+            bound = getattr(kind, name)
+            call = name + flat_signature(bound, skip_self=inspect.isfunction(member))
+            said = first_line(bound)
+        else:
+            continue
+        if said:
+            yield f"- `{call}`: {said}"
 
 
 @cache

@@ -33,8 +33,8 @@ def page() -> str:
 def _section(name: str) -> str:
     hook = getattr(HookSpec, name)
     told = inspect.signature(hook)
-    bare = told.replace(parameters=list(told.parameters.values())[1:])
-    parts = [f"## {name}", fence(f"{name}{signature(bare)}"), prose(hook)]
+    without_self = told.replace(parameters=list(told.parameters.values())[1:])
+    parts = [f"## {name}", fence(f"{name}{signature(without_self)}"), prose(hook)]
     own = getattr(builtin, name, None)
     if hook.redhost_spec["firstresult"]:
         parts.append(

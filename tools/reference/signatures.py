@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-__all__ = ["signature", "signature_of"]
+__all__ = ["flat_signature", "signature", "signature_of"]
 
 WIDTH = 88
 """Longer ones take a line for each parameter."""
@@ -29,13 +29,24 @@ def signature_of(thing: Any) -> str:
 
 def signature(told: inspect.Signature) -> str:
     """Return a signature in the words of the source, on one line if it fits."""
-    parts = list(_parts(told))
-    back = "" if told.return_annotation is GAP else f" -> {_annotation(told.return_annotation)}"
+    parts, back = list(_parts(told)), _back(told)
     flat = f"({', '.join(parts)}){back}"
     if len(flat) <= WIDTH:
         return flat
     lines = "".join(f"    {part},\n" for part in parts)
     return f"(\n{lines}){back}"
+
+
+def flat_signature(thing: Callable[..., Any], *, skip_self: bool) -> str:
+    """Return a method's signature on one line, as it is called."""
+    told = inspect.signature(thing)
+    if skip_self:
+        told = told.replace(parameters=list(told.parameters.values())[1:])
+    return f"({', '.join(_parts(told))}){_back(told)}"
+
+
+def _back(told: inspect.Signature) -> str:
+    return "" if told.return_annotation is GAP else f" -> {_annotation(told.return_annotation)}"
 
 
 def _parts(told: inspect.Signature) -> Iterator[str]:
