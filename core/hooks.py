@@ -36,8 +36,8 @@ class HookSpec:
     ) -> Backbone | None:
         """Make a backbone from its manifest and the bytes checked against it.
 
-        Called when a backbone is opened: to compose on it, or to load a generation. Whoever made
-        it, its fingerprint is computed and compared with the manifest's.
+        Called when a backbone is opened: to compose on it, to load a generation, to train or to
+        check an expert. Whoever made it, its fingerprint is compared with the manifest's.
         """
 
     @hookspec(firstresult=True)
@@ -53,8 +53,8 @@ class HookSpec:
     ) -> nn.Module | None:
         """Make an untrained router of a kind, z ``(B, D)`` → logits ``(B, K)``.
 
-        Called once for each composition that is made or loaded, with the kind that was asked for;
-        training, or stored weights, come afterwards.
+        Called once for each composition that is made, loaded, or tried by an evaluation, with the
+        kind that was asked for; training, or stored weights, come afterwards.
         """
 
     @hookspec(firstresult=True)

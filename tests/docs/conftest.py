@@ -76,7 +76,11 @@ def make_site(folder: Path) -> None:
     data = tuple(name.replace("-", "_") for name in SHIPPED)
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         own = entry.name.removeprefix("_editable_impl_").startswith(data)
-        if not own and entry.name != "__pycache__":
+        if own or entry.name == "__pycache__":
+            continue
+        if entry.suffix == ".dist-info":  # a copy, so that pip never writes into the real one
+            shutil.copytree(entry, site / entry.name)
+        else:
             (site / entry.name).symlink_to(entry)
     for name, module in {"redhost": "redhost", "pip": "pip"}.items():
         tool = folder / "bin" / name

@@ -61,7 +61,7 @@ def _parts(told: inspect.Signature) -> Iterator[str]:
 
 
 def _parameter(p: inspect.Parameter) -> str:
-    stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+    stars = "*" * ((p.kind is p.VAR_POSITIONAL) + 2 * (p.kind is p.VAR_KEYWORD))
     typed = "" if p.annotation is GAP else f": {_annotation(p.annotation)}"
     if p.default is GAP:
         return f"{stars}{p.name}{typed}"
