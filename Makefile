@@ -8,7 +8,7 @@ DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test test-full screenshots lint types docs wheels index results bench clean
+.PHONY: demo test test-full screenshots lint types docs wheels index results bench reference clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
@@ -71,6 +71,10 @@ build/site/.built: .venv/docs mkdocs.yml CHANGELOG.md $(shell find docs -mindept
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@! grep -rE '<(script|link|img|iframe)[^>]+(src|href)="?(https?:)?//' --include='*.html' build/site
 	@touch $@
+
+# Pages that are written from the code; a test fails where they differ from it.
+reference: .venv/packages
+	PYTHONPATH=tools $(BIN)/python -m reference docs/reference
 
 wheels index: .venv/base
 	rm -rf dist && mkdir dist

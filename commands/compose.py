@@ -13,6 +13,7 @@ from .common import (
     bar,
     device_option,
     engine_options,
+    field_options,
     home_option,
     json_option,
     open_host,
@@ -55,7 +56,7 @@ __all__ = ["COMMANDS"]
 @click.option("--dry-run", is_flag=True, help="Do everything but publish.")
 @engine_options
 @device_option
-@json_option
+@json_option("core.receipt.Receipt")
 def recompose(
     *,
     home: Path | None,
@@ -95,7 +96,7 @@ def recompose(
 @click.argument("texts", nargs=-1, required=True)
 @home_option
 @device_option
-@json_option
+@json_option("list[core.composed.Answer]")
 def predict(
     *, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool
 ) -> None:
@@ -120,8 +121,7 @@ def predict(
     metavar="FILE",
     help="JSON lines, CSV, Parquet, or -; by default the backbone's own held-out rows.",
 )
-@click.option("--text-field", default="text", show_default=True)
-@click.option("--label-field", default="label", show_default=True)
+@field_options
 @click.option(
     "--outside",
     metavar="FILE",
@@ -133,7 +133,9 @@ def predict(
 @click.option("--routing", is_flag=True, help="How the weight is spread: collapse, dead experts.")
 @engine_options
 @device_option
-@json_option
+@json_option(
+    "core.evaluate.Evaluation", outside="core.outside.Outside", mixtures="core.mixtures.Mixtures"
+)
 def evaluate(
     *,
     home: Path | None,
