@@ -5,27 +5,31 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
-from .commands import (
-    author,
-    compose,
-    experts,
-    generate,
-    history,
-    keys,
-    merge,
-    packages,
-    plugins,
-    sweep,
-    training,
-)
 from .commands.lazy import PluginGroup
 from .commands.welcome import welcome
 from .registry.errors import RedhostError
 
 __all__ = ["cli", "main"]
+
+GROUPS = (
+    "author",
+    "compose",
+    "evaluate",
+    "experts",
+    "generate",
+    "history",
+    "keys",
+    "merge",
+    "packages",
+    "plugins",
+    "sweep",
+    "training",
+)
+"""The modules of commands, each with its own in ``COMMANDS``."""
 
 
 @click.group(cls=PluginGroup, invoke_without_command=True)
@@ -45,20 +49,8 @@ def cli(context: click.Context, *, debug: bool, verbose: int) -> None:
         welcome()
 
 
-for module in (
-    author,
-    compose,
-    experts,
-    generate,
-    history,
-    keys,
-    merge,
-    packages,
-    plugins,
-    sweep,
-    training,
-):
-    for command in module.COMMANDS:
+for group in GROUPS:
+    for command in import_module(f".commands.{group}", __package__).COMMANDS:
         cli.add_command(command)
 
 

@@ -18,7 +18,7 @@ from .common import (
     print_json,
 )
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "new_backbone", "new_expert", "pack", "train_expert"]
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -104,20 +104,12 @@ def new_backbone(
     from ..core.tables import read_table, read_texts
     from ..core.tasks import make_task
     from ..registry.errors import UsageError, short
-    from ..registry.scaffold import check_id
 
-    check_id(name)
-    project = Path(f"red-backbone-{name}")
-    if project.exists():
-        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
+    project = _fresh("backbone", name)
     if last_blocks and data is None:
         raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
-    read = partial(
-        read_table,
-        text_field=text_field,
-        label_field=label_field,
-        numbers=task == "regression",
-    )
+    numbers = task == "regression"
+    read = partial(read_table, text_field=text_field, label_field=label_field, numbers=numbers)
     with bar("new-backbone") as progress:
         manifest = make(
             project,
@@ -192,12 +184,9 @@ def new_expert(
     """Make ./red-expert-NAME, a project that lacks nothing but data."""
     from ..registry.errors import UsageError
     from ..registry.project import ExpertPlan, write_plan
-    from ..registry.scaffold import check_id, write_project
+    from ..registry.scaffold import write_project
 
-    check_id(name)
-    project = Path(f"red-expert-{name}")
-    if project.exists():
-        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
+    project = _fresh("expert", name)
     if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
         raise UsageError(
             f"--writes-tap {writes_tap} needs states to read and hidden states to write",
@@ -307,6 +296,20 @@ def pack(*, project: Path, out: Path | None, key: Path | None, home: Path | None
     if sign:
         click.echo(sign(wheel))
     click.echo(f"{wheel}\nnext: pip install {wheel} && redhost recompose")
+
+
+def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
+    """Return the folder of a new project.
+
+    Raises:
+        UsageError: If the name cannot be an id, or the folder is there.
+    """
+    from ..registry.scaffold import check_free, check_id
+
+    check_id(name)
+    project = Path(f"red-{kind}-{name}")
+    check_free(project)
+    return project
 
 
 COMMANDS = (new_backbone, new_expert, train_expert, pack)

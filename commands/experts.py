@@ -25,7 +25,7 @@ from .keys import key_option
 if TYPE_CHECKING:
     from ..registry.states import Listing
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "check", "disable", "enable", "list_experts", "schema"]
 
 
 @click.command("list-experts")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..core.generate.decode import Token
     from .printed import Generated
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "generate", "stream"]
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 """By column, in turn; the backbone's own column keeps the terminal's."""
@@ -69,7 +69,7 @@ def generate(
     host = open_host(home, device=device)
     tokens = host.generate(text, max_tokens=max_tokens, temperature=temperature, seed=seed)
     if not as_json:
-        _stream(text, tokens, explain=explain)
+        stream(text, tokens, explain=explain)
         return
     made = list(tokens)
     told: Generated = {
@@ -101,7 +101,7 @@ def _prompt(given: str) -> str:
     return text.removesuffix("\n") if piped else text
 
 
-def _stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
+def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
     """Print tokens as they come; a text that is stopped ends its line."""
     seen: list[Token] = []
     terminal = sys.stdout.isatty()

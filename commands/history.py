@@ -12,7 +12,7 @@ from .common import home_option, json_option, print_json, table
 if TYPE_CHECKING:
     from .printed import Collected, RolledBack
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "gc", "history", "rollback", "status"]
 
 
 @click.command()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..registry.keys import PublicKey
     from .printed import KeyPair
 
-__all__ = ["COMMANDS", "chosen_keys", "key_option"]
+__all__ = ["COMMANDS", "chosen_keys", "key_option", "new_key"]
 
 key_option = click.option(
     "--key",

@@ -12,7 +12,7 @@ from .common import bar, device_option, home_option, json_option, open_host, pri
 if TYPE_CHECKING:
     from ..core.merge import Merged
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "merge"]
 
 
 @click.command()

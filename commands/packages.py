@@ -11,7 +11,7 @@ from .common import bar, device_option, home_option, json_option, open_host, pri
 from .keys import chosen_keys, key_option
 from .receipts import print_receipt
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "add", "remove"]
 
 _router = click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
 _tolerance = click.option(

@@ -6,7 +6,7 @@ import click
 
 from .common import json_option, print_json, table
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "plugins", "trust"]
 
 
 @click.command()

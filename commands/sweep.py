@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.engines.sweep import Swept
     from ..core.evaluate import Evaluation
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "sweep"]
 
 DEFAULT = ("evidence", "quadratic", "statistics", "centroid", "linear", "mlp", "shortlist", "hard")
 

@@ -17,7 +17,7 @@ from .common import (
     print_json,
 )
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "train_many"]
 
 
 @click.command("train-many")

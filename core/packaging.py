@@ -98,13 +98,7 @@ def save_expert(
         labels=expert.labels,
         domain=domain,
         weights=FileRef(file="expert.safetensors", sha256=_sha(files["expert.safetensors"])),
-        card=CardRef(
-            kind=card.kind,
-            file=card.name,
-            sha256=None if card.data is None else _sha(card.data),
-            fit=card.fit,
-            gate=card.gate,
-        ),
+        card=_card_ref(card),
         canary=CanaryRef(
             file="canary.safetensors",
             sha256=_sha(files["canary.safetensors"]),
@@ -199,6 +193,11 @@ def _activation(expert: Expert) -> Literal["gelu", "identity", "relu", "silu", "
     if not isinstance(expert, (LowRank, OwnHead)):
         raise UsageError(f"{type(expert).__name__} is not a form that can be saved here")
     return expert.activation  # type: ignore[return-value]
+
+
+def _card_ref(card: CardFile) -> CardRef:
+    digest = None if card.data is None else _sha(card.data)
+    return CardRef(kind=card.kind, file=card.name, sha256=digest, fit=card.fit, gate=card.gate)
 
 
 def _tensors_ref(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .errors import GameError
 
-__all__ = ["LEAST", "SUM_TOLERANCE", "Array", "probability_rows", "probability_vector"]
+__all__ = ["LEAST", "SUM_TOLERANCE", "Array", "numbers", "probability_rows", "probability_vector"]
 
 Array = NDArray[np.float64]
 """What every function here takes and returns."""

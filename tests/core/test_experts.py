@@ -10,8 +10,9 @@ import torch
 
 import redhost
 from redhost.core.canary import check_canary
+from redhost.core.expert_run import expert_logits
 from redhost.core.experts import build_expert
-from redhost.core.train_expert import expert_logits, init_expert
+from redhost.core.train_expert import init_expert
 from redhost.core.verify import verify_expert
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.files import read_backbone, read_expert

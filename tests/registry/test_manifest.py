@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from redhost.registry.contract import check_valid
+from redhost.registry.fields import check_valid
 from redhost.registry.manifest import (
     ExpertManifest,
     dumps,

@@ -22,7 +22,7 @@ from red_lab.sparse import sparse
 from red_lab.taps import taps
 from red_lab.toy.command import toy
 
-__all__ = ["lab"]
+__all__ = ["build", "lab", "results", "share", "text"]
 
 
 @click.group()
