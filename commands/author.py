@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 
+from ..registry.forms import FORMS
 from .common import backbone_option, bar, device_option, home_option, json_option, print_json
 
 __all__ = ["COMMANDS"]
@@ -118,7 +119,7 @@ def new_backbone(
 @click.command("new-expert")
 @click.argument("name")
 @backbone_option
-@click.option("--form", type=click.Choice(["residual", "linear", "mlp"]), default="residual")
+@click.option("--form", type=click.Choice(list(FORMS)), default="residual")
 @click.option("--rank", type=click.IntRange(min=1), help="R (default: a quarter of the width).")
 @click.option(
     "--writes",
@@ -151,7 +152,7 @@ def new_expert(
     *,
     name: str,
     backbone: str | None,
-    form: Literal["residual", "linear", "mlp"],
+    form: str,
     rank: int | None,
     writes: Literal["hidden", "logits", "labels"] | None,
     reads_tap: str,

@@ -1,14 +1,7 @@
-"""The expert's side of the bus: which tensors it ships, and whether it fits a backbone.
+"""The expert's side of the bus: whether its manifest agrees with itself, and fits a backbone.
 
-Shapes: D model width, R rank, C classes of the backbone, L labels of the expert.
-
-=========  ===========================================  =====================================
-form       hidden (out = D) and logits (out = C)        labels (out = L)
-=========  ===========================================  =====================================
-residual   U (R, D), V (out, R)                         U (R, D), V (D, R), W (L, D), b (L)
-linear     W (out, D), b (out)                          W (L, D), b (L)
-mlp        U (R, D), u (R), V (out, R), v (out)         U (R, D), u (R), V (L, R), v (L)
-=========  ===========================================  =====================================
+A check is a function that yields a `Violation` for whatever is wrong, and its line in
+`check_valid` (a manifest by itself), `check_compatible` (beside a backbone) or `check_backbone`.
 """
 
 from __future__ import annotations
@@ -18,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from .errors import ContractError, short
+from .forms import FORMS, Shapes
 from .integrity import TensorInfo
 from .manifest import BUS_API, BackboneManifest, ExpertManifest
 from .violations import Violation
@@ -26,7 +20,6 @@ __all__ = [
     "MAX_ROWS",
     "TAP",
     "VALUE",
-    "Shapes",
     "bus_violation",
     "check_backbone",
     "check_compatible",
@@ -44,9 +37,6 @@ TAP = re.compile(r"final|\d+|[A-Za-z_]\w*(\.\w+)+")
 
 VALUE = "value"
 """The one label of a backbone that answers numbers, and of its experts."""
-
-Shapes = dict[str, tuple[int, ...]]
-"""Tensor name → shape."""
 
 _CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
 """What a carried base may hold: tensors and vocabularies; neither code nor pickles."""
@@ -70,7 +60,7 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
     Raises:
         ContractError: If the expert writes logits and ``classes`` is None.
     """
-    d, r, space = manifest.reads.width, manifest.rank, manifest.writes.space
+    d, space = manifest.reads.width, manifest.writes.space
     if not is_builtin(manifest.form):
         return {}
     if space == "logits" and classes is None:
@@ -78,22 +68,14 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
             f"expert {manifest.id!r} writes logits", expected="the number of classes", found="none"
         )
     out = {"hidden": d, "labels": len(manifest.labels), "logits": classes or 0}[space]
-    match manifest.form:
-        case "linear":
-            return {"W": (out, d), "b": (out,)}
-        case "mlp":
-            return {"U": (r, d), "u": (r,), "V": (out, r), "v": (out,)}
-        case _ if space == "labels":
-            return {"U": (r, d), "V": (d, r), "W": (out, d), "b": (out,)}
-        case _:
-            return {"U": (r, d), "V": (out, r)}
+    return FORMS[manifest.form].shapes(space, width=d, rank=manifest.rank, out=out)
 
 
 def classes_in(manifest: ExpertManifest, header: Mapping[str, TensorInfo]) -> int | None:
     """Return the C that the weights of an expert writing logits were made for, if any."""
     if manifest.writes.space != "logits" or not is_builtin(manifest.form):
         return None
-    rows = header.get("W" if manifest.form == "linear" else "V")
+    rows = header.get(FORMS[manifest.form].written("logits"))
     return rows.shape[0] if rows is not None and rows.shape else None
 
 
@@ -173,11 +155,12 @@ def _reserved(expert_id: str) -> Iterator[Violation]:
 
 
 def _rank(manifest: ExpertManifest) -> Iterator[Violation]:
-    form, rank = manifest.form, manifest.rank
-    if form == "linear" and rank != 0:
-        yield _field("rank", "0 for the form 'linear'", str(rank))
-    if form in {"residual", "mlp"} and rank == 0:
-        yield _field("rank", f"at least 1 for the form {form!r}", "0")
+    form, rank = FORMS.get(manifest.form), manifest.rank
+    if form is None:  # a plugin's: what its rank means is the plugin's own business
+        return
+    if form.ranked != (rank > 0):
+        wanted = "at least 1" if form.ranked else "0"
+        yield _field("rank", f"{wanted} for the form {manifest.form!r}", str(rank))
 
 
 def _causal(manifest: ExpertManifest) -> Iterator[Violation]:

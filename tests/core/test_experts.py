@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -10,13 +11,15 @@ import torch
 
 import redhost
 from redhost.core.canary import check_canary
-from redhost.core.experts import build_expert
+from redhost.core.experts import build_expert, expert_of
 from redhost.core.train_expert import expert_logits, init_expert
 from redhost.core.verify import verify_expert
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.files import read_backbone, read_expert
+from redhost.registry.forms import FORMS
 
 LABELS = tuple("abcdef")
+OUT = {"hidden": 16, "logits": 6, "labels": 2}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def train(world, **settings) -> redhost.Expert:
     ).expert
 
 
-@pytest.mark.parametrize("form", ["residual", "mlp", "linear"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("space", ["hidden", "logits"])
 def test_an_untrained_expert_changes_nothing(world, form, space) -> None:
     norm, h, _, _, classifier = world
@@ -60,7 +63,7 @@ def test_rank_defaults_to_a_quarter_of_the_width() -> None:
     )
 
 
-@pytest.mark.parametrize("form", ["residual", "mlp", "linear"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("space", ["hidden", "logits"])
 def test_every_form_learns_its_domain(world, form, space) -> None:
     norm, h, answers, _, classifier = world
@@ -101,29 +104,18 @@ def test_a_label_the_backbone_cannot_answer_is_refused(world) -> None:
 
 
 def forms() -> dict[str, redhost.Expert]:
-    g = torch.Generator().manual_seed(0)
-
-    def r(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=g)
-
-    low: dict = {"activation": "silu", "labels": ("a", "b")}
-    return {
-        "residual hidden": redhost.LowRank(U=r(4, 16), V=r(16, 4), space="hidden", **low),
-        "residual logits": redhost.LowRank(U=r(4, 16), V=r(6, 4), space="logits", **low),
-        "mlp hidden": redhost.LowRank(
-            U=r(4, 16), V=r(16, 4), u=r(4), v=r(16), space="hidden", **low
-        ),
-        "mlp logits": redhost.LowRank(U=r(4, 16), V=r(6, 4), u=r(4), v=r(6), space="logits", **low),
-        "mlp labels": redhost.LowRank(U=r(4, 16), V=r(2, 4), u=r(4), v=r(2), space="labels", **low),
-        "linear hidden": redhost.Linear(W=r(16, 16), b=r(16), space="hidden", labels=("a", "b")),
-        "linear logits": redhost.Linear(W=r(6, 16), b=r(6), space="logits", labels=("a", "b")),
-        "linear labels": redhost.Linear(
-            W=r(2, 16), b=r(2), space="labels", labels=("a", "b"), temperature=2.5
-        ),
-        "residual labels": redhost.OwnHead(
-            U=r(4, 16), V=r(16, 4), W=r(2, 16), b=r(2), temperature=0.5, **low
-        ),
-    }
+    """One expert of each form for each space, with weights out of thin air."""
+    made = {}
+    for (name, form), space in itertools.product(FORMS.items(), OUT):
+        g = torch.Generator().manual_seed(0)
+        shapes = form.shapes(space, width=16, rank=4, out=OUT[space])
+        tensors = {n: torch.randn(shape, generator=g) for n, shape in shapes.items()}
+        temperature = 2.5 if space == "labels" else 1.0
+        made[f"{name} {space}"] = expert_of(
+            tensors, space=space, activation="silu", labels=("a", "b"), temperature=temperature
+        )
+        assert made[f"{name} {space}"].state_dict().keys() == tensors.keys()
+    return made
 
 
 @pytest.mark.parametrize("name", forms())
