@@ -113,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(room: Room, *, workers: int) -> None:
-    command = [Path(sys.executable).with_name("mutmut"), "run", "--max-children", str(workers)]
+    program = str(Path(sys.executable).with_name("mutmut"))
+    command = [program, "run", "--max-children", str(workers)]
     told = {"PYTHONPATH": str(room.folder / "mutants/src"), "PYTHONHASHSEED": str(SEED)}
     env = {**os.environ, "OMP_NUM_THREADS": "1", **told}
     subprocess.run(command, cwd=room.folder, env=env, check=True)

@@ -39,8 +39,8 @@ def measure(rooms: Iterable[tuple[Path, Sequence[str]]], *, seed: int) -> dict[s
         for name in names:
             found = _statuses(folder, name)
             files[name] = None if found is None else dict(Counter(found.values()))
-            got_away = [m for m, s in (found or {}).items() if s in GOT_AWAY]
-            survivors += [_survivor(folder, name, m, found[m]) for m in got_away]
+            got_away = ((m, s) for m, s in (found or {}).items() if s in GOT_AWAY)
+            survivors += [_survivor(folder, name, mutant, status) for mutant, status in got_away]
     return {
         "schema": "redhost.mutation/1",
         "mutmut": version("mutmut"),

@@ -59,17 +59,8 @@ def build(root: Path, out: Path) -> None:
     packages = sorted(p.parent for p in (root / "plugins").glob("*/pyproject.toml"))
     # The host's wheel is built from its source archive, so that the archive is known to be whole.
     for project, kinds in ((root, ()), *((p, ("--wheel",)) for p in packages)):
-        command = [
-            sys.executable,
-            "-m",
-            "build",
-            *kinds,
-            "--no-isolation",
-            "--outdir",
-            out,
-            project,
-        ]
-        subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "build", *kinds, "--no-isolation", "--outdir", str(out)]
+        subprocess.run([*command, str(project)], env=env, check=True, stdout=subprocess.DEVNULL)
 
 
 def write_index(folder: Path) -> None:

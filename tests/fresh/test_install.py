@@ -7,7 +7,10 @@ packages, is tested in tests/test_wheel.py.
 from __future__ import annotations
 
 import json
+import subprocess
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,25 @@ def test_the_host_alone(fresh: Any) -> None:
     assert shown.startswith(f"{version} {fresh.folder}")
     assert fresh.redhost("list-experts") == []
     assert "recompose" in fresh.run("redhost", "--help")
+
+
+def test_the_source_archive_holds_the_code_and_makes_the_same_wheel(fresh: Any) -> None:
+    def tracked(*paths: str) -> set[str]:
+        done = subprocess.run(
+            ["git", "ls-files", *paths], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        return set(done.stdout.splitlines())
+
+    code = tracked("core", "registry", "commands", "cli.py")
+    face = tracked("src/redhost/*.py", "src/redhost/py.typed")
+    dist = fresh.index.parent
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    head = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    assert held == code | face | head | {"src/redhost/cli.py"}
+    with zipfile.ZipFile(next(dist.glob("redhost-*.whl"))) as wheel:
+        names = {n for n in wheel.namelist() if ".dist-info/" not in n}
+    assert names == {f"redhost/{n}" for n in code} | {n.removeprefix("src/") for n in face}
 
 
 @pytest.mark.parametrize("name", RANGES)
