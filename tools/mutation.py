@@ -138,6 +138,8 @@ def _settings(root: Path, room: Room) -> str:
             "pytest_add_cli_args": ["-p", "no:cacheprovider", f"--hypothesis-seed={SEED}"],
             "process_isolation": "forkserver",  # torch has threads, which do not survive a fork
             "on_dependency_change": "ignore",
+            "timeout_constant": 6.0,  # a busy machine is no endless loop
+            "timeout_multiplier": 5.0,
         },
         "tool.pytest.ini_options": pytest["ini_options"],
     }

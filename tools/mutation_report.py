@@ -167,6 +167,9 @@ def _table(files: Mapping[str, Mapping[str, int] | None]) -> Iterator[str]:
 def _survivors(survivors: Sequence[Mapping[str, str]]) -> Iterator[str]:
     yield "## What got away"
     yield ""
+    if not survivors:
+        yield "Nothing that was measured."
+        return
     yield "| file | function | before | after | word |"
     yield "|---|---|---|---|---|"
     for s in survivors:

@@ -131,3 +131,10 @@ def test_every_room_of_ours_names_files_and_tests_that_are_there() -> None:
     for room in mutation.read_rooms(ROOT):
         assert room.mutate and all((ROOT / "src/redhost" / name).is_file() for name in room.mutate)
         assert all((ROOT / name).exists() for name in room.tests)
+
+
+def test_our_page_says_what_was_measured(tmp_path: Path) -> None:
+    results = ROOT / "docs/results/mutation"
+    metrics = json.loads((results / "metrics.json").read_text("utf-8"))
+    mutation_report.write_page(metrics, tmp_path / "README.md")
+    assert page(tmp_path) == page(results)
