@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 
+from ..registry.forms import FORMS
 from .common import (
     backbone_option,
     bar,
@@ -137,7 +138,7 @@ def new_backbone(
 @backbone_option
 @click.option(
     "--form",
-    type=click.Choice(["residual", "linear", "mlp"]),
+    type=click.Choice(list(FORMS)),
     default="residual",
     show_default=True,
     help="Two layers without biases, one layer, or two with biases.",
@@ -174,7 +175,7 @@ def new_expert(
     *,
     name: str,
     backbone: str | None,
-    form: Literal["residual", "linear", "mlp"],
+    form: str,
     rank: int | None,
     writes: Literal["hidden", "logits", "labels"] | None,
     reads_tap: str,

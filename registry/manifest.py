@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .errors import suggest
+from .forms import FORMS
 from .violations import Violation
 
 __all__ = [
@@ -52,7 +53,7 @@ FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$(?!\n
 Count = Annotated[int, Meta(ge=0)]
 Width = Annotated[int, Meta(ge=1, le=65536)]
 Positive = Annotated[float, Meta(gt=0)]
-Form = Annotated[str, Meta(pattern=r"^(residual|linear|mlp|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")]
+Form = Annotated[str, Meta(pattern=rf"^({'|'.join(FORMS)}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")]
 Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
 Space = Literal["hidden", "labels", "logits"]
 CardKind = Literal["none", "statistics", "texts", "vectors"]
