@@ -79,9 +79,9 @@ def test_a_form_is_one_entry_and_its_rows(tree: Path) -> None:
 
 def test_a_check_is_a_function_its_line_and_its_test(tree: Path) -> None:
     source, line, test = blocks("Adding a check to the contract")
-    contract, tests = tree / "registry/contract.py", tree / "tests/registry/test_contract.py"
-    insert(contract, f"{source}\n\n", before="def check_valid")
-    insert(contract, line, before="        *_rank(manifest),")
+    fields, tests = tree / "registry/fields.py", tree / "tests/registry/test_contract.py"
+    insert(fields, f"{source}\n\n", before="def check_valid")
+    insert(fields, line, before="        *_rank(manifest),")
     tests.write_text(f"{tests.read_text('utf-8')}\n\n{test}", "utf-8")
     assert passed(tree, "tests/registry/test_contract.py", "-k", "temperature") == 2
 

@@ -4,14 +4,9 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.contract import (
-    check_backbone,
-    check_compatible,
-    check_valid,
-    classes_in,
-    expected_tensors,
-)
+from redhost.registry.contract import check_compatible, classes_in, expected_tensors
 from redhost.registry.errors import ContractError
+from redhost.registry.fields import check_backbone, check_valid
 from redhost.registry.files import read_expert
 from redhost.registry.integrity import TensorInfo
 from redhost.registry.manifest import Base, ExpertManifest, FileRef, parse_expert
