@@ -5,27 +5,31 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
-from .commands import (
-    author,
-    compose,
-    experts,
-    generate,
-    history,
-    keys,
-    merge,
-    packages,
-    plugins,
-    sweep,
-    training,
-)
 from .commands.lazy import PluginGroup
 from .commands.welcome import welcome
 from .registry.errors import RedhostError
 
 __all__ = ["cli", "main"]
+
+GROUPS = (
+    "author",
+    "compose",
+    "evaluate",
+    "experts",
+    "generate",
+    "history",
+    "keys",
+    "merge",
+    "packages",
+    "plugins",
+    "sweep",
+    "training",
+)
+"""The modules of commands, each with its own in ``COMMANDS``."""
 
 
 @click.group(cls=PluginGroup, invoke_without_command=True)
@@ -45,25 +49,13 @@ def cli(context: click.Context, *, debug: bool, verbose: int) -> None:
         welcome()
 
 
-for module in (
-    author,
-    compose,
-    experts,
-    generate,
-    history,
-    keys,
-    merge,
-    packages,
-    plugins,
-    sweep,
-    training,
-):
-    for command in module.COMMANDS:
+for group in GROUPS:
+    for command in import_module(f".commands.{group}", __package__).COMMANDS:
         cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 the environment."""
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 environment, 130 Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = cli.main(given, prog_name="redhost", standalone_mode=False)

@@ -15,8 +15,9 @@ from .common import device_option, home_option, json_option, open_host, print_js
 
 if TYPE_CHECKING:
     from ..core.generate.decode import Token
+    from .printed import Generated
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "generate", "stream"]
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 """By column, in turn; the backbone's own column keeps the terminal's."""
@@ -27,7 +28,13 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
 
 @click.command()
 @click.argument("prompt")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="How many tokens to add at most.",
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0),
@@ -35,11 +42,17 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     show_default=True,
     help="Tokens are drawn from p^(1/T); 0 takes the most probable one.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where randomness comes from.",
+)
 @click.option("--explain", is_flag=True, help="Say which expert carried which token.")
 @home_option
 @device_option
-@json_option
+@json_option("commands.printed.Generated")
 def generate(
     *,
     prompt: str,
@@ -56,10 +69,10 @@ def generate(
     host = open_host(home, device=device)
     tokens = host.generate(text, max_tokens=max_tokens, temperature=temperature, seed=seed)
     if not as_json:
-        _stream(text, tokens, explain=explain)
+        stream(text, tokens, explain=explain)
         return
     made = list(tokens)
-    told = {
+    told: Generated = {
         "prompt": text,
         "text": "".join(t.text for t in made),
         "generation": host.generations.current(),
@@ -68,7 +81,9 @@ def generate(
         "tokens": len(made),
         "weights": _means(made),
     }
-    print_json({**told, "table": made} if explain else told)
+    if explain:
+        told["table"] = made
+    print_json(told)
 
 
 def _prompt(given: str) -> str:
@@ -86,7 +101,7 @@ def _prompt(given: str) -> str:
     return text.removesuffix("\n") if piped else text
 
 
-def _stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
+def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
     """Print tokens as they come; a text that is stopped ends its line."""
     seen: list[Token] = []
     terminal = sys.stdout.isatty()

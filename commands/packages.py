@@ -11,7 +11,7 @@ from .common import bar, device_option, home_option, json_option, open_host, pri
 from .keys import chosen_keys, key_option
 from .receipts import print_receipt
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "add", "remove"]
 
 _router = click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
 _tolerance = click.option(
@@ -38,7 +38,7 @@ _accept = click.option("--accept", is_flag=True, help="Go on even if a domain lo
 @_accept
 @home_option
 @device_option
-@json_option
+@json_option("core.packages.Added")
 def add(
     *,
     target: str,
@@ -95,7 +95,7 @@ def add(
 @_accept
 @home_option
 @device_option
-@json_option
+@json_option("core.packages.Removed")
 def remove(
     *,
     expert_id: str,

@@ -6,11 +6,11 @@ import click
 
 from .common import json_option, print_json, table
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "plugins", "trust"]
 
 
 @click.command()
-@json_option
+@json_option("list[core.plugins.PluginState]")
 def plugins(*, as_json: bool) -> None:
     """List installed plugins and whether they are loaded."""
     from ..core.plugins import Plugins

@@ -12,7 +12,7 @@ from .common import table
 if TYPE_CHECKING:
     from ..core.receipt import Bits, Receipt
 
-__all__ = ["SHOWN", "points", "print_receipt"]
+__all__ = ["SHOWN", "points", "print_bits", "print_receipt"]
 
 HEAD = ("expert", "weights", "digest", "gate rows", "before", "after")
 

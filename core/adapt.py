@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..registry.errors import UsageError
 from .backbone import Backbone
+from .progress import Progress
 from .tasks import Task
 from .trunk import Trunk, blocks_of
 
@@ -57,7 +58,7 @@ def adapt(
     *,
     labels: Sequence[str],
     settings: AdaptSettings = AdaptSettings(),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Backbone:
     """Return a new, frozen backbone with adapted top blocks and a classifier over `labels`.
 
@@ -145,7 +146,7 @@ def _train(
     texts: Sequence[str],
     targets: Tensor,
     settings: AdaptSettings,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     """Run AdamW with a cosine schedule over batches of equal token length."""
     trunk, classifier, parameters = job.trunk, job.classifier, job.parameters

@@ -1,11 +1,10 @@
-"""The author's path: from a project and labelled rows to a finished package folder."""
+"""The author's path where labels or numbers are answered: rows in, a packaged expert out."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,102 +12,29 @@ import torch
 from torch import Tensor
 
 from ..registry.errors import UsageError
-from ..registry.manifest import BackboneManifest, BackboneRef, ExpertManifest, Training
-from ..registry.project import ExpertPlan, package_in
+from ..registry.manifest import ExpertManifest
+from ..registry.project import ExpertPlan
 from .backbone import Backbone
 from .bus import LayerNorm
 from .calibrate import fit_temperature
 from .card_files import CardFile, no_card, statistics_card, texts_card, vectors_card
+from .checkpoint import resuming
+from .expert_run import ExpertSettings, TrainedExpert, expert_logits
 from .experts import Expert
 from .graft import Tapping, check_taps, reader
-from .packaging import library_versions, save_expert
-from .rows import BackgroundRow, CardRow, Row
+from .parts import Parts
+from .progress import Progress
+from .rows import Row
+from .shop import Read, Shop, write_package
 from .statistics import Statistics
 from .taps import FINAL, block_at, tapped
-from .tasks import Classification, Regression, Task
-from .train_expert import ExpertSettings, Rows, TrainedExpert, expert_logits, train_expert
+from .tasks import Regression, Task
+from .train_expert import Rows, train_expert
 from .train_graft import GraftRows, train_graft
-from .verify import measure_off_domain
 
-__all__ = ["Parts", "Shop", "split_rows", "train_package"]
+__all__ = ["train_package"]
 
-Read = Callable[[Sequence[str]], Tensor]
-"""Texts → what an expert reads, ``(N, D)``."""
-
-Progress = Callable[[int, int], None]
-
-CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
 CANARIES = 8
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Shop:
-    """What an author works with.
-
-    Attributes:
-        backbone: The frozen backbone.
-        manifest: Its manifest.
-        background: Its background card.
-        encode: Texts → h, through the feature cache.
-    """
-
-    backbone: Backbone
-    manifest: BackboneManifest
-    background: tuple[BackgroundRow, ...]
-    encode: Callable[[Sequence[str]], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """An author's rows, each in one part; equal texts are never in two."""
-
-    train: tuple[Row, ...]
-    valid: tuple[Row, ...]
-    fit: tuple[Row, ...]
-    gate: tuple[Row, ...]
-
-
-def split_rows(
-    rows: Sequence[Row], *, valid: Sequence[Row] | None = None, task: Task | None = None
-) -> Parts:
-    """Set rows aside before anything is trained, by the hash of their text.
-
-    A quarter, 512 rows at most, goes to the card, half `fit` and half `gate`; a tenth of the rest
-    to validation where none is given. Every label keeps a row to train on.
-
-    Args:
-        rows: The author's rows.
-        valid: Validation rows of the author's own.
-        task: Classes, the default, or numbers, which are no classes to keep a row of each.
-
-    Raises:
-        UsageError: If all rows have one label, or a validation text stands among the rows too.
-    """
-    if len({r.label for r in rows}) < 2:  # noqa: PLR2004
-        raise UsageError(
-            "the data has one label only", expected="at least two", found=rows[0].label
-        )
-    both = {r.text for r in rows} & {r.text for r in valid or ()}
-    if both:
-        raise UsageError(
-            "validation rows stand in the training data too", found=repr(min(both))[:60]
-        )
-    ordered = sorted(rows, key=lambda r: (_hash(r.text), r.label))
-    groups = (task or Classification()).groups([r.label for r in ordered])
-    kept = {g: r.text for g, r in zip(reversed(groups), reversed(ordered), strict=True)}.values()
-    free = [r for r in ordered if r.text not in set(kept)]
-    texts = list(dict.fromkeys(r.text for r in free))
-    card = texts[: min(CARD_ROWS, int(CARD_SHARE * len(rows)))]
-    fit, gate = set(card[::2]), set(card[1::2])
-    rest = texts[len(card) :]
-    chosen = set(rest[: int(VALID_SHARE * len(rest))]) if valid is None else set()
-    aside = fit | gate | chosen
-    return Parts(
-        train=tuple(r for r in ordered if r.text not in aside),
-        valid=tuple(r for r in ordered if r.text in chosen) if valid is None else tuple(valid),
-        fit=tuple(r for r in ordered if r.text in fit)[:256],
-        gate=tuple(r for r in ordered if r.text in gate)[:256],
-    )
 
 
 def train_package(
@@ -119,7 +45,7 @@ def train_package(
     shop: Shop,
     settings: ExpertSettings,
     resumable: bool = True,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> ExpertManifest:
     """Train the expert of a project and write it into the project's package.
 
@@ -145,39 +71,29 @@ def train_package(
         raise broken.error(f"expert {plan.id!r}")
     norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     read = _reader(plan, shop, norm)
-    checkpoint = project / ".redhost-training.safetensors" if resumable else None
-    if plan.writes_tap == FINAL:
-        trained = _train(plan, parts, shop, settings, labels, read, checkpoint, progress)
-    else:
-        trained = _train_graft(plan, parts, shop, settings, labels, checkpoint, progress)
-    told = Tapping(expert=trained.expert, reads=plan.reads_tap, writes=plan.writes_tap)
-    heard = _heard(plan, told, read, backbone)
-    if plan.writes == "labels" and parts.fit and not isinstance(task, Regression):
-        told.expert.temperature = _temperature(told.expert, read(_texts(parts.fit)), parts.fit)
-    manifest = save_expert(
-        package_in(project),
-        expert=told.expert,
-        expert_id=plan.id,
-        backbone=BackboneRef(name=shop.manifest.id, fingerprint=shop.manifest.fingerprint),
-        width=backbone.width,
-        domain=plan.domain or _domain(task, labels),
-        card=_card(plan, parts, shop, labels, norm),
-        canary=read(_texts(parts.train[:CANARIES])),
-        reads=plan.reads_tap,
-        writes=plan.writes_tap,
-        off_domain=measure_off_domain(told.part, plan.id, backbone, shop.background, read=heard),
-        training=Training(
+    with resuming(project, resumable=resumable) as checkpoint:
+        if plan.writes_tap == FINAL:
+            trained = _train(plan, parts, shop, settings, labels, read, checkpoint, progress)
+        else:
+            trained = _train_graft(plan, parts, shop, settings, labels, checkpoint, progress)
+        told = Tapping(expert=trained.expert, reads=plan.reads_tap, writes=plan.writes_tap)
+        heard = _heard(plan, told, read, backbone)
+        if space == "labels" and parts.fit and not isinstance(task, Regression):
+            told.expert.temperature = _temperature(told.expert, read(_texts(parts.fit)), parts.fit)
+        return write_package(
+            project,
+            plan,
+            trained,
+            shop=shop,
+            settings=settings,
+            part=told.part,
+            read=heard,
+            domain=_domain(task, labels),
+            card=_card(plan, parts, shop, labels, norm),
+            canary=read(_texts(parts.train[:CANARIES])),
             data=_digest(parts),
-            seed=settings.seed,
-            epochs=trained.epoch,
             metrics=_metrics(told.part, shop, heard, parts),
-            versions=library_versions(),
-        ),
-        license=plan.license,
-    )
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
-    return manifest
+        )
 
 
 def _train(
@@ -192,7 +108,7 @@ def _train(
 ) -> TrainedExpert:
     """Train an expert on the bus, at its end or from a tap."""
     tap = plan.reads_tap != FINAL
-    others = [r.text for r in shop.background if r.domain != plan.id]
+    others = shop.others(plan.id)
     return train_expert(
         _features(shop, parts.train, read if tap else None),
         norm=LayerNorm(width=shop.backbone.width, eps=shop.backbone.eps),
@@ -227,7 +143,7 @@ def _train_graft(
         settings=settings,
         labels=labels,
         valid=GraftRows(texts=_texts(parts.valid), answers=[r.label for r in parts.valid]),
-        background=[r.text for r in shop.background if r.domain != plan.id],
+        background=shop.others(plan.id),
         checkpoint=checkpoint,
         progress=progress,
     )
@@ -257,13 +173,7 @@ def _card(
     if plan.card == "none":
         return no_card()
     if plan.card == "texts":
-        return texts_card(
-            [
-                CardRow(text=r.text, label=r.label, part=part)
-                for part, rows in (("fit", parts.fit), ("gate", parts.gate))
-                for r in rows
-            ]
-        )
+        return texts_card(parts.card_rows)
     rows = (*parts.train, *parts.valid, *parts.fit, *parts.gate)  # sums give no row away
     z = norm(shop.encode(_texts(rows)))
     groups = shop.backbone.task.groups([r.label for r in rows])
@@ -339,7 +249,3 @@ def _digest(parts: Parts) -> str:
     """Return the sha256 over the rows an expert learnt from."""
     lines = [f"{r.text}\t{r.label}" for r in (*parts.train, *parts.valid)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -32,7 +32,7 @@ from .layout import Layout, WideNorm
 from .said import Said, active
 from .tasks import NONE, Classification, Regression, Task
 
-__all__ = ["BACKBONE", "NONE", "Bus", "BusConfig", "LayerNorm", "union_labels"]
+__all__ = ["BACKBONE", "NONE", "Asks", "Bus", "BusConfig", "LayerNorm", "union_labels"]
 
 BACKBONE = "backbone"
 """The name of the column that changes nothing."""

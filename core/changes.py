@@ -17,10 +17,10 @@ from ..registry.settings import Settings
 from ..registry.states import Listing
 from .bench import Level
 from .composing import compose_selection, make_order
+from .progress import Progress
 from .publish import publish
 from .receipt import Receipt
 from .selection import Selection, Source, change, read_source, select_installed, select_stored
-from .train_router import Progress
 
 if TYPE_CHECKING:
     from .host import Host

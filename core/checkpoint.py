@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import safetensors.torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..registry.atomic import write_atomic
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["load_checkpoint", "resuming", "save_checkpoint"]
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:
@@ -23,3 +24,12 @@ def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:
 def load_checkpoint(path: Path) -> dict[str, Tensor]:
     """Read a checkpoint."""
     return safetensors.torch.load(path.read_bytes())
+
+
+@contextmanager
+def resuming(project: Path, *, resumable: bool) -> Iterator[Path | None]:
+    """Yield where a project's training is written down, None for nowhere; gone when it is done."""
+    checkpoint = project / ".redhost-training.safetensors" if resumable else None
+    yield checkpoint
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)

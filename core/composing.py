@@ -14,10 +14,10 @@ from ..registry.lock import read as read_lock
 from ..registry.settings import Settings
 from .bench import Level, Order
 from .composed import Composed
+from .progress import Progress
 from .publish import locked_router, refuse_drift
 from .recompose import Outcome, recompose
 from .selection import Selection
-from .train_router import Progress
 from .workspace import DEFAULT_ROUTERS, Workspace, open_workspace
 
 if TYPE_CHECKING:

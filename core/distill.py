@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .expert_run import expert_logits
 from .experts import Expert
-from .train_expert import expert_logits
+from .progress import Progress
 
 __all__ = ["DistillSettings", "Lesson", "distil", "divergence"]
 
@@ -63,7 +63,7 @@ def distil(
     *,
     classifier: Tensor | None,
     settings: DistillSettings,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> int:
     """Train a student in place; return the epoch its weights are from.
 
@@ -106,7 +106,7 @@ def distil(
 
 
 def divergence(student: Expert, lesson: Lesson, classifier: Tensor | None) -> Tensor:
-    """Return the mean KL(p_T ‖ p_S) over rows, in nats."""
+    """Return the mean KL(p_T ‖ p_S) over rows, ``()``, in nats (Hinton et al. 2015 at T = 1)."""
     log_p = torch.log_softmax(expert_logits(student, lesson.h, lesson.z, classifier), dim=-1)
     each: Tensor = (torch.special.xlogy(lesson.p, lesson.p) - lesson.p * log_p).sum(-1)
     return each.mean()

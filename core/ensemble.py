@@ -40,7 +40,7 @@ def suited(experts: Collection[Expert], *, router: nn.Module, classifier: Tensor
         experts: The experts.
         router: Its attribute `chosen` says how many columns have a say in a row, None for all;
             `asks`, that it hears experts before it decides.
-        classifier: W_c, which tells the device.
+        classifier: W_c ``(C, D)``, which tells the device.
     """
     chosen, asks = getattr(router, "chosen", None), getattr(router, "asks", False)
     if chosen is None or len(experts) <= CROWD * chosen:
@@ -92,7 +92,7 @@ class Ensemble(nn.Module):
 
     @cached_property
     def ear(self) -> Tensor | None:
-        """What voices are measured with, made when first one is."""
+        """What voices are measured with ``(…, D)``, made when first one is."""
         return ear_of(self.classifier)
 
     def _who_writes(self, space: str) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ class Ensemble(nn.Module):
         return made
 
     def speak(self, z: Tensor, asked: Iterable[tuple[int, Tensor | None]]) -> Speech:
-        """Return Δ of each column asked, for its rows; the backbone's column says nothing."""
+        """Return Δ of each column asked for its rows of z ``(B, D)``; the backbone's is silent."""
         return tuple(
             Said(column, rows, self.delta(z if rows is None else z[rows], column))
             for column, rows in asked
@@ -123,7 +123,7 @@ class Ensemble(nn.Module):
         )
 
     def all(self, z: Tensor) -> Speech:
-        """Return what everybody says, of all rows; stacks are passed over once."""
+        """Return what everybody says of all rows ``(B, D)``; stacks are passed over once."""
         narrow, made = self.layout.narrow(z), dict[int, Tensor]()
         for stack in filter(None, (self.hidden_stack, self.logit_stack)):
             made |= zip(stack.columns, stack.each(narrow), strict=True)
@@ -132,7 +132,7 @@ class Ensemble(nn.Module):
         )
 
     def asked(self, z: Tensor, alpha: Tensor) -> Speech | None:
-        """Return what those with a weight say, where the pass is `grouped`; else None."""
+        """Return what those with a weight ``(B, K)`` say, if the pass is `grouped`; else None."""
         return self.speak(z, active(alpha)) if self.kernel == "grouped" else None
 
     def voices(self, said: Iterable[Said], z: Tensor, *, columns: int) -> Tensor:

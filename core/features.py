@@ -23,6 +23,7 @@ from ..registry.errors import StoreError
 from .backbone import Backbone
 from .generate.spelling import spell
 from .generate.states import states, widen
+from .progress import Progress
 from .trunk import BATCH
 
 __all__ = ["FeatureCache"]
@@ -81,9 +82,7 @@ class FeatureCache:
         """Where h is remembered."""
         return self.views[0].path
 
-    def encode(
-        self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None
-    ) -> Tensor:
+    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> Tensor:
         """Return h ``(N, D)`` of the texts, or h̃, computing only what is not remembered.
 
         Args:
@@ -130,9 +129,7 @@ class _View:
         name = hashlib.sha256("\0".join(map(str, key)).encode()).hexdigest()[:32]
         self.path = None if folder is None else folder / f"{name}.sqlite"
 
-    def encode(
-        self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None
-    ) -> list[np.ndarray]:
+    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[np.ndarray]:
         """Return the rows ``(T, width)`` of each text: one, or one for each token."""
         rows = self.read(texts)
         missing = _by_length(t for t in texts if t not in rows)

@@ -30,12 +30,12 @@ from .loader import Loader
 from .mixtures import Mixtures, judge_mixtures
 from .outside import Outside, judge_outside
 from .plugins import Plugins
+from .progress import Progress
 from .publish import publish
 from .receipt import Receipt
 from .recompose import Outcome
 from .rows import Row
 from .selection import Source, select_installed
-from .train_router import Progress
 from .workspace import Workspace, cached
 
 __all__ = ["Host"]

@@ -74,7 +74,7 @@ def judge(composed: Composed, h: Tensor, rows: Sequence[Row]) -> Judged:
 
 
 def judge_oracle(composed: Composed, h: Tensor, rows: Sequence[Row]) -> Told:
-    """Return what each row's own expert, alone, does with it."""
+    """Return what each row's own expert, alone, does with it; h is ``(N, D)``."""
     bus, told = composed.bus, []
     with torch.inference_mode():
         for piece in pieces(len(rows), cost=_cost(composed)):

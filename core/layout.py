@@ -69,7 +69,7 @@ class Layout:
         return wide[..., : self.width] if self.chunks else wide
 
     def hear(self, wide: Tensor) -> Tensor:
-        """Return what the router reads of z̃: z, and the chunks that are its own."""
+        """Return what the router reads of z̃: z and the chunks that are its own, ``(…, W)``."""
         parts, start = [self.narrow(wide)], self.width
         for chunk in self.chunks:
             if ROUTER in chunk.readers:
@@ -87,7 +87,7 @@ class Layout:
         return self.narrow(wide)
 
     def widen(self, rows: Tensor) -> Tensor:
-        """Return h̃ or z̃ with zeros for chunks that are not known: their readers are silent."""
+        """Return h̃ or z̃ ``(…, whole)``, zeros for unknown chunks: their readers are silent."""
         missing = self.whole - rows.shape[-1] if self.chunks else 0
         return nn.functional.pad(rows, (0, missing)) if missing else rows
 
@@ -116,6 +116,6 @@ class WideNorm(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def norm_of(self, rows: Tensor) -> Tensor:
-        """Normalise a chunk of a width of its own by its own mean and spread."""
+        """Normalise a chunk ``(…, width)`` by its own mean and spread."""
         eps = float(getattr(self.norm, "eps", 1e-5))
         return nn.functional.layer_norm(rows, rows.shape[-1:], eps=eps)

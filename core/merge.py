@@ -8,7 +8,7 @@ the generation stay as they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,19 +19,21 @@ from torch import Tensor
 from ..registry.errors import UsageError
 from ..registry.manifest import BackboneRef, Training
 from ..registry.project import ExpertPlan, package_in, write_plan
-from ..registry.scaffold import check_id, write_project
-from .author import Parts, split_rows
+from ..registry.scaffold import check_free, check_id, write_project
 from .bus import NONE
 from .card_files import texts_card
 from .cards import gate_rows
 from .composed import Composed, by_domain
 from .distill import DistillSettings, Lesson, distil, divergence
 from .evaluate import Encode
+from .expert_run import ExpertSettings, expert_logits
 from .experts import Expert
 from .packaging import library_versions, save_expert
-from .rows import CardRow, Row
+from .parts import Parts, split_rows
+from .progress import Progress
+from .rows import Row
 from .tasks import Regression
-from .train_expert import ExpertSettings, expert_logits, init_expert
+from .train_expert import init_expert
 from .verify import measure_off_domain
 
 __all__ = ["Merged", "merge", "own_texts"]
@@ -78,7 +80,7 @@ def merge(
     project: Path,
     encode: Encode,
     settings: DistillSettings,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Merged:
     """Distil a composition into a new project; nothing else is touched.
 
@@ -96,8 +98,7 @@ def merge(
     """
     bus = composed.bus
     check_id(expert_id)
-    if project.exists():
-        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
+    check_free(project)
     if isinstance(bus.task, Regression):
         raise UsageError("merge folds answers that are labels", found="a bus that answers numbers")
     if composed.backbone.generates:
@@ -232,13 +233,7 @@ def _write(
         backbone=BackboneRef(name=backbone.name, fingerprint=composed.fingerprint),
         width=backbone.width,
         domain=f"all of {members}",
-        card=texts_card(
-            [
-                CardRow(text=r.text, label=r.label, part=part)
-                for part, rows in (("fit", parts.fit), ("gate", parts.gate))
-                for r in rows
-            ]
-        ),
+        card=texts_card(parts.card_rows),
         canary=_z(composed, encode, [r.text for r in parts.train[:CANARIES]]),
         off_domain=measure_off_domain(
             student, merged.id, backbone, composed.background, read=partial(_z, composed, encode)

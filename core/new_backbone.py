@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..registry.errors import UsageError
@@ -13,6 +13,7 @@ from ..registry.scaffold import write_project
 from .adapt import AdaptSettings, adapt, delta
 from .backbone import Backbone
 from .packaging import library_versions, save_backbone
+from .progress import Progress
 from .rows import BackgroundRow, Row, write_rows
 from .tasks import Classification, Generation, Task
 from .trunk import Pooling
@@ -36,7 +37,7 @@ def new_backbone(
     settings: AdaptSettings | None = None,
     background: Sequence[BackgroundRow] = (),
     evaluation: Sequence[Row] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> BackboneManifest:
     """Write a project with a backbone package.
 
@@ -63,12 +64,7 @@ def new_backbone(
         MissingError: If it cannot be loaded.
     """
     task = task or Classification()
-    if rows and isinstance(task, Generation):
-        raise UsageError(
-            "a generating backbone is taken as it is",
-            expected="no labelled rows for a base stage",
-            found=f"{len(rows)} rows",
-        )
+    _require_no_rows(task, rows)
     bare = Backbone.load(
         source,
         revision=revision,
@@ -77,17 +73,9 @@ def new_backbone(
         task=task,
     )
     finished = dataclasses.replace(bare, name=backbone_id, task=task)
-    changed = None
+    settings = settings or AdaptSettings()
     if rows:
-        finished = adapt(
-            finished,
-            [r.text for r in rows],
-            [r.label for r in rows],
-            labels=sorted(set(task.groups([r.label for r in rows]))),
-            settings=settings or AdaptSettings(),
-            progress=progress,
-        )
-        changed = delta(bare.trunk, finished.trunk)
+        finished = _adapt(finished, rows, settings=settings, progress=progress)
     folder = write_project(
         project, kind="backbone", package_id=backbone_id, summary=f"redhost backbone {backbone_id}"
     )
@@ -98,16 +86,40 @@ def new_backbone(
         backbone_id=backbone_id,
         base=base,
         files=files,
-        delta=changed,
+        delta=delta(bare.trunk, finished.trunk) if rows else None,
         background=write_rows(background) if background else None,
         evaluation=write_rows(evaluation) if evaluation else None,
         training=Training(
             data=f"{len(rows)} labelled rows",
-            seed=(settings or AdaptSettings()).seed,
-            epochs=(settings or AdaptSettings()).epochs if rows else 0,
+            seed=settings.seed,
+            epochs=settings.epochs if rows else 0,
             versions=library_versions(),
             note=f"from {source}",
         ),
+    )
+
+
+def _require_no_rows(task: Task, rows: Sequence[Row]) -> None:
+    if rows and isinstance(task, Generation):
+        raise UsageError(
+            "a generating backbone is taken as it is",
+            expected="no labelled rows for a base stage",
+            found=f"{len(rows)} rows",
+        )
+
+
+def _adapt(
+    backbone: Backbone, rows: Sequence[Row], *, settings: AdaptSettings, progress: Progress | None
+) -> Backbone:
+    """Return the backbone after the base stage."""
+    answers = [r.label for r in rows]
+    return adapt(
+        backbone,
+        [r.text for r in rows],
+        answers,
+        labels=sorted(set(backbone.task.groups(answers))),
+        settings=settings,
+        progress=progress,
     )
 
 

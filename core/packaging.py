@@ -15,6 +15,7 @@ from msgspec import UNSET
 from torch import Tensor
 
 from ..registry.errors import UsageError
+from ..registry.forms import FORMS
 from ..registry.manifest import (
     BackboneManifest,
     BackboneRef,
@@ -98,13 +99,7 @@ def save_expert(
         labels=expert.labels,
         domain=domain,
         weights=FileRef(file="expert.safetensors", sha256=_sha(files["expert.safetensors"])),
-        card=CardRef(
-            kind=card.kind,
-            file=card.name,
-            sha256=None if card.data is None else _sha(card.data),
-            fit=card.fit,
-            gate=card.gate,
-        ),
+        card=_card_ref(card),
         canary=CanaryRef(
             file="canary.safetensors",
             sha256=_sha(files["canary.safetensors"]),
@@ -187,18 +182,24 @@ def library_versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{n: version(n) for n in names}}
 
 
-def _form(expert: Expert) -> Literal["linear", "mlp", "residual"]:
-    if isinstance(expert, Linear):
-        return "linear"
-    if isinstance(expert, OwnHead) or (isinstance(expert, LowRank) and expert.u is None):
-        return "residual"
-    return "mlp"
+def _form(expert: Expert) -> str:
+    """Return the form whose tensors an expert has."""
+    names = expert.state_dict().keys()
+    for name, form in FORMS.items():
+        if form.letters(expert.space).keys() == names:
+            return name
+    raise UsageError(f"{type(expert).__name__} is not a form that can be saved here")
 
 
 def _activation(expert: Expert) -> Literal["gelu", "identity", "relu", "silu", "tanh"]:
     if not isinstance(expert, (LowRank, OwnHead)):
         raise UsageError(f"{type(expert).__name__} is not a form that can be saved here")
     return expert.activation  # type: ignore[return-value]
+
+
+def _card_ref(card: CardFile) -> CardRef:
+    digest = None if card.data is None else _sha(card.data)
+    return CardRef(kind=card.kind, file=card.name, sha256=digest, fit=card.fit, gate=card.gate)
 
 
 def _tensors_ref(

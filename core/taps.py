@@ -18,7 +18,17 @@ from torch import Tensor, nn
 from ..registry.errors import ContractError, suggest
 from .trunk import Trunk, blocks_of
 
-__all__ = ["FINAL", "Step", "added_by", "block_at", "grafted", "states_at", "tapped"]
+__all__ = [
+    "FINAL",
+    "Step",
+    "added_by",
+    "block_at",
+    "from_states",
+    "grafted",
+    "states_at",
+    "tapped",
+    "with_step",
+]
 
 FINAL = "final"
 """The tap at the end: h itself."""
@@ -118,7 +128,7 @@ def states_at(trunk: Trunk, ids: Tensor, *, block: int) -> Tensor:
 
 @contextmanager
 def from_states(trunk: Trunk, states: Tensor, *, block: int) -> Iterator[None]:
-    """Let every pass of a ``with`` block start above a block whose states are known.
+    """Let every pass of a ``with`` block start above a block of known states ``(B, T, D)``.
 
     The blocks below compute nothing and hand on what they got; the block itself gives `states`.
     """

@@ -96,7 +96,7 @@ class Task(Protocol):
         ...
 
     def units(self, targets: Tensor, *, classifier: Tensor | None) -> Units:
-        """Return the units to train in; without a classifier for an output of one's own."""
+        """Return the units for targets ``(N,)``; without W_c for an output of one's own."""
         ...
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str]) -> Tensor:
@@ -118,15 +118,15 @@ class Classification:
     name: Name = "classification"
 
     def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
-        """Return softmax(logits / T)."""
+        """Return softmax(logits / T) ``(B, C)``."""
         return torch.softmax(logits / temperature, dim=-1)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy."""
+        """Return the mean cross-entropy of ``(B, C)`` against ``(B,)``, in nats."""
         return nn.functional.cross_entropy(logits, targets)
 
     def targets(self, answers: Sequence[str], labels: Sequence[str]) -> Tensor:
-        """Return the labels' places.
+        """Return the labels' places ``(N,)``.
 
         Raises:
             UsageError: If an answer is not among the labels.
@@ -147,7 +147,7 @@ class Classification:
         return Units()
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str]) -> Tensor:
-        """Say whether the most probable label is the row's."""
+        """Say whether the most probable label is the row's, ``(N,)``."""
         place = {label: n for n, label in enumerate(labels)}
         target = torch.tensor([place.get(r.label, -1) for r in rows], dtype=torch.int64)
         return (output.argmax(dim=-1) == target).to(torch.float64)
@@ -178,15 +178,15 @@ class Regression:
     name: Name = "regression"
 
     def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
-        """Return the logits: the number itself, which has no temperature."""
+        """Return the logits ``(B, 1)``: the number itself, which has no temperature."""
         return logits
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error."""
+        """Return the mean squared error of ``(B, 1)`` against ``(B,)``."""
         return nn.functional.mse_loss(logits.squeeze(-1), targets)
 
     def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
-        """Return the numbers that the answers spell.
+        """Return the numbers that the answers spell, ``(N,)``.
 
         Raises:
             UsageError: If an answer is no finite number.
@@ -203,7 +203,7 @@ class Regression:
         return Units(scale=spread, hidden=spread / (float(classifier.norm()) or 1.0))
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
-        """Say whether the number rounds to the row's."""
+        """Say whether the number rounds to the row's, ``(N,)``."""
         target = self.targets([r.label for r in rows])
         same = torch.round(output[:, 0] / self.resolution) == torch.round(target / self.resolution)
         return same.to(torch.float64)
@@ -243,7 +243,7 @@ class Generation:
         return mass / mass.sum(dim=-1, keepdim=True)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy, in nats a token."""
+        """Return the mean cross-entropy of ``(B, V)`` against ``(B,)``, in nats a token."""
         return nn.functional.cross_entropy(logits, targets)
 
     def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
@@ -266,7 +266,7 @@ class Generation:
         return Units()
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
-        """Say whether the most probable token is the row's."""
+        """Say whether the most probable token is the row's, ``(N,)``."""
         return (output.argmax(dim=-1) == self.targets([r.label for r in rows])).to(torch.float64)
 
     def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Reading]:

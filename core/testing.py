@@ -225,9 +225,10 @@ def expert_project(
     """
     from ..registry.project import ExpertPlan, package_in, write_plan
     from ..registry.scaffold import write_project
-    from .author import split_rows, train_package
+    from .author import train_package
+    from .expert_run import ExpertSettings
+    from .parts import split_rows
     from .rows import Row
-    from .train_expert import ExpertSettings
     from .workspace import open_shop
 
     plan = ExpertPlan(id=expert_id, backbone="tiny-random")

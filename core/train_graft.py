@@ -8,7 +8,7 @@ computed once; only the blocks above are run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,13 @@ from torch import Tensor
 from ..registry.errors import UsageError
 from .backbone import Backbone
 from .checkpoint import load_checkpoint, save_checkpoint
+from .expert_run import ExpertRun, ExpertSettings, TrainedExpert
 from .experts import Expert
 from .graft import token_step
+from .progress import Progress
 from .taps import added_by, block_at, states_at
 from .tasks import Units
-from .train_expert import ExpertRun, ExpertSettings, TrainedExpert, init_expert
+from .train_expert import init_expert
 
 __all__ = ["GraftRows", "train_graft"]
 
@@ -56,7 +58,7 @@ def train_graft(
     valid: GraftRows | None = None,
     background: Sequence[str] = (),
     checkpoint: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> TrainedExpert:
     """Train a step from block `reads` to block `writes` on its domain's rows.
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..registry.errors import UsageError
+from .progress import Progress
 from .routers.base import ColumnData, Router
 
 __all__ = ["RouterSettings", "make_optimizer", "train_router"]
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)

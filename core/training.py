@@ -9,12 +9,14 @@ from pathlib import Path
 
 from ..registry.manifest import ExpertManifest
 from ..registry.project import ExpertPlan, read_plan
-from .author import split_rows, train_package
+from .author import train_package
+from .expert_run import ExpertSettings
 from .experts import Space
-from .generate.author import split_documents, train_generator
+from .generate.author import train_generator
+from .generate.documents import split_documents
+from .parts import split_rows
+from .progress import Progress
 from .tables import read_documents, read_table
-from .train_expert import ExpertSettings
-from .train_router import Progress
 from .workspace import installed_shop
 
 __all__ = ["GENERATION", "Trained", "train_project"]

@@ -22,7 +22,7 @@ from ..registry.errors import MissingError, UsageError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["BATCH", "Pooling", "Trunk", "blocks_of", "load_trunk"]
+__all__ = ["BATCH", "Pooling", "Trunk", "blocks_of", "head_of", "load_trunk"]
 
 log = logging.getLogger("redhost")
 
@@ -199,7 +199,7 @@ def load_trunk(
         tokenizer=tokenizer,
         pooling=pooling,
         max_tokens=max_tokens,
-        head=_head(model) if head else None,
+        head=head_of(model) if head else None,
     )
 
 
@@ -228,7 +228,7 @@ def _load(
     return tokenizer, model
 
 
-def _head(model: PreTrainedModel) -> Tensor:
+def head_of(model: PreTrainedModel) -> Tensor:
     """Return the head's weight ``(V, D)``, if the model's logits are its product and no more.
 
     Raises:

@@ -16,12 +16,12 @@ from .assemble import Attached, background_of, make_backbone, make_expert
 from .backbone import Backbone
 from .bus import BusConfig, LayerNorm
 from .evidence import ear_of
+from .expert_run import off_domain
 from .experts import Expert
 from .graft import check_taps, reader
 from .plugins import Plugins
 from .rows import BackgroundRow
 from .tasks import Classification, Generation, Regression, Task
-from .train_expert import off_domain
 
 __all__ = ["Quiet", "check_live", "check_off_domain", "measure_off_domain", "verify_expert"]
 

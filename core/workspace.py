@@ -15,7 +15,6 @@ from ..registry.manifest import BackboneManifest
 from ..registry.settings import choose_backbone, resolve_home
 from ..registry.states import Listing, survey
 from .assemble import Providers, background_of, evaluation_of, make_backbone, with_layout
-from .author import Shop
 from .backbone import Backbone
 from .bench import Bench, Order
 from .candidates import gather
@@ -24,9 +23,10 @@ from .engines.shards import Ahead
 from .evaluate import Encode
 from .features import FeatureCache
 from .plugins import Plugins
+from .progress import Progress
 from .recompose import Outcome, recompose
 from .rows import BackgroundRow
-from .train_router import Progress
+from .shop import Shop
 from .verify import Quiet, check_live
 
 __all__ = [

@@ -19,11 +19,18 @@ __all__ = [
     "PRIMITIVES",
     "TEMPORARY",
     "discard",
+    "make_folder",
     "put_back",
     "read",
+    "remove_file",
+    "remove_folder",
+    "replace",
     "reporting",
     "sweep",
+    "sync_file",
+    "sync_folder",
     "write_atomic",
+    "write_file",
     "write_folder",
 ]
 

@@ -1,55 +1,35 @@
 """The expert's side of the bus: which tensors it ships, and whether it fits a backbone.
 
-Shapes: D model width, R rank, C classes of the backbone, L labels of the expert.
-
-=========  ===========================================  =====================================
-form       hidden (out = D) and logits (out = C)        labels (out = L)
-=========  ===========================================  =====================================
-residual   U (R, D), V (out, R)                         U (R, D), V (D, R), W (L, D), b (L)
-linear     W (out, D), b (out)                          W (L, D), b (L)
-mlp        U (R, D), u (R), V (out, R), v (out)         U (R, D), u (R), V (L, R), v (L)
-=========  ===========================================  =====================================
+A check is a function that yields a `Violation` for whatever is wrong, and its line in
+`check_compatible`; those of a manifest by itself are in `fields`.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from .errors import ContractError, short
+from .forms import FORMS, Shapes
 from .integrity import TensorInfo
 from .manifest import BUS_API, BackboneManifest, ExpertManifest
-from .violations import Violation
+from .violations import Violation, listed
 
 __all__ = [
-    "MAX_ROWS",
     "TAP",
     "VALUE",
-    "Shapes",
     "bus_violation",
-    "check_backbone",
     "check_compatible",
-    "check_valid",
     "classes_in",
     "expected_tensors",
     "is_builtin",
 ]
-
-MAX_ROWS = 256
-"""At most this many rows of a card in each of its parts."""
 
 TAP = re.compile(r"final|\d+|[A-Za-z_]\w*(\.\w+)+")
 """Where an expert may read and write: at the end, or at a block by number or name."""
 
 VALUE = "value"
 """The one label of a backbone that answers numbers, and of its experts."""
-
-Shapes = dict[str, tuple[int, ...]]
-"""Tensor name → shape."""
-
-_CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
-"""What a carried base may hold: tensors and vocabularies; neither code nor pickles."""
 
 
 def is_builtin(form: str) -> bool:
@@ -70,7 +50,7 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
     Raises:
         ContractError: If the expert writes logits and ``classes`` is None.
     """
-    d, r, space = manifest.reads.width, manifest.rank, manifest.writes.space
+    d, space = manifest.reads.width, manifest.writes.space
     if not is_builtin(manifest.form):
         return {}
     if space == "logits" and classes is None:
@@ -78,50 +58,15 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
             f"expert {manifest.id!r} writes logits", expected="the number of classes", found="none"
         )
     out = {"hidden": d, "labels": len(manifest.labels), "logits": classes or 0}[space]
-    match manifest.form:
-        case "linear":
-            return {"W": (out, d), "b": (out,)}
-        case "mlp":
-            return {"U": (r, d), "u": (r,), "V": (out, r), "v": (out,)}
-        case _ if space == "labels":
-            return {"U": (r, d), "V": (d, r), "W": (out, d), "b": (out,)}
-        case _:
-            return {"U": (r, d), "V": (out, r)}
+    return FORMS[manifest.form].shapes(space, width=d, rank=manifest.rank, out=out)
 
 
 def classes_in(manifest: ExpertManifest, header: Mapping[str, TensorInfo]) -> int | None:
     """Return the C that the weights of an expert writing logits were made for, if any."""
     if manifest.writes.space != "logits" or not is_builtin(manifest.form):
         return None
-    rows = header.get("W" if manifest.form == "linear" else "V")
+    rows = header.get(FORMS[manifest.form].written("logits"))
     return rows.shape[0] if rows is not None and rows.shape else None
-
-
-def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
-    """Check what the schema cannot say: that the fields of a manifest agree with each other."""
-    return (
-        *_reserved(manifest.id),
-        *_bus_range(manifest.bus_api),
-        *_rank(manifest),
-        *_causal(manifest),
-        *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
-        *_card(manifest),
-        *_file_names(_expert_files(manifest)),
-    )
-
-
-def check_backbone(manifest: BackboneManifest) -> tuple[Violation, ...]:
-    """Check that the fields of a backbone's manifest agree, and that this host speaks its bus."""
-    return (
-        *(
-            tuple(_bus_range(manifest.bus_api))
-            or bus_violation(manifest.bus_api, who="the backbone")
-        ),
-        *_base(manifest),
-        *_task(manifest),
-        *_labels(manifest.labels, least=1 if manifest.classifier else 0),
-        *_file_names(_backbone_files(manifest)),
-    )
 
 
 def check_compatible(
@@ -156,105 +101,6 @@ def bus_violation(bus_api: str, *, who: str) -> tuple[Violation, ...]:
     hint = f"Upgrade with 'pip install -U redhost', or install an older version of {who}."
     found = f"bus API {BUS_API} on this host"
     return (Violation("bus_api", "bus_api", f"bus API {bus_api}", found, hint),)
-
-
-def _bus_range(bus_api: str) -> Iterator[Violation]:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        SpecifierSet(bus_api)
-    except InvalidSpecifier:
-        yield _field("bus_api", "a version range such as '>=1,<2'", repr(bus_api))
-
-
-def _reserved(expert_id: str) -> Iterator[Violation]:
-    if expert_id == "backbone":
-        yield _field("id", "another id: the router's own column has this name", repr(expert_id))
-
-
-def _rank(manifest: ExpertManifest) -> Iterator[Violation]:
-    form, rank = manifest.form, manifest.rank
-    if form == "linear" and rank != 0:
-        yield _field("rank", "0 for the form 'linear'", str(rank))
-    if form in {"residual", "mlp"} and rank == 0:
-        yield _field("rank", f"at least 1 for the form {form!r}", "0")
-
-
-def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
-    """An expert on tokens reads and writes above the blocks: their cache is nobody's business."""
-    if not manifest.reads.causal:
-        if manifest.writes.vocabulary:
-            yield _field("reads.causal", "true, since it names a vocabulary", "nothing")
-        return
-    if not manifest.writes.vocabulary:
-        yield _field("writes.vocabulary", "the digest of the tokenizer it tells", "nothing")
-    if manifest.writes.space != "hidden":
-        yield _field("writes.space", "'hidden' for a causal expert", repr(manifest.writes.space))
-    if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
-        yield _field("reads.tap", "'final' for a causal expert", repr(min(taps - {"final"})))
-    if manifest.labels:
-        yield _field("labels", "none for a causal expert: its answers are tokens", "some")
-
-
-def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
-    if len(labels) < least:
-        yield _field("labels", "at least one label", "none")
-    if twice := sorted(label for label, count in Counter(labels).items() if count > 1):
-        yield _field("labels", "every label once", f"{_list(twice)} twice")
-
-
-def _card(manifest: ExpertManifest) -> Iterator[Violation]:
-    card = manifest.card
-    if card.kind == "none":
-        if card.file or card.sha256 or card.fit or card.gate:
-            yield _field("card", "no file and no rows for the kind 'none'", "some")
-        return
-    if card.file is None or card.sha256 is None:
-        yield _field("card", f"a file and its sha256 for the kind {card.kind!r}", "none")
-    hint = "Set aside other rows of the domain; a small sample is enough for a router."
-    for part, rows in (("fit", card.fit), ("gate", card.gate)):
-        if rows > MAX_ROWS:
-            yield Violation(
-                "card_rows", f"card.{part}", f"at most {MAX_ROWS} rows", str(rows), hint
-            )
-    if card.fit == 0:
-        yield Violation("card_rows", "card.fit", "at least one row", "0", hint)
-
-
-def _base(manifest: BackboneManifest) -> Iterator[Violation]:
-    base = manifest.base
-    if base.kind == "carried" and not base.files:
-        yield _field("base.files", "the files of a carried base", "none")
-    if strange := sorted(name for name in base.files if not name.endswith(_CARRIED)):
-        yield _field("base.files", f"only {', '.join(_CARRIED)}", _list(strange))
-    if base.kind != "carried" and (base.files or not base.id):
-        yield _field("base", f"an id and no files for the kind {base.kind!r}", "others")
-    if base.kind == "hub" and not base.revision:
-        yield _field("base.revision", "a pinned revision", "none")
-
-
-def _task(manifest: BackboneManifest) -> Iterator[Violation]:
-    if manifest.task == "regression" and manifest.labels not in {(), (VALUE,)}:
-        yield _field("labels", f"only {VALUE!r} where numbers are answered", _list(manifest.labels))
-    if manifest.task == "generation" and (manifest.labels or manifest.classifier):
-        found = "some" if manifest.labels else "a file"
-        yield _field("labels", "no labels and no classifier where text is generated", found)
-
-
-def _expert_files(manifest: ExpertManifest) -> list[str]:
-    names = ["expert.json", manifest.weights.file, manifest.canary.file]
-    return names + ([manifest.card.file] if manifest.card.file else [])
-
-
-def _backbone_files(manifest: BackboneManifest) -> list[str]:
-    parts = (manifest.delta, manifest.classifier, manifest.background, manifest.evaluation)
-    return ["backbone.json", *(p.file for p in parts if p), *manifest.base.files]
-
-
-def _file_names(names: list[str]) -> Iterator[Violation]:
-    """Refuse two roles for one file, also where case is not kept (macOS, Windows)."""
-    for name in (n for n, count in Counter(map(str.casefold, names)).items() if count > 1):
-        yield _field("file", "a file of its own for each part", f"{name!r} twice")
 
 
 def _fingerprint(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
@@ -317,18 +163,8 @@ def _known_labels(
     if unknown := [label for label in expert.labels if label not in known]:
         expected = f"labels of backbone {backbone.id!r}, which knows {len(known)}"
         hint = "Write to the space 'labels' to bring labels of its own."
-        yield Violation("labels_unknown", "labels", expected, _list(unknown), hint)
+        yield Violation("labels_unknown", "labels", expected, listed(unknown), hint)
     if classes not in {None, len(backbone.labels)}:
         expected = f"{len(backbone.labels)} rows, the classes of backbone {backbone.id!r}"
         hint = "Retrain it on this backbone."
         yield Violation("weights_tensors", "logits", expected, str(classes), hint)
-
-
-def _field(field: str, expected: str, found: str) -> Violation:
-    return Violation("manifest_field", field, expected, found, "Correct the manifest.")
-
-
-def _list(names: tuple[str, ...] | list[str]) -> str:
-    """Return a few names as people read them."""
-    shown = ", ".join(repr(name) for name in names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"  # noqa: PLR2004

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from .contents import check_backbone_contents, check_contents
-from .contract import check_backbone, check_valid
 from .errors import short
+from .fields import check_backbone, check_valid
 from .integrity import MAX_FILE, relabel, sha256_hex, truncation
 from .manifest import BackboneManifest, ExpertManifest, parse_backbone, parse_expert
 from .sources import Reader, Source, reader

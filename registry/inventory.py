@@ -17,7 +17,7 @@ from .sources import reader
 from .states import Listing, survey
 from .verdicts import VerdictMemory
 
-__all__ = ["Inventory", "current_record", "take_inventory"]
+__all__ = ["Inventory", "current_record", "read_backbone_manifest", "take_inventory"]
 
 MANIFEST_LIMIT = 2**22
 

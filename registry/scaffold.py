@@ -9,7 +9,7 @@ from typing import Literal
 
 from .errors import UsageError
 
-__all__ = ["check_id", "write_project"]
+__all__ = ["check_free", "check_id", "write_project"]
 
 _PYPROJECT = Template("""\
 [build-system]
@@ -74,6 +74,16 @@ def check_id(package_id: str) -> None:
             expected="lower-case letters, digits, '.', '_' and '-', starting with one of the first "
             "two, and not 'backbone'",
         )
+
+
+def check_free(project: Path) -> None:
+    """Check that a new project replaces nothing.
+
+    Raises:
+        UsageError: If there is something where it is to be.
+    """
+    if project.exists():
+        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
 
 
 def write_project(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import (
@@ -15,7 +16,7 @@ from .errors import (
     one_line,
 )
 
-__all__ = ["Violation"]
+__all__ = ["Violation", "listed"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class Violation:
         return _exception(self.code)(
             f"{who}: {self.field}", expected=self.expected, found=self.found, hint=self.hint
         )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return a few names as people read them."""
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"  # noqa: PLR2004
 
 
 _ABOUT_BYTES = ("archive_", "record_", "signature_")

@@ -76,12 +76,10 @@ def with_init(draft: Any, marker: Path) -> Any:
 
 
 def test_an_expert_is_added_used_updated_and_removed_without_ever_being_imported(
-    venv: Any, home: Path, draft: Any, tmp_path: Path
+    venv: Any, home: Path, draft: Any, tmp_path: Path, tmp_path_factory: Any
 ) -> None:
     marker, empty = tmp_path / "imported", venv.contents()
-    wheel = with_init(draft("extra"), marker).write(tmp_path)
-    folder = tmp_path / "index"
-    folder.mkdir()
+    wheel, folder = with_init(draft("extra"), marker).write(tmp_path), tmp_path_factory.mktemp("i")
     with_init(draft("extra", version="0.2.0", domain="newer"), marker).write(folder)
 
     added, listed, status, checked, answers, again = results(

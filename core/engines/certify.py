@@ -9,8 +9,9 @@ import msgspec
 
 from ...registry.files import BackboneFiles, ExpertFiles
 from ...registry.violations import Violation
+from ..progress import Progress
 from ..verify import verify_expert
-from .crew import Crew, Progress, require_all
+from .crew import Crew, require_all
 from .engine import Files, Job, Jobs
 from .kept import Kept
 

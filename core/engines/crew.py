@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...registry.errors import JobsError, PluginError, UsageError, suggest
 from ..plugins import Plugins
+from ..progress import Progress
 from .engine import Engine, Files, Job, JobResult, Jobs
 from .kept import Kept, is_plain
 
@@ -16,7 +17,6 @@ __all__ = ["LOCAL", "Crew", "Failure", "choose_crew", "require_all"]
 LOCAL = "local"
 
 Take = Callable[[Job, Files], None]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

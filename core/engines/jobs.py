@@ -31,13 +31,15 @@ from ..assemble import (
     make_router,
     with_layout,
 )
-from ..author import Shop, split_rows, train_package
+from ..author import train_package
 from ..composed import Composed
 from ..evaluate import evaluate
+from ..expert_run import ExpertSettings
+from ..parts import split_rows
 from ..plugins import Plugins
 from ..reroute import reroute
 from ..rows import Row, parse_rows
-from ..train_expert import ExpertSettings
+from ..shop import Shop
 from ..verify import verify_expert
 from .engine import Files, Job
 

@@ -20,8 +20,9 @@ from ...registry.files import BackboneFiles, read_backbone
 from ..assemble import sound
 from ..backbone import Backbone
 from ..features import FeatureCache
+from ..progress import Progress
 from ..trunk import BATCH
-from .crew import Crew, Progress, require_all
+from .crew import Crew, require_all
 from .engine import Files, Job, Jobs
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from ...registry.errors import PluginError, UnknownNameError, UsageError
 from ...registry.files import read_backbone, read_expert
 from ..assemble import sound
 from ..evaluate import Evaluation
+from ..progress import Progress
 from ..routers import KINDS, build_router
 from ..rows import Row, write_rows
-from .crew import LOCAL, Progress, choose_crew
+from .crew import LOCAL, choose_crew
 from .engine import Files, Job, Jobs
 from .kept import Kept
 from .shards import encode_ahead

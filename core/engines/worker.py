@@ -15,7 +15,7 @@ import msgspec
 
 from .engine import Job, run_job
 
-__all__ = ["Order", "read_frame", "write_frame"]
+__all__ = ["Order", "main", "read_frame", "write_frame"]
 
 LENGTH = 8
 

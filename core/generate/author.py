@@ -1,8 +1,4 @@
-"""The author's path where text is generated: documents in, a packaged expert out.
-
-Whole documents are set aside, never lines: what a card shows was never trained on, nor was
-anything else of its document.
-"""
+"""The author's path where text is generated: passages in, a packaged expert out."""
 
 from __future__ import annotations
 
@@ -15,68 +11,24 @@ import torch
 from torch import Tensor
 
 from ...registry.errors import UsageError
-from ...registry.manifest import BackboneRef, ExpertManifest, Training
-from ...registry.project import ExpertPlan, package_in
-from ..author import Parts, Shop
+from ...registry.manifest import ExpertManifest
+from ...registry.project import ExpertPlan
 from ..bus import LayerNorm
 from ..card_files import CardFile, no_card, texts_card
+from ..checkpoint import resuming
+from ..expert_run import ExpertSettings, expert_logits
 from ..experts import Expert
-from ..packaging import library_versions, save_expert
+from ..parts import Parts
 from ..pieces import pieces
-from ..rows import CardRow, Row
-from ..train_expert import ExpertSettings, Rows, expert_logits, train_expert
-from ..verify import measure_off_domain
+from ..progress import Progress
+from ..rows import Row
+from ..shop import Shop, write_package
+from ..train_expert import Rows, train_expert
 from .spelling import byte_counts
 
-__all__ = ["split_documents", "train_generator"]
+__all__ = ["train_generator"]
 
 CANARIES = 8
-CARD_PASSAGES = 32
-LONGEST = 800
-"""Characters of a passage: some 200 tokens."""
-
-
-def split_documents(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) -> Parts:
-    """Set whole documents aside, by the hash of their names.
-
-    A quarter of them is for the card, a tenth to stop early on.
-
-    Args:
-        rows: Texts; `domain` names the document a text is from, None makes it one of its own.
-        valid: Validation texts of the author's own.
-
-    Raises:
-        UsageError: If there are fewer than five documents, or those to learn from say nothing that
-            those set aside do not say.
-    """
-    by_name: dict[str, list[str]] = {}
-    for row in rows:
-        by_name.setdefault(row.text if row.domain is None else row.domain, []).append(row.text)
-    names = sorted(by_name, key=lambda n: hashlib.sha256(n.encode()).hexdigest())
-    if len(names) < 5:  # noqa: PLR2004  (one for every part, and two to learn from)
-        raise UsageError(
-            "too few documents to set any aside", expected="at least 5", found=str(len(names))
-        )
-    card, stop = max(1, len(names) // 8), max(1, len(names) // 10) if valid is None else 0
-    cuts = (card, 2 * card, 2 * card + stop, len(names))
-    chosen, start, known = [], 0, set[str]()
-    for end in cuts:
-        found = [p for n in names[start:end] for text in by_name[n] for p in _passages(text)]
-        fresh = [p for p in dict.fromkeys(found) if p not in known]
-        known |= set(fresh)
-        chosen.append(tuple(Row(text=p, label="") for p in fresh))
-        start = end
-    fit, gate, validation, train = chosen
-    if valid is not None:
-        told = dict.fromkeys(p for row in valid for p in _passages(row.text))
-        validation = tuple(Row(text=p, label="") for p in told if p not in known)
-    if not train:
-        raise UsageError(
-            "the documents say the same",
-            expected="passages to learn from that do not stand in those set aside",
-            found=f"{len(known)} different ones in {len(names)} documents",
-        )
-    return Parts(train=train, valid=validation, fit=_some(fit), gate=_some(gate))
 
 
 def train_generator(
@@ -87,7 +39,7 @@ def train_generator(
     shop: Shop,
     settings: ExpertSettings,
     resumable: bool = True,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> ExpertManifest:
     """Train the causal expert of a project and write it into the project's package.
 
@@ -103,7 +55,47 @@ def train_generator(
     Raises:
         UsageError: If the plan cannot be carried out on this backbone.
     """
+    _check(plan)
     backbone = shop.backbone
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
+    others = shop.others(plan.id)
+
+    def read(texts: Sequence[str]) -> Tensor:
+        z: Tensor = norm(shop.encode(texts))
+        return z
+
+    with resuming(project, resumable=resumable) as checkpoint:
+        trained = train_expert(
+            _features(shop, parts.train),
+            norm=norm,
+            classifier=backbone.classifier,
+            labels=(),
+            domain_labels=(),
+            settings=settings,
+            task=backbone.task,
+            valid=_features(shop, parts.valid) if parts.valid else None,
+            background=shop.encode(others) if others else None,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+        return write_package(
+            project,
+            plan,
+            trained,
+            shop=shop,
+            settings=settings,
+            part=trained.expert,
+            read=read,
+            domain="text",
+            card=_card(plan, parts),
+            canary=read([parts.train[0].text])[:CANARIES],
+            vocabulary=shop.manifest.tokenizer,
+            data=hashlib.sha256("\n".join(_texts(parts.train)).encode()).hexdigest(),
+            metrics=_metrics(trained.expert, shop, norm, parts),
+        )
+
+
+def _check(plan: ExpertPlan) -> None:
     if plan.writes not in {None, "hidden"} or {plan.reads_tap, plan.writes_tap} != {"final"}:
         raise UsageError(
             f"expert {plan.id!r} is for a backbone that generates text",
@@ -111,71 +103,6 @@ def train_generator(
             found=f"writes {plan.writes}, taps {plan.reads_tap} and {plan.writes_tap}",
             hint="Correct [tool.redhost.expert] in the project's pyproject.toml.",
         )
-    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
-    others = [r.text for r in shop.background if r.domain != plan.id]
-    checkpoint = project / ".redhost-training.safetensors" if resumable else None
-    trained = train_expert(
-        _features(shop, parts.train),
-        norm=norm,
-        classifier=backbone.classifier,
-        labels=(),
-        domain_labels=(),
-        settings=settings,
-        task=backbone.task,
-        valid=_features(shop, parts.valid) if parts.valid else None,
-        background=shop.encode(others) if others else None,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-
-    def read(texts: Sequence[str]) -> Tensor:
-        z: Tensor = norm(shop.encode(texts))
-        return z
-
-    manifest = save_expert(
-        package_in(project),
-        expert=trained.expert,
-        expert_id=plan.id,
-        backbone=BackboneRef(name=shop.manifest.id, fingerprint=shop.manifest.fingerprint),
-        width=backbone.width,
-        domain=plan.domain or "text",
-        card=_card(plan, parts),
-        canary=read([parts.train[0].text])[:CANARIES],
-        vocabulary=shop.manifest.tokenizer,
-        off_domain=measure_off_domain(
-            trained.expert, plan.id, backbone, shop.background, read=read
-        ),
-        training=Training(
-            data=hashlib.sha256("\n".join(_texts(parts.train)).encode()).hexdigest(),
-            seed=settings.seed,
-            epochs=trained.epoch,
-            metrics=_metrics(trained.expert, shop, norm, parts),
-            versions=library_versions(),
-        ),
-        license=plan.license,
-    )
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
-    return manifest
-
-
-def _passages(text: str) -> list[str]:
-    """Cut a text at line ends, else between words, into passages of at most `LONGEST` characters.
-
-    What is lost is the white space between two.
-    """
-    told, rest = [], text.strip("\n")
-    while len(rest) > LONGEST:
-        cut = max(rest.rfind("\n", 0, LONGEST), 0) or max(rest.rfind(" ", 0, LONGEST), 0) or LONGEST
-        told.append(rest[:cut])
-        rest = rest[cut:].strip("\n")
-    return [t for t in (*told, rest) if t.strip()]
-
-
-def _some(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Return at most so many rows, evenly spread over them."""
-    step = -(-len(rows) // CARD_PASSAGES)
-    return rows[:: max(step, 1)]
 
 
 def _features(shop: Shop, rows: Sequence[Row]) -> Rows:
@@ -188,13 +115,7 @@ def _card(plan: ExpertPlan, parts: Parts) -> CardFile:
     if plan.card == "none":
         return no_card()
     if plan.card == "texts":
-        return texts_card(
-            [
-                CardRow(text=r.text, label=r.label, part=part)
-                for part, rows in (("fit", parts.fit), ("gate", parts.gate))
-                for r in rows
-            ]
-        )
+        return texts_card(parts.card_rows)
     raise UsageError(
         f"expert {plan.id!r} cannot ship a card of {plan.card}",
         expected="texts, or none",

@@ -19,7 +19,7 @@ from ..trunk import Trunk
 from .context import Memory, remember
 from .spelling import spell, start_of
 
-__all__ = ["Token", "Walk", "generate"]
+__all__ = ["Reader", "Token", "Walk", "draw", "generate"]
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that are no character yet."""
@@ -105,11 +105,11 @@ def _go_on(
 ) -> Iterator[Token]:
     trunk = composed.backbone.trunk
     end = getattr(trunk.tokenizer, "eos_token_id", None)
-    walk, reader, fresh = Walk(composed), _Reader(trunk, ids), ids
+    walk, reader, fresh = Walk(composed), Reader(trunk, ids), ids
     longest = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, longest)):
         p, alpha = walk.step(fresh)
-        token = _draw(p, temperature, generator)
+        token = draw(p, temperature, generator)
         if token == end:
             return
         yield Token(
@@ -121,7 +121,7 @@ def _go_on(
         fresh = [token]
 
 
-class _Reader:
+class Reader:
     """Numbers of tokens → the text that each adds, in whole characters.
 
     What a token spells may hang on those before it: some tokenizers write no space before the
@@ -175,8 +175,8 @@ class Walk:
         return p[0], alpha[0]
 
 
-def _draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:
-    """Draw from p^(1/T), by where one uniform number falls among the sums."""
+def draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:
+    """Draw from p^(1/T) ``(V,)``, by where one uniform number falls among the sums."""
     if temperature == 0:
         return int(p.argmax())
     weights = p if temperature == 1 else (p / p.max()) ** (1 / temperature)

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..progress import Progress
+
 __all__ = ["MinimaxResult", "MinimaxSettings", "minimax", "mixture_losses", "move_lambda"]
 
 
@@ -69,7 +71,7 @@ def minimax(
     settings: MinimaxSettings,
     start: Tensor | None = None,
     elsewhere: Callable[[], Tensor] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> MinimaxResult:
     """Play the game over a module's parameters; leave the best weights in it.
 
@@ -116,7 +118,7 @@ def minimax(
 
 
 def move_lambda(weights: Tensor, regret: Tensor, *, rate: float, floor: float) -> Tensor:
-    """Return λ after a multiplicative step along the regrets, floored: on the simplex.
+    """Return λ ``(K,)`` after a multiplicative step along the regrets ``(K,)``, floored.
 
     λ ← (1 − e) softmax(log λ + η s) + e/K; a domain of weight 0 comes back through the floor.
     """

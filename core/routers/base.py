@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ..progress import Progress
 from ..statistics import Statistics
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Router(nn.Module):
         columns: Sequence[ColumnData],
         *,
         steps: int,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Go on after the weights were trained to tell the columns apart; most kinds are done."""
 

@@ -3,11 +3,11 @@
     logits = W_r [ z_t | c_t ] + b
     min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ℓ_k(own)) / (ℓ_k(base) − ℓ_k(own))
 
-c_t is what was said before (`core.generate.context`). ℓ is the loss of the residual sum it answers
-with, on sketches (`core.sketch`): weights trained for a mixture lose there by being soft. The kind
-that answers with the mixture, a head product for every expert, descends the mixture's loss. Regrets
-count as shares of what the own expert gains over the backbone, both on the same tokens: how hard
-tokens are, and how much there is to gain, differ between domains by more than regrets do.
+c_t is what was said before (`core.generate.context`). ℓ is the loss of the residual sum, on
+sketches (`core.sketch`): weights trained for a mixture lose there by being soft, and those trained
+for the sum are better in a mixture as well. Regrets count as shares of what the own expert gains
+over the backbone, both on the same tokens: how hard tokens are, and how much there is to gain,
+differ between domains by more than regrets do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = 128
 LEAST = 0.01
 """Nats a token: an expert that gains less is taken to gain as much."""
 RATE, DECAY = 5e-4, 0.1
-ELSEWHERE = 0.01
+ELSEWHERE = 0.005
 """Weight of what teaches the backbone's column: more of it, and experts say less at home."""
 ROUNDS = 5
 """Steps of the game for every step of the ordinary training."""
@@ -92,7 +92,8 @@ class CausalRouter(LinearRouter):
         others = [d.z for d in columns if d.sketch is None]
         judged = _tokens(aside) or rows
         played = from_two_starts(self, partial(self._play, rows, judged, others, steps, progress))
-        lost = played.regrets * torch.tensor([r.gain for r in judged])  # shares → nats
+        with torch.no_grad():
+            lost = torch.stack([(r.own - self._log_p(r)).mean() for r in judged])
         self.found = told(names, replace(played, regrets=lost))
 
     def _play(
@@ -117,13 +118,17 @@ class CausalRouter(LinearRouter):
         )
 
     def _regrets(self, rows: Sequence[_Tokens]) -> Tensor:
-        """Return by domain which share of its expert's gain is lost, ``(K,)``."""
-        lost = [r.own - self._log_p(r) for r in rows]
+        """Return by domain which share of its expert's gain the residual sum loses, ``(K,)``."""
+        lost = [r.own - self._summed(r) for r in rows]
         return torch.stack([x.mean() / r.gain for x, r in zip(lost, rows, strict=True)])
+
+    def _summed(self, rows: _Tokens) -> Tensor:
+        """Return log p of the answers in the residual form, ``(N,)``."""
+        return rows.sketch.log_p(torch.softmax(self(rows.z), dim=-1))
 
     def _log_p(self, rows: _Tokens) -> Tensor:
         """Return log p of the answers as this kind answers, ``(N,)``."""
-        return rows.sketch.log_p(torch.softmax(self(rows.z), dim=-1))
+        return self._summed(rows)
 
     def _elsewhere(self, others: Sequence[Tensor], generator: torch.Generator) -> Tensor:
         """Return the loss that keeps the backbone's column to some of its rows."""
@@ -136,7 +141,7 @@ class CausalRouter(LinearRouter):
 
 
 class CausalMixtureRouter(CausalRouter):
-    """The same, answering with the proper mixture of the experts' next-token distributions."""
+    """The same weights, answering with the proper mixture of the experts' distributions."""
 
     kind = "causal-mixture"
     output = "mixture"

@@ -101,5 +101,5 @@ def _moments(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def log_normal(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return log N(x; mean, variance) up to a constant."""
+    """Return log N(x; mean, variance) up to a constant, ``(B, K)`` for moments ``(K,)``."""
     return -0.5 * ((x - mean).square() / variance + variance.log())

@@ -18,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from ..progress import Progress
 from ..receipt import Robust
 from ..robust.minimax import MinimaxResult, MinimaxSettings, minimax, mixture_losses
 from .base import ColumnData, Judged
@@ -46,7 +47,7 @@ class RobustRouter(LinearRouter):
         columns: Sequence[ColumnData],
         *,
         steps: int,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Play the game over the columns whose answers are known; `found` says how it ended."""
         known = [(k, d) for k, d in enumerate(columns) if d.likelihood is not None]
@@ -74,7 +75,7 @@ class RobustRouter(LinearRouter):
         others: Sequence[Tensor],
         reference: Tensor,
         steps: int,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress | None,
     ) -> MinimaxResult:
         generator = torch.Generator().manual_seed(self.seed)
         return minimax(

@@ -81,7 +81,7 @@ class TopKRouter(LinearRouter):
         return logits + self.noise * torch.randn(logits.shape, generator=generator).to(logits)
 
     def penalty(self, logits: Tensor, weight: Tensor) -> Tensor:
-        """Return balance · K · Σ f_i P_i: f what the cut chooses, P the mean probability."""
+        """Return balance · K · Σ f_i P_i, ``()``: f what the cut chooses, P mean probabilities."""
         if not self.balance:
             return super().penalty(logits, weight)
         chosen = torch.isfinite(keep_top(logits.detach(), self.k)).to(logits)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .core.adapt import AdaptSettings, adapt, delta
-    from .core.author import Parts, Shop, split_rows, train_package
+    from .core.author import train_package
     from .core.backbone import Backbone
     from .core.bench import Order
     from .core.bus import Bus, BusConfig, LayerNorm
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from .core.engines.kept import Kept
     from .core.engines.sweep import Swept, sweep
     from .core.evaluate import Evaluation, columns_data, evaluate, hits_by_system
+    from .core.expert_run import ExpertSettings, TrainedExpert, off_domain
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.features import FeatureCache
-    from .core.generate.author import split_documents, train_generator
+    from .core.generate.author import train_generator
     from .core.generate.context import context_layout, contexts
     from .core.generate.decode import Token, Walk, generate
+    from .core.generate.documents import split_documents
     from .core.generate.spelling import byte_counts
     from .core.hooks import hookimpl
     from .core.host import Host
@@ -40,16 +42,18 @@ if TYPE_CHECKING:
     from .core.new_backbone import new_backbone
     from .core.outside import Outside, judge_outside
     from .core.packaging import library_versions, save_backbone, save_expert
+    from .core.parts import Parts, split_rows
     from .core.plugins import Plugins, PluginState
     from .core.receipt import Receipt
     from .core.recompose import Outcome
     from .core.routers import ColumnData, Judged, Router, StatisticsRouter, build_router
     from .core.rows import BackgroundRow, CardRow, Row, write_rows
     from .core.selection import Installed
+    from .core.shop import Shop
     from .core.statistics import Statistics
     from .core.tables import read_documents, read_table
     from .core.tasks import Classification, Generation, Regression
-    from .core.train_expert import ExpertSettings, Rows, TrainedExpert, off_domain, train_expert
+    from .core.train_expert import Rows, train_expert
     from .core.train_router import RouterSettings, train_router
     from .core.trunk import Trunk, blocks_of
     from .core.verify import measure_off_domain
@@ -85,12 +89,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "core.adapt": ("AdaptSettings", "adapt", "delta"),
-    "core.author": (
-        "Parts",
-        "Shop",
-        "split_rows",
-        "train_package",
-    ),
+    "core.author": ("train_package",),
     "core.backbone": ("Backbone",),
     "core.bench": ("Order",),
     "core.bus": ("Bus", "BusConfig", "LayerNorm"),
@@ -105,11 +104,13 @@ _HOME = {
     "core.engines.crew": ("Crew", "Failure", "choose_crew"),
     "core.engines.engine": ("Engine", "Job", "JobResult", "Jobs", "run_job"),
     "core.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
+    "core.expert_run": ("ExpertSettings", "TrainedExpert", "off_domain"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
     "core.features": ("FeatureCache",),
-    "core.generate.author": ("split_documents", "train_generator"),
+    "core.generate.author": ("train_generator",),
     "core.generate.context": ("context_layout", "contexts"),
     "core.generate.decode": ("Token", "Walk", "generate"),
+    "core.generate.documents": ("split_documents",),
     "core.generate.spelling": ("byte_counts",),
     "core.hooks": ("hookimpl",),
     "core.host": ("Host",),
@@ -119,12 +120,14 @@ _HOME = {
     "core.new_backbone": ("new_backbone",),
     "core.outside": ("Outside", "judge_outside"),
     "core.packaging": ("library_versions", "save_backbone", "save_expert"),
+    "core.parts": ("Parts", "split_rows"),
     "core.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
     "core.recompose": ("Outcome",),
     "core.routers": ("ColumnData", "Judged", "Router", "StatisticsRouter", "build_router"),
     "core.rows": ("BackgroundRow", "CardRow", "Row", "write_rows"),
     "core.selection": ("Installed",),
+    "core.shop": ("Shop",),
     "core.statistics": ("Statistics",),
     "core.tables": ("read_documents", "read_table"),
     "core.tasks": (
@@ -132,13 +135,7 @@ _HOME = {
         "Generation",
         "Regression",
     ),
-    "core.train_expert": (
-        "ExpertSettings",
-        "Rows",
-        "TrainedExpert",
-        "off_domain",
-        "train_expert",
-    ),
+    "core.train_expert": ("Rows", "train_expert"),
     "core.train_router": ("RouterSettings", "train_router"),
     "core.trunk": ("Trunk", "blocks_of"),
     "core.verify": ("measure_off_domain",),
@@ -175,6 +172,7 @@ _HOME = {
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
+"""The version of redhost."""
 
 __all__ = [
     "AdaptSettings",

@@ -1,4 +1,4 @@
-"""The author's path: rows set aside, one expert trained, a package that any host accepts."""
+"""The author's path: one expert trained, a package that any host accepts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.author import Shop, split_rows, train_package
+from redhost.core.author import train_package
 from redhost.core.calibrate import fit_temperature
 from redhost.core.checkpoint import load_checkpoint
-from redhost.core.train_expert import ExpertSettings, Rows
+from redhost.core.expert_run import ExpertSettings
+from redhost.core.parts import split_rows
+from redhost.core.shop import Shop
+from redhost.core.train_expert import Rows
 from redhost.registry.errors import CardError, UsageError
 from redhost.registry.project import ExpertPlan, read_plan, write_plan
 from redhost.registry.scaffold import check_id
@@ -52,41 +55,6 @@ def train(tmp_path, shop, *, seed: int = 0, epochs: int = 30, progress=None, **p
         settings=settings,
         progress=progress,
     )
-
-
-def test_rows_are_in_one_part_each_and_the_split_is_stable() -> None:
-    parts = split_rows(ROWS)
-    texts = [{r.text for r in p} for p in (parts.train, parts.valid, parts.fit, parts.gate)]
-    assert sum(len(t) for t in texts) == 240 == len(set().union(*texts))
-    assert (len(parts.fit), len(parts.gate)) == (30, 30)
-    assert split_rows(ROWS[::-1]) == parts
-
-
-def test_equal_texts_are_never_in_two_parts() -> None:
-    parts = split_rows(ROWS + ROWS)
-    texts = [{r.text for r in p} for p in (parts.train, parts.valid, parts.fit, parts.gate)]
-    assert sum(len(t) for t in texts) == len(set().union(*texts))
-
-
-def test_a_card_has_512_rows_where_the_data_allow() -> None:
-    rows = [redhost.Row(text=f"t {n}", label="xy"[n % 2]) for n in range(2100)]
-    parts = split_rows(rows)
-    assert (len(parts.fit), len(parts.gate)) == (256, 256)
-
-
-def test_every_label_keeps_a_row_to_train_on() -> None:
-    rows = [*ROWS, redhost.Row(text="rare", label="z")]
-    assert {r.label for r in split_rows(rows).train} == {"x", "y", "z"}
-
-
-def test_one_label_is_no_task() -> None:
-    with pytest.raises(UsageError, match="one label only: expected at least two, found x"):
-        split_rows(ROWS[::2])
-
-
-def test_validation_rows_must_not_be_training_rows() -> None:
-    with pytest.raises(UsageError, match="stand in the training data too"):
-        split_rows(ROWS, valid=ROWS[:3])
 
 
 @pytest.mark.parametrize("form", ["residual", "linear", "mlp"])

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.author import split_rows, train_package
+from redhost.core.author import train_package
+from redhost.core.expert_run import ExpertSettings
 from redhost.core.experts import Grafted
 from redhost.core.graft import Tapping, check_taps, lay_out, reader
 from redhost.core.layout import WideNorm
-from redhost.core.train_expert import ExpertSettings
+from redhost.core.parts import split_rows
 from redhost.registry.project import ExpertPlan, write_plan
 
 SETTINGS = ExpertSettings(

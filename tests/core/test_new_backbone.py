@@ -62,7 +62,9 @@ def test_background_texts_are_one_a_line(tmp_path) -> None:
 
 def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, tmp_path) -> None:
     """A backbone without a classifier, two experts with disjoint labels, one proper mixture."""
-    from redhost.core.author import Shop, split_rows, train_package
+    from redhost.core.author import train_package
+    from redhost.core.parts import split_rows
+    from redhost.core.shop import Shop
     from redhost.registry.project import ExpertPlan, write_plan
 
     background = [redhost.BackgroundRow(text=f"nothing {n}") for n in range(20)]

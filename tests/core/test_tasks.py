@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redhost
-from redhost.core.author import Shop, split_rows, train_package
+from redhost.core.author import train_package
 from redhost.core.new_backbone import new_backbone
+from redhost.core.parts import split_rows
+from redhost.core.shop import Shop
 from redhost.core.tables import read_table
 from redhost.core.tasks import Classification, Regression
-from redhost.registry.contract import check_backbone
 from redhost.registry.errors import UsageError
+from redhost.registry.fields import check_backbone
 from redhost.registry.manifest import parse_backbone
 from redhost.registry.project import ExpertPlan, write_plan
 from redhost.testing import assert_expert_contract

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from red_lab.taps_measure import NAMES, PLACES, TWIN, _own_rows
+from red_lab.taps_measure import NAMES, PLACES, TWIN, own_rows
 from red_lab.taps_report import page
 
 import redhost
@@ -27,4 +27,4 @@ def test_places_have_names_of_their_own_and_the_twin_is_first() -> None:
 def test_every_row_is_judged_by_its_own_expert() -> None:
     rows = [redhost.Row(text=str(n), label="1", domain=NAMES[n % 2]) for n in range(4)]
     hits = {NAMES[0]: [1.0, 0.0], NAMES[1]: [0.5, 0.25]}
-    assert _own_rows(rows, hits).tolist() == [1.0, 0.5, 0.0, 0.25]
+    assert own_rows(rows, hits).tolist() == [1.0, 0.5, 0.0, 0.25]

@@ -88,14 +88,19 @@ def expert_files(
         "training": {"data": "0" * 8, "seed": 0, "epochs": 1},
         "license": "Apache-2.0",
     }
-    for path, value in (change or {}).items():
+    patch(manifest, change or {})
+    files["expert.json"] = json.dumps(manifest).encode()
+    return {**files, **(raw or {})}
+
+
+def patch(manifest: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Set fields by dotted path."""
+    for path, value in change.items():
         *parents, last = path.split(".")
         place = manifest
         for parent in parents:
             place = place[parent]
         place[last] = value
-    files["expert.json"] = json.dumps(manifest).encode()
-    return {**files, **(raw or {})}
 
 
 def backbone_manifest(**changes: Any) -> BackboneManifest:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.contract import check_backbone, check_compatible, check_valid
+from redhost.registry.contract import check_compatible
+from redhost.registry.fields import check_backbone, check_valid
 from redhost.registry.manifest import (
     BackboneManifest,
     ExpertManifest,

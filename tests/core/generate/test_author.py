@@ -1,4 +1,4 @@
-"""Documents set aside whole, and the package that a causal expert becomes."""
+"""The package that a causal expert becomes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 import redhost
 from redhost.core.evidence import ear_of
-from redhost.core.generate.author import CARD_PASSAGES, LONGEST, split_documents, train_generator
+from redhost.core.generate.author import train_generator
+from redhost.core.generate.documents import split_documents
 from redhost.core.verify import verify_expert
 from redhost.registry.contract import check_compatible
 from redhost.registry.errors import UsageError
@@ -17,84 +18,6 @@ from redhost.registry.files import read_expert
 from redhost.registry.manifest import dumps
 from redhost.registry.project import ExpertPlan, write_plan
 from redhost.testing import assert_expert_contract
-
-
-def texts(rows) -> set[str]:
-    return {r.text for r in rows}
-
-
-def chapters(count: int, *, lines: int = 3) -> list[redhost.Row]:
-    """Return documents of several rows each, no line of which stands in another."""
-    return [
-        redhost.Row(text=f"book {n} line {i}", label="", domain=f"book {n}")
-        for n in range(count)
-        for i in range(lines)
-    ]
-
-
-def test_documents_are_set_aside_whole() -> None:
-    rows = chapters(40)
-    parts = split_documents(rows)
-    books = [
-        {t.split(" line")[0] for t in texts(part)}
-        for part in (parts.train, parts.valid, parts.fit, parts.gate)
-    ]
-    assert [len(b) for b in books] == [26, 4, 5, 5]
-    assert len(set().union(*books)) == 40  # so no book is in two parts
-    assert sum(map(len, (parts.train, parts.valid, parts.fit, parts.gate))) == len(rows)
-    assert split_documents(rows[::-1]).train != () and texts(
-        split_documents(rows[::-1]).gate
-    ) == texts(parts.gate)
-
-
-def test_no_passage_is_in_two_parts_though_documents_share_it() -> None:
-    rows = [*chapters(40), *(redhost.Row(text="all say so", label="", domain=f"book {n}")
-                             for n in range(40))]  # fmt: skip
-    parts = split_documents(rows)
-    told = [texts(p) for p in (parts.train, parts.valid, parts.fit, parts.gate)]
-    assert sum(map(len, told)) == len(set().union(*told)) == 121
-    assert "all say so" in texts(parts.fit)
-
-
-def test_long_texts_are_cut_at_line_ends_and_lose_white_space_only() -> None:
-    text = "\n".join(f"line {n} of a long text, {n * n}" for n in range(200))
-    rows = [redhost.Row(text=f"{text}{n}", label="", domain=None) for n in range(5)]
-    parts = split_documents(rows)
-    assert all(len(t) <= LONGEST for t in texts(parts.train))
-    assert all(t.startswith("line ") for t in texts(parts.train))
-    words = "x" * 3 * LONGEST
-    cut = split_documents([*rows, *(redhost.Row(text=words + str(n), label="") for n in range(9))])
-    assert all(0 < len(t) <= LONGEST for t in texts(cut.train) | texts(cut.fit) | texts(cut.gate))
-
-
-def test_a_card_shows_some_passages_of_all() -> None:
-    parts = split_documents(chapters(100, lines=20))
-    assert 0 < len(parts.fit) <= CARD_PASSAGES and 0 < len(parts.gate) <= CARD_PASSAGES
-
-
-def test_validation_texts_of_ones_own_are_taken_less_what_is_set_aside() -> None:
-    rows = chapters(20)
-    aside = next(iter(split_documents(rows).gate))
-    parts = split_documents(rows, valid=[redhost.Row(text="quite new", label=""), aside])
-    assert texts(parts.valid) == {"quite new"}
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (chapters(4), "too few documents to set any aside: expected at least 5, found 4"),
-        (
-            [redhost.Row(text="same", label="", domain=str(n)) for n in range(9)],
-            "the documents say the same: expected passages to learn from",
-        ),
-    ],
-)
-def test_documents_that_cannot_be_split_are_refused(rows, message) -> None:
-    with pytest.raises(UsageError, match=message):
-        split_documents(rows)
-
-
-# -- the package -----------------------------------------------------------------------------------
 
 
 def files_of(folder) -> dict[str, bytes]:

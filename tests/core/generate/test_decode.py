@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.generate.decode import Walk, _draw, _Reader, generate
+from redhost.core.generate.decode import Reader, Walk, draw, generate
 from redhost.core.generate.spelling import spell, start_of
 from redhost.core.generate.states import widen
 from redhost.registry.errors import UsageError
@@ -126,7 +126,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(heat) -> None:
     p = torch.tensor([0.0, 0.5, 0.1, 0.0, 0.4, 0.0])
     counts = torch.zeros(6)
     for _ in range(4000):
-        counts[_draw(p, heat, generator)] += 1
+        counts[draw(p, heat, generator)] += 1
     want = p ** (1 / heat) / (p ** (1 / heat)).sum()
     assert torch.equal(counts > 0, p > 0)
     assert torch.allclose(counts / 4000, want, atol=0.03)
@@ -210,13 +210,13 @@ def test_a_character_of_several_tokens_comes_whole(speaker) -> None:
     text = "né 日本 🙂!"
     ids = spell(speaker.trunk, text)
     assert len(ids) == len(text.encode()) > len(text)
-    reader = _Reader(speaker.trunk, ids_of_start(speaker))
+    reader = Reader(speaker.trunk, ids_of_start(speaker))
     told = [reader.read(i) for i in ids]
     assert [t for t in told if t] == list(text)
 
 
 def test_bytes_that_are_no_character_are_marked_and_lose_nothing_after_them(speaker) -> None:
-    reader = _Reader(speaker.trunk, ids_of_start(speaker))
+    reader = Reader(speaker.trunk, ids_of_start(speaker))
     broken = spell(speaker.trunk, "日")[:2]
     told = [reader.read(i) for i in (*broken, *spell(speaker.trunk, "ab"))]
     assert told[:2] == ["", ""] and told[2].endswith("a") and told[3] == "b"
@@ -244,6 +244,6 @@ def test_words_keep_the_space_before_them(speaker) -> None:
     made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
     trunk = redhost.Trunk(model=speaker.trunk.model, tokenizer=tokenizer, pooling="last")
-    reader = _Reader(trunk, [0, 1])
+    reader = Reader(trunk, [0, 1])
     assert [reader.read(i) for i in (2, 4, 3)] == [" cat", "s", " sat"]
     assert [tokenizer.decode([i]) for i in (2, 4, 3)] == ["cat", "s", "sat"]

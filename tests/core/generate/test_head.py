@@ -7,7 +7,7 @@ import torch
 
 import redhost
 from redhost.core.new_backbone import new_backbone
-from redhost.core.trunk import _head
+from redhost.core.trunk import head_of
 from redhost.registry.errors import BackboneMismatchError, UsageError
 from redhost.registry.project import package_in
 
@@ -32,7 +32,7 @@ def test_a_model_that_does_more_than_one_product_is_refused(speaker_model, twist
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32).eval()
-    _head(model)
+    head_of(model)
     plain = model.lm_head.forward
     twists = {
         "bias": lambda x: plain(x) + torch.linspace(0, 1, len(model.lm_head.weight)),
@@ -41,7 +41,7 @@ def test_a_model_that_does_more_than_one_product_is_refused(speaker_model, twist
     }
     model.lm_head.forward = twists[twist]
     with pytest.raises(UsageError, match="Qwen3ForCausalLM does more to its states than one prod"):
-        _head(model)
+        head_of(model)
 
 
 def test_a_task_is_part_of_what_a_backbone_is(speaker, speaker_model) -> None:

@@ -14,6 +14,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+__all__ = [
+    "Row",
+    "Split",
+    "domain_pairs",
+    "fold",
+    "hashed",
+    "in_range",
+    "orders",
+    "pair_of",
+    "pairs_in",
+    "pairs_with",
+    "prompt",
+    "range_of",
+    "roles",
+    "row_of",
+    "rows",
+    "share_of",
+]
+
 Pair = tuple[int, int]
 Role = Literal["train", "fit", "gate"]
 

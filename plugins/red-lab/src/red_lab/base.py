@@ -22,7 +22,15 @@ from red_lab.progress import Bar
 from red_lab.tiny_model import TinyLM, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
 
-__all__ = ["LABELS", "SHARE", "Recipe", "adaptation_pairs", "build_backbone", "language_model"]
+__all__ = [
+    "LABELS",
+    "SHARE",
+    "Recipe",
+    "adapt_on",
+    "adaptation_pairs",
+    "build_backbone",
+    "language_model",
+]
 
 LABELS = tuple(str(n) for n in range(FIRST_ANSWER, LAST_ANSWER + 1))
 SHARE = 0.2

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import redhost
 from red_lab.cost_build import ROUTERS, Load, build_bus, make_trunk, rank_of
 
-__all__ = ["TOKENS", "measure", "parameters"]
+__all__ = ["TOKENS", "measure", "parameters", "peak"]
 
 TOKENS = 12
 """T of a query such as "What is 37 plus 12?" in a large model's tokens."""

@@ -16,7 +16,7 @@ from red_lab.arithmetic import RANGES, Split
 from red_lab.hotswap_site import Level, Site, Step, bytes_changed
 from red_lab.ranges import EXPERT, build_expert, open_bench
 
-__all__ = ["BUILDS", "Build", "build_all", "levels_of", "measure", "orders", "swaps"]
+__all__ = ["BUILDS", "Build", "build_all", "levels_of", "measure", "orders", "shipped", "swaps"]
 
 BUILDS: Mapping[str, redhost.ExpertSettings] = {
     "seed 1": dataclasses.replace(EXPERT, seed=1),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,18 @@ from torch import Tensor
 import redhost
 from red_lab.arithmetic import RANGES, Row, Split, pairs_with, prompt, range_of, rows
 
-__all__ = ["EXPERT", "Bench", "build_expert", "open_bench"]
+__all__ = [
+    "EXPERT",
+    "Bench",
+    "accuracy",
+    "build_expert",
+    "digest_of",
+    "open_bench",
+    "role_rows",
+    "train",
+    "train_on",
+    "write_expert",
+]
 
 EXPERT = redhost.ExpertSettings(
     rank=32,
@@ -94,44 +105,85 @@ def build_expert(
     Returns:
         The package's folder, with manifest and weights.
     """
-    data = role_rows(bench.split, "train", name)
+    parts = {role: role_rows(bench.split, role, name) for role in ("train", "fit", "gate")}
     settings = dataclasses.replace(settings, seed=seed)
-    expert = train(bench, data, name=name, settings=settings)
+    expert = train(bench, parts["train"], name=name, settings=settings)
     low, high = next((low, high) for n, low, high in RANGES if n == name)
-    folder = redhost.write_project(
+    return write_expert(
+        bench,
+        name,
         project,
-        kind="expert",
-        package_id=name,
+        expert=expert,
+        parts=parts,
+        settings=settings,
         summary=f"redhost expert: sums from {low} to {high} on the tiny arithmetic backbone",
+        domain=f"'{prompt(20, 22)}' with answers from {low} to {high}",
+        metrics={n: accuracy(bench, expert, parts[n]) for n in ("train", "gate")},
+        note="trained alone, everything else frozen, with the off-domain penalty",
     )
-    card = _card(bench.split, name)
-    gate = [r for r in card if r.part == "gate"]
+
+
+def write_expert(
+    bench: Bench,
+    name: str,
+    project: Path,
+    *,
+    expert: redhost.Expert,
+    parts: Mapping[str, Sequence[Row]],
+    settings: redhost.ExpertSettings,
+    summary: str,
+    domain: str,
+    metrics: Mapping[str, float],
+    note: str = "",
+) -> Path:
+    """Write a trained expert as a package; the manifest is written last.
+
+    Args:
+        bench: The backbone it was trained on.
+        name: The expert's id.
+        project: The project folder to write.
+        expert: The expert.
+        parts: Its rows: ``train``, and ``fit`` and ``gate`` of the card.
+        settings: How it was trained.
+        summary: Of the distribution.
+        domain: What it knows.
+        metrics: What was measured.
+        note: On its training.
+
+    Returns:
+        The package's folder.
+    """
+    folder = redhost.write_project(project, kind="expert", package_id=name, summary=summary)
+
+    def read(texts: Sequence[str]) -> Tensor:
+        z: Tensor = bench.norm(bench.features(texts))
+        return z
+
     redhost.save_expert(
         folder,
         expert=expert,
         expert_id=name,
         backbone=bench.reference,
         width=bench.backbone.width,
-        domain=f"'{prompt(20, 22)}' with answers from {low} to {high}",
-        card=redhost.texts_card(card),
-        canary=bench.norm(bench.features([r.text for r in data[:8]])),
+        domain=domain,
+        card=redhost.texts_card(
+            [
+                redhost.CardRow(text=r.text, label=r.label, part=part)
+                for part in ("fit", "gate")
+                for r in parts[part]
+            ]
+        ),
+        canary=read([r.text for r in parts["train"][:8]]),
         off_domain=redhost.measure_off_domain(
-            expert,
-            name,
-            bench.backbone,
-            bench.background,
-            read=lambda texts: bench.norm(bench.features(texts)),
+            expert, name, bench.backbone, bench.background, read=read
         ),
         training=redhost.Training(
-            data=digest_of(data),
-            seed=seed,
+            data=digest_of(parts["train"]),
+            seed=settings.seed,
             epochs=settings.epochs,
-            metrics={
-                "train": accuracy(bench, expert, data),
-                "gate": accuracy(bench, expert, [Row(r.text, r.label, name) for r in gate]),
-            },
+            metrics=dict(metrics),
             versions=redhost.library_versions(),
-            note="trained alone, everything else frozen, with the off-domain penalty",
+            note=note,
         ),
     )
     return folder
@@ -141,14 +193,26 @@ def train(
     bench: Bench, data: Sequence[Row], *, name: str | None, settings: redhost.ExpertSettings
 ) -> redhost.Expert:
     """Train an adapter on rows; with a name, everything outside that range is left alone."""
-    labels = bench.backbone.labels
+    labels = [y for y in bench.backbone.labels if name is None or range_of(int(y)) == name]
     others = [r.text for r in bench.background if name is not None and r.domain != name]
+    return train_on(bench, data, labels=labels, others=others, settings=settings)
+
+
+def train_on(
+    bench: Bench,
+    data: Sequence[Row],
+    *,
+    labels: Sequence[str],
+    others: Sequence[str],
+    settings: redhost.ExpertSettings,
+) -> redhost.Expert:
+    """Train an adapter on rows with some labels, which leaves other texts alone."""
     return redhost.train_expert(
         redhost.Rows(h=bench.features([r.text for r in data]), answers=[r.label for r in data]),
         norm=bench.norm,
         classifier=bench.classifier,
-        labels=labels,
-        domain_labels=[y for y in labels if name is None or range_of(int(y)) == name],
+        labels=bench.backbone.labels,
+        domain_labels=labels,
         settings=settings,
         background=bench.features(others) if others else None,
     ).expert
@@ -172,11 +236,3 @@ def accuracy(bench: Bench, expert: redhost.Expert, data: Sequence[Row]) -> float
 def digest_of(data: Sequence[Row]) -> str:
     """Return the sha256 of rows, for the manifest."""
     return hashlib.sha256("\n".join(f"{r.text}\t{r.label}" for r in data).encode()).hexdigest()
-
-
-def _card(split: Split, name: str) -> list[redhost.CardRow]:
-    return [
-        redhost.CardRow(text=r.text, label=r.label, part=part)
-        for part in ("fit", "gate")
-        for r in role_rows(split, part, name)
-    ]

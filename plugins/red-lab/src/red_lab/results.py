@@ -27,7 +27,7 @@ from red_lab.ranges import EXPERT, Bench, open_bench, role_rows, train
 from red_lab.report import write_report
 from red_lab.tiny_pretrain import pretrain
 
-__all__ = ["KINDS", "Hits", "run"]
+__all__ = ["KINDS", "Hits", "Pool", "measure", "run", "summarise"]
 
 log = logging.getLogger("red_lab")
 

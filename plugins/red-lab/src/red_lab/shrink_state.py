@@ -18,7 +18,7 @@ from torch import Tensor
 
 import redhost
 
-__all__ = ["Blocks", "Small", "find_blocks", "keep_last", "restore"]
+__all__ = ["Blocks", "Small", "aligned", "find_blocks", "keep_last", "restore"]
 
 State = Mapping[str, Tensor]
 

@@ -20,7 +20,7 @@ from red_lab.intervals import interval
 from red_lab.progress import Bar
 from red_lab.ranges import EXPERT, role_rows
 
-__all__ = ["PLACES", "Place", "measure"]
+__all__ = ["PLACES", "Place", "measure", "own_rows"]
 
 
 class Place(NamedTuple):
@@ -71,7 +71,7 @@ def measure(*, work: Path) -> dict[str, Any]:
             bar.update(len(told))
     rows = redhost.compose(backbone, list(site.values())).composed.evaluation
     clusters = [str(sorted(pairs_in(r.text))) for r in rows]
-    alone = {p: _own_rows(rows, {n: told[p, n]["alone"] for n in NAMES}) for p in PLACES}
+    alone = {p: own_rows(rows, {n: told[p, n]["alone"] for n in NAMES}) for p in PLACES}
     return {
         "schema": "red-lab.taps/1",
         "epochs": EPOCHS,
@@ -150,7 +150,7 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(path)
 
 
-def _own_rows(
+def own_rows(
     rows: Sequence[redhost.Row], hits: Mapping[str, Sequence[float]]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the hits of each row's own expert, in the rows' order."""

@@ -19,7 +19,18 @@ from torch import Tensor
 import redhost
 from red_lab.newsgroups import TEAMS, background, encoder, outside, rows
 
-__all__ = ["CARDS", "KINDS", "Desk", "measure", "open_desk"]
+__all__ = [
+    "CARDS",
+    "KINDS",
+    "Desk",
+    "author",
+    "compose",
+    "joins",
+    "measure",
+    "open_desk",
+    "plain_classifier",
+    "union_head",
+]
 
 Card = Literal["texts", "vectors", "statistics"]
 

@@ -13,7 +13,7 @@ from red_lab.intervals import interval
 from red_lab.newsgroups import DATA, ENCODER, TEAMS
 from red_lab.text import CARDS, KINDS, measure, open_desk
 
-__all__ = ["run", "write_page"]
+__all__ = ["run", "summarise", "write_page"]
 
 UNION = "union head"
 TITLES = {

@@ -21,7 +21,7 @@ from red_lab.progress import Bar
 from red_lab.tiny_model import END, Shape, TinyLM, make_model, make_tokenizer, pad_right
 from red_lab.training import adamw, descend, rate, resume, store
 
-__all__ = ["Pretraining", "exact", "pretrain"]
+__all__ = ["Pretraining", "Targets", "exact", "pretrain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,14 @@ __all__ = [
     "Golden",
     "Log",
     "Tally",
+    "agrees",
     "broken_swaps",
     "clients",
     "golden_answers",
     "golden_answers_in",
     "storm",
     "telling_texts",
+    "told_of",
 ]
 
 CLOSE = 1e-4

@@ -21,7 +21,7 @@ from red_lab.bench.section import Settings
 from red_lab.bench.trunks import TRUNKS, open_trunk, token_ids
 from red_lab.cost_build import Load, build_bus, rank_of
 
-__all__ = ["TITLE", "draw", "measure", "measure_on", "page"]
+__all__ = ["TITLE", "draw", "measure", "measure_on", "page", "tensor_bytes"]
 
 TITLE = "What the bus adds to a forward pass"
 

@@ -9,8 +9,10 @@ step's own: what a step inside it took is not counted twice. So the steps add up
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import json
+import runpy
 import sys
 import time
 from collections import defaultdict
@@ -79,12 +81,14 @@ def main(arguments: Sequence[str]) -> None:
     clock = Clock()
     started, out, told, repeats, *command = arguments
     clock.seconds["Python starts"] = time.time() - float(started)
-    with importlib.import_module("redhost.commands.common").imports():  # as the command does
-        with clock.step("import torch"):
-            importlib.import_module("torch")
-        with clock.step("import redhost"):
-            for name in ("redhost.cli", "redhost.core.host", "redhost.commands.compose"):
-                importlib.import_module(name)
+    gc.disable()  # while the parts are imported, as the command does
+    with clock.step("import torch"):
+        importlib.import_module("torch")
+    with clock.step("import redhost"):
+        for name in ("redhost.cli", "redhost.core.host", "redhost.commands.compose"):
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
     steps: Mapping[str, Sequence[str]] = json.loads(told)
     lost = [p for step, places in steps.items() for p in places if not clock.wrap(step, p)]
     with clock.step(REST):
@@ -102,11 +106,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _command(command: Sequence[str]) -> None:
-    """Run a command line as the shell does."""
-    from redhost.cli import main as redhost
-
+    """Run a command line as `python -m redhost` does."""
+    sys.argv = ["redhost", *command]
     try:
-        redhost(command)
+        runpy.run_module("redhost", run_name="__main__")
     except SystemExit as e:
         if e.code:
             raise

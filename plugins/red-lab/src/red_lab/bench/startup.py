@@ -23,7 +23,7 @@ from red_lab.bench.rounds import spread
 from red_lab.bench.section import Settings
 from redhost.testing import Environment
 
-__all__ = ["TITLE", "install_copies", "measure", "page"]
+__all__ = ["TITLE", "idle_home", "install_copies", "measure", "page"]
 
 TITLE = "What people wait for"
 
@@ -37,12 +37,15 @@ FLOOR = "import torch; from transformers.models.qwen3.modeling_qwen3 import Qwen
 """What a Qwen3 forward by transformers has to import."""
 
 WHOLE = """
-import sys
-from pathlib import Path
-from redhost.commands.common import open_host
-open_host(Path(sys.argv[1])).composed.answer([sys.argv[2]])
+import gc, sys
+import redhost
+gc.disable()
+Host = redhost.Host
+gc.freeze()
+gc.enable()
+Host.open(sys.argv[1]).composed.answer([sys.argv[2]])
 """
-"""The same answer from a generation of which every expert is read."""
+"""The same answer from a generation of which every expert is read; modules come as to a command."""
 
 
 def measure(settings: Settings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from red_lab.generative.documents import Document
 from red_lab.generative.shelf import Shelf
 
-__all__ = ["cpp_documents", "python_documents"]
+__all__ = ["cpp_documents", "python_documents", "without_licence"]
 
 NOT_PYTHON = frozenset(
     {"encodings", "ensurepip", "idle_test", "lib-dynload", "lib2to3", "pydoc_data"}

@@ -32,6 +32,7 @@ __all__ = [
     "GenerativePretraining",
     "GenerativeShape",
     "bits_per_byte",
+    "make_language_model",
     "tiny_language_model",
     "token_stream",
 ]

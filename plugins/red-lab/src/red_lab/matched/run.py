@@ -21,7 +21,7 @@ from red_lab.options import kept
 from red_lab.progress import Bar
 from red_lab.toy.data import one_thread
 
-__all__ = ["run"]
+__all__ = ["run", "write"]
 
 TRAININGS = 9
 """What is trained in a seed: three systems, five experts and a router."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,16 @@ from red_lab.arithmetic import RANGES, hashed
 from red_lab.red.base import Base
 from red_lab.red.queries import LABELS, Query
 
-__all__ = ["FORMS", "NAMES", "Budget", "Family", "Outputs", "train_family", "train_monolith"]
+__all__ = [
+    "FORMS",
+    "NAMES",
+    "Budget",
+    "Family",
+    "Outputs",
+    "normed",
+    "train_family",
+    "train_monolith",
+]
 
 NAMES = tuple(name for name, _, _ in RANGES)
 FORMS: Mapping[str, tuple[str, redhost.Space]] = {
@@ -207,8 +215,3 @@ def _rank(base: Base, form: str, budget: Budget) -> int:
     if form != "mlp":
         return rank
     return max(1, round((2 * width * rank - classes) / (width + classes + 1)))
-
-
-def describe(budget: Budget) -> dict[str, Any]:
-    """Return the budget for a report."""
-    return {k: getattr(budget, k) for k in budget.__dataclass_fields__}

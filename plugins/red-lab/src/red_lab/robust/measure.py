@@ -29,7 +29,7 @@ from red_lab.robust.monolith import aggregate, train_monolith
 from red_lab.robust.traffic import Rows, Traffic, alone, lay_out
 from redhost.robust import MinimaxSettings
 
-__all__ = ["SCENES", "measure"]
+__all__ = ["SCENES", "Scene", "measure"]
 
 SCENES = ("weights", "rows")
 

@@ -18,7 +18,7 @@ import redhost
 from red_lab.toy.data import PLACES, UNITS, Systems, grid, oracle
 from red_lab.toy.residual import BASES
 
-__all__ = ["learn_router", "measure", "norm_of_a_scalar", "route"]
+__all__ = ["classifier", "features", "learn_router", "measure", "norm_of_a_scalar", "route"]
 
 WIDTH = 6
 IDS = tuple(f"segment{n}" for n in range(1, len(PLACES)))

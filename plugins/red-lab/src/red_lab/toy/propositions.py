@@ -22,7 +22,16 @@ from red_lab.toy.mlp import LAYERS, Stack, forward
 from red_lab.toy.nonlinear import outputs
 from red_lab.toy.residual import BOUNDS, Residuals
 
-__all__ = ["OPPOSED", "bound", "first", "mixing_weights", "represented", "second", "third"]
+__all__ = [
+    "OPPOSED",
+    "bound",
+    "first",
+    "mixing_weights",
+    "opposed",
+    "represented",
+    "second",
+    "third",
+]
 
 E = len(SEGMENTS)
 NOISE = 1.0

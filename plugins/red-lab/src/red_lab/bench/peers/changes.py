@@ -20,7 +20,7 @@ from red_lab.bench.peers.asked import asked
 from red_lab.bench.peers.domains import CUT, DOMAINS, NEWCOMER, build_experts, held_out
 from red_lab.bench.rounds import seconds_of, spread
 
-__all__ = ["measure"]
+__all__ = ["exchange", "measure"]
 
 FEATURES = "five"
 """The feature cache of the five, put back before every change: the newcomer's card is new."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import redhost
 from red_lab.arithmetic import RANGES, Role, Row, Split, pairs_with, range_of, rows
 from red_lab.hotswap_measure import shipped
-from red_lab.ranges import EXPERT, Bench, digest_of, open_bench
+from red_lab.ranges import EXPERT, Bench, open_bench, train_on, write_expert
 
 __all__ = ["CUT", "DOMAINS", "NEWCOMER", "build_experts", "domain_of", "held_out", "rows_of"]
 
@@ -22,6 +22,7 @@ MIDDLE = 50
 
 DOMAINS = (*(name for name, _, _ in RANGES), NEWCOMER)
 SPLIT = Split.numbered(0)
+ROLES: tuple[Role, ...] = ("train", "fit", "gate")
 
 
 def domain_of(label: str) -> str:
@@ -62,52 +63,27 @@ def build_experts(work: Path) -> Mapping[str, Path]:
 
 
 def _build(bench: Bench, domain: str, project: Path, *, seed: int) -> Path:
-    """Train one expert alone and write its package; the manifest is written last."""
-    data, settings = rows_of(domain, "train"), dataclasses.replace(EXPERT, seed=seed)
-    labels = bench.backbone.labels
-    others = [r.text for r in bench.background if _background_domain(r) != domain]
-    expert = redhost.train_expert(
-        redhost.Rows(h=bench.features([r.text for r in data]), answers=[r.label for r in data]),
-        norm=bench.norm,
-        classifier=bench.classifier,
-        labels=labels,
-        domain_labels=[y for y in labels if domain_of(y) == domain],
+    """Train one expert alone and write its package."""
+    parts: dict[str, list[Row]] = {role: rows_of(domain, role) for role in ROLES}
+    settings = dataclasses.replace(EXPERT, seed=seed)
+    expert = train_on(
+        bench,
+        parts["train"],
+        labels=[y for y in bench.backbone.labels if domain_of(y) == domain],
+        others=[r.text for r in bench.background if _background_domain(r) != domain],
         settings=settings,
-        background=bench.features(others),
-    ).expert
-    card = [
-        redhost.CardRow(text=r.text, label=r.label, part=part)
-        for part in ("fit", "gate")
-        for r in rows_of(domain, part)
-    ]
-    folder = redhost.write_project(
-        project, kind="expert", package_id=domain, summary="an expert of the bench"
     )
-    redhost.save_expert(
-        folder,
+    return write_expert(
+        bench,
+        domain,
+        project,
         expert=expert,
-        expert_id=domain,
-        backbone=bench.reference,
-        width=bench.backbone.width,
+        parts=parts,
+        settings=settings,
+        summary="an expert of the bench",
         domain="sums of the bench",
-        card=redhost.texts_card(card),
-        canary=bench.norm(bench.features([r.text for r in data[:8]])),
-        off_domain=redhost.measure_off_domain(
-            expert,
-            domain,
-            bench.backbone,
-            bench.background,
-            read=lambda texts: bench.norm(bench.features(texts)),
-        ),
-        training=redhost.Training(
-            data=digest_of(data),
-            seed=seed,
-            epochs=settings.epochs,
-            metrics={},
-            versions=redhost.library_versions(),
-        ),
+        metrics={},
     )
-    return folder
 
 
 def _background_domain(row: redhost.BackgroundRow) -> str | None:

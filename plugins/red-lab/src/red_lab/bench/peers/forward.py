@@ -16,7 +16,7 @@ from red_lab.bench.peers.model import EXPERTS, Answers, load, token_ids
 from red_lab.cost_build import Load, build_bus
 from redhost import Bus
 
-__all__ = ["APART", "SYSTEMS", "measure", "memory"]
+__all__ = ["APART", "SYSTEMS", "bus_alone", "floor", "measure", "memory", "redhost"]
 
 
 def floor(folder: Path) -> Pass:

@@ -15,7 +15,7 @@ import torch
 import redhost
 from red_lab.bench.scale.point import Watch, asked, test_rows
 
-__all__: list[str] = []
+__all__ = ["main"]
 
 
 def main(expert_id: str, home: Path, file: Path, level: Literal["row", "full"]) -> None:

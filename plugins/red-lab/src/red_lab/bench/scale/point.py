@@ -22,7 +22,7 @@ import redhost
 from red_lab.bench.rounds import peak_bytes
 from red_lab.bench.scale.family import domains
 
-__all__ = ["ROUTER", "Watch", "asked", "test_rows"]
+__all__ = ["ROUTER", "Watch", "asked", "main", "test_rows"]
 
 ROUTER = "shortlist"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from red_lab.generative.study.verdict import Metrics
 
-__all__ = ["conflict", "divergence", "product", "rarity", "seconds", "switch"]
+__all__ = ["conflict", "divergence", "product", "rarity", "seconds", "spread", "switch"]
 
 _WHERE = ("mean", "worst")
 SCENES = {

@@ -21,7 +21,7 @@ RESIDUAL = 3
 """Routers judged with a head product for each token."""
 DOCUMENT = 150
 """Tokens of a document that changes its domain, about."""
-CARDS, JUDGED = 2, 4
+CARDS, JUDGED = 2, 3
 """Parts of a card; compositions that are made and judged."""
 
 

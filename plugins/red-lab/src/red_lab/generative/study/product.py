@@ -5,8 +5,7 @@ Then one expert fewer, with it, and without it again; and all of them declined.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +20,8 @@ from red_lab.generative.study.judge import CHECKED, bits_of
 from red_lab.generative.study.packing import write_backbone, write_experts
 
 __all__ = ["through_packages"]
+
+Answer = Callable[[redhost.Bus, Tensor], tuple[Tensor, Tensor]]
 
 COLUMN = "backbone"
 """The column that changes nothing."""
@@ -52,12 +53,11 @@ def through_packages(
         compose(None, order),
         compose(last, order),
     )
-    mixed, _ = compose(None, replace(order, router="causal-mixture"))
     judged = _judge(bench, whole)
     others = [b for d, b in zip(bench.domains, judged["bits"], strict=True) if d != last]
     return {
         **judged,
-        "mixture": _judge(bench, mixed),
+        "mixture": _judge(bench, whole, answer=_mixture),
         "seconds": seconds,
         "router_seconds": whole.receipt.router.seconds,
         "changed": {
@@ -105,13 +105,26 @@ def _change(
     }
 
 
+def _directly(bus: redhost.Bus, h: Tensor) -> tuple[Tensor, Tensor]:
+    p, alpha = bus(h)
+    return p, alpha
+
+
+def _mixture(bus: redhost.Bus, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Answer as router `causal-mixture` does, whose weights are the same."""
+    z = bus.norm(h)
+    alpha = bus.weights(z)
+    return bus.mixture(h, z, alpha), alpha
+
+
 def _judge(
     bench: Bench,
     outcome: redhost.Outcome,
     *,
     leave: str | None = None,
+    answer: Answer = _directly,
 ) -> dict[str, Any]:
-    """Return bits per byte by domain of the bus's own answers, and how much it declines."""
+    """Return bits per byte by domain of a bus's answers, and how much it declines."""
     composed = outcome.composed
     cache = redhost.FeatureCache(
         bench.features, backbone=composed.backbone, fingerprint=composed.fingerprint
@@ -125,7 +138,7 @@ def _judge(
         log_p, declined = list[Tensor](), list[Tensor]()
         with torch.inference_mode():
             for piece in slices(len(wide), cost=len(bench.head)):
-                p, weights = composed.bus(wide[piece])
+                p, weights = answer(composed.bus, wide[piece])
                 gap = max(gap, float((p[:CHECKED].double().sum(1) - 1).abs().max()))
                 log_p.append(p.gather(1, part.target[piece][:, None]).squeeze(1).log())
                 declined.append(weights[:, -1])

@@ -24,7 +24,7 @@ from red_lab.generative.tiny import tiny_language_model
 from red_lab.options import kept
 from red_lab.red.run import smollm2_file
 
-__all__ = ["bench_for", "open_source", "run", "study"]
+__all__ = ["bench_for", "name_of", "open_source", "run", "study"]
 
 log = logging.getLogger("red_lab")
 

@@ -60,7 +60,7 @@ class Setting:
     gate_decay: float = 0.1
     gate_every: int = 25
     lessons: int = 200
-    card: int = 1500
+    card: int
     switches: int = 2
     divergence: int = 500
     host_steps: int = 200
@@ -81,7 +81,7 @@ TINY = Setting(
     epochs=8,
     off_domain=1e-4,
     half=False,
-    card=6_000,
+    card=16_000,
     switches=6,
     divergence=2_000,
     products=3,
@@ -89,9 +89,9 @@ TINY = Setting(
 
 SMOLLM2 = Setting(
     sizes=Sizes(
-        train=56_000, valid=16_000, fit=24_000, gate=20_000, test=32_000, background=32_000
+        train=56_000, valid=16_000, fit=40_000, gate=20_000, test=32_000, background=32_000
     ),
-    tokens={"train": 9_000, "valid": 2_400, "fit": 3_600, "gate": 3_000, "test": 5_000},
+    tokens={"train": 9_000, "valid": 2_400, "fit": 6_000, "gate": 3_000, "test": 5_000},
     background=4_000,
     rank=64,
     learning_rate=3e-3,
@@ -102,6 +102,6 @@ SMOLLM2 = Setting(
     epochs=4,
     off_domain=1e-5,
     half=True,
-    card=1_500,
+    card=6_000,
 )
 """Sized so that three seeds take less than fifty minutes on two quiet cores."""

@@ -11,7 +11,7 @@ from red_lab.generative.study.seed import MONOLITHS
 from red_lab.generative.study.simplex import over_simplex, recovered, regrets
 from red_lab.robust.summary import over_seeds
 
-__all__ = ["SCHEMA", "summarise"]
+__all__ = ["SCHEMA", "known", "ratio", "summarise"]
 
 SCHEMA = "red-lab.generative/1"
 

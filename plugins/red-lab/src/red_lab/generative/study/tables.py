@@ -16,7 +16,7 @@ from red_lab.generative.corpora import Part
 from red_lab.generative.study.bench import Bench, Tokens, slices
 from red_lab.generative.study.kept import kept_tensors
 
-__all__ = ["BASE", "JUDGED", "Tables", "answer_log_p", "residual_log_p", "totals"]
+__all__ = ["BASE", "JUDGED", "Tables", "answer_log_p", "kept_column", "residual_log_p", "totals"]
 
 BASE = "base"
 JUDGED: tuple[Part, ...] = ("fit", "gate", "test")

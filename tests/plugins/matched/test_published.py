@@ -1,0 +1,47 @@
+"""The committed page of `redhost lab matched` and the recipes behind it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from red_lab.matched.recipe import ARITHMETIC, TEXT
+from red_lab.matched.report import page
+from red_lab.matched.summary import SCHEMA
+from red_lab.matched.train import RED
+
+import redhost
+
+from .conftest import SYSTEMS
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results" / "matched"
+
+
+def test_the_recipes_are_those_of_the_experiments_they_come_from() -> None:
+    text = redhost.ExpertSettings()
+    for name in ("batch", "learning_rate", "weight_decay", "dropout"):
+        assert getattr(TEXT, name) == getattr(text, name)
+    assert (ARITHMETIC.epochs, ARITHMETIC.batch, ARITHMETIC.dropout) == (60, 128, 0.0)
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict:
+    return json.loads((RESULTS / "metrics.json").read_text("utf-8"))
+
+
+def test_the_committed_page_is_that_of_its_metrics(committed) -> None:
+    assert committed["schema"] == SCHEMA
+    assert (RESULTS / "README.md").read_text("utf-8") == page(committed)
+    assert (RESULTS / "systems.svg").exists()
+
+
+def test_the_committed_systems_are_of_one_size_and_their_curvature_settled(committed) -> None:
+    assert list(committed["tasks"]) == ["arithmetic", "text"]
+    for told in committed["tasks"].values():
+        assert list(told["systems"]) == SYSTEMS and told["seeds"] == 3
+        size = told["systems"][RED]["parameters"]
+        for system in told["systems"].values():
+            assert system["parameters"] == pytest.approx(size, rel=0.01)
+            assert system["accuracy"]["low"] <= system["accuracy"]["mean"]
+            assert system["eigenvalue"]["residual"] < 0.05

@@ -1,0 +1,47 @@
+"""The protocols of `redhost lab red` keep what they promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from red_lab.red.experts import NAMES
+from red_lab.red.queries import LABELS, Query, boundary, cells, load
+
+
+def test_the_seeds_protocol_asks_what_was_trained_on() -> None:
+    data = load("addition", "seed", seed=0)
+    assert [len(p) for p in (data.train, data.valid, data.test)] == [20_000, 2_500, 2_500]
+    known = {q.text for q in data.train}
+    assert sum(q.text in known for q in data.test) / 2_500 > 0.999
+    assert load("addition", "seed", seed=0) == data != load("addition", "seed", seed=1)
+
+
+@pytest.mark.parametrize("task", ["addition", "mixed"])
+def test_held_out_questions_and_their_rearrangements_are_on_one_side(task) -> None:
+    data = load(task, "held-out", seed=1)
+    sides = [{q.cluster for q in p} for p in (data.train, data.valid, data.test)]
+    assert all(sides) and not sides[0] & sides[1] | sides[0] & sides[2] | sides[1] & sides[2]
+    assert set(LABELS) == {q.label for q in data.train} if task == "addition" else True
+
+
+def test_rearrangements_of_a_mixed_question_are_one_cluster() -> None:
+    found = {q.text: q.cluster for group in cells().values() for q in group}
+    assert found["What is 12 plus 8 minus 3?"] == found["What is 12 minus 3 plus 8?"]
+    assert found["What is 45 minus 17?"] != found["What is 17 plus 45?"]
+
+
+def test_the_cells_of_the_mixed_task_are_as_counted_and_some_are_empty() -> None:
+    counts = {k: len(v) for k, v in cells().items()}
+    assert [counts.get(("-", n), 0) for n in NAMES] == [741, 390, 45, 0, 0]
+    assert [counts[("+", n)] for n in NAMES] == [190, 590, 900, 610, 210]
+
+
+def test_stratified_draws_ask_every_range_equally_often() -> None:
+    counts = Counter(q.domain for q in load("addition", "seed", seed=0, stratified=True).train)
+    assert all(abs(n / 20_000 - 0.2) < 0.02 for n in counts.values())
+
+
+def test_boundary_sums_lie_within_two_of_a_border() -> None:
+    at = [n for n in range(2, 101) if boundary(Query("", str(n), "", ""))]
+    assert at == [19, 20, 21, 22, 39, 40, 41, 42, 59, 60, 61, 62, 79, 80, 81, 82]

@@ -1,0 +1,107 @@
+"""`redhost lab red` as a command: the same twice, pages written from metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+from red_lab.red.base import RECIPES, BaseSettings
+from red_lab.red.experts import Budget
+from red_lab.red.gate import GateSettings
+from red_lab.red.overview import overview, write_overview
+from red_lab.red.plan import Plan, usual
+from red_lab.red.report import page
+from red_lab.red.run import run
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_same_command_twice_gives_the_same_metrics_but_for_times(model, tmp_path, few) -> None:
+    plan = Plan(
+        task="addition",
+        protocol="seed",
+        backbone=f"hf:{model}",
+        seeds=1,
+        base=BaseSettings(last_blocks=1, epochs=1),
+        budget=Budget(epochs=2),
+        gate=GateSettings(epochs=2),
+        ablations=True,
+        shares=True,
+    )
+    told = []
+    for name in ("one", "two"):
+        path = run(plan, out=tmp_path / name, work=tmp_path / "work" / name)
+        metrics = json.loads(path.read_text("utf-8"))
+        assert (path.parent / "README.md").read_text("utf-8") == page(metrics)
+        told.append({k: v for k, v in metrics.items() if k not in {"seconds", "peak_memory_mb"}})
+    assert told[0] == told[1]
+    figures = [
+        (tmp_path / n / plan.name / f"{figure}.svg").read_bytes()
+        for figure in ("ranges", "noise", "routing", "ranks", "shares")
+        for n in ("one", "two")
+    ]
+    assert figures[0::2] == figures[1::2]
+    assert told[0]["ablations"]["rank"].keys() == {f"D/{d}" for d in (2, 4, 8, 16, 32)}
+    assert told[0]["shares"].keys() == {"10%", "20%", "30%", "50%", "70%", "100%"}
+    named = {"global", "monolith", "best_single", "oracle", "uniform", "moe_linear"}
+    named |= {"moe_residual", "hard", "centroid", "red", "red_joint"}
+    assert named <= told[0]["systems"].keys()
+    assert told[0]["systems"]["red"]["accuracy"].keys() == {"mean", "low", "high", "seeds"}
+
+
+def test_plans_that_differ_write_to_folders_that_differ() -> None:
+    plan = Plan(task="addition", protocol="seed", backbone="tiny", seeds=1)
+    other = dataclasses.replace(plan, base=BaseSettings(share=0.3))
+    assert plan.name == "tiny-addition-seed" and other.name == "tiny-addition-seed-share30"
+    waves = dataclasses.replace(plan, recipe="fourier", base=RECIPES["fourier"])
+    fast = dataclasses.replace(waves, base=dataclasses.replace(waves.base, precision="bfloat16"))
+    assert waves.name == "tiny-addition-seed-fourier"
+    assert fast.name == "tiny-addition-seed-fourier-bf16"
+
+
+def test_the_overview_is_written_from_the_runs_beside_it(tmp_path) -> None:
+    folder = ROOT / "docs" / "results" / "red"
+    told = overview(folder)
+    assert json.loads((folder / "overview.json").read_text("utf-8")) == told
+    for one in told["runs"]:
+        (tmp_path / one["name"]).mkdir()
+        copied = (folder / one["name"] / "metrics.json").read_bytes()
+        (tmp_path / one["name"] / "metrics.json").write_bytes(copied)
+    write_overview(tmp_path)
+    assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
+
+
+def test_every_results_page_is_written_from_its_metrics() -> None:
+    folders = [p.parent for p in (ROOT / "docs" / "results" / "red").glob("*/metrics.json")]
+    assert folders
+    for folder in folders:
+        metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
+        assert (folder / "README.md").read_text("utf-8") == page(metrics), folder.name
+
+
+def test_every_pair_of_task_and_protocol_has_a_usual_base_that_its_folder_does_not_name() -> None:
+    for backbone, task, protocol in itertools.product(
+        ("tiny", "smollm2"), ("addition", "mixed"), ("seed", "held-out")
+    ):
+        recipe, precision = usual(backbone, task, protocol)
+        plan = Plan(
+            task=task,
+            protocol=protocol,
+            backbone=backbone,
+            seeds=1,
+            recipe=recipe,
+            base=dataclasses.replace(RECIPES[recipe], precision=precision),
+        )
+        assert plan.name == f"{backbone}-{task}-{protocol}"
+
+
+def test_a_base_that_is_not_the_usual_one_is_named() -> None:
+    base = RECIPES["fourier"]
+    plan = Plan(
+        task="mixed", protocol="held-out", backbone="smollm2", seeds=1, recipe="fourier", base=base
+    )
+    assert plan.name == "smollm2-mixed-held-out-fp32"
+    free = dataclasses.replace(plan, recipe="seed", base=RECIPES["seed"])
+    assert free.name == "smollm2-mixed-held-out-seed-fp32"

@@ -1,0 +1,243 @@
+"""The house keeps its own rules: what one can read, one tree of errors, nothing hidden.
+
+Each rule is a function from a file to what breaks it; each is shown a break that it must find.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from redhost.registry import errors
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("cli.py", "commands", "core", "registry", "src", "plugins", "tests")
+LINES, FUNCTION_LINES = 400, 50
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class File:
+    """A source file: where it is, and what stands in it."""
+
+    name: str
+    text: str = field(repr=False)
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.name)
+
+    @property
+    def is_test(self) -> bool:
+        return "tests" in Path(self.name).parts
+
+    @property
+    def is_host(self) -> bool:
+        return self.name.startswith(("cli.py", "commands/", "core/", "registry/"))
+
+
+def read_files() -> Iterator[File]:
+    for top in FOLDERS:
+        found = sorted((ROOT / top).rglob("*.py")) or [ROOT / top]
+        for path in found:
+            if not path.is_symlink():
+                yield File(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def files() -> list[File]:
+    found = list(read_files())
+    assert len(found) > 600
+    return found
+
+
+def nodes(file: File, *kinds: type[ast.AST]) -> list:
+    return [x for x in ast.walk(file.tree) if isinstance(x, kinds)]
+
+
+def public(body: list[ast.stmt]) -> list[Function | ast.ClassDef]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [x for x in body if isinstance(x, kinds) and not x.name.startswith("_")]
+
+
+# -- what one can read ----------------------------------------------------------------------------
+
+
+def long_files(file: File) -> Iterator[str]:
+    lines = len(file.text.splitlines())
+    if lines > LINES:
+        yield f"{lines} lines"
+
+
+def long_functions(file: File) -> Iterator[str]:
+    for f in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef):
+        lines = f.end_lineno - f.lineno + 1
+        if ast.get_docstring(f) is not None:  # what explains does not count
+            lines -= f.body[0].end_lineno - f.body[0].lineno + 1
+        if lines > FUNCTION_LINES:
+            yield f"{f.name}: {lines} lines"
+
+
+def unlisted(file: File) -> Iterator[str]:
+    """Whatever is public stands in ``__all__``; ruff keeps that sorted."""
+    lists = [x for x in file.tree.body if isinstance(x, ast.Assign)]
+    lists = [ast.literal_eval(x.value) for x in lists if ast.unparse(x.targets[0]) == "__all__"]
+    names = lists[0] if lists else []
+    yield from {x.name for x in public(file.tree.body)} - set(names)
+    yield from {n for n in names if names.count(n) > 1}
+
+
+def undocumented(file: File) -> Iterator[str]:
+    if not ast.get_docstring(file.tree):
+        yield "the module"
+    top = public(file.tree.body)
+    members = [m for c in top if isinstance(c, ast.ClassDef) for m in public(c.body)]
+    yield from (x.name for x in (*top, *members) if not ast.get_docstring(x))
+
+
+# -- nothing hidden -------------------------------------------------------------------------------
+
+
+def private_imports(file: File) -> Iterator[str]:
+    for x in nodes(file, ast.ImportFrom):
+        names = {a.name for a in x.names} - {"__version__"}
+        yield from (f"from {x.module} import {n}" for n in names if n.startswith("_"))
+
+
+def remembering_forwards(file: File) -> Iterator[str]:
+    """A forward pass leaves its module as it was: what it keeps, another thread would find."""
+    for f in nodes(file, ast.FunctionDef):
+        for x in ast.walk(f) if f.name == "forward" else ():
+            if isinstance(x, ast.Attribute) and isinstance(x.ctx, ast.Store):
+                yield ast.unparse(x)
+
+
+CHANGES = {"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault"}
+CHANGES |= {"sort", "update"}
+
+
+def global_state(file: File) -> Iterator[str]:
+    """Names of the module that its functions assign to, or change in place."""
+    body = file.tree.body
+    targets = [t for x in body if isinstance(x, ast.Assign) for t in x.targets]
+    targets += [x.target for x in body if isinstance(x, ast.AnnAssign)]
+    known = {x.id for t in targets for x in ast.walk(t) if isinstance(x, ast.Name)}
+    for f in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef):
+        inside = list(ast.walk(f))
+        own = {x.id for x in inside if isinstance(x, ast.Name) and is_stored(x)}
+        own |= {x.arg for x in inside if isinstance(x, ast.arg)}
+        for x in inside:
+            if isinstance(x, ast.Global):
+                yield from x.names
+            elif isinstance(name := changed(x), ast.Name) and name.id in known - own:
+                yield name.id
+
+
+def is_stored(x: ast.expr) -> bool:
+    return isinstance(getattr(x, "ctx", None), ast.Store | ast.Del)
+
+
+def changed(x: ast.AST) -> ast.expr | None:
+    """Return what an expression changes in place, if it does."""
+    if isinstance(x, ast.Subscript) and is_stored(x):
+        return x.value
+    if isinstance(x, ast.Call) and isinstance(x.func, ast.Attribute) and x.func.attr in CHANGES:
+        return x.func.value
+    return None
+
+
+# -- one tree of errors ---------------------------------------------------------------------------
+
+TREE = {n for n in errors.__all__ if isinstance(getattr(errors, n), type)}
+PYTHON = {"NotImplementedError", "TypeError", "ValueError"}
+ELSEWHERE = {
+    "commands/lazy.py": {"click.UsageError"},  # click prints the usage with it
+    "registry/faults.py": {"OSError", "RuntimeError"},  # what a disk says; a broken test
+}
+
+
+def makers() -> dict[str, str]:
+    """Return what the host's functions return, by their names: some make an error to raise."""
+    found = [f for x in read_files() if x.is_host for f in nodes(x, ast.FunctionDef)]
+    return {f.name: ast.unparse(f.returns) for f in found if f.returns is not None}
+
+
+def heirs() -> set[str]:
+    """Return the classes of the host that inherit from the tree, or from Python's own."""
+    classes = [c for x in read_files() if x.is_host for c in nodes(x, ast.ClassDef)]
+    return {c.name for c in classes if {ast.unparse(b) for b in c.bases} & (TREE | PYTHON)}
+
+
+MAKERS, OURS = makers(), TREE | PYTHON | heirs()
+
+
+def strange_errors(file: File) -> Iterator[str]:
+    """What is raised is of the tree; what merely ends a pass early is caught in the same file."""
+    if not file.is_host:
+        return
+    own = {c.name for c in nodes(file, ast.ClassDef) if c.name.startswith("_")}
+    allowed = OURS | own | ELSEWHERE.get(file.name, set())
+    for x in nodes(file, ast.Raise):
+        if isinstance(x.exc, ast.Call):
+            called = ast.unparse(x.exc.func)
+            made = MAKERS.get(called.rpartition(".")[2], called)
+            if made not in allowed:
+                yield made
+
+
+# -- the rules, and a break of each ---------------------------------------------------------------
+
+Rule = Callable[[File], Iterator[str]]
+
+ANYWHERE: list[Rule] = [long_files, long_functions, private_imports]
+SOURCES: list[Rule] = [global_state, remembering_forwards, strange_errors, undocumented, unlisted]
+
+BREAKS = {
+    long_files: ["\n" * (LINES + 1)],
+    long_functions: ["def f():\n" + " pass\n" * FUNCTION_LINES],
+    private_imports: ["from .other import _name", "from redhost.core.bus import Bus, _name"],
+    unlisted: ["def f(): ...", "__all__ = ['f', 'f']\ndef f(): ..."],
+    undocumented: ["'''Doc.'''\nclass A:\n '''Doc.'''\n def f(self): ...", "x = 1"],
+    remembering_forwards: ["class A:\n def forward(self, z):\n  self.last = z"],
+    global_state: [
+        "SEEN = {}\ndef f(x): SEEN[x] = 1",
+        "SEEN: list[int] = []\ndef f(x): SEEN.append(x)",
+        "n = 0\ndef f():\n global n\n n = 1",
+    ],
+    strange_errors: ["raise RuntimeError('x')", "class Odd(Exception): ...\nraise Odd('x')"],
+}
+
+
+@pytest.mark.parametrize("rule", [*ANYWHERE, *SOURCES], ids=lambda r: r.__name__)
+def test_nothing_breaks(rule, files) -> None:
+    judged = [f for f in files if rule in ANYWHERE or not f.is_test]
+    assert {f.name: found for f in judged if (found := list(rule(f)))} == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [pytest.param(r, t, id=r.__name__) for r, texts in BREAKS.items() for t in texts],
+)
+def test_a_break_is_found(rule, text) -> None:
+    assert list(rule(File("core/some.py", text)))
+
+
+def test_every_rule_is_shown_a_break() -> None:
+    assert set(BREAKS) == {*ANYWHERE, *SOURCES}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SEEN = {}\ndef f(SEEN): SEEN[1] = 1",
+        "SEEN = {}\ndef f():\n SEEN = {}\n SEEN[1] = 1",
+        "SEEN = {}\ndef f(): return SEEN[1]",
+    ],
+)
+def test_names_of_a_functions_own_are_no_global_state(text) -> None:
+    assert list(global_state(File("core/some.py", text))) == []

@@ -1,0 +1,79 @@
+"""The import contracts of pyproject.toml hold, see every module, and notice a break."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINTER = Path(sys.executable).with_name("lint-imports")
+SOURCES = (ROOT / "src", *(ROOT / "plugins" / n / "src" for n in ("red-lab", "redhost-serve")))
+
+BREAKS = {
+    "the registry imports core": ("redhost/registry/owners.py", "from ..core import clock"),
+    "the registry imports torch": ("redhost/registry/owners.py", "import torch"),
+    "core imports a command": ("redhost/core/clock.py", "from ..commands import common"),
+    "a command imports the command line": ("redhost/commands/welcome.py", "from ..cli import main"),
+    "a plugin imports core": ("red_lab/corpus.py", "from redhost.core.host import Host"),
+    "a plugin imports the registry": ("redhost_serve/run.py", "import redhost.registry.store"),
+}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the packages, links followed, that a test may break."""
+    site = tmp_path_factory.mktemp("site")
+    for source in SOURCES:
+        unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(source, site, ignore=unwanted, dirs_exist_ok=True)
+    return site
+
+
+@pytest.fixture
+def broken(copy: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    name, line = BREAKS[request.param]
+    file = copy / name
+    whole = file.read_text("utf-8")
+    file.write_text(f"{whole}\n{line}\n", "utf-8")
+    yield copy
+    file.write_text(whole, "utf-8")
+
+
+def lint(site: Path | None = None) -> subprocess.CompletedProcess[str]:
+    first = {} if site is None else {"PYTHONPATH": str(site)}
+    return subprocess.run(
+        [str(LINTER), "--no-cache", "--no-logo", "--config", str(ROOT / "pyproject.toml")],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT / "tests",
+        env={**os.environ, **first},
+    )
+
+
+def test_the_contracts_hold_here_and_in_the_copy(copy) -> None:
+    for told in (lint(), lint(copy)):
+        assert told.returncode == 0, told.stdout
+        assert "3 kept, 0 broken" in told.stdout
+
+
+@pytest.mark.parametrize("broken", BREAKS, indirect=True)
+def test_a_break_is_told(broken) -> None:
+    told = lint(broken)
+    assert told.returncode == 1 and "BROKEN" in told.stdout
+
+
+def test_the_links_of_the_face_are_followed_to_every_module() -> None:
+    folders = {"redhost.core": ROOT / "core", "redhost.registry": ROOT / "registry"}
+    seen = grimp.build_graph("redhost", cache_dir=None).modules
+    for package, folder in folders.items():
+        files = {p.relative_to(folder).with_suffix("").parts for p in folder.rglob("*.py")}
+        wanted = {".".join((package, *parts)).removesuffix(".__init__") for parts in files}
+        assert len(wanted) > 40 and wanted <= seen
