@@ -59,8 +59,11 @@ def test_the_results_index_leads_to_every_page_of_results() -> None:
     assert pages - set(re.findall(r"\]\(([^)#]+)\)", index)) == set()
 
 
-def test_the_site_shows_the_changelog_with_links_that_resolve() -> None:
-    spec = importlib.util.spec_from_file_location("changelog_hook", DOCS / "changelog.py")
+@pytest.mark.parametrize(
+    ("page", "file"), [("changelog", "CHANGELOG"), ("contributing", "CONTRIBUTING")]
+)
+def test_the_site_shows_files_of_the_root_with_links_that_resolve(page: str, file: str) -> None:
+    spec = importlib.util.spec_from_file_location("root_pages", DOCS / "root_pages.py")
     hook = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hook)
     config = SimpleNamespace(config_file_path=str(ROOT / "mkdocs.yml"))
@@ -70,8 +73,8 @@ def test_the_site_shows_the_changelog_with_links_that_resolve() -> None:
         return hook.on_page_markdown("its own", page=page, config=config, files=None)
 
     assert shown("faq.md") == "its own"
-    text = shown("changelog.md")
-    assert text.startswith("# Changelog\n")
-    links = re.findall(r"\]\(([^)#]+)", text)
-    assert len(links) > 5
+    text = shown(f"{page}.md")
+    assert text.splitlines()[:2] == (ROOT / f"{file}.md").read_text("utf-8").splitlines()[:2]
+    links = [x for x in re.findall(r"\]\(([^)#]+)", text) if "://" not in x]
     assert [x for x in links if not (DOCS / x).exists()] == []
+    assert page != "changelog" or "contributing.md" in links

@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 import redhost
 from redhost.cli import cli
 from redhost.core.hooks import HookSpec
+from redhost.registry.wheels import build_wheel
 
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
 FILE = re.compile(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
@@ -61,6 +63,8 @@ def test_the_first_package_works_and_so_does_its_own_test(
     for name in ("pyproject.toml", "src/redhost_uniform/__init__.py", "tests/test_uniform.py"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(files[name])
+    with zipfile.ZipFile(build_wheel(project, tmp_path / "dist")) as wheel:
+        assert "redhost_uniform/__init__.py" in wheel.namelist()
     path = project / "tests" / "test_uniform.py"
     spec = importlib.util.spec_from_file_location("test_uniform", path)
     module = importlib.util.module_from_spec(spec)
