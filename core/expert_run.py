@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from .checkpoint import load_checkpoint, save_checkpoint
 from .experts import Expert, Space
 from .pieces import pieces
+from .progress import Progress
 from .tasks import Task, Units
 
 __all__ = [
@@ -118,6 +122,23 @@ class ExpertRun:
         self.epoch = self.step = self.best_epoch = 0
         self.best_loss = math.inf
         self.best = {k: v.clone() for k, v in expert.state_dict().items()}
+
+    def epochs(self, checkpoint: Path | None, progress: Progress | None) -> Iterator[None]:
+        """Yield for each epoch until there are enough, or none was better for a while.
+
+        Args:
+            checkpoint: Written after each; where it exists, training goes on from it.
+            progress: Called with (epochs done, epochs in all).
+        """
+        if checkpoint is not None and checkpoint.exists():
+            self.load(load_checkpoint(checkpoint))
+        enough, patience = self.settings.epochs, self.settings.patience
+        while self.epoch < enough and self.epoch - self.best_epoch < patience:
+            yield
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, self.state())
+            if progress is not None:
+                progress(self.epoch, enough)
 
     def pass_over(
         self,

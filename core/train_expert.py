@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ..registry.errors import UsageError
 from ..registry.forms import FORMS
-from .checkpoint import load_checkpoint, save_checkpoint
 from .evidence import ear_of
 from .expert_run import Batch, ExpertRun, ExpertSettings, TrainedExpert
 from .experts import Expert, expert_of
@@ -104,8 +103,6 @@ def train_expert(
     expert = init_expert(settings, width=rows.h.shape[1], out=out, labels=domain_labels)
     steps = settings.epochs * -(-len(rows.h) // settings.batch)
     run = ExpertRun(expert, settings, task=task, steps=steps)
-    if checkpoint is not None and checkpoint.exists():
-        run.load(load_checkpoint(checkpoint))
     shared = None if own else classifier
     units = task.units(task.targets(rows.answers, names), classifier=shared)
     classifier = None if classifier is None else classifier * (units.hidden / units.scale)
@@ -116,13 +113,9 @@ def train_expert(
         others = norm(background) if background_z is None else background_z
     product = classifier.bfloat16() if settings.half and classifier is not None else classifier
     ear = None if others is None else ear_of(classifier)
-    while run.epoch < settings.epochs and run.epoch - run.best_epoch < settings.patience:
+    for _ in run.epochs(checkpoint, progress):
         run.pass_over(data, classifier=product, ear=ear, background=others)
         run.judge(judged, classifier=classifier)
-        if checkpoint is not None:
-            save_checkpoint(checkpoint, run.state())
-        if progress is not None:
-            progress(run.epoch, settings.epochs)
     return run.finish(judged is not None, units=units)
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from ..registry.errors import UsageError
 from .backbone import Backbone
-from .checkpoint import load_checkpoint, save_checkpoint
 from .expert_run import ExpertRun, ExpertSettings, TrainedExpert
 from .experts import Expert
 from .graft import token_step
@@ -77,20 +76,14 @@ def train_graft(
     width = backbone.width
     expert = init_expert(settings, width=width, out=width, labels=labels)
     run = _GraftRun(backbone, reads, writes, expert=expert, settings=settings, rows=len(rows.texts))
-    if checkpoint is not None and checkpoint.exists():
-        run.load(load_checkpoint(checkpoint))
     data = run.batches(rows)
     judged = run.batches(valid) if valid is not None and len(valid.texts) else []
     others = run.batches(
         GraftRows(texts=background, answers=[backbone.labels[0]] * len(background))
     )
-    while run.epoch < settings.epochs and run.epoch - run.best_epoch < settings.patience:
+    for _ in run.epochs(checkpoint, progress):
         run.learn(data, others)
         run.weigh(judged)
-        if checkpoint is not None:
-            save_checkpoint(checkpoint, run.state())
-        if progress is not None:
-            progress(run.epoch, settings.epochs)
     return run.done(bool(judged))
 
 
