@@ -17,9 +17,10 @@ CODE = ("core", "registry", "commands", "src", "tests/core", "tests/registry")
 
 
 def blocks(heading: str) -> list[str]:
-    """Return the Python of a section."""
+    """Return the Python of a section: whole pieces, and lines that a diff adds."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(?:python|diff)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"^\+", "", block, flags=re.MULTILINE) for block in found]
 
 
 @pytest.fixture
