@@ -17,9 +17,10 @@ CODE = ("core", "registry", "commands", "src", "tests/core", "tests/registry")
 
 
 def blocks(heading: str) -> list[str]:
-    """Return the Python of a section."""
+    """Return the Python of a section: whole pieces, and lines that a diff adds."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(?:python|diff)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"^\+", "", block, flags=re.MULTILINE) for block in found]
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_a_router_kind_is_one_file_and_its_test(tree: Path) -> None:
     (tree / "tests/core/routers/test_manhattan.py").write_text(test, "utf-8")
     assert passed(tree, "tests/core/routers/test_manhattan.py") == 1
     # Separable domains, same bits, all frozen, level `row`: asked of every kind.
-    assert passed(tree, "tests/core/test_routers.py", "-k", "manhattan") == 4
+    assert passed(tree, "tests/core/test_routers.py", "-k", "manhattan") >= 4
 
 
 def test_a_form_is_one_entry_and_its_rows(tree: Path) -> None:
@@ -74,7 +75,7 @@ def test_a_form_is_one_entry_and_its_rows(tree: Path) -> None:
     insert(tree / "tests/registry/test_forms.py", rows, before='        ("mlp", "logits"')
     assert passed(tree, "tests/registry/test_forms.py", "-k", "gate") == 5
     # It changes nothing at first, learns, and comes back: asked of every form.
-    assert passed(tree, "tests/core/test_experts.py", "-k", "gate") == 7
+    assert passed(tree, "tests/core/test_experts.py", "-k", "gate") >= 7
 
 
 def test_a_check_is_a_function_its_line_and_its_test(tree: Path) -> None:
