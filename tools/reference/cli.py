@@ -25,7 +25,7 @@ WIDTH = 80
 
 def page() -> str:
     """Return the page."""
-    own, others = [], []
+    own, others = list[str](), list[str]()
     for path, command, dist in commands():
         (others if dist else own).append(_section(path, command, dist))
     return joined(
