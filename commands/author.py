@@ -8,7 +8,16 @@ from typing import Literal
 
 import click
 
-from .common import backbone_option, bar, device_option, home_option, json_option, print_json
+from ..registry.forms import FORMS
+from .common import (
+    backbone_option,
+    bar,
+    device_option,
+    field_options,
+    home_option,
+    json_option,
+    print_json,
+)
 
 __all__ = ["COMMANDS", "new_backbone", "new_expert", "pack", "train_expert"]
 
@@ -21,7 +30,13 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
     "--from", "source", required=True, metavar="SOURCE", help="hf:DIR_OR_NAME or gguf:FILE."
 )
 @click.option("--revision", help="The commit to pin, for hub names.")
-@click.option("--pooling", type=click.Choice(["mean", "last"]), default="mean", show_default=True)
+@click.option(
+    "--pooling",
+    type=click.Choice(["mean", "last"]),
+    default="mean",
+    show_default=True,
+    help="How the states of a text become one.",
+)
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
@@ -37,9 +52,14 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--data", metavar="FILE", help="Labelled rows for the base stage.")
 @click.option("--background", metavar="FILE", help="A text a line: what experts leave alone.")
 @click.option("--evaluation", metavar="FILE", help="Held-out labelled rows.")
-@click.option("--text-field", default="text", show_default=True)
-@click.option("--label-field", default="label", show_default=True)
-@click.option("--epochs", type=click.IntRange(min=1), default=8, show_default=True)
+@field_options
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Passes over the data of the base stage.",
+)
 @click.option(
     "--task",
     type=click.Choice(["classification", "generation", "regression"]),
@@ -54,7 +74,13 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
     show_default=True,
     help="With numbers: the smallest difference that matters.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where randomness comes from.",
+)
 def new_backbone(
     *,
     name: str,
@@ -110,7 +136,13 @@ def new_backbone(
 @click.command("new-expert")
 @click.argument("name")
 @backbone_option
-@click.option("--form", type=click.Choice(["residual", "linear", "mlp"]), default="residual")
+@click.option(
+    "--form",
+    type=click.Choice(list(FORMS)),
+    default="residual",
+    show_default=True,
+    help="Two layers without biases, one layer, or two with biases.",
+)
 @click.option("--rank", type=click.IntRange(min=1), help="R (default: a quarter of the width).")
 @click.option(
     "--writes",
@@ -143,7 +175,7 @@ def new_expert(
     *,
     name: str,
     backbone: str | None,
-    form: Literal["residual", "linear", "mlp"],
+    form: str,
     rank: int | None,
     writes: Literal["hidden", "logits", "labels"] | None,
     reads_tap: str,
@@ -181,17 +213,22 @@ def new_expert(
 @click.argument("project", type=PROJECT)
 @click.option("--data", required=True, metavar="FILE", help="JSON lines, CSV, Parquet, or -.")
 @click.option("--valid", metavar="FILE", help="Validation rows (default: a tenth of the data).")
-@click.option("--text-field", default="text", show_default=True)
-@click.option("--label-field", default="label", show_default=True)
+@field_options
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
     help="Passes over the data, at most (default: 200; where text is generated, 12).",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where randomness comes from.",
+)
 @home_option
 @device_option
-@json_option
+@json_option("registry.manifest.ExpertManifest")
 def train_expert(
     *,
     project: Path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..registry.audit import Target, resolve_targets, static_check
 from ..registry.errors import UsageError
@@ -15,6 +15,7 @@ from .keys import chosen_keys
 
 if TYPE_CHECKING:
     from ..core.engines.crew import Crew
+    from .printed import Report
 
 __all__ = ["check_targets", "require_sound"]
 
@@ -28,7 +29,7 @@ def check_targets(
     keys: tuple[str, ...] = (),
     crew: Crew | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Report]:
     """Check installed ids, wheels and folders; with no targets, all installed experts.
 
     Args:
@@ -101,7 +102,7 @@ def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:
         raise UsageError("--key needs wheels to check", found=found, hint=hint)
 
 
-def _report(target: Target, violations: Sequence[Violation]) -> dict[str, Any]:
+def _report(target: Target, violations: Sequence[Violation]) -> Report:
     return {
         "target": target.name,
         "ok": not violations,

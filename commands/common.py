@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCAL",
+    "JsonOption",
     "backbone_option",
     "bar",
     "device_option",
     "engine_options",
+    "field_options",
     "home_option",
     "imports",
     "json_option",
@@ -52,9 +54,32 @@ def home_option(command: F) -> F:
     )(command)
 
 
-def json_option(command: F) -> F:
-    """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+class JsonOption(click.Option):
+    """``--json``, with the name of what it prints: the reference is made from that type.
+
+    Attributes:
+        prints: A type by its path in `redhost`, or ``list[…]`` of one; not imported here.
+        also: Keys that some options add to it, with their types.
+    """
+
+    def __init__(
+        self, *args: Any, prints: str, also: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self.prints, self.also = prints, also or {}
+
+
+def json_option(prints: str, **also: str) -> Callable[[F], F]:
+    """Add ``--json`` to a command that prints a type; see `JsonOption`."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        cls=JsonOption,
+        prints=prints,
+        also=also,
+        help="Print JSON.",
+    )
 
 
 def device_option(command: F) -> F:
@@ -84,6 +109,17 @@ def engine_options(command: F) -> F:
         help="How many work at a time, one thread each.",
     )
     return engine(workers(command))
+
+
+def field_options(command: F) -> F:
+    """Add ``--text-field`` and ``--label-field``."""
+    text = click.option(
+        "--text-field", default="text", show_default=True, help="Field that holds the text."
+    )
+    label = click.option(
+        "--label-field", default="label", show_default=True, help="Field that holds the answer."
+    )
+    return text(label(command))
 
 
 def open_host(

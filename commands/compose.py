@@ -49,7 +49,7 @@ __all__ = ["COMMANDS", "predict", "recompose"]
 @click.option("--dry-run", is_flag=True, help="Do everything but publish.")
 @engine_options
 @device_option
-@json_option
+@json_option("core.receipt.Receipt")
 def recompose(
     *,
     home: Path | None,
@@ -89,7 +89,7 @@ def recompose(
 @click.argument("texts", nargs=-1, required=True)
 @home_option
 @device_option
-@json_option
+@json_option("list[core.composed.Answer]")
 def predict(
     *, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool
 ) -> None:

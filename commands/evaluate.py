@@ -11,6 +11,7 @@ from .common import (
     bar,
     device_option,
     engine_options,
+    field_options,
     home_option,
     json_option,
     open_host,
@@ -37,8 +38,7 @@ __all__ = ["COMMANDS", "evaluate"]
     metavar="FILE",
     help="JSON lines, CSV, Parquet, or -; by default the backbone's own held-out rows.",
 )
-@click.option("--text-field", default="text", show_default=True)
-@click.option("--label-field", default="label", show_default=True)
+@field_options
 @click.option(
     "--outside",
     metavar="FILE",
@@ -50,7 +50,9 @@ __all__ = ["COMMANDS", "evaluate"]
 @click.option("--routing", is_flag=True, help="How the weight is spread: collapse, dead experts.")
 @engine_options
 @device_option
-@json_option
+@json_option(
+    "core.evaluate.Evaluation", outside="core.outside.Outside", mixtures="core.mixtures.Mixtures"
+)
 def evaluate(
     *,
     home: Path | None,

@@ -31,7 +31,7 @@ __all__ = ["COMMANDS", "check", "disable", "enable", "list_experts", "schema"]
 @click.command("list-experts")
 @home_option
 @backbone_option
-@json_option
+@json_option("list[registry.states.Shown]")
 def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> None:
     """List installed experts with their state; imports neither torch nor any expert."""
     from ..registry.inventory import take_inventory
@@ -54,7 +54,7 @@ def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> N
 
 
 def _row(listing: Listing, keys: Sequence[str]) -> list[object]:
-    told = listing.to_json()
+    told = dict(listing.to_json())
     if listing.package.editable:
         told["version"] = f"{told['version']} (editable)"
     return [told[key] for key in keys]
@@ -75,7 +75,7 @@ def _wanted(home: Path | None, backbone: str | None) -> str | None:
 @click.option("--strict", is_flag=True, help="Ask for what a published expert should have as well.")
 @key_option
 @engine_options
-@json_option
+@json_option("list[commands.printed.Report]")
 def check(
     *,
     targets: tuple[str, ...],

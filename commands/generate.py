@@ -15,6 +15,7 @@ from .common import device_option, home_option, json_option, open_host, print_js
 
 if TYPE_CHECKING:
     from ..core.generate.decode import Token
+    from .printed import Generated
 
 __all__ = ["COMMANDS", "generate", "stream"]
 
@@ -27,7 +28,13 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
 
 @click.command()
 @click.argument("prompt")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="How many tokens to add at most.",
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0),
@@ -35,11 +42,17 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     show_default=True,
     help="Tokens are drawn from p^(1/T); 0 takes the most probable one.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where randomness comes from.",
+)
 @click.option("--explain", is_flag=True, help="Say which expert carried which token.")
 @home_option
 @device_option
-@json_option
+@json_option("commands.printed.Generated")
 def generate(
     *,
     prompt: str,
@@ -59,7 +72,7 @@ def generate(
         stream(text, tokens, explain=explain)
         return
     made = list(tokens)
-    told = {
+    told: Generated = {
         "prompt": text,
         "text": "".join(t.text for t in made),
         "generation": host.generations.current(),
@@ -68,7 +81,9 @@ def generate(
         "tokens": len(made),
         "weights": _means(made),
     }
-    print_json({**told, "table": made} if explain else told)
+    if explain:
+        told["table"] = made
+    print_json(told)
 
 
 def _prompt(given: str) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .common import home_option, json_option, print_json, table
+
+if TYPE_CHECKING:
+    from .printed import Collected, RolledBack
 
 __all__ = ["COMMANDS", "gc", "history", "rollback", "status"]
 
 
 @click.command()
 @home_option
-@json_option
+@json_option("registry.status.Status")
 def status(*, home: Path | None, as_json: bool) -> None:
     """Show the current generation and how what is installed has drifted from it."""
     from ..registry.settings import resolve_home
@@ -49,7 +52,7 @@ def status(*, home: Path | None, as_json: bool) -> None:
 
 @click.command()
 @home_option
-@json_option
+@json_option("list[registry.composition.Composition]")
 def history(*, home: Path | None, as_json: bool) -> None:
     """List published generations."""
     from ..registry.generations import Generations
@@ -82,7 +85,7 @@ def history(*, home: Path | None, as_json: bool) -> None:
 @click.command()
 @click.argument("number", type=int, required=False)
 @home_option
-@json_option
+@json_option("commands.printed.RolledBack")
 def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again (default: the parent). Nothing is trained."""
     from ..registry.generations import Generations
@@ -90,7 +93,11 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
 
     record = Generations(resolve_home(home)).rollback(number)
     if as_json:
-        print_json({"generation": record.number, "experts": [m.id for m in record.experts]})
+        told: RolledBack = {
+            "generation": record.number,
+            "experts": [m.id for m in record.experts],
+        }
+        print_json(told)
     else:
         members = ", ".join(m.id for m in record.experts)
         click.echo(f"generation {record.number} is current: {members}")
@@ -106,7 +113,7 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
 @home_option
-@json_option
+@json_option("commands.printed.Collected")
 def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
     """Remove generations nobody will go back to, and the bytes only they needed.
 
@@ -117,7 +124,14 @@ def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
 
     purged = Generations(resolve_home(home)).gc(keep, dry_run=dry_run)
     if as_json:
-        print_json({"dry_run": dry_run, **dataclasses.asdict(purged)})
+        told: Collected = {
+            "dry_run": dry_run,
+            "generations": purged.generations,
+            "digests": purged.digests,
+            "bytes": purged.bytes,
+            "held": purged.held,
+        }
+        print_json(told)
         return
     for lease in purged.held:
         click.echo(f"kept generation {lease.generation}: process {lease.pid} holds it")

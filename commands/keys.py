@@ -11,6 +11,7 @@ from .common import json_option, print_json
 
 if TYPE_CHECKING:
     from ..registry.keys import PublicKey
+    from .printed import KeyPair
 
 __all__ = ["COMMANDS", "chosen_keys", "key_option", "new_key"]
 
@@ -33,7 +34,7 @@ def chosen_keys(given: tuple[str, ...]) -> tuple[PublicKey, ...]:
 
 @click.command("new-key")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@json_option
+@json_option("commands.printed.KeyPair")
 def new_key(*, file: Path, as_json: bool) -> None:
     """Make a key pair to sign wheels with: FILE is private, its .pub.pem is for everybody."""
     from ..registry.keys import new_key as make
@@ -42,8 +43,12 @@ def new_key(*, file: Path, as_json: bool) -> None:
     public = make(file)
     [key] = read_keys([public])
     if as_json:
-        paths = {"private": str(file), "public": str(public)}
-        print_json({**paths, "fingerprint": key.fingerprint})
+        told: KeyPair = {
+            "private": str(file),
+            "public": str(public),
+            "fingerprint": key.fingerprint,
+        }
+        print_json(told)
         return
     click.echo(f"private    {file} (keep it to yourself; it has no password)")
     click.echo(f"public     {public} sha256:{key.fingerprint}")

@@ -23,7 +23,13 @@ __all__ = ["COMMANDS", "merge"]
     help="Unlabelled texts, one a line (default: the cards' texts and the background card)",
 )
 @click.option("--rank", type=click.IntRange(min=1), help="R (default: a quarter of the width).")
-@click.option("--epochs", type=click.IntRange(min=1), default=200, show_default=True)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Passes over the inputs, at most.",
+)
 @click.option(
     "--sharpness",
     type=click.FloatRange(min=0),
@@ -31,10 +37,16 @@ __all__ = ["COMMANDS", "merge"]
     show_default=True,
     help="Radius of sharpness-aware steps; 0 for plain ones.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where randomness comes from.",
+)
 @home_option
 @device_option
-@json_option
+@json_option("core.merge.Merged")
 def merge(
     *,
     name: str,

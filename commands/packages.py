@@ -38,7 +38,7 @@ _accept = click.option("--accept", is_flag=True, help="Go on even if a domain lo
 @_accept
 @home_option
 @device_option
-@json_option
+@json_option("core.packages.Added")
 def add(
     *,
     target: str,
@@ -95,7 +95,7 @@ def add(
 @_accept
 @home_option
 @device_option
-@json_option
+@json_option("core.packages.Removed")
 def remove(
     *,
     expert_id: str,

@@ -10,7 +10,7 @@ __all__ = ["COMMANDS", "plugins", "trust"]
 
 
 @click.command()
-@json_option
+@json_option("list[core.plugins.PluginState]")
 def plugins(*, as_json: bool) -> None:
     """List installed plugins and whether they are loaded."""
     from ..core.plugins import Plugins

@@ -14,6 +14,7 @@ from .common import (
     bar,
     device_option,
     engine_options,
+    field_options,
     home_option,
     json_option,
     kept_jobs,
@@ -33,14 +34,19 @@ DEFAULT = ("evidence", "quadratic", "statistics", "centroid", "linear", "mlp", "
 
 @click.command()
 @click.argument("routers", nargs=-1, metavar="[ROUTER]…")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Train each router from seeds 0, 1, … as many as this.",
+)
 @click.option("--data", metavar="FILE", help="Labelled rows (default: the backbone's own).")
-@click.option("--text-field", default="text", show_default=True)
-@click.option("--label-field", default="label", show_default=True)
+@field_options
 @engine_options
 @home_option
 @device_option
-@json_option
+@json_option("list[core.engines.sweep.Swept]")
 def sweep(
     *,
     routers: Sequence[str],

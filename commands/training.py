@@ -24,7 +24,7 @@ __all__ = ["COMMANDS", "train_many"]
 @click.argument("plan", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @engine_options
 @home_option
-@json_option
+@json_option("list[core.engines.train_many.Trained]")
 def train_many(*, plan: Path, engine: str, workers: int, home: Path | None, as_json: bool) -> None:
     """Train the experts that PLAN lists, a JSON object a line: {"dir": …, "data": …}.
 

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..registry.contract import expected_tensors
+from ..registry.contract import expected_tensors, is_builtin
 from ..registry.errors import ContractError
 from ..registry.manifest import ExpertManifest
 
@@ -30,6 +30,7 @@ __all__ = [
     "OwnHead",
     "Space",
     "build_expert",
+    "expert_of",
 ]
 
 Space = Literal["hidden", "labels", "logits"]
@@ -194,18 +195,46 @@ def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Exp
     Raises:
         ContractError: If tensors are missing or of other shapes.
     """
-    if ":" in manifest.form:
+    if not is_builtin(manifest.form):
         return None
     _check_shapes(manifest, tensors)
     t = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
-    labels, temperature = manifest.labels, manifest.temperature
-    space: Space = manifest.writes.space
-    if manifest.form == "linear":
+    return expert_of(
+        t,
+        space=manifest.writes.space,
+        activation=manifest.activation,
+        labels=manifest.labels,
+        temperature=manifest.temperature,
+    )
+
+
+def expert_of(
+    tensors: Mapping[str, Tensor],
+    *,
+    space: Space,
+    activation: str,
+    labels: Sequence[str],
+    temperature: float = 1.0,
+) -> Expert:
+    """Return the expert that these tensors make: their names say what it computes.
+
+    Args:
+        tensors: Those of a form, by name.
+        space: Where it writes.
+        activation: σ, where there is one.
+        labels: The labels it may answer.
+        temperature: T of softmax(Δ / T) where it writes `labels`.
+    """
+    t = tensors
+    if "U" not in t:
         return Linear(W=t["W"], b=t["b"], space=space, labels=labels, temperature=temperature)
-    if manifest.form == "residual" and space == "labels":
+    if "W" in t:
         return OwnHead(
-            **_pick(t, "U", "V", "W", "b"),
-            activation=manifest.activation,
+            U=t["U"],
+            V=t["V"],
+            W=t["W"],
+            b=t["b"],
+            activation=activation,
             labels=labels,
             temperature=temperature,
         )
@@ -214,15 +243,11 @@ def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Exp
         V=t["V"],
         u=t.get("u"),
         v=t.get("v"),
-        activation=manifest.activation,
+        activation=activation,
         space=space,
         labels=labels,
         temperature=temperature,
     )
-
-
-def _pick(tensors: Mapping[str, Tensor], *names: str) -> dict[str, Tensor]:
-    return {name: tensors[name] for name in names}
 
 
 def _check_shapes(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> None:

@@ -32,7 +32,12 @@ TINY = 1e-12
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """A router under one mixture: accuracy 0–1, regret in nats."""
+    """A router under one mixture.
+
+    Attributes:
+        accuracy: 0–1.
+        regret: Its loss above that of each domain's own expert, nats.
+    """
 
     accuracy: float
     regret: float

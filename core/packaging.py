@@ -15,6 +15,7 @@ from msgspec import UNSET
 from torch import Tensor
 
 from ..registry.errors import UsageError
+from ..registry.forms import FORMS
 from ..registry.manifest import (
     BackboneManifest,
     BackboneRef,
@@ -181,12 +182,13 @@ def library_versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{n: version(n) for n in names}}
 
 
-def _form(expert: Expert) -> Literal["linear", "mlp", "residual"]:
-    if isinstance(expert, Linear):
-        return "linear"
-    if isinstance(expert, OwnHead) or (isinstance(expert, LowRank) and expert.u is None):
-        return "residual"
-    return "mlp"
+def _form(expert: Expert) -> str:
+    """Return the form whose tensors an expert has."""
+    names = expert.state_dict().keys()
+    for name, form in FORMS.items():
+        if form.letters(expert.space).keys() == names:
+            return name
+    raise UsageError(f"{type(expert).__name__} is not a form that can be saved here")
 
 
 def _activation(expert: Expert) -> Literal["gelu", "identity", "relu", "silu", "tanh"]:

@@ -30,7 +30,16 @@ BUILTIN = "redhost-builtin"
 
 @dataclass(frozen=True, kw_only=True)
 class PluginState:
-    """One installed plugin and what became of it: ``loaded``, ``untrusted`` or ``failed``."""
+    """One installed plugin and what became of it.
+
+    Attributes:
+        name: Of its entry point.
+        dist: The distribution that brings it.
+        version: The distribution's version.
+        state: ``loaded``, ``untrusted`` or ``failed``.
+        reason: Why it is not loaded; None if it is.
+        hint: What to do about that.
+    """
 
     name: str
     dist: str

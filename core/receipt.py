@@ -8,14 +8,25 @@ __all__ = ["Accuracy", "Bits", "Change", "Health", "LeftOut", "Receipt", "Robust
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A digest before and after the router was trained; equal, or law 1 is broken."""
+    """A digest before and after the router was trained; equal, or law 1 is broken.
+
+    Attributes:
+        before: Of the tensors before.
+        after: Of the tensors after.
+    """
 
     before: str
     after: str
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """An installed package that was not attached, and why."""
+    """An installed package that was not attached, and why.
+
+    Attributes:
+        id: The expert's id.
+        code: A stable word for the failure.
+        reason: The failure as one line.
+    """
 
     id: str
     code: str
@@ -42,7 +53,18 @@ class Robust(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """How the router came to be."""
+    """How the router came to be.
+
+    Attributes:
+        kind: Its kind, with options.
+        level: How much of it was retrained: ``zero``, ``row`` or ``full``.
+        seconds: Spent on training it.
+        rows: Fit rows it was trained on.
+        digest: Of its weights.
+        columns: What it weighs, in the order of its rows.
+        moved: Columns whose weights were trained.
+        robust: What it defends against, for kinds that do.
+    """
 
     kind: str
     level: str
@@ -119,9 +141,23 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What `recompose` prints with ``--json`` and every generation keeps.
 
-    ``bits`` stands beside the accuracy, which is then of next tokens, where text is generated.
-    ``steps`` says where the seconds went: ``digests`` of all weights, before and after; ``learn``,
-    the texts encoded and the voices heard; ``train``, the router; ``judge``, on gate rows.
+    Attributes:
+        schema: The version of this schema.
+        generation: The number it was published under; null for a dry run.
+        parent: The generation before it; null for the first.
+        router: How the router came to be.
+        backbone: That the backbone is what it was.
+        experts: That each expert is what it was, by id.
+        left_out: Installed packages that were not attached.
+        withdrawn: Experts of the parent that are not installed any more.
+        not_gated: Experts whose card has no rows to judge on.
+        accuracy: On the cards' gate rows; of next tokens where text is generated.
+        seconds: In all.
+        seed: Where randomness came from.
+        health: How the weight is spread over the gate rows.
+        bits: Bits per byte, where text is generated.
+        steps: Where the seconds went: ``digests`` of all weights, before and after; ``learn``, the
+            texts encoded and the voices heard; ``train``, the router; ``judge``, on gate rows.
     """
 
     schema: str = "redhost.receipt/1"

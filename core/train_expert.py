@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from ..registry.errors import UsageError
+from ..registry.forms import FORMS
 from .evidence import ear_of
 from .expert_run import Batch, ExpertRun, ExpertSettings, TrainedExpert
-from .experts import Expert, Linear, LowRank, OwnHead
+from .experts import Expert, expert_of
 from .progress import Progress
 from .tasks import Classification, Task, Units
 
@@ -53,33 +54,13 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     """
     generator = torch.Generator().manual_seed(settings.seed)
     space, rank = settings.space, settings.rank or max(1, width // 4)
-    if settings.form == "linear":
-        zeros = torch.zeros(out, width)
-        return Linear(W=zeros, b=torch.zeros(out), space=space, labels=labels)
-    inner = torch.randn(rank, width, generator=generator) / width**0.5
-    if settings.form == "residual" and space == "labels":
-        return OwnHead(
-            U=inner,
-            V=torch.zeros(width, rank),
-            W=torch.zeros(out, width),
-            b=torch.zeros(out),
-            activation=settings.activation,
-            labels=labels,
-        )
-    if settings.form not in {"residual", "mlp"}:
-        raise UsageError(
-            f"form {settings.form!r} cannot be trained", expected="residual, mlp or linear"
-        )
-    biased = settings.form == "mlp"
-    return LowRank(
-        U=inner,
-        V=torch.zeros(out, rank),
-        u=torch.zeros(rank) if biased else None,
-        v=torch.zeros(out) if biased else None,
-        activation=settings.activation,
-        space=space,
-        labels=labels,
-    )
+    if settings.form not in FORMS:
+        raise UsageError(f"form {settings.form!r} cannot be trained", expected=", ".join(FORMS))
+    shapes = FORMS[settings.form].shapes(space, width=width, rank=rank, out=out)
+    tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    if "U" in tensors:
+        tensors["U"] = torch.randn(shapes["U"], generator=generator) / width**0.5
+    return expert_of(tensors, space=space, activation=settings.activation, labels=labels)
 
 
 def train_expert(

@@ -34,8 +34,13 @@ Scalar = str | int | float | bool | None
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """An expert of a composition, by content.
 
-    ``wheel`` is the sha256 of the wheel it came from, where `redhost add` saw it; ``signer`` is the
-    fingerprint of the key that verified that wheel, where keys were asked for.
+    Attributes:
+        id: Its id.
+        dist: The distribution it came from.
+        version: That distribution's version.
+        digest: Over its manifest, weights, card and canary.
+        wheel: The sha256 of the wheel it came from, where `redhost add` saw it.
+        signer: The fingerprint of the key that verified that wheel, where keys were asked for.
     """
 
     id: str
@@ -47,7 +52,15 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The backbone of a composition; ``digest`` is empty when no stored copy is needed."""
+    """The backbone of a composition.
+
+    Attributes:
+        id: Its id.
+        fingerprint: What it is, by content.
+        digest: Of the stored copy; empty when none is needed.
+        dist: The distribution it came from.
+        version: That distribution's version.
+    """
 
     id: str
     fingerprint: str
@@ -57,7 +70,16 @@ class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RouterRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The router of a composition: what was trained, from what, and the digest of the result."""
+    """The router of a composition: what was trained, from what, and the digest of the result.
+
+    Attributes:
+        kind: Its kind, with options.
+        level: How much of it was retrained: ``zero``, ``row`` or ``full``.
+        digest: Of its weights.
+        seed: Where randomness came from.
+        columns: What it weighs, in the order of its rows.
+        rows: Fit rows it was trained on.
+    """
 
     kind: str
     level: str
@@ -70,8 +92,21 @@ class RouterRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A published composition, numbered and immutable.
 
-    `Generations.publish` fills in ``number``, ``parent``, ``created``, ``files`` (sha256 of each
-    other file of the generation) and ``digest`` (of this record itself).
+    `Generations.publish` fills in ``number``, ``parent``, ``created``, ``files`` and ``digest``.
+
+    Attributes:
+        schema: The version of this schema.
+        number: Its number; generations are numbered from 1.
+        parent: The generation it was made from; null for the first.
+        backbone: Its backbone.
+        experts: Its experts, by id in sorted order.
+        router: Its router.
+        output: ``residual``, one classifier over the sum, or ``mixture`` of answers.
+        providers: Plugins that made a part of it, distribution → digest.
+        settings: Always empty so far.
+        created: When it was published, in ISO 8601.
+        files: File name → sha256 of each other file of the generation.
+        digest: Of this record itself.
     """
 
     schema: Literal["redhost.generation/1"] = "redhost.generation/1"

@@ -17,8 +17,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 
-from .contract import VALUE, Shapes, classes_in, expected_tensors, is_builtin
+from .contract import VALUE, classes_in, expected_tensors, is_builtin
 from .fields import MAX_ROWS
+from .forms import Shapes
 from .integrity import TensorInfo, check_finite, check_tensors, read_header, relabel
 from .manifest import BackboneManifest, ExpertManifest
 from .violations import Violation

@@ -1,14 +1,7 @@
 """The expert's side of the bus: which tensors it ships, and whether it fits a backbone.
 
-Shapes: D model width, R rank, C classes of the backbone, L labels of the expert.
-
-=========  ===========================================  =====================================
-form       hidden (out = D) and logits (out = C)        labels (out = L)
-=========  ===========================================  =====================================
-residual   U (R, D), V (out, R)                         U (R, D), V (D, R), W (L, D), b (L)
-linear     W (out, D), b (out)                          W (L, D), b (L)
-mlp        U (R, D), u (R), V (out, R), v (out)         U (R, D), u (R), V (L, R), v (L)
-=========  ===========================================  =====================================
+A check is a function that yields a `Violation` for whatever is wrong, and its line in
+`check_compatible`; those of a manifest by itself are in `fields`.
 """
 
 from __future__ import annotations
@@ -17,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from .errors import ContractError, short
+from .forms import FORMS, Shapes
 from .integrity import TensorInfo
 from .manifest import BUS_API, BackboneManifest, ExpertManifest
 from .violations import Violation, listed
@@ -24,7 +18,6 @@ from .violations import Violation, listed
 __all__ = [
     "TAP",
     "VALUE",
-    "Shapes",
     "bus_violation",
     "check_compatible",
     "classes_in",
@@ -37,9 +30,6 @@ TAP = re.compile(r"final|\d+|[A-Za-z_]\w*(\.\w+)+")
 
 VALUE = "value"
 """The one label of a backbone that answers numbers, and of its experts."""
-
-Shapes = dict[str, tuple[int, ...]]
-"""Tensor name → shape."""
 
 
 def is_builtin(form: str) -> bool:
@@ -60,7 +50,7 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
     Raises:
         ContractError: If the expert writes logits and ``classes`` is None.
     """
-    d, r, space = manifest.reads.width, manifest.rank, manifest.writes.space
+    d, space = manifest.reads.width, manifest.writes.space
     if not is_builtin(manifest.form):
         return {}
     if space == "logits" and classes is None:
@@ -68,22 +58,14 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
             f"expert {manifest.id!r} writes logits", expected="the number of classes", found="none"
         )
     out = {"hidden": d, "labels": len(manifest.labels), "logits": classes or 0}[space]
-    match manifest.form:
-        case "linear":
-            return {"W": (out, d), "b": (out,)}
-        case "mlp":
-            return {"U": (r, d), "u": (r,), "V": (out, r), "v": (out,)}
-        case _ if space == "labels":
-            return {"U": (r, d), "V": (d, r), "W": (out, d), "b": (out,)}
-        case _:
-            return {"U": (r, d), "V": (out, r)}
+    return FORMS[manifest.form].shapes(space, width=d, rank=manifest.rank, out=out)
 
 
 def classes_in(manifest: ExpertManifest, header: Mapping[str, TensorInfo]) -> int | None:
     """Return the C that the weights of an expert writing logits were made for, if any."""
     if manifest.writes.space != "logits" or not is_builtin(manifest.form):
         return None
-    rows = header.get("W" if manifest.form == "linear" else "V")
+    rows = header.get(FORMS[manifest.form].written("logits"))
     return rows.shape[0] if rows is not None and rows.shape else None
 
 

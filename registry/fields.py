@@ -1,4 +1,8 @@
-"""What a manifest's schema cannot say: that its fields agree with each other."""
+"""What a manifest's schema cannot say: that its fields agree with each other.
+
+A check is a function that yields a `Violation` for whatever is wrong, and its line in `check_valid`
+or, for a backbone, in `check_backbone`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .contract import VALUE, bus_violation
+from .forms import FORMS
 from .manifest import BackboneManifest, ExpertManifest
 from .violations import Violation, listed
 
@@ -60,11 +65,12 @@ def _reserved(expert_id: str) -> Iterator[Violation]:
 
 
 def _rank(manifest: ExpertManifest) -> Iterator[Violation]:
-    form, rank = manifest.form, manifest.rank
-    if form == "linear" and rank != 0:
-        yield _field("rank", "0 for the form 'linear'", str(rank))
-    if form in {"residual", "mlp"} and rank == 0:
-        yield _field("rank", f"at least 1 for the form {form!r}", "0")
+    form, rank = FORMS.get(manifest.form), manifest.rank
+    if form is None:  # a plugin's: what its rank means is the plugin's own business
+        return
+    if form.ranked != (rank > 0):
+        wanted = "at least 1" if form.ranked else "0"
+        yield _field("rank", f"{wanted} for the form {manifest.form!r}", str(rank))
 
 
 def _causal(manifest: ExpertManifest) -> Iterator[Violation]:

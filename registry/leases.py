@@ -35,6 +35,7 @@ class Lease(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A generation held by a live process.
 
     Attributes:
+        schema: The version of this schema.
         generation: Its number.
         pid: The process that holds it.
         started: Since when, in ISO 8601.

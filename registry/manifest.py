@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .errors import suggest
+from .forms import FORMS
 from .violations import Violation
 
 __all__ = [
@@ -52,7 +53,7 @@ FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$(?!\n
 Count = Annotated[int, Meta(ge=0)]
 Width = Annotated[int, Meta(ge=1, le=65536)]
 Positive = Annotated[float, Meta(gt=0)]
-Form = Annotated[str, Meta(pattern=r"^(residual|linear|mlp|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")]
+Form = Annotated[str, Meta(pattern=rf"^({'|'.join(FORMS)}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")]
 Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
 Space = Literal["hidden", "labels", "logits"]
 CardKind = Literal["none", "statistics", "texts", "vectors"]
@@ -64,17 +65,25 @@ class _Closed(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackboneRef(_Closed, frozen=True, kw_only=True):
-    """The backbone an expert was trained on, by content."""
+    """The backbone an expert was trained on, by content.
+
+    Attributes:
+        name: Its id, for messages.
+        fingerprint: What it is: see `BackboneManifest`.
+    """
 
     name: Id
     fingerprint: Sha256
 
 
 class Reads(_Closed, frozen=True, kw_only=True):
-    """Where the expert reads: the bus vector z at a tap, of this width D.
+    """Where the expert reads: the bus vector z at a tap.
 
-    `causal` is true, and stands in the manifest, where it reads the state of every token of a text
-    rather than one vector for all of it.
+    Attributes:
+        tap: ``final``, the end of the trunk, or a block by number or name.
+        width: D, the backbone's width.
+        causal: True where it reads the state of every token rather than one vector for the whole
+            text; otherwise the key is absent.
     """
 
     tap: str = "final"
@@ -83,10 +92,13 @@ class Reads(_Closed, frozen=True, kw_only=True):
 
 
 class Writes(_Closed, frozen=True, kw_only=True):
-    """Where the expert writes: hidden states, the backbone's logits, or labels of its own.
+    """Where the expert writes.
 
-    `vocabulary` is the digest of the tokenizer whose next tokens it was trained to tell, where it
-    is causal.
+    Attributes:
+        space: ``hidden`` states, the backbone's ``logits``, or ``labels`` of its own.
+        tap: ``final``, the bus, or a block of the trunk by number or name.
+        vocabulary: The digest of the tokenizer whose next tokens it was trained to tell, where it
+            is causal; otherwise the key is absent.
     """
 
     space: Space
@@ -95,14 +107,25 @@ class Writes(_Closed, frozen=True, kw_only=True):
 
 
 class FileRef(_Closed, frozen=True, kw_only=True):
-    """A file beside the manifest and the sha256 of its bytes."""
+    """A file beside the manifest.
+
+    Attributes:
+        file: Its name.
+        sha256: Of its bytes.
+    """
 
     file: FileName
     sha256: Sha256
 
 
 class RowsRef(_Closed, frozen=True, kw_only=True):
-    """A JSON-lines file beside the manifest, its sha256 and its number of rows."""
+    """A JSON-lines file beside the manifest.
+
+    Attributes:
+        file: Its name.
+        sha256: Of its bytes.
+        rows: How many lines it has.
+    """
 
     file: FileName
     sha256: Sha256
@@ -110,7 +133,16 @@ class RowsRef(_Closed, frozen=True, kw_only=True):
 
 
 class CardRef(_Closed, frozen=True, kw_only=True):
-    """The routing card: rows of the domain that the expert never trained on."""
+    """The routing card: rows of the domain that the expert never trained on.
+
+    Attributes:
+        kind: ``texts`` with labels, bus ``vectors`` z with labels, ``statistics`` (per label the
+            count, Σz, and Σzzᵀ over all), or ``none``.
+        file: Its file; null where there is none.
+        sha256: Of that file's bytes.
+        fit: Rows that routers are trained on.
+        gate: Rows that compositions are judged on.
+    """
 
     kind: CardKind
     file: FileName | None = None
@@ -120,7 +152,13 @@ class CardRef(_Closed, frozen=True, kw_only=True):
 
 
 class CanaryRef(_Closed, frozen=True, kw_only=True):
-    """A few bus vectors with the Δ the author saw; recomputed on attach."""
+    """A few bus vectors with the Δ the author saw; recomputed on attach.
+
+    Attributes:
+        file: A safetensors file beside the manifest.
+        sha256: Of its bytes.
+        tolerance: By how much a recomputed Δ may differ.
+    """
 
     file: FileName
     sha256: Sha256
@@ -128,7 +166,16 @@ class CanaryRef(_Closed, frozen=True, kw_only=True):
 
 
 class Training(_Closed, frozen=True, kw_only=True):
-    """How the weights came to be; informative, never executed."""
+    """How the weights came to be; informative, never executed.
+
+    Attributes:
+        data: The digest of the training data.
+        seed: Where randomness came from.
+        epochs: Passes over the data.
+        metrics: What was measured, by name.
+        versions: Versions of the libraries used, by name.
+        note: Anything else.
+    """
 
     data: str
     seed: int
@@ -139,7 +186,30 @@ class Training(_Closed, frozen=True, kw_only=True):
 
 
 class ExpertManifest(_Closed, frozen=True, kw_only=True):
-    """``expert.json``: the static half of an expert's contract."""
+    """``expert.json``: the static half of an expert's contract.
+
+    Attributes:
+        schema: The version of this schema.
+        id: Its name on the bus; the entry point has the same.
+        bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
+        backbone: The backbone it was trained on.
+        form: ``residual``, ``linear``, ``mlp``, or ``PLUGIN:NAME`` for a plugin's own.
+        reads: Where it reads.
+        writes: Where it writes.
+        rank: R, the width of its inner layer; 0 for ``linear``.
+        activation: σ between its two layers; ``linear`` has no use for it.
+        norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; it is not checked.
+        off_domain: Root mean square of ‖W_c Δ‖ on the backbone's background card, measured again
+            on attach.
+        temperature: T of softmax(Δ / T), where it writes ``labels``; fitted by the author.
+        labels: What it may answer.
+        domain: What inputs it is for, as a sentence for people.
+        weights: Its tensors, a safetensors file.
+        card: Its routing card.
+        canary: What it must compute.
+        training: How it was trained.
+        license: An SPDX expression.
+    """
 
     schema: Literal["redhost.expert/1"] = "redhost.expert/1"
     id: Id
@@ -165,8 +235,12 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
 class Base(_Closed, frozen=True, kw_only=True):
     """Where the trunk's tensors come from.
 
-    ``carried``: the package holds an ordinary Hugging Face folder, ``files`` lists its bytes.
-    ``hub``: ``id`` at ``revision``. ``file``: a GGUF file at ``id`` on this machine.
+    Attributes:
+        kind: ``carried``, an ordinary Hugging Face folder in the package itself; ``hub``; or
+            ``file``, a GGUF file on this machine.
+        id: The hub's name or the file's path.
+        revision: The commit on the hub.
+        files: What is carried, file name → sha256.
     """
 
     kind: Literal["carried", "file", "hub"]
@@ -176,14 +250,43 @@ class Base(_Closed, frozen=True, kw_only=True):
 
 
 class Norm(_Closed, frozen=True, kw_only=True):
-    """The bus norm: z = LayerNorm(h), no learned affine."""
+    """The bus norm: z = LayerNorm(h), no learned affine.
+
+    Attributes:
+        kind: Which norm.
+        eps: What is added to the variance.
+    """
 
     kind: Literal["layernorm"] = "layernorm"
     eps: Positive = 1e-5
 
 
 class BackboneManifest(_Closed, frozen=True, kw_only=True):
-    """``backbone.json``: what a backbone is, by content."""
+    """``backbone.json``: what a backbone is, by content.
+
+    Attributes:
+        schema: The version of this schema.
+        id: Its name; the entry point has the same.
+        bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
+        base: Where its trunk comes from.
+        delta: The tensors that the base stage changed, a safetensors file.
+        classifier: The shared classifier W_c, a safetensors file; null where experts bring labels
+            of their own.
+        task: What it and its experts answer: one of several labels, the next token, or a number.
+        resolution: Where numbers are answered: the smallest difference that matters.
+        labels: What the classifier answers, in the order of its rows.
+        width: D, the width of h.
+        pooling: How the states of a text become one h: their ``mean``, or the ``last``.
+        max_tokens: Where longer texts are cut; null for the model's longest input.
+        norm: The bus norm.
+        tokenizer: The digest of the tokenizer.
+        fingerprint: The digest over tensors, tokenizer, pooling and norm: what an expert is bound
+            to.
+        background: The background card: unlabelled texts that experts leave alone.
+        evaluation: Held-out rows of text, label and domain that nobody trains on.
+        training: How the base stage went, if there was one.
+        license: An SPDX expression.
+    """
 
     schema: Literal["redhost.backbone/1"] = "redhost.backbone/1"
     id: Id

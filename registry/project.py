@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from .errors import UsageError, suggest
+from .forms import FORMS
 
 __all__ = ["ExpertPlan", "package_in", "read_plan", "write_plan"]
 
@@ -33,7 +34,7 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     id: str
     backbone: str | None = None
-    form: Literal["residual", "linear", "mlp"] = "residual"
+    form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)})$")] = "residual"
     rank: Annotated[int, Meta(ge=1)] | None = None
     writes: Literal["hidden", "logits", "labels"] | None = None
     reads_tap: str = "final"

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from .contract import bus_violation, check_compatible
 from .discover import MANIFESTS, Package, canonical
@@ -24,9 +24,41 @@ from .sources import reader
 from .verdicts import Stamp, Verdict, VerdictMemory, stamps
 from .violations import Violation
 
-__all__ = ["Listing", "State", "list_files", "survey"]
+__all__ = ["Listing", "Shown", "State", "list_files", "survey"]
 
 State = Literal["discovered", "valid", "compatible", "enabled", "attached"]
+
+
+class Shown(TypedDict):
+    """A package as programs see it.
+
+    Attributes:
+        id: The expert's id, as far as its manifest could be read.
+        dist: The distribution that brings it.
+        version: The distribution's version.
+        state: The last rung it reached.
+        code: A stable word for its first failure; null when nothing failed.
+        reason: The failure as one line.
+        hint: What to do about it.
+        form: The expert's form, from its manifest like the next three.
+        rank: Its rank R.
+        writes: The space it writes.
+        backbone: The id of the backbone it was trained on.
+        editable: Whether its checkout is installed in place (PEP 610).
+    """
+
+    id: str | None
+    dist: str
+    version: str
+    state: State
+    code: str | None
+    reason: str | None
+    hint: str | None
+    form: str | None
+    rank: int | None
+    writes: str | None
+    backbone: str | None
+    editable: bool
 
 
 @dataclass(frozen=True)
@@ -80,7 +112,7 @@ class Listing:
         who = f"{self.name} was not attached"
         return self.violations[0].error(who) if self.violations else ContractError(who)
 
-    def to_json(self) -> dict[str, str | int | bool | None]:
+    def to_json(self) -> Shown:
         """Return what ``list-experts --json`` prints."""
         manifest = self.manifest
         return {

@@ -15,7 +15,20 @@ __all__ = ["Status", "take_status"]
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """The answer to `redhost status`; None and empty where nothing is composed."""
+    """The answer to `redhost status`; None and empty where nothing is composed.
+
+    Attributes:
+        home: The state folder.
+        generation: The current one.
+        parent: The one before it.
+        backbone: The id of its backbone.
+        fingerprint: That backbone's fingerprint.
+        experts: Ids of its experts.
+        router: Its router: kind, level, seed.
+        drift: How what is installed differs from it.
+        held: Generations that live processes hold.
+        leftovers: Files of writers that were stopped; the next writer removes them.
+    """
 
     home: str
     generation: int | None

@@ -21,9 +21,6 @@ from .violations import Violation
 
 __all__ = ["Stamp", "Verdict", "VerdictMemory", "stamps"]
 
-CHECKS = 3
-"""Raise it when the checks behind a verdict change: older memories are then forgotten."""
-
 Stamp = tuple[str, int, int, int, int]
 """Name, inode, size, mtime and ctime (ns) of a file; ctime shows an mtime that was set back."""
 
@@ -46,12 +43,14 @@ class _Entry(Struct, frozen=True, kw_only=True):
 
 class _Memory(Struct, frozen=True, kw_only=True):
     schema: Literal["redhost.verdicts/1"] = "redhost.verdicts/1"
-    checks: int = CHECKS
+    checks: tuple[Stamp, ...]
     entries: dict[str, _Entry] = {}
 
 
 class VerdictMemory:
     """Verdicts by folder, valid for as long as the stamp of every file stays the same.
+
+    Those that other checks came to are forgotten: the stamps of the registry's own code tell.
 
     Args:
         path: Where they are kept, ``HOME/cache/verdicts.json``; an unreadable file is an empty one.
@@ -59,7 +58,8 @@ class VerdictMemory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._entries = _load(path)
+        self._checks = _checks()
+        self._entries = _load(path, self._checks)
         self._changed = False
 
     def recall(self, folder: Path, seen: tuple[Stamp, ...]) -> Verdict | None:
@@ -80,8 +80,9 @@ class VerdictMemory:
         if not self._changed:
             return
         kept = {name: entry for name, entry in self._entries.items() if Path(name).is_dir()}
+        memory = _Memory(checks=self._checks, entries=kept)
         with suppress(StoreError):
-            atomic.write_atomic(self.path, msgspec.json.encode(_Memory(entries=kept)))
+            atomic.write_atomic(self.path, msgspec.json.encode(memory))
             self._changed = False
 
 
@@ -99,9 +100,14 @@ def _stamp(prefix: str, name: str) -> Stamp:
     return (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _load(path: Path) -> dict[str, _Entry]:
+def _checks() -> tuple[Stamp, ...]:
+    folder = Path(__file__).parent
+    return stamps(folder, (path.name for path in folder.glob("*.py")))
+
+
+def _load(path: Path, checks: tuple[Stamp, ...]) -> dict[str, _Entry]:
     try:
         memory = msgspec.json.decode(path.read_bytes(), type=_Memory)
     except (OSError, ValueError):  # whatever is wrong with a memory, forgetting is right
         return {}
-    return dict(memory.entries) if memory.checks == CHECKS else {}
+    return dict(memory.entries) if memory.checks == checks else {}

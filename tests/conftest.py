@@ -23,10 +23,10 @@ from redhost.testing import Environment
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave tests of the browser and of Ray to those who name them: `make test-full` has both."""
+    """Leave tests of the browser, of Ray and of fresh environments to those who name them."""
     name = collection_path.name
     named = any(name in Path(a).parts for a in map(str, config.invocation_params.args))
-    return True if name in {"browser", "ray"} and not named else None
+    return True if name in {"browser", "fresh", "ray"} and not named else None
 
 
 @pytest.fixture

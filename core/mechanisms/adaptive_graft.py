@@ -20,6 +20,7 @@ from .widths import check_width
 __all__ = ["AdaptiveGraft", "ProjectionMode"]
 
 ProjectionMode = Literal["linear", "mlp"]
+"""How widths are adapted: by one layer, or by two."""
 
 
 class AdaptiveGraft(nn.Module):

@@ -19,6 +19,7 @@ from .widths import check_width, common_widths, parallel_widths
 __all__ = ["Combiner", "IndependentEnsemble"]
 
 Combiner = Literal["mean", "sum", "concat"]
+"""What becomes of the outputs of an ensemble."""
 
 
 class IndependentEnsemble(nn.Module):

@@ -27,6 +27,7 @@ from .widths import widths_of
 __all__ = ["InitMode", "init_for_grafting"]
 
 InitMode = Literal["zero", "identity", "small"]
+"""What a grafted module computes before it is trained: nothing, its input, or nearly nothing."""
 
 
 def init_for_grafting(

@@ -24,6 +24,7 @@ from .widths import check_width
 __all__ = ["GraftMode", "OutputGraft"]
 
 GraftMode = Literal["add", "replace", "concat", "gate"]
+"""How what is grafted meets the output that was there."""
 
 
 class OutputGraft(nn.Module):

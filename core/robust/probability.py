@@ -17,6 +17,7 @@ from .errors import GameError
 __all__ = ["LEAST", "SUM_TOLERANCE", "Array", "numbers", "probability_rows", "probability_vector"]
 
 Array = NDArray[np.float64]
+"""What every function here takes and returns."""
 
 SUM_TOLERANCE = 1e-9
 """How far a row's sum may be from 1; rows are then divided by their sum."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
 from ..bus import BusConfig
 from .attention import AttentionRouter
 from .base import ColumnData, Judged, Router
@@ -40,22 +44,18 @@ __all__ = [
     "build_router",
 ]
 
-KINDS: tuple[type[Router], ...] = (
-    AttentionRouter,
-    BlendRouter,
-    CausalMixtureRouter,
-    CausalRouter,
-    CentroidRouter,
-    EvidenceRouter,
-    HardRouter,
-    LinearRouter,
-    MlpRouter,
-    QuadraticRouter,
-    RobustRouter,
-    ShortlistRouter,
-    StatisticsRouter,
-    TopKRouter,
-)
+
+def _kinds() -> Iterator[type[Router]]:
+    """Yield the kinds: every class in a file of this folder that says which kind it is."""
+    for file in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f".{file.name}", __name__)
+        for found in vars(module).values():
+            if isinstance(found, type) and issubclass(found, Router) and "kind" in vars(found):
+                yield found
+
+
+KINDS: tuple[type[Router], ...] = tuple(sorted(set(_kinds()), key=lambda c: c.__name__))
+"""Every built-in kind; a file beside this one adds its own by being there."""
 
 
 def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int) -> Router | None:

@@ -172,6 +172,7 @@ _HOME = {
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
+"""The version of redhost."""
 
 __all__ = [
     "AdaptSettings",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
+import msgspec
 import pytest
 import safetensors.torch
 import torch
@@ -11,13 +13,15 @@ import torch
 import redhost
 from redhost.core.canary import check_canary
 from redhost.core.expert_run import expert_logits
-from redhost.core.experts import build_expert
+from redhost.core.experts import build_expert, expert_of
 from redhost.core.train_expert import init_expert
 from redhost.core.verify import verify_expert
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.files import read_backbone, read_expert
+from redhost.registry.forms import FORMS
 
 LABELS = tuple("abcdef")
+OUT = {"hidden": 16, "logits": 6, "labels": 2}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def train(world, **settings) -> redhost.Expert:
     ).expert
 
 
-@pytest.mark.parametrize("form", ["residual", "mlp", "linear"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("space", ["hidden", "logits"])
 def test_an_untrained_expert_changes_nothing(world, form, space) -> None:
     norm, h, _, _, classifier = world
@@ -61,7 +65,7 @@ def test_rank_defaults_to_a_quarter_of_the_width() -> None:
     )
 
 
-@pytest.mark.parametrize("form", ["residual", "mlp", "linear"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("space", ["hidden", "logits"])
 def test_every_form_learns_its_domain(world, form, space) -> None:
     norm, h, answers, _, classifier = world
@@ -102,29 +106,18 @@ def test_a_label_the_backbone_cannot_answer_is_refused(world) -> None:
 
 
 def forms() -> dict[str, redhost.Expert]:
-    g = torch.Generator().manual_seed(0)
-
-    def r(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=g)
-
-    low: dict = {"activation": "silu", "labels": ("a", "b")}
-    return {
-        "residual hidden": redhost.LowRank(U=r(4, 16), V=r(16, 4), space="hidden", **low),
-        "residual logits": redhost.LowRank(U=r(4, 16), V=r(6, 4), space="logits", **low),
-        "mlp hidden": redhost.LowRank(
-            U=r(4, 16), V=r(16, 4), u=r(4), v=r(16), space="hidden", **low
-        ),
-        "mlp logits": redhost.LowRank(U=r(4, 16), V=r(6, 4), u=r(4), v=r(6), space="logits", **low),
-        "mlp labels": redhost.LowRank(U=r(4, 16), V=r(2, 4), u=r(4), v=r(2), space="labels", **low),
-        "linear hidden": redhost.Linear(W=r(16, 16), b=r(16), space="hidden", labels=("a", "b")),
-        "linear logits": redhost.Linear(W=r(6, 16), b=r(6), space="logits", labels=("a", "b")),
-        "linear labels": redhost.Linear(
-            W=r(2, 16), b=r(2), space="labels", labels=("a", "b"), temperature=2.5
-        ),
-        "residual labels": redhost.OwnHead(
-            U=r(4, 16), V=r(16, 4), W=r(2, 16), b=r(2), temperature=0.5, **low
-        ),
-    }
+    """One expert of each form for each space, with weights out of thin air."""
+    made = {}
+    for (name, form), space in itertools.product(FORMS.items(), OUT):
+        g = torch.Generator().manual_seed(0)
+        shapes = form.shapes(space, width=16, rank=4, out=OUT[space])
+        tensors = {n: torch.randn(shape, generator=g) for n, shape in shapes.items()}
+        temperature = 2.5 if space == "labels" else 1.0
+        made[f"{name} {space}"] = expert_of(
+            tensors, space=space, activation="silu", labels=("a", "b"), temperature=temperature
+        )
+        assert made[f"{name} {space}"].state_dict().keys() == tensors.keys()
+    return made
 
 
 @pytest.mark.parametrize("name", forms())
@@ -155,10 +148,82 @@ def test_saving_and_reading_changes_nothing(name, tmp_path) -> None:
     assert verify_expert(files, backbone=None) == ()
 
 
+def activated(name: str, x: torch.Tensor) -> torch.Tensor:
+    return {"silu": x * torch.sigmoid(x), "relu": x.clamp(min=0), "identity": x}[name]
+
+
+@pytest.mark.parametrize("activation", ["silu", "relu", "identity"])
+def test_what_each_set_of_tensors_computes(activation: str) -> None:
+    """Against the formulas at the head of the module, written out."""
+    g = torch.Generator().manual_seed(1)
+    z, U, V = (torch.randn(s, generator=g) for s in ((3, 16), (4, 16), (16, 4)))
+    u, v, W, b = (torch.randn(s, generator=g) for s in ((4,), (16,), (2, 16), (2,)))
+
+    def of(**tensors: torch.Tensor) -> torch.Tensor:
+        return expert_of(tensors, space="hidden", activation=activation, labels=())(z)
+
+    torch.testing.assert_close(of(U=U, V=V), activated(activation, z @ U.T) @ V.T)
+    torch.testing.assert_close(of(U=U, u=u, V=V), activated(activation, z @ U.T + u) @ V.T)
+    torch.testing.assert_close(of(U=U, u=u, V=V, v=v), activated(activation, z @ U.T + u) @ V.T + v)
+    torch.testing.assert_close(of(W=W, b=b), z @ W.T + b)
+    torch.testing.assert_close(
+        of(U=U, V=V, W=W, b=b), (z + activated(activation, z @ U.T) @ V.T) @ W.T + b
+    )
+
+
+@pytest.mark.parametrize("name", forms())
+def test_units_are_folded_into_what_is_written(name: str) -> None:
+    expert, other = forms()[name], forms()[name]
+    other.to_units(scale=3.0, shift=-2.0)
+    z = torch.randn(5, 16, generator=torch.Generator().manual_seed(9))
+    shift = -2.0 if {"v", "b"} & expert.state_dict().keys() else 0.0  # without a bias, scale alone
+    torch.testing.assert_close(other(z), 3.0 * expert(z) + shift, rtol=1e-4, atol=1e-4)
+
+
+def test_biases_that_a_form_lacks_are_zeros_of_their_size() -> None:
+    bare, full = forms()["residual hidden"], forms()["mlp hidden"]
+    assert isinstance(bare, redhost.LowRank) and isinstance(full, redhost.LowRank)
+    assert bare.inner_bias().tolist() == [0.0] * 4 and bare.outer_bias().tolist() == [0.0] * 16
+    assert torch.equal(full.inner_bias(), full.u) and torch.equal(full.outer_bias(), full.v)
+    assert not full.inner_bias().requires_grad and not full.outer_bias().requires_grad
+
+
+def test_an_expert_inside_the_trunk_hands_on_what_it_reads() -> None:
+    from redhost.core.experts import Grafted
+
+    step = forms()["residual hidden"]
+    grafted, z = Grafted(step), torch.randn(2, 16)
+    assert grafted(z) is z and grafted.step is step
+    assert (grafted.space, grafted.labels) == ("hidden", ("a", "b"))
+    assert grafted.precision == torch.float32
+    assert Grafted(step.to(torch.float64)).precision == torch.float64
+
+
+def test_an_expert_says_its_labels_and_its_temperature() -> None:
+    expert = redhost.Expert(space="labels", labels=["a", "b"])
+    assert (expert.labels, expert.temperature, expert.precision) == (("a", "b"), 1.0, torch.float32)
+    for call in (lambda: expert(torch.zeros(1, 16)), lambda: expert.to_units(scale=1.0, shift=0.0)):
+        with pytest.raises(NotImplementedError):
+            call()
+
+
+def test_weights_of_another_precision_are_read_as_float32(expert_folders) -> None:
+    files = read_expert({p.name: p.read_bytes() for p in expert_folders["red"].iterdir()})
+    tensors = safetensors.torch.load(files.weights)
+    made = build_expert(files.manifest, {n: t.to(torch.float64) for n, t in tensors.items()})
+    assert made is not None and made.precision == torch.float32
+    assert made.labels == files.manifest.labels
+
+
 def test_tensors_of_other_shapes_are_refused(expert_folders) -> None:
     files = read_expert({p.name: p.read_bytes() for p in expert_folders["red"].iterdir()})
-    with pytest.raises(ContractError, match="expected"):
+    with pytest.raises(ContractError) as found:
         build_expert(files.manifest, {"U": torch.zeros(3, 16), "V": torch.zeros(16, 3)})
+    assert str(found.value) == (
+        "expert 'red': expected {'U': (8, 16), 'V': (16, 8)}, found {'U': (3, 16), 'V': (16, 3)}"
+    )
+    plugins = msgspec.structs.replace(files.manifest, form="dist:name")
+    assert build_expert(plugins, {}) is None
 
 
 def test_what_is_done_off_the_domain_is_measured_again(expert_folders, backbone_folder, tmp_path):

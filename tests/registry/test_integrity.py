@@ -12,12 +12,18 @@ from safetensors.numpy import save
 
 from redhost.registry.integrity import (
     MAX_HEADER,
+    TensorInfo,
+    check_finite,
     check_tensors,
     read_header,
+    relabel,
+    sha256_hex,
+    show,
     truncation,
 )
 from redhost.registry.violations import Violation
 
+REBUILD = "Rebuild the package and install it again."
 GOOD = save({"U": np.ones((2, 3), "f4"), "n": np.zeros(2, "i8")})
 
 
@@ -35,10 +41,12 @@ def tensor(*shape: int, start: int = 0, dtype: str = "F32") -> dict[str, Any]:
 
 
 def test_golden_bytes() -> None:
-    data = file({"U": tensor(1, 2)}, bytes(8))
-    header = read_header(data)
-    assert not isinstance(header, Violation)
-    assert (header["U"].shape, header["U"].end) == ((1, 2), len(data))
+    data = file({"U": tensor(1, 2), "V": tensor(1, start=8)}, bytes(12))
+    base = len(data) - 12
+    assert read_header(data) == {
+        "U": TensorInfo("F32", (1, 2), base, base + 8),
+        "V": TensorInfo("F32", (1,), base + 8, base + 12),
+    }
 
 
 def test_reads_what_safetensors_writes() -> None:
@@ -69,6 +77,11 @@ BAD = {
     "bool": file(b'{"U":{"dtype":"F32","shape":[true],"data_offsets":[0,4]}}', bytes(4)),
     "negative": file(b'{"U":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}}'),
     "float": file(b'{"U":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}}', bytes(4)),
+    "size past 2^48": file(b'{"U":{"dtype":"F32","shape":[281474976710656],"data_offsets":[0,0]}}'),
+    "one offset": file(b'{"U":{"dtype":"F32","shape":[0],"data_offsets":[0]}}'),
+    "three offsets": file(b'{"U":{"dtype":"F32","shape":[0],"data_offsets":[0,0,0]}}'),
+    "no object": file({"U": [1]}),
+    "metadata that is a list": file({"__metadata__": []}),
     "wrong size": file({"U": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4)),
     "extra key": file({"U": {**tensor(1), "more": 1}}, bytes(4)),
     "gap": file({"U": tensor(1), "V": tensor(1, start=8)}, bytes(12)),
@@ -80,12 +93,60 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-def test_refuses(data: bytes) -> None:
-    found = read_header(data)
+REASONS = {
+    "empty": "expected at least 8 bytes, found 0",
+    "short": "expected at least 8 bytes, found 7",
+    "header beyond the file": "expected a header of 99 bytes, found 2",
+    "huge header": "expected a header of at most 1,048,576 bytes, found 9,223,372,036,854,775,808",
+    "white space first": "expected a header that begins with '{', found b' '",
+    "not an object": "expected a header that begins with '{', found b'['",
+    "not JSON": "expected a JSON object, found Expecting property name",
+    "not UTF-8": "expected a JSON object, found 'utf-8' codec can't decode byte 0xff",
+    "deep": "expected a JSON object, found maximum recursion depth exceeded",
+    "duplicate": "expected every name once, found 'U' twice",
+    "duplicate inside": "expected every name once, found 'dtype' twice",
+    "name": "expected names of letters, digits, '_' and '.', found '../x'",
+    "long name": "expected names of letters, digits, '_' and '.', found 'xxxxxxxxxxxx...xxxxxxxx",
+    "final newline in a name": "expected names of letters, digits, '_' and '.', found 'x\\n'",
+    "dtype": "expected U of F32, F16, BF16, I64, found 'F64'",
+    "nine dimensions": "expected U of at most 8 dimensions, found [1, 1, 1, 1, 1, 1, ...]",
+    "bool": "expected U of at most 8 dimensions, found [True]",
+    "negative": "expected U of at most 8 dimensions, found [-1]",
+    "float": "expected U of at most 8 dimensions, found [1.0]",
+    "size past 2^48": "expected U of at most 8 dimensions, found [281474976710656]",
+    "one offset": "expected two offsets for U, found [0]",
+    "three offsets": "expected two offsets for U, found [0, 0, 0]",
+    "wrong size": "expected 8 bytes for U, found 4",
+    "extra key": "expected U with dtype, shape and data_offsets, found {'data_offsets': [0, 4],",
+    "no object": "expected U with dtype, shape and data_offsets, found [1]",
+    "gap": "expected V at offset 4, found 8",
+    "overlap": "expected V at offset 8, found 4",
+    "trailing data": "expected a file of 73 bytes, found 74",
+    "cut": "expected a file of 73 bytes, found 72",
+    "metadata": "expected __metadata__ of strings, found {'a': 1}",
+    "metadata that is a list": "expected __metadata__ of strings, found []",
+    "too many": "expected at most 4,096 tensors, found more",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refuses(name: str) -> None:
+    found = read_header(BAD[name])
     assert isinstance(found, Violation)
-    assert found.code == "weights_header"
-    assert found.hint
+    assert (found.code, found.hint) == ("weights_header", REBUILD)
+    assert found.reason.startswith(f"header: {REASONS[name]}")
+
+
+def test_the_limits_themselves_are_let_in() -> None:
+    for header, body in (
+        ({f"t{i}": tensor(0) for i in range(4096)}, b""),
+        ({"x" * 200: tensor(1)}, bytes(4)),
+        ({"U": tensor(*[1] * 8)}, bytes(4)),
+        ({"__metadata__": {"a": "b"}, "U": tensor(1)}, bytes(4)),
+    ):
+        assert not isinstance(read_header(file(header, body)), Violation)
+    padded = json.dumps({"U": tensor(1)}).encode().ljust(MAX_HEADER)
+    assert not isinstance(read_header(file(padded, bytes(4))), Violation)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +193,77 @@ def test_wants_exactly_the_names_shapes_and_floats() -> None:
         ("weights_tensors", "n"),
         ("weights_tensors", "U"),
     ]
-    assert found[2].reason == "U: expected (3, 2) of F32, F16 or BF16, found (2, 3) of F32"
+    assert [v.reason for v in found] == [
+        "V: expected (1), found no such tensor",
+        "n: expected no such tensor, found (2)",
+        "U: expected (3, 2) of F32, F16 or BF16, found (2, 3) of F32",
+    ]
+    assert {v.hint for v in found} == {
+        "Correct form, rank, width or labels in the manifest, or save the weights again."
+    }
+
+
+def test_whole_numbers_are_those_that_are_named() -> None:
+    shapes: dict[str, tuple[int, ...]] = {"U": (2, 3), "n": (2,)}
+    assert check_tensors(GOOD, shapes, whole={"n"}) == ()
+    (found,) = check_tensors(GOOD, shapes)
+    assert found.reason == "n: expected (2) of F32, F16 or BF16, found (2) of I64"
+    (found,) = check_tensors(GOOD, shapes, whole={"n", "U"})
+    assert found.reason == "U: expected (2, 3) of I64, found (2, 3) of F32"
+
+
+def test_a_bad_header_is_all_that_is_said() -> None:
+    (found,) = check_tensors(b"", {"U": (2, 3)})
+    assert found.code == "weights_header"
+
+
+def test_every_tensor_that_is_not_finite_is_named() -> None:
+    data = save(
+        {n: np.array([1.0, v], "f4") for n, v in {"c": 1, "b": np.inf, "a": np.nan}.items()}
+    )
+    header = read_header(data)
+    assert not isinstance(header, Violation)
+    found = check_finite(data, header)
+    assert [v.reason for v in found] == [
+        "a: expected finite numbers, found NaN or infinity",
+        "b: expected finite numbers, found NaN or infinity",
+    ]
+    assert {v.hint for v in found} == {
+        "Retrain the expert; these weights would spoil every answer."
+    }
+
+
+def test_whole_numbers_of_any_bits_are_finite() -> None:
+    data = save({"n": np.array([-1], "i8")})  # all ones, as an infinity's exponent is
+    header = read_header(data)
+    assert not isinstance(header, Violation) and check_finite(data, header) == ()
+
+
+def test_a_header_elsewhere_is_told_of_that_file() -> None:
+    found = read_header(b"")
+    assert isinstance(found, Violation)
+    told = relabel(found, role="canary", file="canary.safetensors")
+    assert (told.code, told.field) == ("canary_header", "canary.safetensors header")
+    assert told.reason == "canary.safetensors header: expected at least 8 bytes, found 0"
+    again = relabel(told, role="weights", file="x")
+    assert again.code == "canary_header"  # only the role of weights is another's to take
+
+
+def test_shapes_and_digests_as_people_read_them() -> None:
+    assert (show(()), show((3,)), show((32, 128))) == ("()", "(3)", "(32, 128)")
+    assert sha256_hex(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 @pytest.mark.parametrize("size", [0, 5, 40, len(GOOD) - 1])
 def test_tells_a_cut_file_from_a_changed_one(size: int) -> None:
     cut = truncation(GOOD[:size])
     assert cut is not None
-    assert "cut short" in cut.found
+    header = 8 + int.from_bytes(GOOD[:8], "little")
+    wanted = 8 if size < 8 else header if size < header else len(GOOD)
+    assert (cut.code, cut.hint) == ("weights_header", REBUILD)
+    assert cut.reason == (
+        f"size: expected {wanted:,} bytes, found {size:,} bytes: the file is cut short"
+    )
     assert truncation(GOOD) is None
     assert truncation(GOOD[:-1] + b"x") is None
 

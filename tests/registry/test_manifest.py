@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,95 @@ def test_any_bytes_are_refused_without_a_crash(data: bytes) -> None:
     assert isinstance(parse_backbone(data), Violation)
 
 
+CORRECT = "Correct the manifest."
+SAID: list[tuple[dict[str, Any], str, str]] = [
+    ({"temperature": 0}, "temperature: expected `float` > 0.0, found another value", CORRECT),
+    ({"rank": "4"}, "rank: expected int, found str", CORRECT),
+    ({"license": None}, "license: expected str, found null", CORRECT),
+    ({"weights": {}}, "weights.file: expected a value, found nothing", CORRECT),
+    (
+        {"id": "A"},
+        "id: expected `str` matching regex '^[a-z0-9][a-z0-9._-]{0,63}$', found another value",
+        CORRECT,
+    ),
+    (
+        {"writes.space": "elsewhere"},
+        "writes.space: expected a value of the schema, found Invalid enum value 'elsewhere'",
+        CORRECT,
+    ),
+    ({"training.metrics.x": "high"}, "training.metrics[...]: expected float, found str", CORRECT),
+    (
+        {"rnak": 4},
+        "rnak: expected no such key, found rnak",
+        "Did you mean 'rank'? Remove the key, or upgrade redhost.",
+    ),
+    (
+        {"card.zzzz": ""},
+        "card.zzzz: expected no such key, found zzzz",
+        "Remove the key, or upgrade redhost.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "reason", "hint"), SAID)
+def test_what_is_wrong_is_said_with_its_place(
+    make_expert: Any, change: dict[str, Any], reason: str, hint: str
+) -> None:
+    told = {"training.metrics": {}, **change} if "training.metrics.x" in change else change
+    found = parse_expert(make_expert("a", change=told)["expert.json"])
+    assert isinstance(found, Violation)
+    assert (found.reason, found.hint) == (reason, hint)
+    kind = "manifest_unknown_key" if "Remove" in hint else "manifest_field"
+    assert found.code == kind
+
+
+def test_a_key_that_is_missing_is_named(make_expert: Any) -> None:
+    told = json.loads(make_expert("a")["expert.json"])
+    del told["license"]
+    found = parse_expert(json.dumps(told).encode())
+    assert isinstance(found, Violation)
+    assert found.reason == "license: expected a value, found nothing"
+
+
+REBUILD, SHORTEN = "Rebuild the package.", "Shorten the manifest."
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "hint"),
+    [
+        (b"", "expected a JSON object, found Expecting value", REBUILD),
+        (b"{nope", "expected a JSON object, found Expecting property name", REBUILD),
+        (b"\xff", "expected a JSON object, found 'utf-8' codec", REBUILD),
+        (b'{"a":' * 3000, "expected a JSON object, found maximum recursion depth", REBUILD),
+        (b'{"b":{"id":1,"id":2}}', "expected a JSON object, found the key 'id' stands", REBUILD),
+        (b"{" * 200_001, "expected at most 200,000 parts, found 200,001", SHORTEN),
+        (b"[" * 200_001, "expected at most 200,000 parts, found 200,001", SHORTEN),
+        (b":" * 200_001, "expected at most 200,000 parts, found 200,001", SHORTEN),
+        (b" " * 4_194_305, "expected at most 4,194,304 bytes, found 4,194,305 bytes", SHORTEN),
+    ],
+)
+def test_what_is_no_json_of_ours(data: bytes, reason: str, hint: str) -> None:
+    for found in (parse_expert(data), parse_backbone(data)):
+        assert isinstance(found, Violation)
+        assert (found.code, found.field, found.hint) == ("manifest_json", "manifest", hint)
+        assert found.reason.startswith(f"manifest: {reason}")
+
+
+def test_the_limits_themselves_are_let_in(make_expert: Any) -> None:
+    data = make_expert("a")["expert.json"]
+    assert isinstance(parse_expert(data.ljust(4_194_304)), ExpertManifest)
+    found = parse_expert(b":" * 200_000)
+    assert isinstance(found, Violation) and found.hint == REBUILD
+
+
+def test_manifests_are_written_for_people(make_expert: Any) -> None:
+    manifest = parse_expert(make_expert("a")["expert.json"])
+    assert isinstance(manifest, ExpertManifest)
+    text = dumps(manifest).decode()
+    assert text.endswith('\n  "license": "Apache-2.0"\n}\n')
+    assert text.startswith('{\n  "schema": "redhost.expert/1",\n  "id": "a",\n')
+
+
 def test_backbones_round_trip(make_backbone: Any) -> None:
     manifest = make_backbone()
     assert parse_backbone(dumps(manifest)) == manifest
@@ -53,3 +143,5 @@ def test_backbones_round_trip(make_backbone: Any) -> None:
 def test_the_schema_is_closed_and_printable() -> None:
     schema = json.loads(json.dumps(json_schema("expert")))
     assert schema["$defs"]["ExpertManifest"]["additionalProperties"] is False
+    assert "BackboneManifest" not in schema["$defs"]
+    assert "BackboneManifest" in json_schema("backbone")["$defs"]

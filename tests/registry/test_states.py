@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -109,6 +110,21 @@ def test_verdicts_are_remembered(
     cold = remembered(site, home, make_backbone)
     monkeypatch.setattr("redhost.registry.states.read_expert", lambda _: pytest.fail("read"))
     assert remembered(site, home, make_backbone) == cold
+
+
+@pytest.mark.usefixtures("settled")
+def test_verdicts_of_other_checks_are_forgotten(
+    site: Any, home: Path, tmp_path: Path, make_backbone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "registry"
+    shutil.copytree(Path(verdicts.__file__).parent, code)
+    monkeypatch.setattr(verdicts, "__file__", str(code / "verdicts.py"))
+    site.expert("a")
+    remembered(site, home, make_backbone)
+    assert VerdictMemory(home / "cache" / "verdicts.json")._entries
+    with (code / "contract.py").open("a") as file:
+        file.write("# another check\n")
+    assert VerdictMemory(home / "cache" / "verdicts.json")._entries == {}
 
 
 def overwrite(path: Path) -> None:

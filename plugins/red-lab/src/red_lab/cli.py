@@ -31,8 +31,21 @@ def lab() -> None:
 
 
 @lab.command()
-@click.option("--split", "number", type=click.IntRange(0, 4), default=0, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--split",
+    "number",
+    type=click.IntRange(0, 4),
+    default=0,
+    show_default=True,
+    help="Which pairs are held out.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where randomness comes from.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -60,7 +73,9 @@ def share() -> None:
 
 
 @lab.command()
-@click.option("--splits", type=click.IntRange(1, 5), default=5, show_default=True)
+@click.option(
+    "--splits", type=click.IntRange(1, 5), default=5, show_default=True, help="How many splits."
+)
 @out_option("tiny-ranges")
 @WORK
 def results(*, splits: int, out: Path, work: Path) -> None:
@@ -72,7 +87,9 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 
 
 @lab.command()
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many seeds."
+)
 @click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
 @out_option("newsgroups")
 @WORK

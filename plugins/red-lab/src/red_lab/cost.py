@@ -21,12 +21,34 @@ CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
 
 @click.command()
 @click.option("--config", type=click.Choice(CONFIGS), required=True, help="The backbone's shape.")
-@click.option("--experts", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--experts", type=click.IntRange(min=1), default=5, show_default=True, help="How many experts."
+)
 @click.option("--rank", type=click.IntRange(min=1), help="Of each expert (default: D/4).")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--queries", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--batch", type=click.IntRange(min=1), default=8, show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where it runs.",
+)
+@click.option(
+    "--queries",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="How many texts are answered.",
+)
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=8, show_default=True, help="Texts at a time."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How often each is measured.",
+)
 @click.option(
     "--threads",
     type=click.IntRange(min=1),

@@ -10,19 +10,15 @@ from typing import Any
 from red_lab.bench.peers.tables import aims
 from red_lab.bench.profile import tables
 from red_lab.bench.scale.page import page as scale_page
-from red_lab.red.overview import overview_table
 from red_lab.report import NAMES
 
 __all__ = [
     "BLOCKS",
     "PAGES",
-    "bench_block",
-    "bus_block",
     "generative_block",
     "newsgroups_block",
     "peers_block",
     "ranges_block",
-    "red_block",
     "refresh",
     "refresh_here",
 ]
@@ -56,44 +52,6 @@ def ranges_block(metrics: Mapping[str, Any]) -> str:
         "[All figures](docs/results/tiny-ranges/README.md)."
     )
     return "\n".join([*lines, "", note])
-
-
-def bench_block(bench: Mapping[str, Any]) -> str:
-    """Return the README's table of what people wait for."""
-    names = {
-        "python": "`python -c pass`",
-        "help": "`redhost --help`",
-        "list_experts_100": "`redhost list-experts --json`, 100 installed experts",
-        "list_experts_1000": "the same, 1,000 installed experts",
-        "list_experts_1000_first": "the same, the first time: every byte is read and hashed",
-        "torch": "`python -c 'import torch'`",
-        "predict_floor": "importing torch and what transformers needs for a forward",
-        "predict": "`redhost predict`, one text, five experts",
-        "predict_of_1000": "`redhost predict`, 1,000 experts under a sparse router",
-        "recompose_cold": "`redhost recompose`, five experts, nothing cached",
-    }
-    lines = ["| whole process, median of several | seconds | × bare Python |", "|---|---|---|"]
-    lines += [
-        f"| {title} | {bench['median_seconds'][key]:.2f} | {bench['times_python'][key]:.0f} |"
-        for key, title in names.items()
-    ]
-    return "\n".join(lines)
-
-
-def bus_block(found: Mapping[str, Any]) -> str:
-    """Return the README's table of what the bus adds to SmolLM2's forward."""
-    rows = found["backbones"]["smollm2"]["rows"]
-    share = {(r["router"], r["experts"], r["batch"]): r["share"]["ratio"] for r in rows}
-    batches = sorted({batch for _, _, batch in share})
-    head = " | ".join(f"batch {batch}" for batch in batches)
-    lines = [f"| bus, of SmolLM2-135M's forward | {head} |", "|---" * (1 + len(batches)) + "|"]
-    most = max(experts for _, experts, _ in share)
-    for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in rows):
-        if experts not in {5, most}:
-            continue
-        cells = " | ".join(f"{share[router, experts, batch]:.2%}" for batch in batches)
-        lines.append(f"| {experts:,} experts, router `{router}` | {cells} |")
-    return "\n".join(lines)
 
 
 def peers_block(found: Mapping[str, Any]) -> str:
@@ -132,30 +90,30 @@ def newsgroups_block(metrics: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", note])
 
 
-def red_block(told: Mapping[str, Any]) -> str:
-    """Return the README's table of RED on arithmetic."""
-    return "\n".join(overview_table(told["runs"], links="docs/results/red/"))
-
-
 def generative_block(metrics: Mapping[str, Any]) -> str:
     """Return the README's table of generative experts."""
+    systems, domains = metrics["systems"], metrics["domains"]
+    monoliths = [name for name in systems if name.startswith("monolith")]
+    best = min(monoliths, key=lambda name: sum(systems[name]["bits"][d]["mean"] for d in domains))
     titles = {
         "base": "the language model alone",
-        "monolith, balanced": "one adapter of the experts' size, trained on all domains",
+        best: f"one adapter of the experts' size on all domains, the best of {len(monoliths)}",
         "product, residual": "**five experts, `redhost recompose`**",
-        "robust": "five experts, a robust causal router, as a mixture",
+        "product, mixture": "five experts, `redhost recompose --router causal-mixture`",
+        "robust": "five experts, the robust causal router of the study",
         "oracle": "each domain's own expert (told which)",
     }
-    domains = metrics["domains"]
     head = " | ".join(domains)
     lines = [f"| bits per byte | {head} | of the gain, least |", "|---" * (len(domains) + 2) + "|"]
     for name, title in titles.items():
-        told = metrics["systems"][name]
+        told = systems[name]
         cells = " | ".join(f"{told['bits'][d]['mean']:.3f}" for d in domains)
         share = "" if name == "base" else f"{told['least_recovered']['mean']:.0%}"
         lines.append(f"| {title} | {cells} | {share} |")
+    packed = min(metrics["seeds"], metrics["setting"]["products"])
     note = (
-        f"Documents nobody learnt from; {metrics['seeds']} seeds. "
+        f"Documents nobody learnt from; {metrics['seeds']} seeds, {packed} of them through "
+        "packages and `redhost recompose`. "
         f"[All figures](docs/results/generative/{metrics['name']}/README.md)."
     )
     return "\n".join([*lines, "", note])
@@ -167,11 +125,8 @@ PAGES = ("README.md", "docs/profiles.md", "docs/scale.md")
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
     "newsgroups": ("docs/results/newsgroups/metrics.json", newsgroups_block),
-    "red": ("docs/results/red/overview.json", red_block),
-    "bench": ("docs/results/bench/startup.json", bench_block),
-    "bus": ("docs/results/bench/bus.json", bus_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
-    "generative": ("docs/results/generative/tiny/metrics.json", generative_block),
+    "generative": ("docs/results/generative/smollm2/metrics.json", generative_block),
     "profile": ("docs/results/bench/profile.json", tables),
     "scale": ("docs/results/bench/scale.json", scale_page),
 }

@@ -17,7 +17,13 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--backbone", help="The installed backbone to compose on, with --watch.")
 @click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for any that is free.",
+)
 @click.option("--admin-token", type=FILE, help="File with the secret that allows changes.")
 @click.option("--watch", is_flag=True, help="Follow what is installed, without a restart.")
 @click.option(
@@ -83,9 +89,19 @@ def serve(
 
 
 @click.command()
-@click.option("--seconds", default=180.0, show_default=True, type=click.FloatRange(min=1))
-@click.option("--swaps", default=1200, show_default=True, type=click.IntRange(min=3))
-@click.option("--clients", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--seconds", default=180.0, show_default=True, type=click.FloatRange(min=1), help="How long."
+)
+@click.option(
+    "--swaps", default=1200, show_default=True, type=click.IntRange(min=3), help="How many swaps."
+)
+@click.option(
+    "--clients",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many clients at a time.",
+)
 @click.option(
     "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
 )
@@ -98,8 +114,16 @@ def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
 
 
 @click.command()
-@click.option("--clients", default=32, show_default=True, type=click.IntRange(min=1))
-@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(min=1))
+@click.option(
+    "--clients",
+    default=32,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many clients at a time.",
+)
+@click.option(
+    "--seconds", default=10.0, show_default=True, type=click.FloatRange(min=1), help="How long."
+)
 @click.option(
     "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
 )

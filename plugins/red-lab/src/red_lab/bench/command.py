@@ -23,7 +23,13 @@ RESULTS = Path("docs/results")
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the files and their page go (default: docs/results/bench, or serve).",
 )
-@click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=7,
+    show_default=True,
+    help="How often each is timed.",
+)
 @click.option("--serve", is_flag=True, help="Time the HTTP server instead (redhost-serve).")
 @WORK
 def bench(*, sections: Sequence[str], out: Path | None, runs: int, serve: bool, work: Path) -> None:

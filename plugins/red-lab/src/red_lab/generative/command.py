@@ -19,7 +19,9 @@ __all__ = ["generative"]
     metavar="SOURCE",
     help="tiny, smollm2, gguf:FILE or hf:NAME.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many seeds."
+)
 @out_option("generative")
 @WORK
 def generative(*, backbone: str, seeds: int, out: Path, work: Path) -> None:

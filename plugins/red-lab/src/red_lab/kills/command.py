@@ -19,7 +19,13 @@ __all__ = ["kills"]
 @click.option(
     "--count", type=click.IntRange(min=1), help="Kills at least (500, or 160 with --server)."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where randomness comes from.",
+)
 @click.option("--backbone", default="tiny", show_default=True, help="The backbone to compose on.")
 @click.option("--server", is_flag=True, help="Kill servers in the middle of swaps instead.")
 @out_option("kills")

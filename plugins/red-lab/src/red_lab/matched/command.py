@@ -19,7 +19,9 @@ __all__ = ["matched"]
     show_default=True,
     help="The other one's results stay as they are.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many seeds."
+)
 @out_option("matched")
 @WORK
 def matched(*, task: str, seeds: int, out: Path, work: Path) -> None:

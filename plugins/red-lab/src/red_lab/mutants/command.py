@@ -14,8 +14,20 @@ __all__ = ["mutants"]
 
 
 @click.command()
-@click.option("--count", type=click.IntRange(min=1), default=10_000, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    help="How many mutants.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where randomness comes from.",
+)
 @out_option("mutants")
 def mutants(*, count: int, seed: int, out: Path) -> None:
     """Judge mutants of a good expert: each is refused, or loads to the same digest.

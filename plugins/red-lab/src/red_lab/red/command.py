@@ -14,8 +14,20 @@ __all__ = ["red"]
 
 
 @click.command()
-@click.option("--task", type=click.Choice(["addition", "mixed"]), default="addition")
-@click.option("--protocol", type=click.Choice(["seed", "held-out"]), default="held-out")
+@click.option(
+    "--task",
+    type=click.Choice(["addition", "mixed"]),
+    default="addition",
+    show_default=True,
+    help="Sums of two numbers, or of several with both signs.",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["seed", "held-out"]),
+    default="held-out",
+    show_default=True,
+    help="As the seed has it, or judged on operands never seen.",
+)
 @click.option(
     "--backbone",
     default="tiny",
@@ -23,8 +35,16 @@ __all__ = ["red"]
     metavar="SOURCE",
     help="tiny, smollm2, gguf:FILE or hf:NAME.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many seeds."
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the questions that the base stage sees.",
+)
 @click.option("--stratified", is_flag=True, help="Draw every range equally often.")
 @click.option(
     "--base",

@@ -24,7 +24,9 @@ PARTS = ("finite", "arithmetic", "text")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the game's solution as JSON.")
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Of the study.")
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many seeds."
+)
 @out_option("robust")
 @WORK
 def robust(

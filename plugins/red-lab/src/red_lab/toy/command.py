@@ -12,7 +12,9 @@ __all__ = ["toy"]
 
 
 @click.command()
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many seeds."
+)
 @out_option("toy")
 def toy(*, seeds: int, out: Path) -> None:
     """Linear, nonlinear and residual experts on adding two numbers: which of them mix."""

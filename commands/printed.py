@@ -1,0 +1,113 @@
+"""What commands print with ``--json`` where no struct of the core says it.
+
+Only type checkers and the reference import this module: the commands build plain dictionaries.
+"""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+from ..core.generate.decode import Token
+from ..registry.leases import Lease
+
+__all__ = ["Broken", "Collected", "Generated", "KeyPair", "Report", "RolledBack"]
+
+
+class Broken(TypedDict):
+    """One broken promise of a package.
+
+    Attributes:
+        code: A stable word that programs can test, e.g. ``weights_digest``.
+        field: The manifest's field or the file that is wrong.
+        expected: What the contract says.
+        found: What is there.
+        hint: What to do next.
+    """
+
+    code: str
+    field: str
+    expected: str
+    found: str
+    hint: str
+
+
+class Report(TypedDict):
+    """What was checked, and what is wrong with it.
+
+    Attributes:
+        target: What was typed, or the id of an installed expert.
+        ok: Whether nothing is wrong.
+        violations: What is wrong, the first failure first.
+    """
+
+    target: str
+    ok: bool
+    violations: list[Broken]
+
+
+class Generated(TypedDict):
+    """A text that was gone on with.
+
+    Attributes:
+        prompt: The text it was given.
+        text: What was added.
+        generation: The generation that spoke.
+        seed: Where randomness came from.
+        temperature: As it was asked for.
+        tokens: How many were added.
+        weights: Mean α over the tokens, by column.
+        table: Each token, with ``--explain``.
+    """
+
+    prompt: str
+    text: str
+    generation: int | None
+    seed: int
+    temperature: float
+    tokens: int
+    weights: dict[str, float]
+    table: NotRequired[list[Token]]
+
+
+class RolledBack(TypedDict):
+    """The generation that is current again.
+
+    Attributes:
+        generation: Its number.
+        experts: Ids of its experts.
+    """
+
+    generation: int
+    experts: list[str]
+
+
+class Collected(TypedDict):
+    """What was removed, or would be.
+
+    Attributes:
+        dry_run: Whether nothing was removed.
+        generations: Numbers, ascending.
+        digests: Packages in the store that only they needed.
+        bytes: Of both together.
+        held: Leases of live processes on generations that would be gone without them.
+    """
+
+    dry_run: bool
+    generations: tuple[int, ...]
+    digests: tuple[str, ...]
+    bytes: int
+    held: tuple[Lease, ...]
+
+
+class KeyPair(TypedDict):
+    """A pair of keys that was made.
+
+    Attributes:
+        private: Path of the private key.
+        public: Path of the public key.
+        fingerprint: The sha256 of the public key.
+    """
+
+    private: str
+    public: str
+    fingerprint: str

@@ -1,0 +1,95 @@
+"""Every wheel in a fresh environment: installed from the index, used, uninstalled without a trace.
+
+`make release-test` runs this. What the wheels hold, and that they work beside this environment's
+packages, is tested in tests/test_wheel.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RANGES = [f"red-expert-range{n}" for n in range(1, 6)]
+CODE = {
+    "red-lab": ("lab", "red_lab"),
+    "redhost-ray": ("plugins", "redhost_ray"),
+    "redhost-serve": ("serve", "redhost_serve"),
+}
+"""Distribution → a command of redhost it takes part in, and its module."""
+
+
+def test_every_package_is_tested_here() -> None:
+    names = {
+        tomllib.loads(p.read_text("utf-8"))["project"]["name"]
+        for p in (ROOT / "plugins").glob("*/pyproject.toml")
+    }
+    assert names == {"red-backbone-tiny", *RANGES, *CODE}
+
+
+def test_the_host_alone(fresh: Any) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    shown = fresh.run(
+        "python", "-c", "import redhost; print(redhost.__version__, redhost.__file__)"
+    )
+    assert shown.startswith(f"{version} {fresh.folder}")
+    assert fresh.redhost("list-experts") == []
+    assert "recompose" in fresh.run("redhost", "--help")
+
+
+def test_the_source_archive_holds_the_code_and_makes_the_same_wheel(fresh: Any) -> None:
+    def tracked(*paths: str) -> set[str]:
+        done = subprocess.run(
+            ["git", "ls-files", *paths], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        return set(done.stdout.splitlines())
+
+    code = tracked("core", "registry", "commands", "cli.py")
+    face = tracked("src/redhost/*.py", "src/redhost/py.typed")
+    dist = fresh.index.parent
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    head = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    assert held == code | face | head | {"src/redhost/cli.py"}
+    with zipfile.ZipFile(next(dist.glob("redhost-*.whl"))) as wheel:
+        names = {n for n in wheel.namelist() if ".dist-info/" not in n}
+    assert names == {f"redhost/{n}" for n in code} | {n.removeprefix("src/") for n in face}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_an_expert_answers_from_its_wheel(install: Any, name: str, tmp_path: Path) -> None:
+    fresh = install("red-backbone-tiny", name)
+    [listed] = fresh.redhost("list-experts")
+    assert (listed["dist"], listed["state"]) == (name, "enabled")
+    assert [checked["ok"] for checked in fresh.redhost("check")] == [True]
+    receipt = fresh.redhost("recompose", "--home", str(tmp_path))
+    assert list(receipt["experts"]) == [listed["id"]]
+    card = next(fresh.folder.rglob(f"{name.replace('-', '_')}/card.jsonl"))
+    row = json.loads(card.read_text("utf-8").splitlines()[0])
+    [answer] = fresh.redhost("predict", row["text"], "--home", str(tmp_path))
+    assert answer["label"] == row["label"] and answer["weights"][listed["id"]] > 0
+
+
+def test_all_experts_together(install: Any, tmp_path: Path) -> None:
+    fresh = install("red-backbone-tiny", *RANGES)
+    assert fresh.redhost("recompose", "--home", str(tmp_path))["accuracy"]["overall"] >= 0.95
+    [answer] = fresh.redhost("predict", "What is 37 plus 12?", "--home", str(tmp_path))
+    assert answer["label"] == "49"
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_a_code_plugin_is_found_and_imports(install: Any, name: str) -> None:
+    command, module = CODE[name]
+    fresh = install(name)
+    fresh.run("python", "-c", f"import {module}")
+    assert fresh.run("redhost", command, "--help")
+    if command == "plugins":
+        [listed] = fresh.redhost("plugins")
+        assert (listed["dist"], listed["state"]) == (name, "untrusted")

@@ -1,0 +1,115 @@
+"""The store: bytes by digest, never changed in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from redhost.registry import atomic
+from redhost.registry.errors import StoreError
+from redhost.registry.faults import failing
+from redhost.registry.store import Store
+
+A, B = "a" * 64, "b" * 64
+FILES = {"expert.json": b"{}", "expert.safetensors": b"weights"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+def test_an_empty_store_has_nothing(store: Store) -> None:
+    assert (store.digests(), store.has(A)) == (frozenset(), False)
+
+
+def test_what_was_put_comes_back(store: Store, tmp_path: Path) -> None:
+    store.put(FILES, digest=A)
+    assert store.get(A) == FILES and store.file(A, "expert.json") == b"{}"
+    assert store.has(A) and not store.has(B)
+    assert (tmp_path / "home/store" / A / "expert.json").read_bytes() == b"{}"
+
+
+def test_only_digests_are_listed(store: Store) -> None:
+    store.put(FILES, digest=A)
+    (store.folder / "notes").mkdir()
+    (store.folder / f"{A}x").mkdir()
+    assert store.digests() == {A}
+
+
+def test_equal_bytes_are_not_written_again(store: Store) -> None:
+    store.put(FILES, digest=A)
+    place = (store.folder / A).stat().st_ino
+    store.put(dict(FILES), digest=A)
+    assert (store.folder / A).stat().st_ino == place
+
+
+@pytest.mark.parametrize("damage", ["changed", "lacking", "extra"])
+def test_a_damaged_copy_is_replaced(store: Store, damage: str) -> None:
+    store.put(FILES, digest=A)
+    match damage:
+        case "changed":
+            (store.folder / A / "expert.json").write_bytes(b"")
+        case "lacking":
+            (store.folder / A / "expert.json").unlink()
+        case "extra":
+            (store.folder / A / "more.json").write_bytes(b"")
+    store.put(FILES, digest=A)
+    assert store.get(A) == FILES
+
+
+def test_purge_removes_what_it_is_told_and_nothing_else(store: Store) -> None:
+    store.put(FILES, digest=A)
+    store.put(FILES, digest=B)
+    store.purge([A, "c" * 64])
+    assert store.digests() == {B}
+    assert [*store.folder.rglob(f"{atomic.TEMPORARY}*")] == []
+
+
+def test_what_is_not_here_is_said_with_what_to_do(store: Store) -> None:
+    store.put(FILES, digest=B)
+    for digest, ask in (
+        (A, lambda: store.get(A)),
+        (A, lambda: store.file(A, "x")),
+        (B, lambda: store.file(B, "x")),
+    ):
+        with pytest.raises(StoreError) as found:
+            ask()
+        assert str(found.value) == (
+            f"cannot read sha256:{digest[:12]}… from the store: found nothing. "
+            "Install the package again and run 'redhost recompose'."
+        )
+        assert isinstance(found.value.__cause__, FileNotFoundError)
+
+
+def test_what_cannot_be_read_is_said_in_the_systems_words(store: Store) -> None:
+    store.put(FILES, digest=A)
+    (store.folder / B).write_bytes(b"a file where a folder should be")
+    with pytest.raises(StoreError, match="found Not a directory"):
+        store.get(B)
+
+
+@pytest.mark.parametrize("name", ["../x", ".hidden", "", "a/b", "a b", "x" * 101])
+def test_names_that_are_not_plain_are_refused(store: Store, name: str) -> None:
+    with pytest.raises(StoreError) as found:
+        store.put({**FILES, name: b""}, digest=A)
+    assert found.value.reason == f"cannot store: expected plain file names, found {name!r}"
+    assert not store.has(A)
+
+
+@pytest.mark.parametrize("digest", ["", "a" * 63, "a" * 65, "A" * 64, "../" + "a" * 61])
+def test_no_other_word_is_a_digest(store: Store, digest: str) -> None:
+    with pytest.raises(StoreError) as found:
+        store.has(digest)
+    assert found.value.reason == (
+        f"no such digest: expected 64 hexadecimal digits, found {digest!r}"
+    )
+
+
+def test_a_full_disk_is_one_clear_line(store: Store) -> None:
+    for step in (1, 2, 3):
+        with failing(at=step), pytest.raises(StoreError) as found:
+            store.put(FILES, digest=A)
+        assert str(store.folder) in str(found.value)
+    assert store.digests() == frozenset()

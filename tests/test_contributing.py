@@ -1,0 +1,114 @@
+"""CONTRIBUTING.md: every recipe is carried out as it stands there, on a copy of the tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+CODE = ("core", "registry", "commands", "src", "tests/core", "tests/registry")
+
+
+def blocks(heading: str) -> list[str]:
+    """Return the Python of a section: whole pieces, and lines that a diff adds."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found = re.findall(r"^```(?:python|diff)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"^\+", "", block, flags=re.MULTILINE) for block in found]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the code, with links as links, and of its tests."""
+    for name in CODE:
+        shutil.copytree(
+            ROOT / name,
+            tmp_path / name,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    for name in ("cli.py", "pyproject.toml", "tests/conftest.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def insert(path: Path, text: str, *, before: str) -> None:
+    """Put text before the first line that begins so."""
+    head, found, rest = path.read_text("utf-8").partition(f"\n{before}")
+    assert found, f"{path} has no line {before!r}"
+    path.write_text(f"{head}\n{text}{before}{rest}", "utf-8")
+
+
+def passed(tree: Path, *arguments: str) -> int:
+    """Run tests of the copy against the copy's code; return how many passed, where all did."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=tree,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout
+    [count] = re.findall(r"(\d+) passed", done.stdout)
+    return int(count)
+
+
+def test_a_router_kind_is_one_file_and_its_test(tree: Path) -> None:
+    source, test = blocks("Adding a router kind")
+    (tree / "core/routers/manhattan.py").write_text(source, "utf-8")
+    (tree / "tests/core/routers/test_manhattan.py").write_text(test, "utf-8")
+    assert passed(tree, "tests/core/routers/test_manhattan.py") == 1
+    # Separable domains, same bits, all frozen, level `row`: asked of every kind.
+    assert passed(tree, "tests/core/test_routers.py", "-k", "manhattan") >= 4
+
+
+def test_a_form_is_one_entry_and_its_rows(tree: Path) -> None:
+    entry, rows = blocks("Adding an expert form")
+    insert(tree / "registry/forms.py", entry, before='    "mlp": Form')
+    insert(tree / "tests/registry/test_forms.py", rows, before='        ("mlp", "logits"')
+    assert passed(tree, "tests/registry/test_forms.py", "-k", "gate") == 5
+    # It changes nothing at first, learns, and comes back: asked of every form.
+    assert passed(tree, "tests/core/test_experts.py", "-k", "gate") >= 7
+
+
+def test_a_check_is_a_function_its_line_and_its_test(tree: Path) -> None:
+    source, line, test = blocks("Adding a check to the contract")
+    fields, tests = tree / "registry/fields.py", tree / "tests/registry/test_contract.py"
+    insert(fields, f"{source}\n\n", before="def check_valid")
+    insert(fields, line, before="        *_rank(manifest),")
+    tests.write_text(f"{tests.read_text('utf-8')}\n\n{test}", "utf-8")
+    assert passed(tree, "tests/registry/test_contract.py", "-k", "temperature") == 2
+
+
+def test_a_backbones_own_test(tmp_path: Path) -> None:
+    [test] = blocks("Adding a backbone")
+    tiny = ROOT / "plugins/red-backbone-tiny/src/red_backbone_tiny"
+    shutil.copytree(tiny, tmp_path / "plugins/red-backbone-mini/src/red_backbone_mini")
+    (tmp_path / "test_backbone_mini.py").write_text(test, "utf-8")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/redhost").symlink_to(ROOT / "src/redhost")
+    assert passed(tmp_path, "test_backbone_mini.py") == 1
+
+
+NAMED = sorted(set(re.findall(r"`((?:tests|tools|core|registry|docs|src)/[^`\s]*)`", PAGE)))
+
+
+@pytest.mark.parametrize("path", [p for p in NAMED if "manhattan" not in p and "mini" not in p])
+def test_what_is_named_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+def test_targets_that_are_named_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = {
+        t for line in re.findall(r"^([\w -]+):", makefile, re.MULTILINE) for t in line.split()
+    }
+    told = re.findall(r"`make ((?:[\w-]+ ?)+)[`R]", PAGE)
+    assert {name for words in told for name in words.split()} <= targets | {"docs"}

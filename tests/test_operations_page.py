@@ -1,0 +1,74 @@
+"""What docs/operations.md and docs/authoring.md promise and no other test shows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import redhost
+from redhost.registry.disabled import Disabled
+from redhost.testing import backbone_project
+
+TEXTS = ["apples 7", "pears 8", "nothing at all"]
+BACKUP = ("store", "generations", "current", "redhost.lock")
+"""What the page says a backup needs; `disabled.json` is there once something was switched off."""
+
+
+def opened(home: Path) -> redhost.Host:
+    return redhost.Host.open(home, backbone="tiny-random")
+
+
+@pytest.fixture
+def composed(redhost_fake_expert, tmp_path) -> Path:
+    """A home with two experts composed."""
+    redhost_fake_expert("apples")
+    redhost_fake_expert("pears")
+    home = tmp_path / "home"
+    opened(home).recompose()
+    return home
+
+
+def test_a_backup_answers_bit_for_bit_where_nothing_is_installed(
+    composed, redhost_environment, tmp_path
+) -> None:
+    before = opened(composed).predict(TEXTS)
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    for name in BACKUP:
+        copy = shutil.copytree if (composed / name).is_dir() else shutil.copy
+        copy(composed / name, backup / name)
+    for dist in ("red-expert-apples", "red-expert-pears", "red-backbone-tiny-random"):
+        redhost_environment.uninstall(dist)
+    assert opened(backup).predict(TEXTS) == before
+
+
+def test_another_backbone_needs_another_home(composed, redhost_environment, tmp_path) -> None:
+    other = backbone_project(tmp_path / "other" / "red-backbone-tiny-random", seed=1)
+    redhost_environment.uninstall("red-backbone-tiny-random")
+    redhost_environment.install(other)
+    for accept in (False, True):
+        with pytest.raises(redhost.HarmError, match="backbone_mismatch"):
+            opened(composed).recompose(accept=accept)
+    with pytest.raises(redhost.MissingError, match="no installed expert can be attached"):
+        opened(tmp_path / "next").recompose()
+
+
+def test_an_expert_without_a_card_stops_a_recompose_until_it_is_disabled(
+    redhost_environment, redhost_fake_expert, tmp_path
+) -> None:
+    redhost_fake_expert("apples")
+    folder = redhost_environment.package(redhost_fake_expert("pears"))
+    manifest = json.loads((folder / "expert.json").read_text())
+    manifest["card"] = {"kind": "none"}
+    (folder / "expert.json").write_text(json.dumps(manifest))
+    (folder / "card.jsonl").unlink()
+    redhost_environment.seal("red-expert-pears")
+    host = opened(tmp_path / "home")
+    assert [x.state for x in host.list_experts() if x.id == "pears"] == ["enabled"]
+    with pytest.raises(redhost.CardError, match="'pears' ships no routing card"):
+        host.recompose()
+    Disabled(tmp_path / "home").disable("pears")
+    assert host.recompose().experts.keys() == {"apples"}

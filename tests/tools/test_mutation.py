@@ -1,0 +1,140 @@
+"""`make mutate` on a project of two functions: what is counted, told, and tried again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mutation
+import mutation_report
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+CODE = """
+def clipped(x, most):
+    return most if x > most else x
+
+
+def unseen(x):
+    return x + 1
+"""
+
+TEST = """
+from pkg.room.calc import clipped
+
+def test_less_is_left_alone():
+    assert clipped(1, 3) == 1
+"""
+
+MORE = """
+def test_more_is_cut():
+    assert clipped(4, 3) == 3
+"""
+
+SETTINGS = """
+[tool.mutation.one]
+mutate = ["room/*.py"]
+tests = ["tests"]
+
+[tool.pytest.ini_options]
+addopts = ["--import-mode=importlib"]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A package whose code lies elsewhere, behind a link, as ours does."""
+    for name, text in {
+        "src/pkg/__init__.py": "",
+        "room/__init__.py": "",
+        "room/calc.py": CODE,
+        "tests/test_calc.py": TEST,
+        "pyproject.toml": SETTINGS,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "src/pkg/room").symlink_to("../../room")
+    return tmp_path
+
+
+def page(folder: Path) -> str:
+    return (folder / "README.md").read_text("utf-8")
+
+
+def test_what_gets_away_is_told_and_tried_again_with_new_tests(project: Path) -> None:
+    mutation.main(["--root", str(project), "--report"])
+    folder = project / "docs/results/mutation"
+    assert "Not measured yet: `room/__init__.py`, `room/calc.py`." in page(folder)
+    mutation.main(["--root", str(project)])
+    first = json.loads((folder / "metrics.json").read_text())
+    calc = first["files"]["room/calc.py"]
+    assert calc == {"killed": 1, "survived": 2, "no tests": 2}  # the last are all of `unseen`
+    assert first["files"]["room/__init__.py"] == {}  # nothing to break
+    told = {(s["function"], s["after"], s["word"]) for s in first["survivors"]}
+    assert ("clipped", "return most if x >= most else x", "boundary") in told
+    assert ("unseen", "return x - 1", "no test runs it") in told
+    assert "**20.0% of 5 measured mutants are noticed**" in page(folder)
+    assert "| `return most if x >= most else x` | boundary |" in page(folder)
+
+    test = project / "tests/test_calc.py"
+    test.write_text(TEST + MORE + "    assert clipped(True, 1) is True\n")
+    mutation.main(["--root", str(project)])
+    again = json.loads((folder / "metrics.json").read_text())["files"]["room/calc.py"]
+    assert again == {"killed": 3, "no tests": 2}
+
+
+def test_a_room_that_is_not_there_is_named(project: Path) -> None:
+    with pytest.raises(SystemExit, match="no room two; there are one"):
+        mutation.main(["two", "--root", str(project)])
+
+
+def test_equal_files_keep_their_time_and_stale_ones_go(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "a.py").write_text("1")
+    (source / "b.py").write_text("2")
+    assert mutation.mirror(source, target)
+    before = (target / "a.py").stat().st_mtime_ns
+    (source / "b.py").unlink()
+    assert mutation.mirror(source, target) and not mutation.mirror(source, target)
+    assert [p.name for p in target.iterdir()] == ["a.py"]
+    assert (target / "a.py").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "word"),
+    [
+        ('raise X("no such digest")', 'raise X("XXno such digestXX")', "wording"),
+        ("a = f(x, y)", "a = f(x, )", "left out"),
+        ("a = f(x)", "a = None", "None"),
+        ("if x < 3:", "if x <= 3:", "boundary"),
+        ("n = x[0]", "n = x[1]", "number"),
+        ("if a and b:", "if a or b:", "logic"),
+        ("if a == b:", "if a != b:", "equality"),
+        ("n = a + b", "n = a - b", "arithmetic"),
+        ("continue", "break", "other"),
+    ],
+)
+def test_a_word_for_each_change(before: str, after: str, word: str) -> None:
+    assert mutation_report.word_for(before, after) == word
+
+
+def test_the_share_leaves_out_what_was_not_measured() -> None:
+    assert (
+        mutation_report.score({"killed": 6, "timeout": 1, "survived": 1, "not checked": 9}) == 7 / 8
+    )
+    assert mutation_report.score({"not checked": 9}) is None
+
+
+def test_every_room_of_ours_names_files_and_tests_that_are_there() -> None:
+    for room in mutation.read_rooms(ROOT):
+        assert room.mutate and all((ROOT / "src/redhost" / name).is_file() for name in room.mutate)
+        assert all((ROOT / name).exists() for name in room.tests)
+
+
+def test_our_page_says_what_was_measured(tmp_path: Path) -> None:
+    results = ROOT / "docs/results/mutation"
+    metrics = json.loads((results / "metrics.json").read_text("utf-8"))
+    mutation_report.write_page(metrics, tmp_path / "README.md")
+    assert page(tmp_path) == page(results)

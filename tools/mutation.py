@@ -1,0 +1,186 @@
+"""`make mutate`: break the code in small ways, one at a time, and see whether the tests notice.
+
+mutmut wants the package it breaks as real folders under src/, and ours are links. So each room
+that pyproject.toml names under [tool.mutation] is laid out in build/mutation/ROOM, links followed,
+and mutmut runs there with the tests of that room alone. It keeps what it found: stopped at any
+moment, it goes on from there, and only functions that changed are broken again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutation_report import measure, write_report
+
+__all__ = ["Room", "lay_out", "main", "read_rooms"]
+
+SEED = 0
+"""Of hypothesis, and of Python's hashes."""
+
+UNNOTICED = (0, 5, 33)
+"""mutmut's codes of mutants that no test noticed; other tests may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Files that are broken together, and the tests that should notice.
+
+    Attributes:
+        name: Its table under [tool.mutation].
+        folder: Where it is laid out.
+        mutate: The files, from the package's folder.
+        tests: Files or folders of tests.
+    """
+
+    name: str
+    folder: Path
+    mutate: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+def read_rooms(root: Path, names: Sequence[str] = ()) -> tuple[Room, ...]:
+    """Read the rooms of a project, or those of some names.
+
+    Raises:
+        SystemExit: If there is no room of a name.
+    """
+    tables = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["mutation"]
+    if unknown := sorted(set(names) - tables.keys()):
+        raise SystemExit(f"no room {', '.join(unknown)}; there are {', '.join(tables)}")
+    return tuple(
+        Room(
+            name=name,
+            folder=root / "build/mutation" / name,
+            mutate=_expand(_package(root), table["mutate"]),
+            tests=tuple(table["tests"]),
+        )
+        for name, table in tables.items()
+        if not names or name in names
+    )
+
+
+def lay_out(root: Path, room: Room) -> None:
+    """Bring a room up to date; mutants that got away are tried again where tests changed."""
+    mirror(root / "src", room.folder / "src")
+    if mirror(root / "tests", room.folder / "tests"):
+        shutil.rmtree(room.folder / "mutants/tests", ignore_errors=True)
+        for meta in _metas(room):
+            _forget_unnoticed(meta)
+    (room.folder / "mutants/src").mkdir(parents=True, exist_ok=True)
+    (room.folder / "pyproject.toml").write_text(_settings(root, room), "utf-8")
+
+
+def mirror(source: Path, target: Path) -> bool:
+    """Make a folder hold what another does, links followed; tell whether anything was different.
+
+    Files that are equal keep their time of change: by it mutmut knows what it broke before.
+    """
+    wanted = dict(_files(source))
+    stale = [path for name, path in _files(target) if name not in wanted]
+    fresh = [n for n, p in wanted.items() if not _equal(p, target / n)]
+    for path in stale:
+        path.unlink()
+    for name in fresh:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(wanted[name], target / name)
+    return bool(stale or fresh)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run mutmut in each room, and write what was found so far after each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help="which (default: all)")
+    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--report", action="store_true", help="only write what was found so far")
+    asked = parser.parse_args(arguments)
+    for room in () if asked.report else read_rooms(asked.root, asked.rooms):
+        print(f"== {room.name}", flush=True)
+        lay_out(asked.root, room)
+        _run(room, workers=asked.workers)
+        _report(asked.root)
+    print(_report(asked.root))
+
+
+def _run(room: Room, *, workers: int) -> None:
+    program = str(Path(sys.executable).with_name("mutmut"))
+    command = [program, "run", "--max-children", str(workers)]
+    told = {"PYTHONPATH": str(room.folder / "mutants/src"), "PYTHONHASHSEED": str(SEED)}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **told}
+    subprocess.run(command, cwd=room.folder, env=env, check=True)
+
+
+def _report(root: Path) -> Path:
+    rooms = [(room.folder, room.mutate) for room in read_rooms(root)]
+    return write_report(measure(rooms, seed=SEED), root / "docs/results/mutation")
+
+
+def _settings(root: Path, room: Room) -> str:
+    """Return the pyproject.toml of a room: mutmut's table, and the project's of pytest."""
+    package = _package(root).relative_to(root).as_posix()
+    files = [f"{package}/{name}" for name in room.mutate]
+    pytest = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]
+    tables = {
+        "tool.mutmut": {
+            "source_paths": [package],
+            "only_mutate": files,
+            "pytest_add_cli_args_test_selection": list(room.tests),
+            "pytest_add_cli_args": ["-p", "no:cacheprovider", f"--hypothesis-seed={SEED}"],
+            "process_isolation": "forkserver",  # torch has threads, which do not survive a fork
+            "on_dependency_change": "ignore",
+            "timeout_constant": 6.0,  # a busy machine is no endless loop
+            "timeout_multiplier": 5.0,
+        },
+        "tool.pytest.ini_options": pytest["ini_options"],
+    }
+    # JSON's strings, numbers and lists are TOML's as well.
+    return "".join(
+        f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items())
+        for table, told in tables.items()
+    )
+
+
+def _package(root: Path) -> Path:
+    return next((root / "src").glob("*/__init__.py")).parent
+
+
+def _expand(package: Path, patterns: Sequence[str]) -> tuple[str, ...]:
+    found = (path for pattern in patterns for path in package.glob(pattern))
+    return tuple(sorted(path.relative_to(package).as_posix() for path in found))
+
+
+def _metas(room: Room) -> Iterator[Path]:
+    yield from (room.folder / "mutants").rglob("*.meta")
+
+
+def _forget_unnoticed(meta: Path) -> None:
+    told = json.loads(meta.read_text("utf-8"))
+    codes = told["exit_code_by_key"]
+    told["exit_code_by_key"] = {n: None if c in UNNOTICED else c for n, c in codes.items()}
+    meta.write_text(json.dumps(told, indent=4), "utf-8")
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for place, _, names in os.walk(folder, followlinks=True):
+        if Path(place).name != "__pycache__":
+            for name in names:
+                path = Path(place) / name
+                yield path.relative_to(folder).as_posix(), path
+
+
+def _equal(one: Path, other: Path) -> bool:
+    return other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What `make mutate` found so far, as numbers and as a page."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.stats import status_by_exit_code
+
+__all__ = ["measure", "score", "word_for", "write_page", "write_report"]
+
+GOAL = 0.85
+"""The share of mutants that tests should notice."""
+
+NOTICED = ("killed", "timeout", "segfault")
+GOT_AWAY = ("survived", "no tests", "suspicious")
+UNMEASURED = ("not checked", "check was interrupted by user", "skipped")
+STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious", "not checked")
+
+
+def measure(rooms: Iterable[tuple[Path, Sequence[str]]], *, seed: int) -> dict[str, Any]:
+    """Read what mutmut keeps in each room.
+
+    Args:
+        rooms: Each room's folder, and the files that are broken there, from the package's folder.
+        seed: Of the run.
+    """
+    files: dict[str, Any] = {}
+    survivors: list[dict[str, str]] = []
+    for folder, names in rooms:
+        for name in names:
+            found = _statuses(folder, name)
+            files[name] = None if found is None else dict(Counter(found.values()))
+            got_away = ((m, s) for m, s in (found or {}).items() if s in GOT_AWAY)
+            survivors += [_survivor(folder, name, mutant, status) for mutant, status in got_away]
+    return {
+        "schema": "redhost.mutation/1",
+        "mutmut": version("mutmut"),
+        "python": platform.python_version(),
+        "seed": seed,
+        "goal": GOAL,
+        "files": files,
+        "survivors": survivors,
+    }
+
+
+def score(found: Mapping[str, int]) -> float | None:
+    """Return the share of measured mutants that were noticed; None where none were measured."""
+    measured = sum(n for status, n in found.items() if status not in UNMEASURED)
+    return sum(found.get(status, 0) for status in NOTICED) / measured if measured else None
+
+
+def write_report(metrics: Mapping[str, Any], folder: Path) -> Path:
+    """Write metrics.json and the page; return the path of the numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "metrics.json"
+    path.write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    write_page(metrics, folder / "README.md")
+    return path
+
+
+def write_page(metrics: Mapping[str, Any], path: Path) -> None:
+    """Write metrics as a page that people read."""
+    lines = [*_head(metrics), *_table(metrics["files"]), *_survivors(metrics["survivors"])]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def word_for(before: str, after: str) -> str:
+    """Say in a word what kind of change a mutant is."""
+    old, new = Counter(_tokens(before)), Counter(_tokens(after))
+    gone, come = old - new, new - old
+    words = {
+        "wording": any(t[-1] in "'\"" for t in gone),
+        "None": "None" in come,
+        "number": any(t[0].isdigit() for t in come),
+        "boundary": bool({"<", "<=", ">", ">="} & come.keys()),
+        "equality": bool({"==", "!=", "in", "is"} & come.keys()),
+        "logic": bool({"and", "or", "not", "True", "False"} & (gone + come).keys()),
+        "arithmetic": bool({"+", "-", "*", "/", "//", "%", "**", "@", "&", "|"} & come.keys()),
+        "left out": not come or come.keys() <= {"(", ")", ","},
+    }
+    return next((word for word, fits in words.items() if fits), "other")
+
+
+def _statuses(folder: Path, name: str) -> dict[str, str] | None:
+    """Return mutant → status of a file; None before mutmut has seen it."""
+    found = sorted((folder / "mutants/src").glob(f"*/{name}.meta"))
+    if not found:
+        return None
+    codes = json.loads(found[0].read_text("utf-8"))["exit_code_by_key"]
+    return {mutant: status_by_exit_code[code] for mutant, code in codes.items()}
+
+
+def _survivor(folder: Path, name: str, mutant: str, status: str) -> dict[str, str]:
+    path = next((folder / "src").glob(f"*/{name}")).relative_to(folder)
+    with contextlib.chdir(folder):
+        diff = get_diff_for_mutant(mutant, path=path).splitlines()
+    before = _changed(diff, "-")
+    after = _changed(diff, "+")
+    function = mutant.rpartition(".")[2].partition("__mutmut_")[0]
+    return {
+        "file": name,
+        "function": function.removeprefix("x").strip("_ǁ").replace("ǁ", "."),
+        "before": before,
+        "after": after,
+        "word": "no test runs it" if status == "no tests" else word_for(before, after),
+    }
+
+
+def _changed(diff: Sequence[str], sign: str) -> str:
+    lines = (x[1:].strip() for x in diff if x.startswith(sign) and not x.startswith(sign * 3))
+    return " ".join(lines)
+
+
+def _tokens(code: str) -> list[str]:
+    return re.findall(r"\"[^\"]*\"|'[^']*'|\w+|[<>=!]=|\*\*|//|[^\s\w]", code)
+
+
+def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
+    files = metrics["files"]
+    found = sum((Counter(f) for f in files.values() if f), Counter[str]())
+    share = score(found)
+    yield "# Would the tests notice?"
+    yield ""
+    yield "Written by `make mutate` from `metrics.json`; do not edit."
+    yield ""
+    yield (
+        "The code is broken in small ways, one at a time: a number off by one, a comparison "
+        "turned, an argument left out. A mutant that makes a test fail, or run for much too "
+        "long, is noticed; the others got away. Bodies of functions are broken, except under "
+        "decorators other than `classmethod` and `staticmethod`: properties and values at the "
+        f"head of a module are not. mutmut {metrics['mutmut']}, Python {metrics['python']}, seed "
+        f"{metrics['seed']}."
+    )
+    yield ""
+    left = sum(found.get(status, 0) for status in UNMEASURED)
+    if share is not None:
+        yield (
+            f"**{share:.1%} of {found.total() - left:,} measured mutants are noticed** (goal "
+            f"{metrics['goal']:.0%})."
+        )
+    unmeasured = [n for n, f in files.items() if f is None or (f and score(f) is None)]
+    if unmeasured:
+        yield ""
+        yield f"Not measured yet: {', '.join(f'`{name}`' for name in unmeasured)}."
+    yield ""
+
+
+def _table(files: Mapping[str, Mapping[str, int] | None]) -> Iterator[str]:
+    yield f"| file | noticed | {' | '.join(STATUSES)} |"
+    yield "|---" * (len(STATUSES) + 2) + "|"
+    for name, found in files.items():
+        if found and (share := score(found)) is not None:
+            cells = " | ".join(f"{found.get(status, 0):,}" for status in STATUSES)
+            yield f"| {name} | {share:.1%} | {cells} |"
+    yield ""
+
+
+def _survivors(survivors: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    yield "## What got away"
+    yield ""
+    if not survivors:
+        yield "Nothing that was measured."
+        return
+    yield "| file | function | before | after | word |"
+    yield "|---|---|---|---|---|"
+    for s in survivors:
+        before, after = _cell(s["before"]), _cell(s["after"])
+        yield f"| {s['file']} | {s['function']} | {before} | {after} | {s['word']} |"
+
+
+def _cell(code: str) -> str:
+    """Return code as a cell: short, and without what ends a cell."""
+    shown = code if len(code) <= 90 else code[:89] + "…"  # noqa: PLR2004
+    return f"`{shown.replace('`', '´')}`".replace("|", "\\|") if shown else "nothing"

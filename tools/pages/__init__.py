@@ -1,0 +1,1 @@
+"""The project's pages, taken apart for tests: blocks of code, commands, links, figures."""

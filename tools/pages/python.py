@@ -1,0 +1,29 @@
+"""Blocks of Python: which of them can run as they stand."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+
+__all__ = ["unbound"]
+
+
+def unbound(source: str) -> frozenset[str]:
+    """Return the names that a block uses and nowhere binds; one without any is complete.
+
+    Raises:
+        SyntaxError: If it is no Python.
+    """
+    used: set[str] = set()
+    bound = set(dir(builtins))
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Name(id=name):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.partition(".")[0])
+    return frozenset(used - bound)

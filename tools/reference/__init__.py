@@ -1,0 +1,22 @@
+"""The pages of docs/reference, written from the code: ``make reference``.
+
+Nothing is described here. What a key, an option or a hook means stands in its own docstring or
+help, so that a page can only be wrong where the code is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from . import api, cli, hooks, manifest, printed
+
+__all__ = ["PAGES"]
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "api.md": api.page,
+    "cli.md": cli.page,
+    "hooks.md": hooks.page,
+    "json.md": printed.page,
+    "manifest.md": manifest.page,
+}
+"""File name → what writes the page."""

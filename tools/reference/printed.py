@@ -1,0 +1,65 @@
+"""The page on what commands print with ``--json``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from types import GenericAlias
+from typing import Any
+
+from redhost.cli import cli, main
+from redhost.commands.common import JsonOption
+
+from .docstrings import exit_codes
+from .markdown import joined, table
+from .sections import links_to, section
+from .shapes import shapes_in, type_text
+
+__all__ = ["page", "printed_types"]
+
+
+def page() -> str:
+    """Return the page."""
+    told = printed_types()
+    every = [t for type_, also in told.values() for t in (type_, *also.values())]
+    shapes = list(dict.fromkeys(s for t in every for s in shapes_in(t)))
+    links = links_to(shapes)
+    return joined(
+        "What commands print with --json",
+        "With `--json` a command prints one JSON value on standard output, and nothing else there. "
+        "Programs may rely on the keys below; more may be added. Exit codes are the same with and "
+        f"without it: {exit_codes(main)} A command that exits with 1 because something it judged "
+        "is wrong (`check`, `sweep`, `train-many`) has printed its JSON all the same; an error "
+        "prints one line on standard error, and no JSON.",
+        table(("command", "prints"), _rows(told, links)),
+        *(section(shape, links, defaults=False) for shape in shapes),
+    )
+
+
+def printed_types() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Return command → the type it prints, and those of keys that options add."""
+    found = {}
+    for name, command in sorted(cli.commands.items()):
+        for option in command.params:
+            if isinstance(option, JsonOption):
+                also = {key: _type(path) for key, path in option.also.items()}
+                found[name] = (_type(option.prints), also)
+    return found
+
+
+def _type(path: str) -> Any:
+    """Return the type of a path such as ``core.receipt.Receipt`` or ``list[…]``."""
+    if path.startswith("list["):
+        return GenericAlias(list, (_type(path.removeprefix("list[").removesuffix("]")),))
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(f"redhost.{module}"), name)
+
+
+def _rows(
+    told: dict[str, tuple[Any, dict[str, Any]]], links: Mapping[type, str]
+) -> Iterator[tuple[str, str]]:
+    for name, (type_, also) in told.items():
+        more = "".join(
+            f"; with `--{key}` also `{key}`: {type_text(t, links)}" for key, t in also.items()
+        )
+        yield f"`redhost {name}`", type_text(type_, links) + more

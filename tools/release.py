@@ -1,0 +1,130 @@
+"""`make release`: everything that is published, in dist/, as pip reads it.
+
+    dist/redhost-0.1.0.tar.gz, dist/*.whl   the host's source, and a wheel of every package
+    dist/simple/NAME/index.html             an index (PEP 503), each file with its sha256
+    dist/SHA256SUMS                         for `sha256sum -c`
+
+`pip install --index-url file:///…/dist/simple red-expert-range3` installs from it, and so does any
+web server that hands out the folder. Nothing is built from a tree that differs from its commit, or
+of a version that CHANGELOG.md says nothing of; equal commits give equal bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["build", "check_release", "main", "write_index", "write_sums"]
+
+
+def check_release(root: Path) -> None:
+    """Refuse what must not be published.
+
+    Raises:
+        SystemExit: If files differ from the commit, or CHANGELOG.md has no heading of the version.
+    """
+    if changed := _git(root, "status", "--porcelain").splitlines():
+        raise SystemExit(
+            f"{len(changed)} files differ from the commit, {changed[0][3:]} for one: expected a "
+            "clean tree. Commit or stash them."
+        )
+    version = _project(root)["version"]
+    headings = re.findall(r"^## (\S+)", (root / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    if version not in headings:
+        raise SystemExit(
+            f"CHANGELOG.md: expected a heading '## {version}', found {', '.join(headings)}. Write "
+            "what users notice."
+        )
+
+
+def build(root: Path, out: Path) -> None:
+    """Build the host's source and wheel, and the wheels of the packages in plugins/.
+
+    Args:
+        root: The project.
+        out: An empty folder.
+    """
+    time = _git(root, "log", "-1", "--format=%ct").strip()
+    env = {**os.environ, "SOURCE_DATE_EPOCH": time}
+    packages = sorted(p.parent for p in (root / "plugins").glob("*/pyproject.toml"))
+    # The host's wheel is built from its source archive, so that the archive is known to be whole.
+    for project, kinds in ((root, ()), *((p, ("--wheel",)) for p in packages)):
+        command = [sys.executable, "-m", "build", *kinds, "--no-isolation", "--outdir", str(out)]
+        subprocess.run([*command, str(project)], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+def write_index(folder: Path) -> None:
+    """Write simple/ beside the archives: one page for each project, and one that lists them."""
+    pages: dict[str, list[Path]] = defaultdict(list)
+    for path in _archives(folder):
+        pages[re.sub(r"[-_.]+", "-", path.name.split("-")[0]).lower()].append(path)
+    for name, files in pages.items():
+        rows = [(f"../../{f.name}#sha256={_sha256(f)}", f.name) for f in files]
+        _write_page(folder / "simple" / name, name, rows)
+    _write_page(folder / "simple", "Packages", [(f"{name}/", name) for name in sorted(pages)])
+
+
+def write_sums(folder: Path) -> Path:
+    """Write SHA256SUMS beside the archives, as `sha256sum` does."""
+    path = folder / "SHA256SUMS"
+    lines = (f"{_sha256(archive)}  {archive.name}\n" for archive in _archives(folder))
+    path.write_text("".join(lines), "utf-8")
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Check, build into a folder of its own, and put it in place of dist/ when all is there."""
+    parser = argparse.ArgumentParser(description="Build everything that is published.")
+    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
+    root: Path = parser.parse_args(arguments).root
+    check_release(root)
+    out, dist = root / "build/release", root / "dist"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    build(root, out)
+    write_index(out)
+    print(write_sums(out).read_text("utf-8"), end="")
+    shutil.rmtree(dist, ignore_errors=True)
+    out.rename(dist)
+    print(f"pip install --index-url {(dist / 'simple').resolve().as_uri()} PACKAGE")
+
+
+def _project(root: Path) -> dict[str, str]:
+    told: dict[str, str] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    return told
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True)  # noqa: S607  (whichever git there is)
+    return done.stdout
+
+
+def _archives(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.whl"), *folder.glob("*.tar.gz")])
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _write_page(folder: Path, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    links = "".join(
+        f'<a href="{html.escape(to)}">{html.escape(name)}</a><br>\n' for to, name in rows
+    )
+    head = f"<!DOCTYPE html>\n<html><head><title>{html.escape(title)}</title></head><body>\n"
+    (folder / "index.html").write_text(f"{head}{links}</body></html>\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
