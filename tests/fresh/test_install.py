@@ -68,7 +68,6 @@ def test_an_expert_answers_from_its_wheel(install: Any, name: str, tmp_path: Pat
     fresh = install("red-backbone-tiny", name)
     [listed] = fresh.redhost("list-experts")
     assert (listed["dist"], listed["state"]) == (name, "enabled")
-    assert [checked["ok"] for checked in fresh.redhost("check")] == [True]
     receipt = fresh.redhost("recompose", "--home", str(tmp_path))
     assert list(receipt["experts"]) == [listed["id"]]
     card = next(fresh.folder.rglob(f"{name.replace('-', '_')}/card.jsonl"))
