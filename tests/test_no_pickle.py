@@ -21,7 +21,7 @@ SHUT = {"allow_pickle": False, "trust_remote_code": False, "weights_only": True}
 """Keyword arguments that may only be this constant."""
 
 SPREAD = {
-    ("core/experts.py", "_pick(t, 'U', 'V', 'W', 'b')"),
+    ("commands/common.py", "options"),
     ("core/live.py", "options"),
     ("core/mechanisms/grafted_module.py", "options"),
     ("core/packaging.py", "parts"),
