@@ -25,7 +25,8 @@ WIDTH = 80
 
 def page() -> str:
     """Return the page."""
-    own, others = [], []
+    own: list[str] = []
+    others: list[str] = []
     for path, command, dist in commands():
         (others if dist else own).append(_section(path, command, dist))
     return joined(

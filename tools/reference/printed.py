@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
+from types import GenericAlias
 from typing import Any
 
 from redhost.cli import cli, main
@@ -49,8 +50,7 @@ def printed_types() -> dict[str, tuple[Any, dict[str, Any]]]:
 def _type(path: str) -> Any:
     """Return the type of a path such as ``core.receipt.Receipt`` or ``list[…]``."""
     if path.startswith("list["):
-        inner = _type(path.removeprefix("list[").removesuffix("]"))
-        return list[inner]
+        return GenericAlias(list, _type(path.removeprefix("list[").removesuffix("]")))
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(f"redhost.{module}"), name)
 
