@@ -16,7 +16,7 @@ RUN = (
     ("check", "range1 range2"),
     ("check", "broken.whl"),
     ("recompose", ""),
-    ("recompose", "--dry-run --router robust"),
+    ("recompose", "--dry-run --router linear"),
     ("predict", "'What is 37 plus 12?' hello"),
     ("evaluate", "--data rows.jsonl --outside texts.txt --leave-one-out"),
     ("evaluate", "--data rows.jsonl --mixtures"),
@@ -39,7 +39,10 @@ RUN = (
 def test_every_command_prints_what_its_type_says(make_stage: Callable[[str], Any]) -> None:
     stage = make_stage("docs/engines.md")
     (stage.folder / "broken.whl").write_bytes(b"no zip")
-    rows = [{"text": f"What is {n} plus {n + 1}?", "label": str(2 * n + 1)} for n in range(1, 50)]
+    rows = [
+        {"text": f"What is {n} plus 2?", "label": str(n + 2), "domain": f"range{1 + n // 20}"}
+        for n in range(10, 30)
+    ]
     (stage.folder / "rows.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
     (stage.folder / "texts.txt").write_text("once upon a time\nthe end\n")
     types = printed_types()
