@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ...registry.errors import UsageError
 from ..progress import Progress
 from ..statistics import Statistics
 
@@ -147,8 +148,17 @@ class Router(nn.Module):
         raise NotImplementedError(f"a {self.kind} router has no closed form")
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters whose first dimension counts the columns."""
-        raise NotImplementedError
+        """Return the parameters whose first dimension counts the columns.
+
+        Raises:
+            UsageError: If the kind does not say.
+        """
+        raise UsageError(
+            f"a {self.kind} router does not say which of its weights belong to a column",
+            expected="its column_parameters, for level 'row'",
+            found="none",
+            hint="Use --level full.",
+        )
 
     def adopt(self, parent: Router, *, keep: Collection[str]) -> None:
         """Take over the parent's weights: those of the columns in `keep` and all shared ones.

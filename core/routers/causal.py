@@ -89,7 +89,7 @@ class CausalRouter(LinearRouter):
         if len(rows) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
             return
         names = [d.column for d in columns if d.sketch is not None]
-        others = [d.z for d in columns if d.sketch is None]
+        others = [(k, d.z) for k, d in enumerate(columns) if d.sketch is None]
         judged = _tokens(aside) or rows
         played = from_two_starts(self, partial(self._play, rows, judged, others, steps, progress))
         with torch.no_grad():
@@ -100,7 +100,7 @@ class CausalRouter(LinearRouter):
         self,
         rows: Sequence[_Tokens],
         aside: Sequence[_Tokens],
-        others: Sequence[Tensor],
+        others: Sequence[tuple[int, Tensor]],
         steps: int,
         progress: Callable[[int, int], None] | None,
     ) -> MinimaxResult:
@@ -130,12 +130,14 @@ class CausalRouter(LinearRouter):
         """Return log p of the answers as this kind answers, ``(N,)``."""
         return self._summed(rows)
 
-    def _elsewhere(self, others: Sequence[Tensor], generator: torch.Generator) -> Tensor:
-        """Return the loss that keeps the backbone's column to some of its rows."""
+    def _elsewhere(
+        self, others: Sequence[tuple[int, Tensor]], generator: torch.Generator
+    ) -> Tensor:
+        """Return the loss that keeps columns without answers, the backbone's too, to some rows."""
         total = self.bias.new_zeros(())
-        for z in others:
+        for k, z in others:
             rows = torch.randint(len(z), (min(BATCH, len(z)),), generator=generator)
-            mass = torch.log_softmax(self(z[rows]), dim=-1)[:, -1]
+            mass = torch.log_softmax(self(z[rows]), dim=-1)[:, k]
             total = total - ELSEWHERE * mass.mean()
         return total
 

@@ -60,7 +60,7 @@ class RobustRouter(LinearRouter):
             self._play,
             rows=rows,
             aside=aside,
-            others=[d.z for d in columns if d.likelihood is None],
+            others=[(k, d.z) for k, d in enumerate(columns) if d.likelihood is None],
             reference=torch.stack([-p[:, k].mean() for k, (_, p) in own]),
             steps=ROUNDS * steps,
         )
@@ -72,7 +72,7 @@ class RobustRouter(LinearRouter):
         *,
         rows: Sequence[Judged],
         aside: Sequence[tuple[Tensor, Tensor]],
-        others: Sequence[Tensor],
+        others: Sequence[tuple[int, Tensor]],
         reference: Tensor,
         steps: int,
         progress: Progress | None,
@@ -88,11 +88,11 @@ class RobustRouter(LinearRouter):
             progress=progress,
         )
 
-    def _elsewhere(self, others: Sequence[Tensor]) -> Tensor:
-        """Return the loss that keeps the columns without answers, the backbone's, to their rows."""
+    def _elsewhere(self, others: Sequence[tuple[int, Tensor]]) -> Tensor:
+        """Return the loss that keeps columns without answers, the backbone's too, to their rows."""
         total = self.bias.new_zeros(())
-        for z in others:
-            mass = torch.softmax(self(z), dim=-1)[:, -1]
+        for k, z in others:
+            mass = torch.softmax(self(z), dim=-1)[:, k]
             total = total - mass.clamp_min(1e-12).log().mean() / len(self.columns)
         return total
 

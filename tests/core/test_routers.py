@@ -247,3 +247,12 @@ def test_pieces_change_no_logit(numbers: int, monkeypatch) -> None:
         torch.testing.assert_close(router(z), whole)
         by_row = torch.cat([router(row[None]) for row in z])
         torch.testing.assert_close(by_row, whole, atol=1e-4, rtol=1e-4)
+
+
+def test_a_kind_that_names_no_columns_says_so_at_level_row() -> None:
+    class Plain(redhost.Router):
+        kind = "plain"
+
+    router = Plain(width=2, columns=("a", "b"))
+    with pytest.raises(redhost.UsageError, match="column_parameters.*--level full"):
+        router.adopt(router, keep=("a",))

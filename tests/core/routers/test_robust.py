@@ -166,3 +166,17 @@ def test_it_answers_with_the_mixture(redhost_fake_expert, tmp_path) -> None:
     h = encode(["one", "two"])
     p, alpha = bus(h)
     torch.testing.assert_close(p, bus.mixture(h, bus.norm(h), alpha))
+
+
+def test_a_domain_whose_card_tells_no_answers_keeps_its_own_column() -> None:
+    """Nobody's regret speaks for it, and the backbone's column must not take its place."""
+
+    def silent(column: str, z: Tensor) -> redhost.ColumnData:
+        sums = redhost.Statistics.of_rows(z, [""] * len(z))
+        return redhost.ColumnData(column=column, z=z, statistics=sums)
+
+    told = columns(table(4, 8, 4, seed=0), rows=500)[:2]
+    vectors, background = -torch.eye(8).repeat(20, 1), torch.full((100, 8), 0.5)
+    router = fit([*told, silent("e2", vectors), silent("backbone", background)])
+    for k, z in ((2, vectors), (3, background)):
+        assert torch.softmax(router(z), dim=-1).mean(0)[k] > 0.5
