@@ -105,10 +105,10 @@ def _survivor(folder: Path, name: str, mutant: str, status: str) -> dict[str, st
         diff = get_diff_for_mutant(mutant, path=path).splitlines()
     before = _changed(diff, "-")
     after = _changed(diff, "+")
-    function = mutant.rpartition(".")[2].partition("__mutmut_")[0]
+    mangled = mutant.rpartition(".")[2].partition("__mutmut_")[0]  # x_name, or xǁClassǁname
     return {
         "file": name,
-        "function": function.removeprefix("x").strip("_ǁ").replace("ǁ", "."),
+        "function": mangled[2:].replace("ǁ", "."),
         "before": before,
         "after": after,
         "word": "no test runs it" if status == "no tests" else word_for(before, after),
@@ -147,6 +147,9 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
             f"**{share:.1%} of {found.total() - left:,} measured mutants are noticed** (goal "
             f"{metrics['goal']:.0%})."
         )
+    if left:
+        yield ""
+        yield f"Begun, and not yet tried: {left:,}, the slower ones; the quickest are tried first."
     unmeasured = [n for n, f in files.items() if f is None or (f and score(f) is None)]
     if unmeasured:
         yield ""

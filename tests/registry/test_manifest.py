@@ -96,6 +96,14 @@ def test_a_key_that_is_missing_is_named(make_expert: Any) -> None:
     assert found.reason == "license: expected a value, found nothing"
 
 
+def test_a_bad_key_is_told_with_its_place(make_backbone: Any) -> None:
+    told = json.loads(dumps(make_backbone()))
+    told["base"]["files"] = {"../x": "a" * 64}
+    found = parse_backbone(json.dumps(told).encode())
+    assert isinstance(found, Violation)
+    assert (found.code, found.field) == ("manifest_field", "base.files")
+
+
 REBUILD, SHORTEN = "Rebuild the package.", "Shorten the manifest."
 
 
