@@ -254,5 +254,5 @@ def test_a_kind_that_names_no_columns_says_so_at_level_row() -> None:
         kind = "plain"
 
     router = Plain(width=2, columns=("a", "b"))
-    with pytest.raises(redhost.UsageError, match="column_parameters.*--level full"):
+    with pytest.raises(redhost.UsageError, match=r"column_parameters.*--level full"):
         router.adopt(router, keep=("a",))
