@@ -17,6 +17,7 @@ from .common import (
     home_option,
     json_option,
     print_json,
+    seed_option,
 )
 
 __all__ = ["COMMANDS", "new_backbone", "new_expert", "pack", "train_expert"]
@@ -74,13 +75,7 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
     show_default=True,
     help="With numbers: the smallest difference that matters.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Where randomness comes from.",
-)
+@seed_option
 def new_backbone(
     *,
     name: str,
@@ -219,13 +214,7 @@ def new_expert(
     type=click.IntRange(min=1),
     help="Passes over the data, at most (default: 200; where text is generated, 12).",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Where randomness comes from.",
-)
+@seed_option
 @home_option
 @device_option
 @json_option("registry.manifest.ExpertManifest")

@@ -103,17 +103,4 @@ def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:
 
 
 def _report(target: Target, violations: Sequence[Violation]) -> Report:
-    return {
-        "target": target.name,
-        "ok": not violations,
-        "violations": [
-            {
-                "code": v.code,
-                "field": v.field,
-                "expected": v.expected,
-                "found": v.found,
-                "hint": v.hint,
-            }
-            for v in violations
-        ],
-    }
+    return {"target": target.name, "ok": not violations, "violations": list(violations)}

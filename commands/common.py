@@ -32,6 +32,7 @@ __all__ = [
     "open_crew",
     "open_host",
     "print_json",
+    "seed_option",
     "table",
 ]
 
@@ -120,6 +121,17 @@ def field_options(command: F) -> F:
         "--label-field", default="label", show_default=True, help="Field that holds the answer."
     )
     return text(label(command))
+
+
+def seed_option(command: F) -> F:
+    """Add ``--seed``."""
+    return click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Where randomness comes from.",
+    )(command)
 
 
 def open_host(

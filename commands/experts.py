@@ -107,9 +107,7 @@ def check(
         for report in reports:
             click.echo(f"{report['target']}: {'ok' if report['ok'] else 'failed'}")
             for v in report["violations"]:
-                click.echo(
-                    f"  {v['field']}: expected {v['expected']}, found {v['found']}. {v['hint']}"
-                )
+                click.echo(f"  {v.field}: expected {v.expected}, found {v.found}. {v.hint}")
     if not all(report["ok"] for report in reports):
         sys.exit(1)
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import device_option, home_option, json_option, open_host, print_json, table
+from .common import (
+    device_option,
+    home_option,
+    json_option,
+    open_host,
+    print_json,
+    seed_option,
+    table,
+)
 
 if TYPE_CHECKING:
     from ..core.generate.decode import Token
@@ -42,13 +50,7 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     show_default=True,
     help="Tokens are drawn from p^(1/T); 0 takes the most probable one.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Where randomness comes from.",
-)
+@seed_option
 @click.option("--explain", is_flag=True, help="Say which expert carried which token.")
 @home_option
 @device_option

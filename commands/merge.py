@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import bar, device_option, home_option, json_option, open_host, print_json, table
+from .common import (
+    bar,
+    device_option,
+    home_option,
+    json_option,
+    open_host,
+    print_json,
+    seed_option,
+    table,
+)
 
 if TYPE_CHECKING:
     from ..core.merge import Merged
@@ -37,13 +46,7 @@ __all__ = ["COMMANDS", "merge"]
     show_default=True,
     help="Radius of sharpness-aware steps; 0 for plain ones.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Where randomness comes from.",
-)
+@seed_option
 @home_option
 @device_option
 @json_option("core.merge.Merged")

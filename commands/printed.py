@@ -9,26 +9,9 @@ from typing import NotRequired, TypedDict
 
 from ..core.generate.decode import Token
 from ..registry.leases import Lease
+from ..registry.violations import Violation
 
-__all__ = ["Broken", "Collected", "Generated", "KeyPair", "Report", "RolledBack"]
-
-
-class Broken(TypedDict):
-    """One broken promise of a package.
-
-    Attributes:
-        code: A stable word that programs can test, e.g. ``weights_digest``.
-        field: The manifest's field or the file that is wrong.
-        expected: What the contract says.
-        found: What is there.
-        hint: What to do next.
-    """
-
-    code: str
-    field: str
-    expected: str
-    found: str
-    hint: str
+__all__ = ["Collected", "Generated", "KeyPair", "Report", "RolledBack"]
 
 
 class Report(TypedDict):
@@ -42,7 +25,7 @@ class Report(TypedDict):
 
     target: str
     ok: bool
-    violations: list[Broken]
+    violations: list[Violation]
 
 
 class Generated(TypedDict):
