@@ -31,12 +31,16 @@ def plugins(*, as_json: bool) -> None:
 
 @click.command()
 @click.argument("dist")
-def trust(*, dist: str) -> None:
+@click.option("--revoke", is_flag=True, help="Take the permission back.")
+def trust(*, dist: str, revoke: bool) -> None:
     """Allow a distribution's plugin code to run in your hosts, as it is now.
 
     Python has no sandbox: a plugin can do whatever you can. The permission is yours alone, and
-    ends when the distribution's files change.
+    ends when the distribution's files change, or with --revoke.
     """
+    if revoke:
+        _revoke(dist)
+        return
     from ..registry.discover import canonical, plugin_entry_points
     from ..registry.errors import UnknownNameError, short
     from ..registry.trust import trust as record
@@ -45,6 +49,19 @@ def trust(*, dist: str) -> None:
     if canonical(dist) not in known:
         raise UnknownNameError("plugin distribution", dist, known.values())
     click.echo(f"{dist} is trusted as {short(record(known[canonical(dist)]))}")
+
+
+def _revoke(dist: str) -> None:
+    """Take a permission back; the distribution may be gone already."""
+    from ..registry.discover import canonical
+    from ..registry.errors import UnknownNameError
+    from ..registry.trust import distrust, trusted
+
+    known = trusted()
+    if canonical(dist) not in known:
+        raise UnknownNameError("trusted distribution", dist, known)
+    distrust(dist)
+    click.echo(f"{dist} is not trusted any more")
 
 
 COMMANDS = (plugins, trust)

@@ -24,12 +24,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set; None leaves it to the next source.
 
     Attributes:
-        backbone: Id, distribution or module of an installed backbone, or ``hf:…`` / ``gguf:…``.
+        backbone: Id, distribution or module of an installed backbone.
         router: The kind of router; None is the host's default.
         level: How much of the router is retrained.
         seed: What a full retraining starts from.
         tolerance: Accuracy points a domain may lose; None is one point or two gate rows.
-        output: How experts are combined.
         device: Where tensors live, e.g. ``cpu`` or ``cuda``; None is the host's choice.
         keys: Files of public keys; a wheel that none of them signed is refused.
     """
@@ -39,7 +38,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Literal["zero", "row", "full"] | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     tolerance: Annotated[float, Meta(ge=0)] | None = None
-    output: Literal["residual", "mixture"] | None = None
     device: str | None = None
     keys: tuple[str, ...] | None = None
 
@@ -49,7 +47,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(other, **{k: v for k, v in mine.items() if v is not None})
 
 
-DEFAULTS = Settings(level="full", seed=0, output="residual")
+DEFAULTS = Settings(level="full", seed=0)
 
 
 def resolve_home(
@@ -125,7 +123,7 @@ def _from_lock(lock: LockFile | None) -> Settings:
     if lock is None:
         return Settings()
     known: dict[str, Any] = {k: v for k, v in lock.settings.items() if k in _KEYS}
-    known |= {"router": lock.router.kind, "seed": lock.router.seed, "output": lock.output}
+    known |= {"router": lock.router.kind, "seed": lock.router.seed}
     known["backbone"] = known.get("backbone") or lock.backbone.id
     return _convert(known, f"redhost.lock of backbone {lock.backbone.id!r}")
 

@@ -49,6 +49,23 @@ def test_trust_says_what_exactly_is_trusted(environment, call) -> None:
     assert code == 0 and out.startswith("noter is trusted as sha256:")
 
 
+def test_trust_is_taken_back(environment, call) -> None:
+    install(environment)
+    call("trust", "noter")
+    assert call("trust", "noter", "--revoke")[:2] == (0, "noter is not trusted any more\n")
+    assert states(call)["noter"]["state"] == "untrusted"
+    code, _, err = call("trust", "notre", "--revoke")
+    assert code != 0 and "unknown trusted distribution 'notre'" in err
+
+
+def test_trust_is_taken_back_from_what_is_gone(environment, call) -> None:
+    install(environment)
+    call("trust", "noter")
+    environment.uninstall("noter")
+    assert call("trust", "noter", "--revoke")[0] == 0
+    assert call("trust", "noter", "--revoke")[0] != 0  # there is nothing left to take back
+
+
 def test_a_plugin_that_fails_is_a_line_and_exit_0(environment, call) -> None:
     install(environment, "raise RuntimeError('no voice')")
     call("trust", "noter")

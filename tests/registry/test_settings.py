@@ -28,7 +28,7 @@ def test_precedence(tmp_path: Path, publish: Any) -> None:
     assert (found.seed, found.router, found.tolerance, found.level) == (9, "linear", 1.0, "row")
     assert found.backbone == "tiny"
     alone = load_settings(project=tmp_path / "none.toml")
-    assert (alone.level, alone.seed, alone.output, alone.router) == ("full", 0, "residual", None)
+    assert (alone.level, alone.seed, alone.router) == ("full", 0, None)
 
 
 @pytest.mark.parametrize(
