@@ -196,7 +196,8 @@ class Regression:
     def units(self, targets: Tensor, *, classifier: Tensor | None) -> Units:
         """Return the targets' spread as scale, and their mean as shift where there is a bias."""
         spread = float(targets.double().std(unbiased=False))
-        if spread <= SMALLEST * float(targets.abs().max()):
+        least = torch.finfo(torch.float32).tiny
+        if spread <= max(SMALLEST * float(targets.abs().max()), least):
             spread = 1.0  # all the same, but for rounding
         if classifier is None:
             return Units(scale=spread, shift=float(targets.mean()))
