@@ -104,4 +104,4 @@ SMOLLM2 = Setting(
     half=True,
     card=6_000,
 )
-"""Sized so that three seeds take less than fifty minutes on two quiet cores."""
+"""Sized so that three seeds take less than an hour on two cores."""
