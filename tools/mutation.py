@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutation_report import measure, write_report
+from mutation_report import measure, read_words, write_report
 
 __all__ = ["Room", "lay_out", "main", "read_rooms"]
 
@@ -40,12 +40,14 @@ class Room:
         folder: Where it is laid out.
         mutate: The files, from the package's folder.
         tests: Files or folders of tests.
+        deselect: Tests that cannot run on broken code: what torch compiles has no mutants.
     """
 
     name: str
     folder: Path
     mutate: tuple[str, ...]
     tests: tuple[str, ...]
+    deselect: tuple[str, ...] = ()
 
 
 def read_rooms(root: Path, names: Sequence[str] = ()) -> tuple[Room, ...]:
@@ -63,6 +65,7 @@ def read_rooms(root: Path, names: Sequence[str] = ()) -> tuple[Room, ...]:
             folder=root / "build/mutation" / name,
             mutate=_expand(_package(root), table["mutate"]),
             tests=tuple(table["tests"]),
+            deselect=tuple(table.get("deselect", ())),
         )
         for name, table in tables.items()
         if not names or name in names
@@ -122,20 +125,25 @@ def _run(room: Room, *, workers: int) -> None:
 
 def _report(root: Path) -> Path:
     rooms = [(room.folder, room.mutate) for room in read_rooms(root)]
-    return write_report(measure(rooms, seed=SEED), root / "docs/results/mutation")
+    metrics = measure(rooms, words=read_words(root / "tools/survivors.toml"), seed=SEED)
+    return write_report(metrics, root / "docs/results/mutation")
 
 
 def _settings(root: Path, room: Room) -> str:
     """Return the pyproject.toml of a room: mutmut's table, and the project's of pytest."""
     package = _package(root).relative_to(root).as_posix()
     files = [f"{package}/{name}" for name in room.mutate]
+    skipped = [f"--deselect={test}" for test in room.deselect]
     pytest = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]
     tables = {
         "tool.mutmut": {
             "source_paths": [package],
             "only_mutate": files,
             "pytest_add_cli_args_test_selection": list(room.tests),
-            "pytest_add_cli_args": ["-p", "no:cacheprovider", f"--hypothesis-seed={SEED}"],
+            "pytest_add_cli_args": [
+                *("-p", "no:cacheprovider", f"--hypothesis-seed={SEED}"),
+                *skipped,
+            ],
             "process_isolation": "forkserver",  # torch has threads, which do not survive a fork
             "on_dependency_change": "ignore",
             "timeout_constant": 6.0,  # a busy machine is no endless loop

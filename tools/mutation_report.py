@@ -6,6 +6,7 @@ import contextlib
 import json
 import platform
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -15,7 +16,10 @@ from typing import Any
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
 
-__all__ = ["measure", "score", "word_for", "write_page", "write_report"]
+__all__ = ["Words", "measure", "read_words", "score", "word_for", "write_page", "write_report"]
+
+Words = Mapping[tuple[str, str, str], str]
+"""(file, function, line after) → why a mutant may live; an empty line: all of that function."""
 
 GOAL = 0.85
 """The share of mutants that tests should notice."""
@@ -26,12 +30,29 @@ UNMEASURED = ("not checked", "check was interrupted by user", "skipped")
 STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious", "not checked")
 
 
-def measure(rooms: Iterable[tuple[Path, Sequence[str]]], *, seed: int) -> dict[str, Any]:
+def read_words(path: Path) -> Words:
+    """Read what was written by hand about mutants that got away; nothing where there is no file.
+
+    Each ``[[survivor]]`` has ``file``, ``function``, ``word``, and ``after``, lines as the page
+    shows them; without ``after`` it is about all of the function.
+    """
+    told = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return {
+        (entry["file"], entry["function"], line): entry["word"]
+        for entry in told.get("survivor", ())
+        for line in entry.get("after", [""])
+    }
+
+
+def measure(
+    rooms: Iterable[tuple[Path, Sequence[str]]], *, seed: int, words: Words | None = None
+) -> dict[str, Any]:
     """Read what mutmut keeps in each room.
 
     Args:
         rooms: Each room's folder, and the files that are broken there, from the package's folder.
         seed: Of the run.
+        words: Why some may live; the others have the kind of their change.
     """
     files: dict[str, Any] = {}
     survivors: list[dict[str, str]] = []
@@ -40,7 +61,7 @@ def measure(rooms: Iterable[tuple[Path, Sequence[str]]], *, seed: int) -> dict[s
             found = _statuses(folder, name)
             files[name] = None if found is None else dict(Counter(found.values()))
             got_away = ((m, s) for m, s in (found or {}).items() if s in GOT_AWAY)
-            survivors += [_survivor(folder, name, mutant, status) for mutant, status in got_away]
+            survivors += [_survivor(folder, name, m, s, words or {}) for m, s in got_away]
     return {
         "schema": "redhost.mutation/1",
         "mutmut": version("mutmut"),
@@ -99,20 +120,18 @@ def _statuses(folder: Path, name: str) -> dict[str, str] | None:
     return {mutant: status_by_exit_code[code] for mutant, code in codes.items()}
 
 
-def _survivor(folder: Path, name: str, mutant: str, status: str) -> dict[str, str]:
+def _survivor(folder: Path, name: str, mutant: str, status: str, words: Words) -> dict[str, str]:
     path = next((folder / "src").glob(f"*/{name}")).relative_to(folder)
     with contextlib.chdir(folder):
         diff = get_diff_for_mutant(mutant, path=path).splitlines()
     before = _changed(diff, "-")
     after = _changed(diff, "+")
     mangled = mutant.rpartition(".")[2].partition("__mutmut_")[0]  # x_name, or xǁClassǁname
-    return {
-        "file": name,
-        "function": mangled[2:].replace("ǁ", "."),
-        "before": before,
-        "after": after,
-        "word": "no test runs it" if status == "no tests" else word_for(before, after),
-    }
+    function = mangled[2:].replace("ǁ", ".")
+    kind = "no test runs it" if status == "no tests" else word_for(before, after)
+    keys = ((name, function, after), (name, function, ""))
+    word = next((words[key] for key in keys if key in words), kind)
+    return {"file": name, "function": function, "before": before, "after": after, "word": word}
 
 
 def _changed(diff: Sequence[str], sign: str) -> str:

@@ -32,10 +32,24 @@ def test_more_is_cut():
     assert clipped(4, 3) == 3
 """
 
+DESELECTED = """
+def test_that_no_mutated_code_passes():
+    raise AssertionError
+"""
+
+WORDS = """
+[[survivor]]
+file = "room/calc.py"
+function = "clipped"
+after = ["return most if x >= most else x"]
+word = "equivalent: both are most"
+"""
+
 SETTINGS = """
 [tool.mutation.one]
 mutate = ["room/*.py"]
 tests = ["tests"]
+deselect = ["tests/test_calc.py::test_that_no_mutated_code_passes"]
 
 [tool.pytest.ini_options]
 addopts = ["--import-mode=importlib"]
@@ -49,7 +63,7 @@ def project(tmp_path: Path) -> Path:
         "src/pkg/__init__.py": "",
         "room/__init__.py": "",
         "room/calc.py": CODE,
-        "tests/test_calc.py": TEST,
+        "tests/test_calc.py": TEST + DESELECTED,
         "pyproject.toml": SETTINGS,
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -77,11 +91,28 @@ def test_what_gets_away_is_told_and_tried_again_with_new_tests(project: Path) ->
     assert "**20.0% of 5 measured mutants are noticed**" in page(folder)
     assert "| `return most if x >= most else x` | boundary |" in page(folder)
 
+    (project / "tools").mkdir()
+    (project / "tools/survivors.toml").write_text(WORDS)
+    mutation.main(["--root", str(project), "--report"])
+    assert "| `return most if x >= most else x` | equivalent: both are most |" in page(folder)
+
     test = project / "tests/test_calc.py"
     test.write_text(TEST + MORE + "    assert clipped(True, 1) is True\n")
     mutation.main(["--root", str(project)])
     again = json.loads((folder / "metrics.json").read_text())["files"]["room/calc.py"]
     assert again == {"killed": 3, "no tests": 2}
+
+
+def test_words_of_a_line_go_before_those_of_a_function(tmp_path: Path) -> None:
+    path = tmp_path / "survivors.toml"
+    rest = '[[survivor]]\nfile = "room/calc.py"\nfunction = "clipped"\nword = "the rest"\n'
+    path.write_text(WORDS + rest)
+    line = "return most if x >= most else x"
+    assert mutation_report.read_words(path) == {
+        ("room/calc.py", "clipped", line): "equivalent: both are most",
+        ("room/calc.py", "clipped", ""): "the rest",
+    }
+    assert mutation_report.read_words(tmp_path / "none.toml") == {}
 
 
 def test_a_room_that_is_not_there_is_named(project: Path) -> None:
