@@ -115,11 +115,12 @@ def test_predict_reads_the_experts_that_are_picked_and_no_others(
     assert reads == [backbone, *(digests[i] for i in sorted(picked(first)))]
     assert len(picked(first)) == 1
     everything = host.predict(TEXTS)
-    assert set(reads) == {backbone, *(digests[i] for i in picked(everything))}
+    ever = picked(first) | picked(everything)  # equal copies tie, batch by batch
+    assert set(reads) == {backbone, *(digests[i] for i in ever)}
     before = len(reads)
     host.predict(TEXTS)
     assert len(reads) == before  # what is loaded stays loaded
-    assert len(picked(everything)) < len(digests)
+    assert len(ever) < len(digests)
 
 
 def test_the_twin_that_may_not_wait_reads_them_all(
