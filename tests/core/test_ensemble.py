@@ -160,11 +160,49 @@ def test_few_experts_are_dense_and_many_grouped(count, k, kernel) -> None:
     assert suited(experts, router=nn.Identity(), classifier=None) == "dense"
 
 
+class Few(nn.Module):
+    """A router of a plugin: two columns have a say, and it knows of nothing else."""
+
+    chosen = 2
+
+
+class Asking(Few):
+    """One that hears experts before it decides."""
+
+    asks = True
+
+
 def test_on_a_device_low_rank_experts_are_gathered() -> None:
     away = torch.zeros(C, D, device="meta")
-    router = topk(tuple(map(str, range(E))))
-    assert suited(list(crowd().values()), router=router, classifier=away) == "gathered"
-    assert suited(list(crowd(mixed=True).values()), router=router, classifier=away) == "grouped"
+
+    def kernel(experts: list[redhost.Expert], router: nn.Module) -> str:
+        return suited(experts, router=router, classifier=away)
+
+    same = [low_rank(n) for n in range(E)]
+    for router in (topk(tuple(map(str, range(E)))), Few()):
+        assert kernel([*same], router) == "gathered"
+        assert kernel([*same, low_rank(1, space="logits")], router) == "gathered"
+    assert kernel([*same], Asking()) == "grouped"
+    linear = redhost.Linear(W=torch.zeros(D, D), b=torch.zeros(D), space="hidden", labels=LABELS)
+    assert kernel([*same, linear], Few()) == "grouped"
+    assert kernel([*same, own(1)], Few()) == "grouped"
+    heads = [low_rank(n, space="labels") for n in range(E)]
+    assert kernel([*heads], Few()) == "grouped"
+
+
+def test_a_bus_takes_the_pass_that_suits_it() -> None:
+    some = {name: e for n, (name, e) in enumerate(crowd().items()) if n < 8}
+    assert bus_of(some, None).ensemble.kernel == "dense"
+    assert bus_of(crowd(), None).ensemble.kernel == "grouped"
+    assert bus_of(crowd(), None, k=5).ensemble.kernel == "dense"
+    assert bus_of(crowd(), "dense").ensemble.kernel == "dense"
+
+
+def test_what_is_stacked_is_heard_from_the_stack() -> None:
+    experts = crowd(kind=Counting)
+    bus = bus_of(experts, "dense")
+    bus.ensemble.all(torch.randn(B, D))
+    assert {e.asked for e in experts.values()} == {0}
 
 
 def test_a_grouped_bus_holds_weights_once() -> None:
