@@ -208,16 +208,24 @@ def test_the_backbone_column_changes_nothing(h: Tensor) -> None:
 def test_without_backbone_labels_the_backbone_column_says_none(h: Tensor) -> None:
     bus = make_bus({"o": own_head(1, "pq")}, backbone_column=True, classifier=False)
     assert bus.labels == ("none", "p", "q")
-    assert torch.equal(bus.alone(h, bus.norm(h), 1)[:, 0], torch.ones(B))
+    assert torch.equal(bus.alone(h, bus.norm(h), 1), torch.tensor([[1.0, 0, 0]]).expand(B, -1))
 
 
-def test_hidden_experts_need_a_classifier() -> None:
+@pytest.mark.parametrize(("names", "found"), [("a", "a"), ("l", "l"), ("loa", "a, l")])
+def test_who_writes_to_a_classifier_needs_one(names: str, found: str) -> None:
     experts = {"l": low_rank(2, space="logits"), "a": low_rank(1), "o": own_head(3, "pq")}
-    with pytest.raises(CompositionError) as found:
-        make_bus(experts, classifier=False)
-    assert str(found.value) == (
-        "the backbone has no classifier: expected experts with labels of their own, found a, l"
+    with pytest.raises(CompositionError) as raised:
+        make_bus({name: experts[name] for name in names}, classifier=False)
+    assert str(raised.value) == (
+        f"the backbone has no classifier: expected experts with labels of their own, found {found}"
     )
+
+
+def test_the_classifier_is_not_saved_with_a_bus() -> None:
+    """It is the backbone's; `to` moves it all the same."""
+    bus = make_bus({"a": low_rank(1)})
+    assert not [name for name in bus.state_dict() if "classifier" in name]
+    assert w_c(bus.to(torch.float64)).dtype == torch.float64
 
 
 def test_no_classifier_no_logits(h: Tensor) -> None:

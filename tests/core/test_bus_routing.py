@@ -208,6 +208,12 @@ def test_a_grouped_bus_asks_only_who_has_a_weight(h: Tensor, mask: Tensor, name:
     assert counted(bus) == {"a": 3, "c": 4}
 
 
+def test_a_dense_bus_asks_nobody_whose_weights_are_stacked(h: Tensor) -> None:
+    bus = make_bus(Plain(4))
+    bus(h)
+    assert counted(bus) == {"a": 0, "c": 0}
+
+
 class Two(Plain):
     """Gives a say to the first two columns alone, and says so."""
 
@@ -240,6 +246,8 @@ def test_a_gathered_bus_reads_no_weights_of_who_has_no_say(h: Tensor, others) ->
 
     assert finite("gathered", Two(4)) and not finite("dense", Two(4))
     assert not finite("gathered", Plain(4))  # one that says nothing of whom it chose
+    asked = torch.tensor([True, True, False, False]).expand(B, -1)
+    assert finite("dense", Asking(4, asked))  # what was said stands, and the stack is not read
 
 
 def tapped(*, chunks: tuple[Chunk, ...], kernel: Kernel = "dense") -> redhost.Bus:

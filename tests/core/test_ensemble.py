@@ -76,14 +76,14 @@ def crowd(*, mixed: bool = False, kind: type[redhost.LowRank] = redhost.LowRank)
     return made
 
 
-def bus_of(experts, kernel: Kernel | None, *, k: int = 2) -> redhost.Bus:
+def bus_of(experts, kernel: Kernel | None, *, k: int = 2, device: str = "cpu") -> redhost.Bus:
     columns = (*sorted(experts), "backbone")
     g = torch.Generator().manual_seed(99)
     bus = redhost.Bus(
         norm=redhost.LayerNorm(width=D, eps=1e-5),
         router=topk(columns, k=k),
         experts=experts,
-        classifier=torch.randn(C, D, generator=g),
+        classifier=torch.randn(C, D, generator=g).to(device),
         labels=LABELS,
         backbone_column=True,
         kernel=kernel,
@@ -194,6 +194,7 @@ def test_a_bus_takes_the_pass_that_suits_it() -> None:
     some = {name: e for n, (name, e) in enumerate(crowd().items()) if n < 8}
     assert bus_of(some, None).ensemble.kernel == "dense"
     assert bus_of(crowd(), None).ensemble.kernel == "grouped"
+    assert bus_of(crowd(), None, device="meta").ensemble.kernel == "gathered"
     assert bus_of(crowd(), None, k=5).ensemble.kernel == "dense"
     assert bus_of(crowd(), "dense").ensemble.kernel == "dense"
 
@@ -225,7 +226,9 @@ def test_active_lists_columns_in_order_with_their_rows() -> None:
 def test_half_precision_experts_answer_nearly_the_same(h, kernel, dtype, within) -> None:
     exact, _ = bus_of(crowd(), kernel)(h)
     halved = {i: e.to(dtype) for i, e in crowd().items()}
-    found, _ = bus_of(halved, kernel)(h)
+    bus = bus_of(halved, kernel)
+    found, _ = bus(h)
+    assert {s.delta.dtype for s in bus.ensemble.all(bus.norm(h))} == {torch.float32}
     assert found.dtype == torch.float32 and found.isfinite().all()
     assert 0 < float((found - exact).abs().max()) < within
 
