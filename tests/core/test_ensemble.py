@@ -250,6 +250,15 @@ def test_one_graph_and_no_second_one_after_a_swap_of_equal_shape(h: Tensor, kern
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("kernel", ["dense", "gathered"])
+def test_a_bus_that_is_moved_moves_all_that_answers(h: Tensor, kernel) -> None:
+    """To the device of shapes alone: torch refuses to mix it with another."""
+    bus = bus_of(crowd(mixed=True), kernel).to("meta")
+    p, alpha = bus(h.to("meta"))
+    assert (p.device.type, p.shape) == ("meta", (B, len(bus.labels)))
+    assert (alpha.device.type, alpha.shape) == ("meta", (B, E + 1))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("kernel", ["dense", "grouped", "gathered", None])
 def test_a_gpu_gives_the_same_answers(h: Tensor, kernel) -> None:
