@@ -252,7 +252,7 @@ def expert_of(
 
 def _check_shapes(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> None:
     found = {name: tuple(t.shape) for name, t in tensors.items()}
-    classes = found["V" if "V" in found else "W"][0] if {"V", "W"} & found.keys() else None
-    expected = expected_tensors(manifest, classes=classes)
+    rows = found.get("V", found.get("W"))
+    expected = expected_tensors(manifest, classes=rows[0] if rows else None)
     if found != expected:
         raise ContractError(f"expert {manifest.id!r}", expected=str(expected), found=str(found))

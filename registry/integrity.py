@@ -106,12 +106,13 @@ def truncation(data: bytes) -> Violation | None:
 
     A cut file has a wrong digest too, but its header says how long it should have been.
     """
-    if len(data) < _LENGTH:
-        wanted = _LENGTH
-    else:
+    wanted = _LENGTH
+    if len(data) >= wanted:
         size = int.from_bytes(data[:_LENGTH], "little")
-        wanted = _LENGTH + size if size <= MAX_HEADER else 0
-        if len(data) >= wanted > 0:
+        if size > MAX_HEADER:
+            return None  # no header of ours is so long: these bytes were never such a file
+        wanted += size
+        if len(data) >= wanted:
             wanted += _declared(data[_LENGTH:wanted])
     if len(data) >= wanted:
         return None
@@ -165,7 +166,7 @@ def show(shape: tuple[int, ...]) -> str:
 
 def relabel(violation: Violation, *, role: str, file: str) -> Violation:
     """Return the violation of a header as one of another file, e.g. ``canary_header``."""
-    code = violation.code.replace("weights_", f"{role}_", 1)
+    code = violation.code.replace("weights_", f"{role}_")
     return replace(violation, code=code, field=f"{file} {violation.field}")
 
 
@@ -179,20 +180,18 @@ def _header_json(data: bytes) -> tuple[dict[str, Any], int]:
     text = data[_LENGTH : _LENGTH + size]
     if len(text) < size:
         raise _HeaderError(f"a header of {size:,} bytes", f"{len(text):,}")
-    if text[:1] != b"{":
+    if text[:1] != b"{":  # so that what json reads is an object
         raise _HeaderError("a header that begins with '{'", repr(text[:1]))
     # Counting first: parsing a mebibyte of tiny tensors alone would break the 50 ms limit.
     counts = (text.count(b'"data_offsets"'), text.count(b"{") - 2, text.count(b",") // _COMMAS)
     if max(counts) > MAX_TENSORS:
         raise _HeaderError(f"at most {MAX_TENSORS:,} tensors", "more")
     try:
-        raw = json.loads(text, object_pairs_hook=_unique)
+        raw: dict[str, Any] = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as e:
         if isinstance(e, _HeaderError):
             raise
         raise _HeaderError("a JSON object", str(e)) from e
-    if not isinstance(raw, dict):
-        raise _HeaderError("a JSON object", type(raw).__name__)
     return raw, _LENGTH + size
 
 

@@ -346,20 +346,20 @@ def _parse(data: bytes, kind: type[M]) -> M | Violation:
     except msgspec.ValidationError as e:
         return _violation(str(e), kind)
     except (ValueError, RecursionError) as e:  # UnicodeDecodeError and DecodeError are ValueErrors
-        return _not_json("a JSON object", str(e) or "an empty file", "Rebuild the package.")
+        return _not_json("a JSON object", str(e), "Rebuild the package.")
 
 
 def _not_json(expected: str, found: str, hint: str) -> Violation:
     return Violation("manifest_json", "manifest", expected, found, hint)
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse a key that stands twice; what an object holds is msgspec's to read."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
             raise ValueError(f"the key {key!r} stands twice")
-        found[key] = value
-    return found
+        seen.add(key)
 
 
 def _violation(message: str, kind: type[Struct]) -> Violation:

@@ -91,12 +91,12 @@ def h() -> Tensor:
     return torch.randn(B, D, generator=torch.Generator().manual_seed(5))
 
 
-def test_layer_norm_has_no_affine(h: Tensor) -> None:
-    z = redhost.LayerNorm(width=D, eps=1e-5)(h)
-    expected = (h - h.mean(-1, keepdim=True)) / (
-        h.var(-1, unbiased=False, keepdim=True) + 1e-5
-    ).sqrt()
-    torch.testing.assert_close(z, expected)
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+def test_layer_norm_has_no_affine(h: Tensor, eps: float) -> None:
+    norm = redhost.LayerNorm(width=D, eps=eps)
+    variance = h.var(-1, unbiased=False, keepdim=True)
+    torch.testing.assert_close(norm(h), (h - h.mean(-1, keepdim=True)) / (variance + eps).sqrt())
+    assert (norm.width, norm.eps) == (D, eps)
 
 
 def test_forward_is_the_published_equation(h: Tensor) -> None:
@@ -208,12 +208,53 @@ def test_the_backbone_column_changes_nothing(h: Tensor) -> None:
 def test_without_backbone_labels_the_backbone_column_says_none(h: Tensor) -> None:
     bus = make_bus({"o": own_head(1, "pq")}, backbone_column=True, classifier=False)
     assert bus.labels == ("none", "p", "q")
-    assert torch.equal(bus.alone(h, bus.norm(h), 1)[:, 0], torch.ones(B))
+    assert torch.equal(bus.alone(h, bus.norm(h), 1), torch.tensor([[1.0, 0, 0]]).expand(B, -1))
 
 
-def test_hidden_experts_need_a_classifier() -> None:
-    with pytest.raises(CompositionError, match="no classifier"):
-        make_bus({"a": low_rank(1)}, classifier=False)
+@pytest.mark.parametrize(("names", "found"), [("a", "a"), ("l", "l"), ("loa", "a, l")])
+def test_who_writes_to_a_classifier_needs_one(names: str, found: str) -> None:
+    experts = {"l": low_rank(2, space="logits"), "a": low_rank(1), "o": own_head(3, "pq")}
+    with pytest.raises(CompositionError) as raised:
+        make_bus({name: experts[name] for name in names}, classifier=False)
+    assert str(raised.value) == (
+        f"the backbone has no classifier: expected experts with labels of their own, found {found}"
+    )
+
+
+def test_the_classifier_is_not_saved_with_a_bus() -> None:
+    """It is the backbone's; `to` moves it all the same."""
+    bus = make_bus({"a": low_rank(1)})
+    assert not [name for name in bus.state_dict() if "classifier" in name]
+    assert w_c(bus.to(torch.float64)).dtype == torch.float64
+
+
+def test_no_classifier_no_logits(h: Tensor) -> None:
+    bus = make_bus({"o": own_head(1, "pq")}, classifier=False)
+    with pytest.raises(CompositionError, match=r"^the backbone has no classifier$"):
+        bus.logits(h, bus.norm(h), torch.ones(B, 1))
+
+
+def test_labels_are_the_backbones_then_each_experts_own() -> None:
+    experts = {"z": own_head(1, "pv"), "m": own_head(2, "qp"), "a": low_rank(3)}
+    assert make_bus(experts).labels == (*LABELS, "q", "p")
+    own = {name: experts[name] for name in "zm"}
+    assert make_bus(own, classifier=False).labels == ("none", "q", "p", "v")
+    assert make_bus({"a": low_rank(1)}).answers == C
+    assert make_bus(experts).answers == C + 2
+
+
+def test_shares_of_the_shared_classifier_are_renormalised(h: Tensor) -> None:
+    """p_H knows only how those who share it compare, and is nothing where none has a say."""
+    experts = {"a": low_rank(1), "b": low_rank(2), "o": own_head(3, "pq")}
+    bus = make_bus(experts)
+    z, alpha = bus.norm(h), torch.tensor([[0.1, 0.3, 0.6]]).expand(B, -1)
+    p = bus.probabilities(h, z, alpha)
+    two = make_bus({name: experts[name] for name in "ab"})
+    shared = two.probabilities(h, z, torch.tensor([[0.25, 0.75]]).expand(B, -1))
+    torch.testing.assert_close(p[:, :C], 0.4 * shared)
+    none = bus.probabilities(h, z, torch.tensor([[0.0, 0.0, 1.0]]).expand(B, -1))
+    assert torch.equal(none[:, :C], torch.zeros(B, C))
+    torch.testing.assert_close(none.sum(-1), torch.ones(B))
 
 
 def test_mixture_is_the_weighted_sum_of_answers(h: Tensor) -> None:

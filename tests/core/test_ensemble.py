@@ -76,14 +76,14 @@ def crowd(*, mixed: bool = False, kind: type[redhost.LowRank] = redhost.LowRank)
     return made
 
 
-def bus_of(experts, kernel: Kernel | None, *, k: int = 2) -> redhost.Bus:
+def bus_of(experts, kernel: Kernel | None, *, k: int = 2, device: str = "cpu") -> redhost.Bus:
     columns = (*sorted(experts), "backbone")
     g = torch.Generator().manual_seed(99)
     bus = redhost.Bus(
         norm=redhost.LayerNorm(width=D, eps=1e-5),
         router=topk(columns, k=k),
         experts=experts,
-        classifier=torch.randn(C, D, generator=g),
+        classifier=torch.randn(C, D, generator=g).to(device),
         labels=LABELS,
         backbone_column=True,
         kernel=kernel,
@@ -160,11 +160,50 @@ def test_few_experts_are_dense_and_many_grouped(count, k, kernel) -> None:
     assert suited(experts, router=nn.Identity(), classifier=None) == "dense"
 
 
+class Few(nn.Module):
+    """A router of a plugin: two columns have a say, and it knows of nothing else."""
+
+    chosen = 2
+
+
+class Asking(Few):
+    """One that hears experts before it decides."""
+
+    asks = True
+
+
 def test_on_a_device_low_rank_experts_are_gathered() -> None:
     away = torch.zeros(C, D, device="meta")
-    router = topk(tuple(map(str, range(E))))
-    assert suited(list(crowd().values()), router=router, classifier=away) == "gathered"
-    assert suited(list(crowd(mixed=True).values()), router=router, classifier=away) == "grouped"
+
+    def kernel(experts: list[redhost.Expert], router: nn.Module) -> str:
+        return suited(experts, router=router, classifier=away)
+
+    same = [low_rank(n) for n in range(E)]
+    for router in (topk(tuple(map(str, range(E)))), Few()):
+        assert kernel([*same], router) == "gathered"
+        assert kernel([*same, low_rank(1, space="logits")], router) == "gathered"
+    assert kernel([*same], Asking()) == "grouped"
+    linear = redhost.Linear(W=torch.zeros(D, D), b=torch.zeros(D), space="hidden", labels=LABELS)
+    assert kernel([*same, linear], Few()) == "grouped"
+    assert kernel([*same, own(1)], Few()) == "grouped"
+    heads = [low_rank(n, space="labels") for n in range(E)]
+    assert kernel([*heads], Few()) == "grouped"
+
+
+def test_a_bus_takes_the_pass_that_suits_it() -> None:
+    some = {name: e for n, (name, e) in enumerate(crowd().items()) if n < 8}
+    assert bus_of(some, None).ensemble.kernel == "dense"
+    assert bus_of(crowd(), None).ensemble.kernel == "grouped"
+    assert bus_of(crowd(), None, device="meta").ensemble.kernel == "gathered"
+    assert bus_of(crowd(), None, k=5).ensemble.kernel == "dense"
+    assert bus_of(crowd(), "dense").ensemble.kernel == "dense"
+
+
+def test_what_is_stacked_is_heard_from_the_stack() -> None:
+    experts = crowd(kind=Counting)
+    bus = bus_of(experts, "dense")
+    bus.ensemble.all(torch.randn(B, D))
+    assert {e.asked for e in experts.values()} == {0}
 
 
 def test_a_grouped_bus_holds_weights_once() -> None:
@@ -187,7 +226,9 @@ def test_active_lists_columns_in_order_with_their_rows() -> None:
 def test_half_precision_experts_answer_nearly_the_same(h, kernel, dtype, within) -> None:
     exact, _ = bus_of(crowd(), kernel)(h)
     halved = {i: e.to(dtype) for i, e in crowd().items()}
-    found, _ = bus_of(halved, kernel)(h)
+    bus = bus_of(halved, kernel)
+    found, _ = bus(h)
+    assert {s.delta.dtype for s in bus.ensemble.all(bus.norm(h))} == {torch.float32}
     assert found.dtype == torch.float32 and found.isfinite().all()
     assert 0 < float((found - exact).abs().max()) < within
 
@@ -207,6 +248,15 @@ def test_one_graph_and_no_second_one_after_a_swap_of_equal_shape(h: Tensor, kern
         bus = bus_of(experts, kernel)
         torch.testing.assert_close(answer(bus, h), bus(h)[0])
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("kernel", ["dense", "gathered"])
+def test_a_bus_that_is_moved_moves_all_that_answers(h: Tensor, kernel) -> None:
+    """To the device of shapes alone: torch refuses to mix it with another."""
+    bus = bus_of(crowd(mixed=True), kernel).to("meta")
+    p, alpha = bus(h.to("meta"))
+    assert (p.device.type, p.shape) == ("meta", (B, len(bus.labels)))
+    assert (alpha.device.type, alpha.shape) == ("meta", (B, E + 1))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -180,6 +180,18 @@ def test_units_are_folded_into_what_is_written(name: str) -> None:
     torch.testing.assert_close(other(z), 3.0 * expert(z) + shift, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("names", ["U V", "W b", "U V W b"])
+def test_the_temperature_is_1_unless_it_was_fitted(names: str) -> None:
+    shapes = {"U": (4, 16), "V": (16, 4), "W": (2, 16), "b": (2,)}
+    tensors = {name: torch.zeros(shapes[name]) for name in names.split()}
+    made = expert_of(tensors, space="labels", activation="relu", labels=("a", "b"))
+    kind, parts = type(made), dict(made.named_parameters())
+    assert made.temperature == 1.0
+    said = {} if kind is redhost.Linear else {"activation": "relu"}
+    said |= {} if kind is redhost.OwnHead else {"space": "labels"}
+    assert kind(**parts, **said, labels=("a", "b")).temperature == 1.0
+
+
 def test_biases_that_a_form_lacks_are_zeros_of_their_size() -> None:
     bare, full = forms()["residual hidden"], forms()["mlp hidden"]
     assert isinstance(bare, redhost.LowRank) and isinstance(full, redhost.LowRank)
@@ -202,6 +214,9 @@ def test_an_expert_inside_the_trunk_hands_on_what_it_reads() -> None:
 def test_an_expert_says_its_labels_and_its_temperature() -> None:
     expert = redhost.Expert(space="labels", labels=["a", "b"])
     assert (expert.labels, expert.temperature, expert.precision) == (("a", "b"), 1.0, torch.float32)
+    for name, made in forms().items():
+        assert (made.labels, made.space) == (("a", "b"), name.split()[1])
+        assert made.temperature == (2.5 if made.space == "labels" else 1.0)
     for call in (lambda: expert(torch.zeros(1, 16)), lambda: expert.to_units(scale=1.0, shift=0.0)):
         with pytest.raises(NotImplementedError):
             call()
@@ -222,6 +237,9 @@ def test_tensors_of_other_shapes_are_refused(expert_folders) -> None:
     assert str(found.value) == (
         "expert 'red': expected {'U': (8, 16), 'V': (16, 8)}, found {'U': (3, 16), 'V': (16, 3)}"
     )
+    for tensors in ({}, {"V": torch.tensor(1.0)}):
+        with pytest.raises(ContractError, match=r"expected \{'U': \(8, 16\), 'V': \(16, 8\)\}"):
+            build_expert(files.manifest, tensors)
     plugins = msgspec.structs.replace(files.manifest, form="dist:name")
     assert build_expert(plugins, {}) is None
 

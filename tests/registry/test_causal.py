@@ -14,6 +14,7 @@ from redhost.registry.fields import check_backbone, check_valid
 from redhost.registry.manifest import (
     BackboneManifest,
     ExpertManifest,
+    FileRef,
     dumps,
     json_schema,
     parse_backbone,
@@ -21,6 +22,7 @@ from redhost.registry.manifest import (
 )
 from redhost.registry.violations import Violation
 
+RETRAIN = "Retrain it on this backbone."
 VOCABULARY = "a" * 64
 CAUSAL = {
     "reads.causal": True,
@@ -60,21 +62,43 @@ def test_a_causal_expert_fits_a_backbone_that_generates(expert, generating) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "expected"),
+    ("change", "reason"),
     [
-        ({"reads.causal": False}, "reads.causal", "true, since it names a vocabulary"),
-        ({"writes": {"space": "hidden"}}, "writes.vocabulary", "the digest of the tokenizer"),
-        ({"writes.space": "logits"}, "writes.space", "'hidden' for a causal expert"),
-        ({"writes.space": "labels"}, "writes.space", "'hidden' for a causal expert"),
-        ({"reads.tap": "1"}, "reads.tap", "'final' for a causal expert"),
-        ({"writes.tap": "1", "reads.tap": "1"}, "reads.tap", "'final' for a causal expert"),
-        ({"labels": ["x"]}, "labels", "none for a causal expert"),
+        (
+            {"reads.causal": False, "labels": ["2"]},
+            "reads.causal: expected true, since it names a vocabulary, found nothing",
+        ),
+        (
+            {"writes": {"space": "hidden"}},
+            "writes.vocabulary: expected the digest of the tokenizer it tells, found nothing",
+        ),
+        (
+            {"writes.space": "logits"},
+            "writes.space: expected 'hidden' for a causal expert, found 'logits'",
+        ),
+        (
+            {"writes.space": "labels"},
+            "writes.space: expected 'hidden' for a causal expert, found 'labels'",
+        ),
+        ({"reads.tap": "1"}, "reads.tap: expected 'final' for a causal expert, found '1'"),
+        (
+            {"writes.tap": "layers.1", "reads.tap": "layers.1"},
+            "reads.tap: expected 'final' for a causal expert, found 'layers.1'",
+        ),
+        (
+            {"reads.tap": "layers.1"},
+            "reads.tap: expected 'final' for a causal expert, found 'layers.1'",
+        ),
+        (
+            {"labels": ["x"]},
+            "labels: expected none for a causal expert: its answers are tokens, found some",
+        ),
     ],
 )
-def test_what_a_causal_expert_may_not_say(expert, change, field, expected) -> None:
-    found = {v.field: v for v in check_valid(expert(**change))}
-    assert expected in found[field].expected
-    assert found[field].code == "manifest_field" and found[field].hint
+def test_what_a_causal_expert_may_not_say(expert, change, reason) -> None:
+    [found] = check_valid(expert(**change))
+    assert (found.code, found.reason) == ("manifest_field", reason)
+    assert found.hint == "Correct the manifest."
 
 
 def test_any_other_expert_names_at_least_one_label(make_expert) -> None:
@@ -89,15 +113,20 @@ def test_each_kind_of_expert_needs_its_kind_of_backbone(
 ) -> None:
     plain = parse_expert(make_expert("a")["expert.json"])
     assert isinstance(plain, ExpertManifest)
-    [found] = [v for v in check_compatible(plain, generating()) if v.code == "causal_mismatch"]
-    assert found.expected == "a causal expert: the backbone generates"
+    [found, *_] = check_compatible(plain, generating())
+    assert (found.code, found.hint) == ("causal_mismatch", RETRAIN)
+    assert found.reason == (
+        "reads.causal: expected a causal expert: the backbone generates, "
+        "found one vector for a whole text"
+    )
     [found] = check_compatible(expert(), make_backbone())
-    assert (found.code, found.found) == ("causal_mismatch", "causal")
+    assert (found.code, found.hint) == ("causal_mismatch", RETRAIN)
+    assert found.reason == "reads.causal: expected no causal expert, found causal"
 
 
 def test_another_vocabulary_is_named_with_both_digests(expert, generating) -> None:
     [found] = check_compatible(expert(), generating(tokenizer="b" * 64))
-    assert found.code == "vocabulary_mismatch"
+    assert (found.code, found.hint) == ("vocabulary_mismatch", RETRAIN)
     assert found.reason == (
         "writes.vocabulary: expected sha256:bbbbbbbbbbbb…, found sha256:aaaaaaaaaaaa…"
     )
@@ -110,8 +139,12 @@ def test_values_of_another_type_are_violations(make_expert, change) -> None:
 
 
 def test_a_backbone_that_generates_has_no_labels(generating) -> None:
+    wanted = "labels: expected no labels and no classifier where text is generated, found"
     [found] = check_backbone(generating(labels=("x",)))
-    assert found.field == "labels" and "where text is generated" in found.expected
+    assert found.reason == f"{wanted} some"
+    head = FileRef(file="head.safetensors", sha256="b" * 64)
+    [found, _] = check_backbone(generating(classifier=head))
+    assert found.reason == f"{wanted} a file"
 
 
 def test_old_manifests_are_written_as_they_were(make_expert, make_backbone) -> None:

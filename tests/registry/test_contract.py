@@ -110,6 +110,8 @@ def test_fields_at_odds_with_each_other(
         {"form": "dist:name", "rank": 0},
         {"form": "dist:name", "rank": 7},
         {"form": "linear", "rank": 0},
+        {"rank": 1},
+        {"labels": ["2"]},
     ],
 )
 def test_fields_that_agree(make_expert: Any, change: dict[str, Any]) -> None:
@@ -179,6 +181,7 @@ def test_a_backbone_at_odds_with_itself(
     [
         {},
         {"labels": ()},
+        {"labels": ("a",), "classifier": ref("c.safetensors")},
         {"task": "regression", "labels": ("value",)},
         {"task": "regression", "labels": ()},
         {"base": Base(kind="file", id="x.gguf")},
@@ -334,6 +337,7 @@ def test_logits_have_the_classes_of_the_backbone(make_expert: Any, make_backbone
         "expert 'a' writes logits: expected the number of classes, found none"
     )
     assert expected_tensors(logits, classes=9) == {"U": (4, 16), "V": (9, 4)}
+    assert expected_tensors(logits, classes=0) == {"U": (4, 16), "V": (0, 4)}
 
 
 def test_an_expert_cannot_take_the_name_of_the_backbone_column(make_expert) -> None:

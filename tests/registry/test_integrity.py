@@ -58,6 +58,7 @@ def test_reads_what_safetensors_writes() -> None:
 BAD = {
     "empty": b"",
     "short": b"\0" * 7,
+    "no header": bytes(8),
     "header beyond the file": file(b"{}", size=99),
     "huge header": file(b"{}", size=2**63),
     "white space first": file(b' {"U":1}'),
@@ -69,6 +70,7 @@ BAD = {
     "duplicate inside": file(
         b'{"U":{"dtype":"F32","dtype":"F32","shape":[],"data_offsets":[0,4]}}'
     ),
+    "long duplicate": file(b'{"%b":0,"%b":0}' % (b"x" * 99, b"x" * 99)),
     "name": file({"../x": tensor(1)}, bytes(4)),
     "long name": file({"x" * 201: tensor(1)}, bytes(4)),
     "final newline in a name": file({"x\n": tensor(1)}, bytes(4)),
@@ -83,6 +85,9 @@ BAD = {
     "no object": file({"U": [1]}),
     "metadata that is a list": file({"__metadata__": []}),
     "wrong size": file({"U": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4)),
+    "wrong size further on": file(
+        {"U": tensor(1), "V": {"dtype": "F32", "shape": [2], "data_offsets": [4, 8]}}, bytes(8)
+    ),
     "extra key": file({"U": {**tensor(1), "more": 1}}, bytes(4)),
     "gap": file({"U": tensor(1), "V": tensor(1, start=8)}, bytes(12)),
     "overlap": file({"U": tensor(2), "V": tensor(1, start=4)}, bytes(8)),
@@ -90,12 +95,14 @@ BAD = {
     "cut": file({"U": tensor(1)}, bytes(3)),
     "metadata": file({"__metadata__": {"a": 1}}),
     "too many": file({f"t{i}": tensor(0) for i in range(4097)}),
+    "too many, and no tensors": file({"__metadata__": {}} | {f"t{i}": {} for i in range(4097)}),
 }
 
 
 REASONS = {
     "empty": "expected at least 8 bytes, found 0",
     "short": "expected at least 8 bytes, found 7",
+    "no header": "expected a header that begins with '{', found b''",
     "header beyond the file": "expected a header of 99 bytes, found 2",
     "huge header": "expected a header of at most 1,048,576 bytes, found 9,223,372,036,854,775,808",
     "white space first": "expected a header that begins with '{', found b' '",
@@ -105,6 +112,7 @@ REASONS = {
     "deep": "expected a JSON object, found maximum recursion depth exceeded",
     "duplicate": "expected every name once, found 'U' twice",
     "duplicate inside": "expected every name once, found 'dtype' twice",
+    "long duplicate": f"expected every name once, found '{'x' * 80}' twice",
     "name": "expected names of letters, digits, '_' and '.', found '../x'",
     "long name": "expected names of letters, digits, '_' and '.', found 'xxxxxxxxxxxx...xxxxxxxx",
     "final newline in a name": "expected names of letters, digits, '_' and '.', found 'x\\n'",
@@ -117,6 +125,7 @@ REASONS = {
     "one offset": "expected two offsets for U, found [0]",
     "three offsets": "expected two offsets for U, found [0, 0, 0]",
     "wrong size": "expected 8 bytes for U, found 4",
+    "wrong size further on": "expected 8 bytes for V, found 4",
     "extra key": "expected U with dtype, shape and data_offsets, found {'data_offsets': [0, 4],",
     "no object": "expected U with dtype, shape and data_offsets, found [1]",
     "gap": "expected V at offset 4, found 8",
@@ -126,6 +135,7 @@ REASONS = {
     "metadata": "expected __metadata__ of strings, found {'a': 1}",
     "metadata that is a list": "expected __metadata__ of strings, found []",
     "too many": "expected at most 4,096 tensors, found more",
+    "too many, and no tensors": "expected at most 4,096 tensors, found more",
 }
 
 
@@ -149,19 +159,24 @@ def test_the_limits_themselves_are_let_in() -> None:
     assert not isinstance(read_header(file(padded, bytes(4))), Violation)
 
 
+MANY = "at most 4,096 tensors"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "expected"),
     [
-        b"{" + b'"a":{},' * (MAX_HEADER // 8),
-        b"{" + b",".join(b'"%06d":1' % i for i in range(MAX_HEADER // 12)) + b"}",
-        b'{"a":' + b"[" * (MAX_HEADER - 10),
-        b'{"a":[' + b"1," * (MAX_HEADER // 2 - 10) + b"1]}",
-        b'{"a":' + b"9" * (MAX_HEADER - 10) + b"}",
+        (b"{" + b'"a":{},' * (MAX_HEADER // 8), MANY),
+        (b"{" + b",".join(b'"%06d":1' % i for i in range(MAX_HEADER // 12)) + b"}", MANY),
+        (b'{"a":' + b"[" * (MAX_HEADER - 10), "a JSON object"),
+        (b'{"a":[' + b"1," * (MAX_HEADER // 2 - 10) + b"1]}", MANY),
+        (b'{"a":' + b"9" * (MAX_HEADER - 10) + b"}", "a JSON object"),
     ],
     ids=["tensors", "keys", "deep", "list", "number"],
 )
-def test_refuses_a_large_bad_header(text: bytes) -> None:
-    assert isinstance(read_header(file(text)), Violation)
+def test_refuses_a_large_bad_header(text: bytes, expected: str) -> None:
+    """Those of many parts unread: their bytes are counted, and no JSON is made of them."""
+    found = read_header(file(text))
+    assert isinstance(found, Violation) and found.expected == expected
 
 
 def test_decides_on_64_mib_with_64_mib_more() -> None:
@@ -254,18 +269,27 @@ def test_shapes_and_digests_as_people_read_them() -> None:
     assert sha256_hex(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-@pytest.mark.parametrize("size", [0, 5, 40, len(GOOD) - 1])
+HEADER = 8 + int.from_bytes(GOOD[:8], "little")
+
+
+@pytest.mark.parametrize("size", [0, 5, 7, 8, 40, HEADER - 1, HEADER, len(GOOD) - 1])
 def test_tells_a_cut_file_from_a_changed_one(size: int) -> None:
     cut = truncation(GOOD[:size])
     assert cut is not None
-    header = 8 + int.from_bytes(GOOD[:8], "little")
-    wanted = 8 if size < 8 else header if size < header else len(GOOD)
+    wanted = 8 if size < 8 else HEADER if size < HEADER else len(GOOD)
     assert (cut.code, cut.hint) == ("weights_header", REBUILD)
     assert cut.reason == (
         f"size: expected {wanted:,} bytes, found {size:,} bytes: the file is cut short"
     )
     assert truncation(GOOD) is None
     assert truncation(GOOD[:-1] + b"x") is None
+
+
+def test_what_announces_no_length_was_not_cut() -> None:
+    for whole in (file({}), file(b"{nope"), file(b"{}", size=MAX_HEADER + 1), b"\xff" * 99):
+        assert truncation(whole) is None
+    cut = truncation(file(b"{}", size=MAX_HEADER))
+    assert cut is not None and cut.expected == "1,048,584 bytes"
 
 
 @settings(max_examples=300, deadline=None)
