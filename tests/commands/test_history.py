@@ -54,7 +54,7 @@ def test_a_recompose_after_a_rollback_has_the_generation_rolled_back_to_as_paren
 def test_gc_keeps_what_is_current(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
     size = sum(p.stat().st_size for p in (home / "generations" / "1").iterdir())
-    told = f"1 generations and 0 packages, {size:,} bytes\n"
+    told = f"generation 1 and 0 stored packages, {size:,} bytes\n"
     assert call("gc", "--keep", "1", "--dry-run")[1] == f"would remove {told}"
     assert (home / "generations" / "1").is_dir()
     assert call("gc", "--keep", "1")[1] == f"removed {told}"
@@ -86,7 +86,7 @@ def test_gc_and_status_name_who_holds_a_generation(home, call) -> None:
         assert [x["generation"] for x in found["held"]] == [1]
         assert found["leftovers"] == [".tmp-1-left"]
         out = call("gc", "--keep", "1")[1]
-        assert out.startswith(f"kept generation 1: process {os.getpid()} holds it\nremoved 0 gen")
+        assert out.startswith(f"kept generation 1: process {os.getpid()} holds it\nremoved no gen")
     assert json.loads(call("gc", "--keep", "1", "--json")[1])["generations"] == [1]
     assert "held" not in call("status")[1]
 
