@@ -48,7 +48,8 @@ def status(*, home: Path | None, as_json: bool) -> None:
     if report.generation is None:
         click.echo("next: redhost recompose")
     elif report.drift:
-        click.echo("next: redhost recompose   (or redhost rollback)")
+        back = "   (or redhost rollback)" if report.parent else ""
+        click.echo(f"next: redhost recompose{back}")
 
 
 @click.command()
