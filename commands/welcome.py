@@ -18,10 +18,10 @@ def welcome() -> None:
     from ..registry.settings import resolve_home
 
     home = resolve_home()
-    inventory = take_inventory(home)
+    record = current_record(home)
+    inventory = take_inventory(home, backbone=record.backbone.id if record else None)
     good = [x.id for x in inventory.listings if x.code is None and x.id]
     bad = [x for x in inventory.listings if x.code is not None]
-    record = current_record(home)
     backbone = inventory.backbone.id if inventory.backbone else f"none ({inventory.problem})"
     click.echo("redhost: experts as packages on one shared, frozen backbone")
     click.echo(f"  backbone   {backbone}")

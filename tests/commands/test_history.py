@@ -63,6 +63,12 @@ def test_gc_keeps_what_is_current(home, call) -> None:
     assert call("gc", "--keep", "0")[0] == 2
 
 
+def test_gc_names_the_generations_that_go(home, call) -> None:
+    call("recompose", "--router", "centroid", "--accept")
+    call("recompose", "--router", "linear", "--accept")
+    assert call("gc", "--keep", "1", "--dry-run")[1].startswith("would remove generations 1, 2 and")
+
+
 def test_gc_of_an_empty_home_removes_nothing(call, tmp_path) -> None:
     out = call("gc", "--json", "--home", str(tmp_path / "new"))[1]
     assert json.loads(out) == {
