@@ -27,6 +27,7 @@ demo: .venv/packages
 	$(BIN)/redhost evaluate --home $(DEMO_HOME)
 	$(BIN)/redhost predict --home $(DEMO_HOME) "What is 37 plus 12?"
 	@$(BIN)/redhost lab share
+	@echo "next: . $(BIN)/activate, then redhost. State lies in .redhost/ where you are, the demo's in $(DEMO_HOME)."
 
 # Two workers of one thread each: on two cores, torch's threads would wait for each other.
 test: .venv/packages lint types

@@ -94,7 +94,7 @@ def new_backbone(
     resolution: float,
     seed: int,
 ) -> None:
-    """Make ./red-backbone-NAME, an installable backbone, from any encoder."""
+    """Make ./red-backbone-NAME, a package, from any model."""
     from ..core.adapt import AdaptSettings
     from ..core.new_backbone import new_backbone as make
     from ..core.tables import read_table, read_texts
@@ -177,7 +177,7 @@ def new_expert(
     writes_tap: str,
     card: Literal["texts", "vectors", "statistics", "none"],
 ) -> None:
-    """Make ./red-expert-NAME, a project that lacks nothing but data."""
+    """Make ./red-expert-NAME, a project that lacks only data."""
     from ..registry.errors import UsageError
     from ..registry.project import ExpertPlan, write_plan
     from ..registry.scaffold import write_project
@@ -231,7 +231,10 @@ def train_expert(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Train the expert of PROJECT alone on your data; the same command resumes after Ctrl-C."""
+    """Train the expert of PROJECT, alone, on your data.
+
+    After Ctrl-C the same command goes on where it stopped.
+    """
     from ..core.training import train_project
     from ..registry.project import read_plan
 
@@ -285,7 +288,7 @@ def pack(*, project: Path, out: Path | None, key: Path | None, home: Path | None
     wheel = build_wheel(project, out or project / "dist")
     if sign:
         click.echo(sign(wheel))
-    click.echo(f"{wheel}\nnext: pip install {wheel} && redhost recompose")
+    click.echo(f"{wheel}\nnext: redhost add {wheel}")
 
 
 def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:

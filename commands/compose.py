@@ -66,7 +66,10 @@ def recompose(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Check installed experts, retrain only the router, publish a generation."""
+    """Check the experts, retrain only the router, publish.
+
+    What is published is a generation; the receipt says what changed.
+    """
     host = open_host(home, backbone=backbone, device=device, engine=engine, workers=workers)
     with bar("recompose") as progress:
         receipt = host.recompose(

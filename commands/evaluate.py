@@ -69,7 +69,11 @@ def evaluate(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Evaluate the current generation beside everything simpler."""
+    """Evaluate the current generation beside everything simpler.
+
+    Each line of the table is a way to answer: 'routed' is the generation itself, 'oracle' is told
+    whose input it is, and every other line is something simpler to compare with.
+    """
     host = open_host(home, device=device, engine=engine, workers=workers)
     rows = None
     if data is not None:

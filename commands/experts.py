@@ -33,7 +33,7 @@ __all__ = ["COMMANDS", "check", "disable", "enable", "list_experts", "schema"]
 @backbone_option
 @json_option("list[registry.states.Shown]")
 def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> None:
-    """List installed experts with their state; imports neither torch nor any expert."""
+    """List installed experts with their state. Nothing of them is imported."""
     from ..registry.inventory import take_inventory
     from ..registry.settings import resolve_home
 
@@ -87,7 +87,10 @@ def check(
     workers: int,
     as_json: bool,
 ) -> None:
-    """Check experts against their contract: installed IDs, wheels or folders (default: all)."""
+    """Check experts against their contract.
+
+    TARGETS are installed ids, wheels or folders; without any, all that is installed is checked.
+    """
     from .checking import check_targets
 
     crew = None if engine == LOCAL and workers == 1 else open_crew(engine, workers)[0]
@@ -116,7 +119,7 @@ def check(
 @click.argument("expert_id")
 @home_option
 def disable(*, expert_id: str, home: Path | None) -> None:
-    """Keep an installed expert out of compositions; it stays visible."""
+    """Keep an installed expert out of compositions."""
     _switch(expert_id, home, on=False)
 
 

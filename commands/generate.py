@@ -66,7 +66,7 @@ def generate(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Go on with PROMPT (or standard input, with -), token by token."""
+    """Go on with PROMPT, token by token; - reads standard input."""
     text = _prompt(prompt)
     host = open_host(home, device=device)
     tokens = host.generate(text, max_tokens=max_tokens, temperature=temperature, seed=seed)

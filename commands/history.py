@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ __all__ = ["COMMANDS", "gc", "history", "rollback", "status"]
 @home_option
 @json_option("registry.status.Status")
 def status(*, home: Path | None, as_json: bool) -> None:
-    """Show the current generation and how what is installed has drifted from it."""
+    """Show what is composed, and how the installation differs."""
     from ..registry.settings import resolve_home
     from ..registry.status import take_status
 
@@ -47,7 +48,8 @@ def status(*, home: Path | None, as_json: bool) -> None:
     if report.generation is None:
         click.echo("next: redhost recompose")
     elif report.drift:
-        click.echo("next: redhost recompose   (or redhost rollback)")
+        back = "   (or redhost rollback)" if report.parent else ""
+        click.echo(f"next: redhost recompose{back}")
 
 
 @click.command()
@@ -87,7 +89,10 @@ def history(*, home: Path | None, as_json: bool) -> None:
 @home_option
 @json_option("commands.printed.RolledBack")
 def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
-    """Make an older generation current again (default: the parent). Nothing is trained."""
+    """Make an older generation current again.
+
+    That is the parent of the current one, or NUMBER. Nothing is trained.
+    """
     from ..registry.generations import Generations
     from ..registry.settings import resolve_home
 
@@ -115,9 +120,10 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
 @home_option
 @json_option("commands.printed.Collected")
 def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
-    """Remove generations nobody will go back to, and the bytes only they needed.
+    """Remove old generations, and the bytes that only they need.
 
-    What a live process holds, such as a server, stays.
+    The current generation stays, and its ancestors, --keep in all. What a live process holds,
+    such as a server, stays too.
     """
     from ..registry.generations import Generations
     from ..registry.settings import resolve_home
@@ -136,9 +142,17 @@ def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
     for lease in purged.held:
         click.echo(f"kept generation {lease.generation}: process {lease.pid} holds it")
     click.echo(
-        f"{'would remove' if dry_run else 'removed'} {len(purged.generations)} generations and "
-        f"{len(purged.digests)} packages, {purged.bytes:,} bytes"
+        f"{'would remove' if dry_run else 'removed'} {_numbered(purged.generations)} and "
+        f"{len(purged.digests)} stored packages, {purged.bytes:,} bytes"
     )
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    """Return generations as people name them."""
+    if not numbers:
+        return "no generation"
+    noun = "generation" if len(numbers) == 1 else "generations"
+    return f"{noun} {', '.join(map(str, numbers))}"
 
 
 COMMANDS = (status, history, rollback, gc)

@@ -36,7 +36,10 @@ def chosen_keys(given: tuple[str, ...]) -> tuple[PublicKey, ...]:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @json_option("commands.printed.KeyPair")
 def new_key(*, file: Path, as_json: bool) -> None:
-    """Make a key pair to sign wheels with: FILE is private, its .pub.pem is for everybody."""
+    """Make a key pair to sign wheels with.
+
+    FILE is private; its .pub.pem is for everybody.
+    """
     from ..registry.keys import new_key as make
     from ..registry.keys import read_keys
 

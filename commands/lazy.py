@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -32,7 +33,8 @@ class PluginGroup(click.Group):
             return command
         entry = _installed(ctx)[cmd_name]
         if ctx.resilient_parsing or not _typed(ctx, cmd_name):
-            return click.Command(cmd_name, short_help=entry.summary, help=entry.summary)
+            summary = _summary(entry, _installed(ctx))
+            return click.Command(cmd_name, short_help=summary, help=summary)
         return _load(entry)
 
     def resolve_command(
@@ -61,6 +63,12 @@ def _installed(ctx: click.Context) -> dict[str, EntryPointInfo]:
         ctx.meta["redhost.installed"] = {entry.name: entry for entry in found}
     installed: dict[str, EntryPointInfo] = ctx.meta["redhost.installed"]
     return installed
+
+
+def _summary(entry: EntryPointInfo, installed: Mapping[str, EntryPointInfo]) -> str:
+    """Return what a list says of a command: only the first of a distribution has its summary."""
+    first = min(name for name, other in installed.items() if other.dist == entry.dist)
+    return entry.summary if entry.name == first else f"Comes with {first!r}; has its own --help."
 
 
 def _load(entry: EntryPointInfo) -> click.Command:

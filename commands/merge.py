@@ -62,7 +62,10 @@ def merge(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Make ./red-expert-NAME, one expert that answers as the current generation does."""
+    """Fold the current generation into one expert.
+
+    Makes ./red-expert-NAME, a project like any other, trained to answer as all of them do.
+    """
     from ..core.distill import DistillSettings
     from ..core.merge import merge as fold
     from ..core.merge import own_texts

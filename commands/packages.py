@@ -53,10 +53,11 @@ def add(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Audit a wheel, compose with it, then install it; a NAME is downloaded first.
+    """Audit a wheel, compose with it, then install it.
 
     Nothing is installed unless the wheel is what its RECORD says, the expert keeps its contract,
-    and no domain is harmed. Only a NAME uses the network.
+    and no domain is harmed. A NAME is downloaded first; a path uses no
+    network.
     """
     from ..registry.installer import fetch, require_free
 

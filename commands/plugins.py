@@ -33,7 +33,7 @@ def plugins(*, as_json: bool) -> None:
 @click.argument("dist")
 @click.option("--revoke", is_flag=True, help="Take the permission back.")
 def trust(*, dist: str, revoke: bool) -> None:
-    """Allow a distribution's plugin code to run in your hosts, as it is now.
+    """Allow the plugin code of DIST, as it is now, to run.
 
     Python has no sandbox: a plugin can do whatever you can. The permission is yours alone, and
     ends when the distribution's files change, or with --revoke.

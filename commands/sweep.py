@@ -60,9 +60,10 @@ def sweep(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Train each ROUTER from several seeds over the composed experts, and evaluate it.
+    """Try routers on the composed experts, and compare them.
 
-    In memory: nothing is published. Without names, the usual kinds.
+    Each ROUTER is trained from several seeds and evaluated in memory; nothing is published.
+    Without names, the usual kinds are tried.
     """
     host = open_host(home, device=device, engine=engine, workers=workers)
     from ..core.engines.sweep import sweep as run

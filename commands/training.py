@@ -26,10 +26,11 @@ __all__ = ["COMMANDS", "train_many"]
 @home_option
 @json_option("list[core.engines.train_many.Trained]")
 def train_many(*, plan: Path, engine: str, workers: int, home: Path | None, as_json: bool) -> None:
-    """Train the experts that PLAN lists, a JSON object a line: {"dir": …, "data": …}.
+    """Train many experts, those that PLAN lists.
 
-    Also valid, text_field, label_field, epochs and seed, as for train-expert. The same command
-    goes on after Ctrl-C: what is finished is not trained again.
+    PLAN has a JSON object a line: {"dir": …, "data": …}, and where wanted valid, text_field,
+    label_field, epochs and seed, as for train-expert. After Ctrl-C the same command goes on: what
+    is finished is not trained again.
     """
     from ..core.engines.train_many import read_plan_file
     from ..core.engines.train_many import train_many as train

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from ..registry.manifest import BackboneManifest
 
 __all__ = ["welcome"]
 
@@ -13,10 +18,10 @@ def welcome() -> None:
     from ..registry.settings import resolve_home
 
     home = resolve_home()
-    inventory = take_inventory(home)
+    record = current_record(home)
+    inventory = take_inventory(home, backbone=record.backbone.id if record else None)
     good = [x.id for x in inventory.listings if x.code is None and x.id]
     bad = [x for x in inventory.listings if x.code is not None]
-    record = current_record(home)
     backbone = inventory.backbone.id if inventory.backbone else f"none ({inventory.problem})"
     click.echo("redhost: experts as packages on one shared, frozen backbone")
     click.echo(f"  backbone   {backbone}")
@@ -28,13 +33,22 @@ def welcome() -> None:
     else:
         members = ", ".join(m.id for m in record.experts)
         click.echo(f"  composed   generation {record.number}: {members} ({record.router.kind})")
-    click.echo("next: " + _advice(bool(good), record is not None))
+    click.echo("next: " + _advice(inventory.backbone, bool(good), record is not None))
     click.echo("all commands: redhost --help")
 
 
-def _advice(installed: bool, composed: bool) -> str:
+def _advice(backbone: BackboneManifest | None, installed: bool, composed: bool) -> str:
     if composed:
-        return 'redhost predict "What is 37 plus 12?"   (after changes: redhost recompose)'
+        return f"{_question(backbone)}   (after changes: redhost recompose)"
     if installed:
         return "redhost recompose"
     return "pip install red-backbone-tiny red-expert-range3"
+
+
+def _question(backbone: BackboneManifest | None) -> str:
+    """Return a command that asks something; only of the demo's backbone it is known what."""
+    if backbone is not None and backbone.task == "generation":
+        return 'redhost generate "PROMPT"'
+    demo = backbone is not None and backbone.id == "tiny"
+    text = "What is 37 plus 12?" if demo else "TEXT"
+    return f'redhost predict "{text}"'

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import safetensors.torch
 from torch import nn
 
-from ..registry.errors import IntegrityError, PluginError, short
+from ..registry.errors import IntegrityError, PluginError, short, suggest
 from ..registry.files import BackboneFiles, ExpertFiles
 from ..registry.violations import Violation
 from .backbone import Backbone
@@ -19,6 +19,7 @@ from .cards import Card, read_card
 from .experts import Expert
 from .graft import Tapping, lay_out
 from .plugins import Plugins
+from .routers import KINDS
 from .routers.base import Router
 from .rows import BackgroundRow, Row, parse_rows
 
@@ -146,6 +147,7 @@ def make_router(
     router, dist = plugins.make_named(
         "redhost_make_router",
         what=f"a router of kind {kind!r}",
+        instead=_other_kinds(kind),
         kind=kind,
         bus=bus,
         columns=columns,
@@ -154,6 +156,12 @@ def make_router(
     _note(dist, plugins, providers)
     made: nn.Module = router
     return made.eval().requires_grad_(False)
+
+
+def _other_kinds(kind: str) -> str:
+    """Return which kinds `--router` takes without any plugin, the closest first."""
+    known = sorted(k.kind for k in KINDS)
+    return f"{suggest(kind.partition(':')[0], known)}Built in, for --router: {', '.join(known)}. "
 
 
 def background_of(files: BackboneFiles) -> tuple[BackgroundRow, ...]:

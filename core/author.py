@@ -65,6 +65,7 @@ def train_package(
     space = plan.writes or "labels"
     plan = msgspec.structs.replace(plan, writes=space)
     settings = dataclasses.replace(settings, space=space)
+    _require_card_rows(plan, parts)
     labels = _labels(plan, parts, backbone)
     broken = check_taps(plan.id, backbone, reads=plan.reads_tap, writes=plan.writes_tap)
     if broken is not None:
@@ -147,6 +148,17 @@ def _train_graft(
         checkpoint=checkpoint,
         progress=progress,
     )
+
+
+def _require_card_rows(plan: ExpertPlan, parts: Parts) -> None:
+    """Refuse, before anything is trained, data that leaves no row for a card of rows."""
+    if plan.card in {"texts", "vectors"} and not parts.fit:
+        raise UsageError(
+            f"expert {plan.id!r} has too few rows for a card of {plan.card}",
+            expected="texts to set aside, beyond one for each label",
+            found=f"{len(parts.train)} rows and none to set aside",
+            hint="Bring more rows: a quarter of them goes to the card.",
+        )
 
 
 def _labels(plan: ExpertPlan, parts: Parts, backbone: Backbone) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..registry.composition import Composition
-from ..registry.errors import HarmError, MissingError, RedhostError, UsageError
+from ..registry.errors import HarmError, MissingError, PluginError, RedhostError, UsageError
 from ..registry.lock import LOCK, LockFile
 from ..registry.lock import read as read_lock
 from ..registry.settings import Settings
@@ -127,8 +127,8 @@ def _previous(host: Host, *, accept: bool) -> tuple[Composition | None, Composed
         if accept:
             log.warning("not compared with generation %s: %s", current, e.reason)
             return record, None
+        anew = "Repair it, or compose anew with --accept."
         raise HarmError(
-            f"generation {current} cannot be loaded, so nothing can be compared with it",
-            found=e.reason,
-            hint="Repair it, or compose anew with --accept.",
+            f"generation {current} cannot be loaded, so nothing is compared with it: {e.reason}",
+            hint=e.hint if isinstance(e, PluginError) else anew,
         ) from e

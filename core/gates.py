@@ -19,6 +19,9 @@ from .rows import Row
 
 __all__ = ["Gates", "judge_gates", "refuse_bits", "refuse_harm"]
 
+HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
+"""For every command that composes: `recompose`, `add` and `remove` have both options."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gates:
@@ -140,7 +143,7 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
                 f"domain {domain!r} would fall by {100 * (before - after):.1f} points",
                 expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
                 found=f"{before:.3f} before, {after:.3f} after",
-                hint="Publish even so with --accept, or find the cause with --dry-run --accept.",
+                hint=HARM_HINT,
             )
 
 
@@ -165,5 +168,5 @@ def refuse_bits(bits: Bits | None, *, tolerance: float | None) -> None:
                 f"domain {domain!r} would take {100 * (after / before - 1):.1f} % more bits",
                 expected=f"at most {100 * allowed:.1f} % more on its gate passages",
                 found=f"{before:.3f} bits per byte before, {after:.3f} after",
-                hint="Publish even so with --accept, or find the cause with --dry-run --accept.",
+                hint=HARM_HINT,
             )

@@ -65,6 +65,7 @@ def new_backbone(
     """
     task = task or Classification()
     _require_no_rows(task, rows)
+    _require_pinned(source, revision)
     bare = Backbone.load(
         source,
         revision=revision,
@@ -123,6 +124,17 @@ def _adapt(
     )
 
 
+def _require_pinned(source: str, revision: str | None) -> None:
+    """Refuse a hub name that may mean something else tomorrow, before anything is downloaded."""
+    kind, _, where = source.partition(":")
+    if kind == "hf" and revision is None and not Path(where).expanduser().is_dir():
+        raise UsageError(
+            f"{source} is no folder here, so it is a hub name, and no revision is pinned",
+            expected="the commit, with --revision",
+            hint="Names move; a backbone is identified by content.",
+        )
+
+
 def _base(source: str, revision: str | None) -> tuple[Base, dict[str, bytes]]:
     """Return how a package names its base, and the files it carries."""
     kind, _, where = source.partition(":")
@@ -130,13 +142,7 @@ def _base(source: str, revision: str | None) -> tuple[Base, dict[str, bytes]]:
     if kind == "gguf":
         return Base(kind="file", id=str(path.resolve())), {}
     if not path.is_dir():
-        if revision is None:
-            raise UsageError(
-                f"{source} is a hub name and no revision is pinned",
-                expected="the commit, with --revision",
-                hint="Names move; a backbone is identified by content.",
-            )
-        return Base(kind="hub", id=where, revision=revision), {}
+        return Base(kind="hub", id=where, revision=revision or ""), {}
     files = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if _carried(p)}
     return Base(kind="carried"), files
 

@@ -85,7 +85,8 @@ class Plugins:
                     f"plugin {dist!r} made a part of this composition",
                     expected=short(digest),
                     found=short(found) if found else "no such plugin loaded",
-                    hint="See 'redhost plugins'; install and trust it again, or recompose.",
+                    hint="See 'redhost plugins'; install and trust it again, or compose without "
+                    "it: 'redhost recompose --accept', with another --router if it made that.",
                 )
         some = copy.copy(self)
         some._allowed = frozenset(providers)
@@ -107,10 +108,13 @@ class Plugins:
         part, _ = self.make_named(hook, what=what, **arguments)
         return part
 
-    def make_named(self, hook: str, *, what: str, **arguments: Any) -> tuple[Any, str | None]:
+    def make_named(
+        self, hook: str, *, what: str, instead: str = "", **arguments: Any
+    ) -> tuple[Any, str | None]:
         """Do what `make` does; return the part and the distribution that provided it.
 
-        The second is None for built-in parts.
+        The second is None for built-in parts. `instead` tells, where nobody makes the part, what
+        could be asked for in its place.
         """
         made = {name: self._ask(name, hook, arguments) for name in self._others()}
         made = {name: part for name, part in made.items() if part is not None}
@@ -121,9 +125,8 @@ class Plugins:
             return part, self._dists[name]
         part = self._ask(BUILTIN, hook, arguments)
         if part is None:
-            raise PluginError(
-                f"nobody provides {what}", hint=self.untrusted_hint() or "Install its plugin."
-            )
+            hint = self.untrusted_hint() or "Install its plugin."
+            raise PluginError(f"nobody provides {what}", hint=f"{instead}{hint}")
         return part, None
 
     def digest(self, dist: str) -> str:

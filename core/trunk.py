@@ -224,6 +224,7 @@ def _load(
             f"backbone {where!r} cannot be loaded",
             expected="a folder, file or hub name that transformers can read",
             found=str(e).splitlines()[0],
+            hint="Give a folder by its path, such as ./my-model; a hub name needs a network.",
         ) from e
     return tokenizer, model
 

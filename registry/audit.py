@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .contract import check_compatible
 from .discover import Package, discover, from_folder
-from .errors import MissingError, RedhostError, UnknownNameError
+from .errors import MissingError, RedhostError, UnknownNameError, UsageError
 from .files import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from .installed import audit_installed
 from .inventory import take_inventory
@@ -51,7 +51,7 @@ def resolve_targets(
         keys: A wheel must be signed by one of these, if there are any.
 
     Raises:
-        UnknownNameError: If a name is no file, folder or installed id.
+        UsageError: If a name is no file, folder or installed id.
         MissingError: If no names are given and nothing is installed.
     """
     against = _installed_backbone(backbone)
@@ -67,7 +67,7 @@ def resolve_targets(
         # Two packages may claim one id: each is reported under the id with its own reason.
         same = [x for x in listings if name in {x.id, x.package.dist}]
         if not same:
-            raise UnknownNameError("expert", name, installed)
+            raise _unknown(name, installed)
         for listing in same:
             read = _source(listing.package, against, name=name)
             environment = tuple(v for v in listing.violations if v.code == "duplicate_id")
@@ -81,6 +81,14 @@ def resolve_targets(
                 )
             )
     return tuple(targets)
+
+
+def _unknown(name: str, installed: Iterable[str]) -> UsageError:
+    """Return what to raise for a name that is nothing: a path is told from an id by its looks."""
+    if Path(name).name == name and not name.endswith(".whl"):
+        return UnknownNameError("expert", name, installed)
+    hint = "Give the path of a wheel or of a package's folder, or an installed id."
+    return UsageError(f"there is no wheel or folder {name}", hint=hint)
 
 
 def static_check(target: Target) -> tuple[Violation, ...]:

@@ -64,14 +64,14 @@ class Drift:
 
     Attributes:
         id: An expert's id, ``backbone``, or a plugin's distribution.
-        kind: ``missing`` or ``broken`` (locked, but gone or failing), ``changed`` (another
-            digest), ``new`` (installed, but not locked).
+        kind: ``missing``, ``broken`` or ``disabled`` (locked, but gone, failing or switched off),
+            ``changed`` (another digest), ``new`` (installed, but not locked).
         locked: What the lock says.
         installed: What is there.
     """
 
     id: str
-    kind: Literal["missing", "broken", "changed", "new"]
+    kind: Literal["missing", "broken", "disabled", "changed", "new"]
     locked: str
     installed: str
 
@@ -144,11 +144,16 @@ def _expert_drift(lock: LockFile, listings: Collection[Listing]) -> list[Drift]:
     found = _compare(locked, working)
     failing = {one.id: one for one in listings if one.id and one.code}
     return [
-        Drift(one.id, "broken", one.locked, failing[one.id].reason or "")
-        if one.kind == "missing" and one.id in failing
-        else one
+        _failed(one, failing[one.id]) if one.kind == "missing" and one.id in failing else one
         for one in found
     ]
+
+
+def _failed(one: Drift, listing: Listing) -> Drift:
+    """Return the drift of an expert that is installed and cannot, or may not, take part."""
+    if listing.code == "disabled":
+        return Drift(one.id, "disabled", one.locked, "switched off by you")
+    return Drift(one.id, "broken", one.locked, listing.reason or "")
 
 
 def _compare(locked: Mapping[str, str], installed: Mapping[str, str]) -> list[Drift]:

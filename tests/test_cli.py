@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import redhost
 from redhost.cli import cli, main
 
 SHIPPED = ["range1", "range2", "range3", "range4", "range5"]
@@ -290,7 +291,7 @@ def test_disable_and_enable_show_in_list_and_status(composed, tmp_path, capsys) 
     call(capsys, "disable", "range2", *at)
     listed = json.loads(call(capsys, "list-experts", "--json", *at)[1])
     assert {x["id"]: x["code"] for x in listed}["range2"] == "disabled"
-    assert "drift       range2: broken" in call(capsys, "status", *at)[1]
+    assert "drift       range2: disabled, locked" in call(capsys, "status", *at)[1]
     assert "was disabled already" in call(capsys, "disable", "range2", *at)[1]
     call(capsys, "enable", "range2", *at)
     assert "drift" not in call(capsys, "status", *at)[1]
@@ -299,10 +300,19 @@ def test_disable_and_enable_show_in_list_and_status(composed, tmp_path, capsys) 
 def test_bare_redhost_says_where_one_stands(composed, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("REDHOST_HOME", str(composed))
     out = call(capsys)[1]
-    assert "composed   generation 1" in out and "next: redhost predict" in out
+    assert "composed   generation 1" in out and 'next: redhost predict "What is 37' in out
     assert len(out.splitlines()) <= 10
     monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "none"))
     assert "next: redhost recompose" in call(capsys)[1]
+
+
+def test_bare_redhost_asks_arithmetic_of_the_demo_alone(
+    redhost_environment, redhost_fake_expert, tmp_path, capsys, monkeypatch
+) -> None:
+    redhost_fake_expert("apples")
+    redhost.Host.open(tmp_path / "home", backbone="tiny-random").recompose()
+    monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "home"))
+    assert 'next: redhost predict "TEXT"' in call(capsys)[1]
 
 
 COMMAND = "import click\n\n@click.command()\ndef hello():\n    click.echo('hello')\n"

@@ -98,6 +98,13 @@ def test_a_folder_without_a_manifest_is_a_violation(home, call, tmp_path) -> Non
     assert code == 1 and violation["code"] == "package_files"
 
 
+@pytest.mark.parametrize("target", ["none-1-py3-none-any.whl", "dist/none"])
+def test_a_path_that_leads_nowhere_is_no_unknown_id(home, call, target) -> None:
+    code, out, err = call("check", target)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"redhost: there is no wheel or folder {target}.")
+
+
 def test_an_unknown_backbone_is_suggested(home, call) -> None:
     code, out, err = call("recompose", "--backbone", "tinny")
     assert (code, out) == (2, "")

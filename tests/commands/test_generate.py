@@ -142,6 +142,10 @@ def test_other_commands_that_ask_it_labels_say_so_in_a_line(home, call) -> None:
     assert "tells next tokens, not" in err and "redhost generate" in err
 
 
+def test_bare_redhost_asks_it_to_go_on_with_a_prompt(home, call) -> None:
+    assert 'next: redhost generate "PROMPT"' in call()[1]
+
+
 def test_a_composition_that_tells_a_domain_worse_is_refused(home, call) -> None:
     """Weights that are the same for every token cost both domains; accepting it is the twin."""
     worse = ("recompose", "--backbone", "speaker", "--router", "blend", "--dry-run")

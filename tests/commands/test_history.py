@@ -54,13 +54,19 @@ def test_a_recompose_after_a_rollback_has_the_generation_rolled_back_to_as_paren
 def test_gc_keeps_what_is_current(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
     size = sum(p.stat().st_size for p in (home / "generations" / "1").iterdir())
-    told = f"1 generations and 0 packages, {size:,} bytes\n"
+    told = f"generation 1 and 0 stored packages, {size:,} bytes\n"
     assert call("gc", "--keep", "1", "--dry-run")[1] == f"would remove {told}"
     assert (home / "generations" / "1").is_dir()
     assert call("gc", "--keep", "1")[1] == f"removed {told}"
     assert not (home / "generations" / "1").exists()
     assert call("predict", "What is 37 plus 12?")[0] == 0
     assert call("gc", "--keep", "0")[0] == 2
+
+
+def test_gc_names_the_generations_that_go(home, call) -> None:
+    call("recompose", "--router", "centroid", "--accept")
+    call("recompose", "--router", "linear", "--accept")
+    assert call("gc", "--keep", "1", "--dry-run")[1].startswith("would remove generations 1, 2 and")
 
 
 def test_gc_of_an_empty_home_removes_nothing(call, tmp_path) -> None:
@@ -86,7 +92,7 @@ def test_gc_and_status_name_who_holds_a_generation(home, call) -> None:
         assert [x["generation"] for x in found["held"]] == [1]
         assert found["leftovers"] == [".tmp-1-left"]
         out = call("gc", "--keep", "1")[1]
-        assert out.startswith(f"kept generation 1: process {os.getpid()} holds it\nremoved 0 gen")
+        assert out.startswith(f"kept generation 1: process {os.getpid()} holds it\nremoved no gen")
     assert json.loads(call("gc", "--keep", "1", "--json")[1])["generations"] == [1]
     assert "held" not in call("status")[1]
 

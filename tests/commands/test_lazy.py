@@ -48,3 +48,15 @@ def test_an_error_of_an_installed_command_is_one_line_too(environment, call) -> 
     code = HELLO.replace("click.echo('hello')", "raise redhost.MissingError('no voice')")
     install(environment, "import redhost\n" + code)
     assert call("shout") == (3, "", "redhost: no voice\n")
+
+
+def test_a_list_tells_commands_of_one_distribution_apart(environment, call) -> None:
+    install(environment, HELLO, "shout = shouter:hello\nshout-twice = shouter:hello")
+    lines = call("--help")[1].splitlines()
+    assert [line.split()[1:3] for line in lines if "  shout-twice" in line] == [["Comes", "with"]]
+    assert not [line for line in lines if "  shout " in line and "Comes" in line]
+
+
+def test_a_list_of_commands_cuts_no_sentence_short(call, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in call("--help")[1].partition("Commands:")[2]

@@ -121,6 +121,18 @@ def test_labels_the_backbone_cannot_answer_need_rows_of_their_own(tmp_path, shop
         train(tmp_path, shop, writes="hidden")
 
 
+def test_too_few_rows_for_a_card_are_refused_before_training(tmp_path, shop) -> None:
+    plan = ExpertPlan(id="mine", rank=4)
+    with pytest.raises(redhost.UsageError, match="too few rows for a card of texts"):
+        train_package(
+            project(tmp_path, plan),
+            plan,
+            split_rows(ROWS[:3]),
+            shop=shop,
+            settings=ExpertSettings(form="residual", space="labels", rank=4),
+        )
+
+
 def test_early_stopping_takes_the_best_epoch(shop) -> None:
     norm = redhost.LayerNorm(width=shop.backbone.width, eps=1e-5)
     h = torch.randn(40, shop.backbone.width, generator=torch.Generator().manual_seed(0))

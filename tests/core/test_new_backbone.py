@@ -40,9 +40,11 @@ def test_with_data_the_top_blocks_are_adapted_and_stored_as_a_delta(model_folder
 
 
 def test_a_hub_name_needs_a_pinned_revision(monkeypatch, bare, tmp_path) -> None:
-    monkeypatch.setattr(redhost.Backbone, "load", classmethod(lambda cls, *a, **k: bare))
+    loaded = []
+    monkeypatch.setattr(redhost.Backbone, "load", lambda *a, **k: loaded.append(a) or bare)
     with pytest.raises(UsageError, match="expected the commit, with --revision"):
         new_backbone(tmp_path, "mine", "hf:Qwen/Qwen3-0.6B")
+    assert not loaded and not list(tmp_path.iterdir())  # refused before a download
     manifest = new_backbone(tmp_path, "mine", "hf:Qwen/Qwen3-0.6B", revision="abc123")
     assert (manifest.base.kind, manifest.base.id, manifest.base.revision) == (
         "hub",

@@ -29,22 +29,24 @@ def test_reads_what_publish_wrote(home: Path, publish: Any) -> None:
 def test_drift(site: Any, home: Path, publish: Any, make_backbone: Any) -> None:
     for name in ("same", "changed", "new", "off"):
         site.expert(name)
+    site.expert("bad", change={"weights.sha256": "0" * 64})
     listings = survey(site.experts(), backbone=make_backbone(), disabled={"off"})
     digests = {x.id: x.digest or "" for x in listings}
-    composition = publish("same", "changed", "gone", "off")
+    composition = publish("bad", "same", "changed", "gone", "off")
     lock = derive(composition)
     same = LockedExpert(dist="d", version="1", digest=digests["same"])
     lock = msgspec.structs.replace(lock, experts={**lock.experts, "same": same})
     found = drift(lock, listings, fingerprint="e" * 64, plugins={"plug": "1"})
     assert [(x.id, x.kind) for x in found] == [
         ("backbone", "changed"),
+        ("bad", "broken"),
         ("changed", "changed"),
         ("gone", "missing"),
         ("new", "new"),
-        ("off", "broken"),
+        ("off", "disabled"),
         ("plug", "new"),
     ]
-    assert sha256_hex(b"bytes of changed")[:12] in found[1].locked
+    assert sha256_hex(b"bytes of changed")[:12] in found[2].locked
 
 
 def test_records_from_before_wheels_were_known_keep_their_digests(publish: Any) -> None:

@@ -37,7 +37,11 @@ def read_token(path: Path) -> str:
     try:
         token, mode = path.read_text("utf-8").strip(), path.stat().st_mode
     except (OSError, UnicodeDecodeError) as e:
-        raise redhost.SettingsError(f"cannot read the token in {path}", found=str(e)) from e
+        raise redhost.SettingsError(
+            f"cannot read the token in {path}",
+            found=(getattr(e, "strerror", None) or str(e)).lower(),
+            hint=f"Make one: 'openssl rand -hex 32 > {path} && chmod 600 {path}'.",
+        ) from e
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise redhost.SettingsError(
             f"others can read the token in {path}",

@@ -13,7 +13,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.option("--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder.")
+@click.option(
+    "--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder (default: .redhost here)."
+)
 @click.option("--backbone", help="The installed backbone to compose on, with --watch.")
 @click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
