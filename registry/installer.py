@@ -185,7 +185,7 @@ def _install(wheel: Wheel) -> None:
         folder = Path(name)
         (folder / wheel.name).write_bytes(wheel.data)
         pinned = f"{package.dist}=={package.version} --hash=sha256:{wheel.sha256}\n"
-        (folder / "pinned.txt").write_text(pinned)
+        (folder / "pinned.txt").write_text(pinned, "utf-8")
         again = ("--force-reinstall", "--no-cache-dir") if tool is _PIP else ("--reinstall",)
         command = (*tool, "install", *_where(tool), "--quiet", "--no-deps", "--no-index", *again)
         only = ("--find-links", name, "--require-hashes", "--requirement", f"{name}/pinned.txt")
@@ -249,7 +249,12 @@ def _run(command: list[str], problem: str) -> None:
     """Run a tool; its last line is what went wrong."""
     try:
         done = subprocess.run(  # noqa: S603  (a list, no shell)
-            command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            command,
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # whatever a tool prints, its last line is told
+            stdin=subprocess.DEVNULL,
         )
     except OSError as e:
         raise InstallError(problem, found=str(e)) from e
