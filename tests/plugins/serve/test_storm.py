@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,20 @@ def test_the_same_storm_shows_a_swap_in_place(home, open_live) -> None:
     """The twin of the test above."""
     tally, stale, _, _ = blow(home, open_live, InPlace, swaps=30)
     assert tally.mixed or stale
+
+
+def test_an_answer_that_breaks_off_is_a_failure_and_the_client_goes_on() -> None:
+    golden = {1: {"text": ["x"]}}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with clients(url, 1, golden) as tally:
+            for _ in range(2):
+                with server.accept()[0] as connection:
+                    connection.recv(2**16)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
+            with server.accept()[0]:
+                pass
+    assert [f.partition("(")[0] for f in tally.failed[:2]] == ["IncompleteRead"] * 2
 
 
 def test_the_log_knows_which_generations_may_answer() -> None:
