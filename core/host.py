@@ -223,12 +223,16 @@ class Host:
             rows: Labelled rows; by default the backbone's own held-out rows.
             kinds: Beside the generation's own; by default every built-in kind.
             progress: Called with (texts encoded, texts to encode).
+
+        Raises:
+            MissingError: If no rows are given and the backbone ships none.
+            UsageError: If the backbone does not answer labels, or fewer than two domains have rows.
         """
         composed = self.composed
         answers_labels(composed, "mixtures of traffic")
         return judge_mixtures(
             composed,
-            list(rows) if rows is not None else list(composed.evaluation),
+            composed.judged_on(rows),
             encode=self.encoder(composed, progress=progress),
             plugins=self.plugins_of(composed),
             kinds=kinds,
@@ -253,13 +257,15 @@ class Host:
             texts: Texts of a source that no expert and no background card comes from.
             rows: Rows of the experts' domains; by default the backbone's held-out rows.
             progress: Called with (texts encoded, texts to encode).
+
+        Raises:
+            MissingError: If no rows are given and the backbone ships none.
+            UsageError: If the composition cannot decline, or the backbone generates text.
         """
         composed = self.composed
         answers_labels(composed, "texts from outside")
-        inside = list(rows) if rows is not None else list(composed.evaluation)
-        return judge_outside(
-            composed, texts, inside, encode=self.encoder(composed, progress=progress)
-        )
+        encode = self.encoder(composed, progress=progress)
+        return judge_outside(composed, texts, composed.judged_on(rows), encode=encode)
 
     # -- what is installed --------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ def test_the_package_is_the_one_under_src(project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package_id", "summary", "license"),
+    ("package_id", "summary", "terms"),
     [
         ("v1.2", "an id with a dot", "MIT"),
         ("mine", "C:\\new and C:\\Users, 日本 😀", 'LicenseRef-"Own"'),
@@ -41,14 +41,14 @@ def test_the_package_is_the_one_under_src(project) -> None:
     ],
 )
 def test_whatever_an_author_says_the_project_can_be_built(
-    tmp_path, package_id, summary, license
+    tmp_path, package_id, summary, terms
 ) -> None:
     folder = write_project(
-        tmp_path, kind="expert", package_id=package_id, summary=summary, license=license
+        tmp_path, kind="expert", package_id=package_id, summary=summary, license=terms
     )
     told = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
     assert told["entry-points"] == {"redhost.experts": {package_id: folder.name}}
-    assert told["license"] == license and told["description"].isprintable()
+    assert told["license"] == terms and told["description"].isprintable()
     said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8")))
     assert said == f"{told['description']} (data only)."
 
