@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .bus import BACKBONE, Bus
 from .composed import Composed, by_domain
+from .encode import Encode
 from .generate.bits import bits_per_byte
 from .generate.spelling import byte_counts
 from .judge import Told, read_off, together
@@ -28,8 +29,6 @@ from .rows import Row
 from .tasks import Regression
 
 __all__ = ["Evaluation", "columns_data", "evaluate", "hard", "hits_by_system"]
-
-Encode = Callable[[Sequence[str]], Tensor]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):

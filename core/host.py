@@ -21,9 +21,10 @@ from .bench import Level
 from .changes import ChangeOptions, change_members
 from .composed import Answer, Composed, answers_labels
 from .composing import compose_selection, lock_to_follow, make_order
+from .encode import Encode
 from .engines.crew import LOCAL, Crew, choose_crew
 from .engines.shards import Ahead, encode_ahead
-from .evaluate import Encode, Evaluation, evaluate
+from .evaluate import Evaluation, evaluate
 from .generate.decode import Token, generate
 from .leave_one_out import leave_one_out
 from .loader import Loader

@@ -25,16 +25,17 @@ from .card_files import texts_card
 from .cards import gate_rows
 from .composed import Composed, by_domain
 from .distill import DistillSettings, Lesson, distil, divergence
-from .evaluate import Encode
+from .encode import Encode
 from .expert_run import ExpertSettings, expert_logits
 from .experts import Expert
-from .packaging import library_versions, save_expert
+from .packaging import save_expert
 from .parts import Parts, split_rows
 from .progress import Progress
 from .rows import Row
 from .tasks import Regression
 from .train_expert import init_expert
 from .verify import measure_off_domain
+from .versions import library_versions
 
 __all__ = ["Merged", "merge", "own_texts"]
 

@@ -13,11 +13,12 @@ from ..registry.manifest import BackboneManifest, Base, Training
 from ..registry.scaffold import write_project
 from .adapt import AdaptSettings, adapt, delta
 from .backbone import Backbone
-from .packaging import library_versions, save_backbone
+from .packaging import save_backbone
 from .progress import Progress
 from .rows import BackgroundRow, Row, write_rows
 from .tasks import Classification, Generation, Task
 from .trunk import Pooling
+from .versions import library_versions
 
 __all__ = ["new_backbone"]
 

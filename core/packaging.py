@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -36,7 +34,7 @@ from .canary import make_canary
 from .card_files import CardFile
 from .experts import Expert, Linear, LowRank, OwnHead
 
-__all__ = ["library_versions", "save_backbone", "save_expert"]
+__all__ = ["save_backbone", "save_expert"]
 
 BUS_RANGE = ">=1,<2"
 TOLERANCE = 1e-3
@@ -174,12 +172,6 @@ def save_backbone(
     )
     _write(folder, {**out, "backbone.json": dumps(manifest)})
     return manifest
-
-
-def library_versions() -> dict[str, str]:
-    """Return the versions that weights depend on, for a manifest's training note."""
-    names = ("redhost", "torch", "transformers", "safetensors")
-    return {"python": platform.python_version(), **{n: version(n) for n in names}}
 
 
 def _form(expert: Expert) -> str:
