@@ -72,7 +72,10 @@ def generate(
     if prompt == "-":
         text = text.removesuffix("\n")
     host = open_host(home, device=device)
-    tokens = host.generate(text, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    from ..core.generate.decode import generate as go_on
+
+    composed = host.composed  # another may be published before the last token is told
+    tokens = go_on(composed, text, max_tokens=max_tokens, temperature=temperature, seed=seed)
     if not as_json:
         stream(text, tokens, explain=explain)
         return
@@ -80,7 +83,7 @@ def generate(
     told: Generated = {
         "prompt": text,
         "text": "".join(t.text for t in made),
-        "generation": host.generations.current(),
+        "generation": composed.generation,
         "seed": seed,
         "temperature": temperature,
         "tokens": len(made),

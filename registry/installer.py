@@ -139,7 +139,9 @@ def uninstall(dist: str) -> None:
     """
     tool = _tool()
     yes = [] if tool is not _PIP else ["--yes"]
-    _run([*tool, "uninstall", *_where(tool), "--quiet", *yes, dist], f"cannot uninstall {dist}")
+    hint = f"What is composed is without it already. Try 'pip uninstall {dist}'."
+    command = [*tool, "uninstall", *_where(tool), "--quiet", *yes, dist]
+    _run(command, f"cannot uninstall {dist}", hint=hint)
     importlib.invalidate_caches()
 
 
@@ -245,7 +247,12 @@ def _require_plain(name: str) -> None:
         raise UsageError(f"cannot add {name!r}", expected="a wheel or a name", hint=hint)
 
 
-def _run(command: list[str], problem: str) -> None:
+def _run(
+    command: list[str],
+    problem: str,
+    *,
+    hint: str = "The environment and the composition are as they were.",
+) -> None:
     """Run a tool; its last line is what went wrong."""
     try:
         done = subprocess.run(  # noqa: S603  (a list, no shell)
@@ -261,5 +268,4 @@ def _run(command: list[str], problem: str) -> None:
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         told = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no word"]
-        hint = "The environment and the composition are as they were."
         raise InstallError(problem, found=told[-1].strip()[:300], hint=hint)

@@ -67,6 +67,8 @@ def test_an_unknown_target_is_suggested(site, home) -> None:
     site.expert("red")
     with pytest.raises(UnknownNameError, match="Did you mean 'red'"):
         resolve_targets(["rde"], home=home, backbone=None)
+    with pytest.raises(UnknownNameError):
+        resolve_targets(["r" * 5000], home=home, backbone=None)  # too long to be a file's name
 
 
 def test_both_of_two_packages_with_one_id_are_reported(site, home) -> None:
