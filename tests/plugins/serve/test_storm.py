@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,6 @@ from redhost_serve.storm import (
 import redhost
 
 TOKEN = "a token that nobody guesses"
-
-
-class InPlace(redhost.Live):
-    """The twin of the pointer: the parts of what is served are replaced one after the other."""
-
-    def _move(self, composed: redhost.Composed) -> None:
-        serving = self._serving
-        if serving is None:
-            super()._move(composed)
-            return
-        object.__setattr__(serving, "bus", composed.bus)
-        time.sleep(0.05)  # as long as copying weights of a real size takes
-        object.__setattr__(serving, "generation", composed.generation)
 
 
 def blow(
@@ -61,9 +47,9 @@ def test_a_storm_of_swaps_fails_no_request_mixes_none_and_serves_none_stale(
     until(lambda: live.alive() == (live.generation,))
 
 
-def test_the_same_storm_shows_a_swap_in_place(home, open_live) -> None:
+def test_the_same_storm_shows_a_swap_in_place(home, open_live, in_place) -> None:
     """The twin of the test above."""
-    tally, stale, _, _ = blow(home, open_live, InPlace, swaps=30)
+    tally, stale, _, _ = blow(home, open_live, in_place, swaps=30)
     assert tally.mixed or stale
 
 
