@@ -55,15 +55,16 @@ def test_the_same_storm_shows_a_swap_in_place(home, open_live, in_place) -> None
 
 def test_an_answer_that_breaks_off_is_a_failure_and_the_client_goes_on() -> None:
     golden = {1: {"text": ["x"]}}
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with clients(url, 1, golden) as tally:
-            for _ in range(2):
-                with server.accept()[0] as connection:
-                    connection.recv(2**16)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
-            with server.accept()[0]:
-                pass
+    server = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    with clients(url, 1, golden) as tally:
+        for _ in range(2):
+            with server.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(2**16):
+                    pass
+        server.close()
     assert [f.partition("(")[0] for f in tally.failed[:2]] == ["IncompleteRead"] * 2
 
 
