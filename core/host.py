@@ -10,6 +10,7 @@ from typing import Self, Unpack
 import msgspec
 
 from ..registry.errors import MissingError
+from ..registry.files import read_backbone
 from ..registry.generations import Generations
 from ..registry.inventory import take_inventory
 from ..registry.lock import LOCK
@@ -17,13 +18,14 @@ from ..registry.lock import read as read_lock
 from ..registry.settings import Settings, load_settings, resolve_home
 from ..registry.states import Listing
 from ..registry.store import Store
+from .assemble import sound
 from .bench import Level
 from .changes import ChangeOptions, change_members
 from .composed import Answer, Composed, answers_labels
 from .composing import compose_selection, lock_to_follow, make_order
 from .encode import Encode
 from .engines.crew import LOCAL, Crew, choose_crew
-from .engines.shards import Ahead, encode_ahead
+from .engines.shards import Ahead
 from .evaluate import Evaluation, evaluate
 from .generate.decode import Token, generate
 from .leave_one_out import leave_one_out
@@ -149,6 +151,24 @@ class Host:
         """Return what encodes texts ahead of time, where there is a crew to do it."""
         return None if self.crew is None else Ahead(crew=self.crew, progress=progress)
 
+    def encode_ahead(
+        self, composed: Composed, texts: Sequence[str], *, progress: Progress | None = None
+    ) -> None:
+        """Have the crew encode texts, and the cards of a generation, before they are asked for.
+
+        Does nothing without a crew, or where a plugin makes backbones: workers make built-in parts
+        from the bytes in the store.
+        """
+        ahead = self.ahead(progress)
+        if ahead is None or composed.generation is None:
+            return
+        if self.plugins_of(composed).providers("redhost_make_backbone"):
+            return
+        told = self.generations.load(composed.generation).backbone
+        files = sound(read_backbone(self.store.get(told.digest)), told.id, digest=told.digest)
+        cards = [r.text for card in composed.cards.values() for r in card.rows]
+        ahead.encode([*cards, *texts], backbone=composed.backbone, files=files, folder=self.cache)
+
     # -- asking -------------------------------------------------------------------------------
 
     def predict(self, texts: Sequence[str]) -> list[Answer]:
@@ -203,7 +223,7 @@ class Host:
         composed = self.composed
         chosen = composed.judged_on(rows)
         encode = self.encoder(composed, progress=progress)
-        encode_ahead(self, composed, [r.text for r in chosen], progress=progress)
+        self.encode_ahead(composed, [r.text for r in chosen], progress=progress)
         result = evaluate(composed, chosen, encode=encode)
         if not leave_out:
             return result
