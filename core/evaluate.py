@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 import msgspec
 import torch
@@ -71,7 +72,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     leave_one_out: dict[str, dict[str, float]] | None = None
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{d}</th>" for d in self.counts)
+        head = "".join(f"<th>{escape(d)}</th>" for d in self.counts)
         body = "".join(
             f"<tr><td>{name}</td>"
             + "".join(f"<td>{row.get(d, float('nan')):.3f}</td>" for d in self.counts)

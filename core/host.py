@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
@@ -115,9 +116,10 @@ class Host:
 
     def _repr_html_(self) -> str:
         cells = ((x.id or x.package.dist, x.state, x.reason or "") for x in self.list_experts())
-        rows = "".join(f"<tr><td>{i}</td><td>{s}</td><td>{r}</td></tr>" for i, s, r in cells)
+        lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells)
+        rows = "".join(f"<tr>{line}</tr>" for line in lines)
         head = "<tr><th>expert</th><th>state</th><th></th></tr>"
-        return f"<p>{self!r}</p><table>{head}{rows}</table>"
+        return f"<p>{escape(repr(self))}</p><table>{head}{rows}</table>"
 
     # -- what is composed ---------------------------------------------------------------------
 

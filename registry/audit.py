@@ -61,7 +61,7 @@ def resolve_targets(
         raise MissingError("no experts are installed", hint="Name a wheel or a folder to check.")
     targets = []
     for name in names or sorted(installed):
-        if _exists(name):
+        if name in names and _exists(name):
             targets.append(_from_path(Path(name), against, keys))
             continue
         # Two packages may claim one id: each is reported under the id with its own reason.
