@@ -19,6 +19,7 @@ from .violations import Violation
 
 __all__ = [
     "BUS_API",
+    "MAX_BYTES",
     "BackboneManifest",
     "BackboneRef",
     "Base",

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from .discover import MANIFESTS, Package, canonical
 from .errors import MissingError, SettingsError, UnknownNameError, suggest
 from .lock import LockFile
-from .manifest import BackboneManifest, parse_backbone
+from .manifest import MAX_BYTES, BackboneManifest, parse_backbone
 from .sources import reader
 
 __all__ = ["DEFAULTS", "Settings", "choose_backbone", "load_settings", "resolve_home"]
@@ -165,7 +165,7 @@ def _convert(table: object, where: str) -> Settings:
 
 
 def _backbone_id(package: Package) -> str:
-    raw = reader(package, limit=2**22)(MANIFESTS["backbone"], "package_files")
+    raw = reader(package, limit=MAX_BYTES)(MANIFESTS["backbone"], "package_files")
     manifest = parse_backbone(raw) if isinstance(raw, bytes) else raw
     return manifest.id if isinstance(manifest, BackboneManifest) else package.dist
 
