@@ -34,12 +34,11 @@ GROUPS = (
 
 @click.group(cls=PluginGroup, invoke_without_command=True)
 @click.version_option(package_name="redhost")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.option("-v", "--verbose", count=True, help="Log more; repeat for debug output.")
 @click.pass_context
-def cli(context: click.Context, *, debug: bool, verbose: int) -> None:
+def cli(context: click.Context, *, verbose: int) -> None:
     """Compose neural experts from installed packages; retrain only the router."""
-    context.obj = {"debug": debug}
     if verbose:
         import logging
 
@@ -68,6 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         e.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("redhost: stopped; the current generation is unchanged", err=True)
+        click.echo("redhost: stopped; no generation is half published", err=True)
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

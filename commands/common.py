@@ -34,6 +34,7 @@ __all__ = [
     "print_json",
     "seed_option",
     "table",
+    "typed",
 ]
 
 LOCAL = "local"
@@ -185,6 +186,26 @@ def imports() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def typed(text: str) -> str:
+    """Return a text from the command line, or all of standard input for ``-``.
+
+    Raises:
+        UsageError: If it is not UTF-8.
+    """
+    from ..registry.errors import UsageError
+
+    piped = text == "-"
+    data = sys.stdin.buffer.read() if piped else text.encode("utf-8", "surrogateescape")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise UsageError(
+            "standard input cannot be read" if piped else "the text cannot be read",
+            expected="UTF-8",
+            found=f"byte 0x{data[e.start]:02x}",
+        ) from e
 
 
 def print_json(value: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +16,7 @@ from .common import (
     json_option,
     open_host,
     print_json,
+    typed,
 )
 from .receipts import print_receipt
 
@@ -97,7 +97,7 @@ def predict(
     *, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool
 ) -> None:
     """Answer TEXTS (or lines of standard input, with -)."""
-    lines = [x for t in texts for x in (sys.stdin.read().splitlines() if t == "-" else [t])]
+    lines = [x for t in texts for x in (typed(t).splitlines() if t == "-" else [typed(t)])]
     answers = open_host(home, device=device).predict([x for x in lines if x.strip()])
     if as_json:
         print_json(answers)

@@ -134,11 +134,13 @@ def enable(*, expert_id: str, home: Path | None) -> None:
 def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     from ..registry.disabled import Disabled
     from ..registry.errors import UnknownNameError
+    from ..registry.inventory import take_inventory
     from ..registry.settings import resolve_home
 
     where = resolve_home(home)
-    disabled = Disabled(where)
-    names = _switchable(where) | disabled.names()
+    disabled, listings = Disabled(where), take_inventory(where).listings
+    names = {x.id for x in listings if x.id} | {x.package.dist for x in listings}
+    names |= disabled.names()
     if expert_id not in names:
         raise UnknownNameError("expert", expert_id, names)
     changed = disabled.enable(expert_id) if on else disabled.disable(expert_id)
@@ -146,13 +148,9 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     click.echo(f"{expert_id} {word}" if changed else f"{expert_id} was {word} already")
     if changed:
         click.echo("next: redhost recompose")
-
-
-def _switchable(home: Path) -> set[str]:
-    from ..registry.inventory import take_inventory
-
-    listings: tuple[Listing, ...] = take_inventory(home).listings
-    return {x.id for x in listings if x.id} | {x.package.dist for x in listings}
+    still = {x.package.dist for x in listings if on and x.id == expert_id} & disabled.names()
+    for dist in sorted(still):
+        click.echo(f"{dist} is disabled by its own name: redhost enable {dist}")
 
 
 @click.command()

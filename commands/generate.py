@@ -19,6 +19,7 @@ from .common import (
     print_json,
     seed_option,
     table,
+    typed,
 )
 
 if TYPE_CHECKING:
@@ -67,9 +68,14 @@ def generate(
     as_json: bool,
 ) -> None:
     """Go on with PROMPT, token by token; - reads standard input."""
-    text = _prompt(prompt)
+    text = typed(prompt)
+    if prompt == "-":
+        text = text.removesuffix("\n")
     host = open_host(home, device=device)
-    tokens = host.generate(text, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    from ..core.generate.decode import generate as go_on
+
+    composed = host.composed  # another may be published before the last token is told
+    tokens = go_on(composed, text, max_tokens=max_tokens, temperature=temperature, seed=seed)
     if not as_json:
         stream(text, tokens, explain=explain)
         return
@@ -77,7 +83,7 @@ def generate(
     told: Generated = {
         "prompt": text,
         "text": "".join(t.text for t in made),
-        "generation": host.generations.current(),
+        "generation": composed.generation,
         "seed": seed,
         "temperature": temperature,
         "tokens": len(made),
@@ -86,21 +92,6 @@ def generate(
     if explain:
         told["table"] = made
     print_json(told)
-
-
-def _prompt(given: str) -> str:
-    """Return the text to go on with; of standard input less the final newline."""
-    from ..registry.errors import UsageError
-
-    piped = given == "-"
-    data = sys.stdin.buffer.read() if piped else given.encode("utf-8", "surrogateescape")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as e:
-        raise UsageError(
-            "the prompt cannot be read", expected="UTF-8", found=f"byte 0x{data[e.start]:02x}"
-        ) from e
-    return text.removesuffix("\n") if piped else text
 
 
 def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:

@@ -72,7 +72,8 @@ def train_package(
         raise broken.error(f"expert {plan.id!r}")
     norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     read = _reader(plan, shop, norm)
-    with resuming(project, resumable=resumable) as checkpoint:
+    training = (plan, settings, shop.manifest.fingerprint, parts, shop.others(plan.id))
+    with resuming(project, resumable=resumable, of=training) as checkpoint:
         if plan.writes_tap == FINAL:
             trained = _train(plan, parts, shop, settings, labels, read, checkpoint, progress)
         else:

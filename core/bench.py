@@ -9,7 +9,7 @@ from .assemble import Providers
 from .backbone import Backbone
 from .candidates import Candidates
 from .composed import Composed
-from .evaluate import Encode
+from .encode import Encode
 from .plugins import Plugins
 from .rows import BackgroundRow, Row
 from .train_router import RouterSettings

@@ -31,7 +31,10 @@ def make_canary(expert: Expert, z: Tensor) -> bytes:
 
 
 def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Violation | None:
-    """Compute Δ of the canary's vectors; return a violation if it is not what the author saw."""
+    """Compute Δ of the canary's vectors; return what is not as the author saw and promised it.
+
+    That is each entry of Δ, within the tolerance, and ‖Δ‖ where the manifest bounds it.
+    """
     tensors = safetensors.torch.load(data)
     if tensors.keys() != {"z", "delta"} or tensors["z"].shape[-1] != manifest.reads.width:
         return Violation(
@@ -41,28 +44,38 @@ def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Viola
             ", ".join(f"{n} {tuple(t.shape)}" for n, t in sorted(tensors.items())),
             "Rebuild the package.",
         )
-    error = _deviation(expert, tensors["z"].float(), tensors["delta"].float())
-    if error <= manifest.canary.tolerance:
-        return None
-    return Violation(
-        "canary_values",
-        "canary",
-        f"the recorded Δ within {manifest.canary.tolerance:g}",
-        f"a deviation of {error:.3g}",
-        "The weights do not compute what their author saw: ask for a new build.",
-    )
+    error, norm = _measure(expert, tensors["z"].float(), tensors["delta"].float())
+    tolerance, bound = manifest.canary.tolerance, manifest.norm_bound
+    if error > tolerance:
+        return Violation(
+            "canary_values",
+            "canary",
+            f"the recorded Δ within {tolerance:g}",
+            f"a deviation of {error:.3g}",
+            "The weights do not compute what their author saw: ask for a new build.",
+        )
+    if bound is not None and norm > bound + tolerance:
+        return Violation(
+            "norm_bound",
+            "norm_bound",
+            f"‖Δ‖ of at most {bound:g}, as its manifest promises",
+            f"{norm:.4g} on its canary",
+            "The expert says more than its author promises: ask for a new build.",
+        )
+    return None
 
 
-def _deviation(expert: Expert, z: Tensor, told: Tensor) -> float:
-    """Return the largest |Δ(z) - told|, computed in steps that bound the memory."""
+def _measure(expert: Expert, z: Tensor, told: Tensor) -> tuple[float, float]:
+    """Return the largest |Δ(z) - told| and ‖Δ(z)‖, computed in steps that bound the memory."""
     widest = max((max(p.shape, default=1) for p in expert.parameters()), default=1)
     step = max(1, NUMBERS // widest)
-    worst = 0.0
+    worst = norm = 0.0
     with torch.inference_mode():
         for rows, wanted in zip(torch.split(z, step), torch.split(told, step), strict=True):
             delta = expert(rows)
             if delta.shape != wanted.shape:
-                return float("inf")
+                return math.inf, math.inf
             found = float((delta - wanted).abs().max())
-            worst = float("inf") if math.isnan(found) else max(worst, found)
-    return worst
+            worst = math.inf if math.isnan(found) else max(worst, found)
+            norm = max(norm, float(delta.norm(dim=-1).max()))
+    return worst, norm

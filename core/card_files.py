@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -105,7 +106,8 @@ def statistics_card(z: Tensor, row_labels: Sequence[str], *, labels: Sequence[st
     Raises:
         CardError: If a label has fewer rows than the floor.
     """
-    few = sorted(y for y in labels if list(row_labels).count(y) < FLOOR)
+    counts = Counter(row_labels)
+    few = sorted(y for y in labels if counts[y] < FLOOR)
     if few:
         raise CardError(
             "a statistics card would give single rows away",

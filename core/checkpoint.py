@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,9 +28,24 @@ def load_checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def resuming(project: Path, *, resumable: bool) -> Iterator[Path | None]:
-    """Yield where a project's training is written down, None for nowhere; gone when it is done."""
-    checkpoint = project / ".redhost-training.safetensors" if resumable else None
+def resuming(
+    project: Path, *, resumable: bool, of: tuple[object, ...] = ()
+) -> Iterator[Path | None]:
+    """Yield where a project's training is written down, None for nowhere; gone when it is done.
+
+    Args:
+        project: The project's folder.
+        resumable: Whether it is written down.
+        of: What is trained, how and on what. Another training starts afresh: weights that learnt
+            from other rows are not what the manifest will say.
+    """
+    if not resumable:
+        yield None
+        return
+    name = hashlib.sha256(repr(of).encode()).hexdigest()[:16]
+    checkpoint = project / f".redhost-training-{name}.safetensors"
+    for old in project.glob(".redhost-training*.safetensors"):
+        if old != checkpoint:
+            old.unlink()
     yield checkpoint
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)

@@ -35,12 +35,12 @@ class Environment:
             code: What its ``__init__.py`` says instead; one that raises proves that nobody
                 imports it.
         """
-        told = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+        told = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
         dist, version = str(told["name"]), str(told["version"])
         source = next(p for p in (project / "src").iterdir() if p.is_dir())
         shutil.copytree(source, self.folder / source.name, ignore=shutil.ignore_patterns("*.pyc"))
         if code is not None:
-            (self.folder / source.name / "__init__.py").write_text(code)
+            (self.folder / source.name / "__init__.py").write_text(code, "utf-8")
         groups = told["entry-points"]
         entries = {g: "\n".join(f"{n} = {v}" for n, v in e.items()) for g, e in groups.items()}
         self.write_info(dist, version, source.name, entries)
@@ -58,7 +58,7 @@ class Environment:
         folder = self.folder / module
         folder.mkdir()
         for name, text in files.items():
-            (folder / name).write_text(text)
+            (folder / name).write_text(text, "utf-8")
         self.write_info(dist, "1.0", module, entries)
         return folder
 
@@ -67,10 +67,11 @@ class Environment:
         info = self.folder / f"{dist.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\nSummary: Made for a test.\n"
+            f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\nSummary: Made for a test.\n",
+            "utf-8",
         )
         text = "".join(f"[{group}]\n{lines}\n" for group, lines in entries.items())
-        (info / "entry_points.txt").write_text(text)
+        (info / "entry_points.txt").write_text(text, "utf-8")
         self._write_record(info, self.folder / module)
 
     def seal(self, dist: str) -> None:
@@ -81,7 +82,7 @@ class Environment:
     def _write_record(self, info: Path, folder: Path) -> None:
         files = [p for p in (*folder.rglob("*"), *info.iterdir()) if p.is_file()]
         rows = [self._row(p) for p in sorted(files) if p.name != "RECORD"]
-        (info / "RECORD").write_text("\n".join([*rows, f"{info.name}/RECORD,,"]) + "\n")
+        (info / "RECORD").write_text("\n".join([*rows, f"{info.name}/RECORD,,"]) + "\n", "utf-8")
         importlib.invalidate_caches()
 
     def uninstall(self, dist: str) -> None:

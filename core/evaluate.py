@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 import msgspec
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from .bus import BACKBONE, Bus
 from .composed import Composed, by_domain
+from .encode import Encode
 from .generate.bits import bits_per_byte
 from .generate.spelling import byte_counts
 from .judge import Told, read_off, together
@@ -28,8 +30,6 @@ from .rows import Row
 from .tasks import Regression
 
 __all__ = ["Evaluation", "columns_data", "evaluate", "hard", "hits_by_system"]
-
-Encode = Callable[[Sequence[str]], Tensor]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     leave_one_out: dict[str, dict[str, float]] | None = None
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{d}</th>" for d in self.counts)
+        head = "".join(f"<th>{escape(d)}</th>" for d in self.counts)
         body = "".join(
             f"<tr><td>{name}</td>"
             + "".join(f"<td>{row.get(d, float('nan')):.3f}</td>" for d in self.counts)

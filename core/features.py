@@ -167,7 +167,7 @@ class _View:
                         if len(row) == 4 * self.width * self.count(text):
                             found = np.frombuffer(row, dtype=np.float32)
                             rows[text] = found.reshape(-1, self.width)
-        except sqlite3.DatabaseError as e:
+        except (sqlite3.DatabaseError, OSError) as e:
             raise self._broken(e) from e
         return rows
 
@@ -179,14 +179,14 @@ class _View:
             with closing(self._open(self.path)) as database, database:
                 pairs = [(_key(t), row.astype(np.float32).tobytes()) for t, row in rows.items()]
                 database.executemany("INSERT OR REPLACE INTO h VALUES (?, ?)", pairs)
-        except sqlite3.DatabaseError as e:
+        except (sqlite3.DatabaseError, OSError) as e:
             raise self._broken(e) from e
 
     def _broken(self, cause: Exception) -> StoreError:
         return StoreError(
             f"the feature cache {self.path} cannot be used",
             found=str(cause),
-            hint="Delete the file; its rows are computed again.",
+            hint="Check free space and permissions. Delete the file; its rows are computed again.",
         )
 
 

@@ -71,8 +71,9 @@ class HookSpec:
     def redhost_register_tasks(self, register: Callable[[str, Any], None]) -> None:
         """Register tasks: call ``register(name, task)`` for each.
 
-        The host calls it for nobody yet: ``Plugins().collect("redhost_register_tasks")`` returns
-        what is registered, by name.
+        A backbone's manifest names one of the host's own tasks, a closed set, so the host itself
+        never asks for others. The hook is there for programs on top of it, whose plugins bring
+        tasks: ``Plugins().collect("redhost_register_tasks")`` returns them, by name.
         """
 
     @hookspec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
@@ -10,6 +11,7 @@ from typing import Self, Unpack
 import msgspec
 
 from ..registry.errors import MissingError
+from ..registry.files import read_backbone
 from ..registry.generations import Generations
 from ..registry.inventory import take_inventory
 from ..registry.lock import LOCK
@@ -17,13 +19,15 @@ from ..registry.lock import read as read_lock
 from ..registry.settings import Settings, load_settings, resolve_home
 from ..registry.states import Listing
 from ..registry.store import Store
+from .assemble import sound
 from .bench import Level
 from .changes import ChangeOptions, change_members
 from .composed import Answer, Composed, answers_labels
 from .composing import compose_selection, lock_to_follow, make_order
+from .encode import Encode
 from .engines.crew import LOCAL, Crew, choose_crew
-from .engines.shards import Ahead, encode_ahead
-from .evaluate import Encode, Evaluation, evaluate
+from .engines.shards import Ahead
+from .evaluate import Evaluation, evaluate
 from .generate.decode import Token, generate
 from .leave_one_out import leave_one_out
 from .loader import Loader
@@ -112,9 +116,10 @@ class Host:
 
     def _repr_html_(self) -> str:
         cells = ((x.id or x.package.dist, x.state, x.reason or "") for x in self.list_experts())
-        rows = "".join(f"<tr><td>{i}</td><td>{s}</td><td>{r}</td></tr>" for i, s, r in cells)
+        lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells)
+        rows = "".join(f"<tr>{line}</tr>" for line in lines)
         head = "<tr><th>expert</th><th>state</th><th></th></tr>"
-        return f"<p>{self!r}</p><table>{head}{rows}</table>"
+        return f"<p>{escape(repr(self))}</p><table>{head}{rows}</table>"
 
     # -- what is composed ---------------------------------------------------------------------
 
@@ -147,6 +152,24 @@ class Host:
     def ahead(self, progress: Progress | None = None) -> Ahead | None:
         """Return what encodes texts ahead of time, where there is a crew to do it."""
         return None if self.crew is None else Ahead(crew=self.crew, progress=progress)
+
+    def encode_ahead(
+        self, composed: Composed, texts: Sequence[str], *, progress: Progress | None = None
+    ) -> None:
+        """Have the crew encode texts, and the cards of a generation, before they are asked for.
+
+        Does nothing without a crew, or where a plugin makes backbones: workers make built-in parts
+        from the bytes in the store.
+        """
+        ahead = self.ahead(progress)
+        if ahead is None or composed.generation is None:
+            return
+        if self.plugins_of(composed).providers("redhost_make_backbone"):
+            return
+        told = self.generations.load(composed.generation).backbone
+        files = sound(read_backbone(self.store.get(told.digest)), told.id, digest=told.digest)
+        cards = [r.text for card in composed.cards.values() for r in card.rows]
+        ahead.encode([*cards, *texts], backbone=composed.backbone, files=files, folder=self.cache)
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -202,7 +225,7 @@ class Host:
         composed = self.composed
         chosen = composed.judged_on(rows)
         encode = self.encoder(composed, progress=progress)
-        encode_ahead(self, composed, [r.text for r in chosen], progress=progress)
+        self.encode_ahead(composed, [r.text for r in chosen], progress=progress)
         result = evaluate(composed, chosen, encode=encode)
         if not leave_out:
             return result
@@ -223,12 +246,16 @@ class Host:
             rows: Labelled rows; by default the backbone's own held-out rows.
             kinds: Beside the generation's own; by default every built-in kind.
             progress: Called with (texts encoded, texts to encode).
+
+        Raises:
+            MissingError: If no rows are given and the backbone ships none.
+            UsageError: If the backbone does not answer labels, or fewer than two domains have rows.
         """
         composed = self.composed
         answers_labels(composed, "mixtures of traffic")
         return judge_mixtures(
             composed,
-            list(rows) if rows is not None else list(composed.evaluation),
+            composed.judged_on(rows),
             encode=self.encoder(composed, progress=progress),
             plugins=self.plugins_of(composed),
             kinds=kinds,
@@ -253,13 +280,15 @@ class Host:
             texts: Texts of a source that no expert and no background card comes from.
             rows: Rows of the experts' domains; by default the backbone's held-out rows.
             progress: Called with (texts encoded, texts to encode).
+
+        Raises:
+            MissingError: If no rows are given and the backbone ships none.
+            UsageError: If the composition cannot decline, or the backbone generates text.
         """
         composed = self.composed
         answers_labels(composed, "texts from outside")
-        inside = list(rows) if rows is not None else list(composed.evaluation)
-        return judge_outside(
-            composed, texts, inside, encode=self.encoder(composed, progress=progress)
-        )
+        encode = self.encoder(composed, progress=progress)
+        return judge_outside(composed, texts, composed.judged_on(rows), encode=encode)
 
     # -- what is installed --------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .cards import Card, background_data, column_data
+from .encode import Encode
 from .ensemble import Ensemble
 from .evidence import outputs
 from .experts import Expert
@@ -24,8 +25,6 @@ from .rows import BackgroundRow
 from .said import active
 
 __all__ = ["column_names", "learn_columns"]
-
-Encode = Callable[[Sequence[str]], Tensor]
 
 
 def column_names(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .composed import Composed
-from .evaluate import Encode
+from .encode import Encode
 from .plugins import Plugins
 from .reroute import reroute
 from .rows import Row

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .bus import Bus
 from .cards import Card
+from .encode import Encode
 from .pieces import pieces
 from .routers.base import ColumnData, Judged
 from .rows import Row
@@ -18,7 +19,6 @@ from .tasks import Regression
 
 __all__ = ["with_likelihood"]
 
-Encode = Callable[[Sequence[str]], Tensor]
 Unfold = Callable[[Sequence[Row]], list[Row]]
 
 

@@ -25,16 +25,17 @@ from .card_files import texts_card
 from .cards import gate_rows
 from .composed import Composed, by_domain
 from .distill import DistillSettings, Lesson, distil, divergence
-from .evaluate import Encode
+from .encode import Encode
 from .expert_run import ExpertSettings, expert_logits
 from .experts import Expert
-from .packaging import library_versions, save_expert
+from .packaging import save_expert
 from .parts import Parts, split_rows
 from .progress import Progress
 from .rows import Row
 from .tasks import Regression
 from .train_expert import init_expert
 from .verify import measure_off_domain
+from .versions import library_versions
 
 __all__ = ["Merged", "merge", "own_texts"]
 
@@ -140,18 +141,24 @@ def own_texts(composed: Composed) -> list[str]:
 def _answered(composed: Composed, texts: Sequence[str], encode: Encode) -> tuple[list[Row], int]:
     """Return the inputs with the teacher's labels, and how many it declines."""
     distinct = sorted(set(texts))
-    if len(distinct) < FEWEST:
-        raise UsageError(
-            "too few inputs to distil from",
-            expected=f"{FEWEST} distinct texts or more",
-            found=str(len(distinct)),
-            hint="Give unlabelled texts with --data FILE.",
-        )
+    _require_enough(len(distinct), found=str(len(distinct)))
     with torch.inference_mode():
         p, _ = composed.bus(encode(distinct))
     said = [composed.bus.labels[int(i)] for i in p.argmax(-1)]
     rows = [Row(text=t, label=y) for t, y in zip(distinct, said, strict=True) if y != NONE]
-    return rows, len(distinct) - len(rows)
+    declined = len(distinct) - len(rows)
+    _require_enough(len(rows), found=f"{len(rows)}, and {declined} that are declined")
+    return rows, declined
+
+
+def _require_enough(inputs: int, *, found: str) -> None:
+    if inputs < FEWEST:
+        raise UsageError(
+            "too few inputs to distil from",
+            expected=f"{FEWEST} distinct texts or more",
+            found=found,
+            hint="Give unlabelled texts of the experts' domains with --data FILE.",
+        )
 
 
 def _student(composed: Composed, labels: tuple[str, ...], settings: DistillSettings) -> Expert:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..registry.errors import UsageError
 from .composed import Composed
-from .evaluate import Encode
+from .encode import Encode
 from .plugins import Plugins
 from .reroute import reroute
 from .routers import KINDS

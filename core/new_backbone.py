@@ -8,20 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..registry.errors import UsageError
+from ..registry.fields import CARRIED
 from ..registry.manifest import BackboneManifest, Base, Training
 from ..registry.scaffold import write_project
 from .adapt import AdaptSettings, adapt, delta
 from .backbone import Backbone
-from .packaging import library_versions, save_backbone
+from .packaging import save_backbone
 from .progress import Progress
 from .rows import BackgroundRow, Row, write_rows
 from .tasks import Classification, Generation, Task
 from .trunk import Pooling
+from .versions import library_versions
 
 __all__ = ["new_backbone"]
 
-LEAVE = frozenset({".gitattributes", "README.md"})
-"""Files of a model folder that a package does not need."""
+LEAVE = frozenset({"chat_template.jinja"})
+"""Files of a model folder that a package may carry and does not need."""
 
 
 def new_backbone(
@@ -66,6 +68,7 @@ def new_backbone(
     task = task or Classification()
     _require_no_rows(task, rows)
     _require_pinned(source, revision)
+    base, files = _base(source, revision)  # refused before anything is loaded, or written
     bare = Backbone.load(
         source,
         revision=revision,
@@ -80,7 +83,6 @@ def new_backbone(
     folder = write_project(
         project, kind="backbone", package_id=backbone_id, summary=f"redhost backbone {backbone_id}"
     )
-    base, files = _base(source, revision)
     return save_backbone(
         folder,
         backbone=finished,
@@ -159,5 +161,4 @@ def _made_for(source: str) -> int | None:
 
 def _carried(path: Path) -> bool:
     """Say whether a file of a model folder belongs into the package: no code, no pickles."""
-    wanted = {".json", ".txt", ".model", ".safetensors"}
-    return path.is_file() and path.suffix in wanted and path.name not in LEAVE
+    return path.is_file() and path.name.endswith(CARRIED) and path.name not in LEAVE

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..registry.errors import UsageError
 from .bus import BACKBONE
 from .composed import Composed
-from .evaluate import Encode
+from .encode import Encode
 from .rows import Row
 
 __all__ = ["Outside", "auroc", "judge_outside"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +13,7 @@ from torch import Tensor
 
 from ..registry.errors import UsageError
 from ..registry.forms import FORMS
+from ..registry.integrity import sha256_hex
 from ..registry.manifest import (
     BackboneManifest,
     BackboneRef,
@@ -36,7 +34,7 @@ from .canary import make_canary
 from .card_files import CardFile
 from .experts import Expert, Linear, LowRank, OwnHead
 
-__all__ = ["library_versions", "save_backbone", "save_expert"]
+__all__ = ["save_backbone", "save_expert"]
 
 BUS_RANGE = ">=1,<2"
 TOLERANCE = 1e-3
@@ -98,11 +96,11 @@ def save_expert(
         temperature=expert.temperature,
         labels=expert.labels,
         domain=domain,
-        weights=FileRef(file="expert.safetensors", sha256=_sha(files["expert.safetensors"])),
+        weights=FileRef(file="expert.safetensors", sha256=sha256_hex(files["expert.safetensors"])),
         card=_card_ref(card),
         canary=CanaryRef(
             file="canary.safetensors",
-            sha256=_sha(files["canary.safetensors"]),
+            sha256=sha256_hex(files["canary.safetensors"]),
             tolerance=TOLERANCE,
         ),
         training=training,
@@ -141,7 +139,9 @@ def save_backbone(
     """
     out = dict(files)
     if base.kind == "carried":
-        base = Base(kind="carried", files={n: _sha(data) for n, data in sorted(files.items())})
+        base = Base(
+            kind="carried", files={n: sha256_hex(data) for n, data in sorted(files.items())}
+        )
     parts: dict[str, FileRef | RowsRef | None] = {
         "delta": _tensors_ref(out, "delta.safetensors", delta),
         "classifier": _tensors_ref(
@@ -176,12 +176,6 @@ def save_backbone(
     return manifest
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions that weights depend on, for a manifest's training note."""
-    names = ("redhost", "torch", "transformers", "safetensors")
-    return {"python": platform.python_version(), **{n: version(n) for n in names}}
-
-
 def _form(expert: Expert) -> str:
     """Return the form whose tensors an expert has."""
     names = expert.state_dict().keys()
@@ -198,7 +192,7 @@ def _activation(expert: Expert) -> Literal["gelu", "identity", "relu", "silu", "
 
 
 def _card_ref(card: CardFile) -> CardRef:
-    digest = None if card.data is None else _sha(card.data)
+    digest = None if card.data is None else sha256_hex(card.data)
     return CardRef(kind=card.kind, file=card.name, sha256=digest, fit=card.fit, gate=card.gate)
 
 
@@ -208,22 +202,18 @@ def _tensors_ref(
     if not tensors:
         return None
     out[name] = safetensors.torch.save(_contiguous(tensors))
-    return FileRef(file=name, sha256=_sha(out[name]))
+    return FileRef(file=name, sha256=sha256_hex(out[name]))
 
 
 def _rows_ref(out: dict[str, bytes], name: str, data: bytes | None) -> RowsRef | None:
     if data is None:
         return None
     out[name] = data
-    return RowsRef(file=name, sha256=_sha(data), rows=sum(1 for x in data.splitlines() if x))
+    return RowsRef(file=name, sha256=sha256_hex(data), rows=sum(1 for x in data.splitlines() if x))
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {k: v.detach().to(torch.float32).contiguous() for k, v in tensors.items()}
-
-
-def _sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -45,11 +45,14 @@ def split_rows(
         task: Classes, the default, or numbers, which are no classes to keep a row of each.
 
     Raises:
-        UsageError: If all rows have one label, or a validation text stands among the rows too.
+        UsageError: If there are no two labels, or a validation text stands among the rows too.
     """
-    if len({r.label for r in rows}) < 2:  # noqa: PLR2004
+    labels = {r.label for r in rows}
+    if len(labels) < 2:  # noqa: PLR2004
         raise UsageError(
-            "the data has one label only", expected="at least two", found=rows[0].label
+            "the data has one label only" if labels else "the data has no labels",
+            expected="at least two",
+            found=", ".join(labels) or "none",
         )
     both = {r.text for r in rows} & {r.text for r in valid or ()}
     if both:

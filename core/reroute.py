@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from .assemble import make_router
 from .bus import BACKBONE, Bus
 from .composed import Composed
-from .evaluate import Encode, columns_data
+from .encode import Encode
+from .evaluate import columns_data
 from .layout import WideNorm
 from .likelihood import with_likelihood
 from .plugins import Plugins

@@ -14,9 +14,9 @@ from ..registry.disabled import Disabled
 from ..registry.discover import MANIFESTS, Package, discover, from_folder
 from ..registry.errors import CompositionError, IntegrityError, UnknownNameError, UsageError
 from ..registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
-from ..registry.inventory import MANIFEST_LIMIT, take_inventory
+from ..registry.inventory import take_inventory
 from ..registry.keys import read_keys
-from ..registry.manifest import BackboneManifest, ExpertManifest, parse_expert
+from ..registry.manifest import MAX_BYTES, BackboneManifest, ExpertManifest, parse_expert
 from ..registry.settings import choose_backbone
 from ..registry.sources import Source as Bytes
 from ..registry.sources import reader
@@ -188,7 +188,7 @@ def installed_expert(name: str, home: Path) -> Package:
 
 def _manifest_id(package: Package) -> str | None:
     """Return the id a package's manifest says, None where it cannot be read."""
-    raw = reader(package, limit=MANIFEST_LIMIT)(MANIFESTS["expert"], "package_files")
+    raw = reader(package, limit=MAX_BYTES)(MANIFESTS["expert"], "package_files")
     manifest = parse_expert(raw) if isinstance(raw, bytes) else raw
     return manifest.id if isinstance(manifest, ExpertManifest) else None
 

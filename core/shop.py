@@ -14,9 +14,10 @@ from .backbone import Backbone
 from .card_files import CardFile
 from .expert_run import ExpertSettings, TrainedExpert
 from .experts import Expert
-from .packaging import library_versions, save_expert
+from .packaging import save_expert
 from .rows import BackgroundRow
 from .verify import measure_off_domain
+from .versions import library_versions
 
 __all__ = ["Read", "Shop", "write_package"]
 

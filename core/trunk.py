@@ -219,11 +219,11 @@ def _load(
                 dtype=torch.float32,
                 **options,
             )
-    except (OSError, ValueError, ImportError) as e:
+    except Exception as e:  # its parsers raise whatever they stumble over
         raise MissingError(
             f"backbone {where!r} cannot be loaded",
             expected="a folder, file or hub name that transformers can read",
-            found=str(e).splitlines()[0],
+            found=next(iter(str(e).splitlines()), "") or type(e).__name__,
             hint="Give a folder by its path, such as ./my-model; a hub name needs a network.",
         ) from e
     return tokenizer, model

@@ -19,8 +19,8 @@ from .backbone import Backbone
 from .bench import Bench, Order
 from .candidates import gather
 from .composed import Composed
+from .encode import Encode
 from .engines.shards import Ahead
-from .evaluate import Encode
 from .features import FeatureCache
 from .plugins import Plugins
 from .progress import Progress

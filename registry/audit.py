@@ -61,7 +61,7 @@ def resolve_targets(
         raise MissingError("no experts are installed", hint="Name a wheel or a folder to check.")
     targets = []
     for name in names or sorted(installed):
-        if Path(name).exists():
+        if name in names and _exists(name):
             targets.append(_from_path(Path(name), against, keys))
             continue
         # Two packages may claim one id: each is reported under the id with its own reason.
@@ -97,6 +97,14 @@ def static_check(target: Target) -> tuple[Violation, ...]:
         return target.found
     files = target.files
     return check_compatible(files.manifest, target.backbone.manifest, classes=files.classes)
+
+
+def _exists(name: str) -> bool:
+    """Tell whether a name is that of a file or folder; what cannot be looked at is none."""
+    try:
+        return Path(name).exists()
+    except OSError:
+        return False
 
 
 def _from_path(path: Path, against: BackboneFiles | None, keys: Sequence[PublicKey]) -> Target:

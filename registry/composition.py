@@ -103,7 +103,8 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         router: Its router.
         output: ``residual``, one classifier over the sum, or ``mixture`` of answers.
         providers: Plugins that made a part of it, distribution → digest.
-        settings: Always empty so far.
+        settings: Empty: all that a composition depends on has a field of its own. The key stays,
+            for the digest of every record on disk covers it.
         created: When it was published, in ISO 8601.
         files: File name → sha256 of each other file of the generation.
         digest: Of this record itself.

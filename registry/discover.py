@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from .errors import UsageError
+from .errors import UsageError, one_line
 
 __all__ = [
     "MANIFESTS",
@@ -144,12 +144,15 @@ def groups(text: str) -> tuple[str, ...]:
 
 
 def headers(text: str) -> dict[str, str]:
-    """Read name, version and summary from the text of METADATA (or an egg-info's PKG-INFO)."""
+    """Read name, version and summary from the text of METADATA (or an egg-info's PKG-INFO).
+
+    They are shown before anything is checked, so terminal codes in them are spelt out.
+    """
     fields = {"name": "", "version": ""}
     for line in text.partition("\n\n")[0].splitlines():
         key, colon, value = line.partition(":")
         if colon and key.lower() in {"name", "version", "summary"}:
-            fields[key.lower()] = value.strip()
+            fields[key.lower()] = one_line(value.strip())
     return fields
 
 

@@ -14,12 +14,12 @@ from .forms import FORMS
 from .manifest import BackboneManifest, ExpertManifest
 from .violations import Violation, listed
 
-__all__ = ["MAX_ROWS", "check_backbone", "check_valid"]
+__all__ = ["CARRIED", "MAX_ROWS", "check_backbone", "check_valid"]
 
 MAX_ROWS = 256
 """At most this many rows of a card in each of its parts."""
 
-_CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
+CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
 """What a carried base may hold: tensors and vocabularies; neither code nor pickles."""
 
 
@@ -118,8 +118,8 @@ def _base(manifest: BackboneManifest) -> Iterator[Violation]:
     base = manifest.base
     if base.kind == "carried" and not base.files:
         yield _field("base.files", "the files of a carried base", "none")
-    if strange := sorted(name for name in base.files if not name.endswith(_CARRIED)):
-        yield _field("base.files", f"only {', '.join(_CARRIED)}", listed(strange))
+    if strange := sorted(name for name in base.files if not name.endswith(CARRIED)):
+        yield _field("base.files", f"only {', '.join(CARRIED)}", listed(strange))
     if base.kind != "carried" and (base.files or not base.id):
         yield _field("base", f"an id and no files for the kind {base.kind!r}", "others")
     if base.kind == "hub" and not base.revision:

@@ -1,20 +1,15 @@
-"""Collect garbage: generations that no one will go back to, and the bytes that only they needed."""
+"""What is garbage: generations that no one will go back to, and bytes that only they needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from . import atomic
 from .composition import Composition, digests
 from .leases import Lease
 
-if TYPE_CHECKING:
-    from .generations import Generations
-
-__all__ = ["Purged", "collect"]
+__all__ = ["Purged", "find_garbage"]
 
 
 @dataclass(frozen=True)
@@ -34,41 +29,26 @@ class Purged:
     held: tuple[Lease, ...] = ()
 
 
-def collect(generations: Generations, keep: int, *, dry_run: bool, timeout: float) -> Purged:
-    """Do what `Generations.gc` says.
-
-    Publishers are kept out by the writer's lock and new holders by the gate, so that what is
-    found unneeded stays so until it is gone. Generations go first: whatever is interrupted, every
-    generation that is left still has its bytes.
-    """
-    if not generations.home.is_dir():
-        return Purged()
-    leases = generations.leases
-    with generations.writer(timeout=timeout), leases.gate():
-        leases.sweep()
-        young = {c.number: c for c in generations.ancestry(max(1, keep))}
-        held = tuple(x for x in leases.live() if x.generation not in young)
-        kept = young | {x.generation: generations.load(x.generation) for x in held}
-        purged = _unneeded(generations, kept.values(), held)
-        if not dry_run:
-            generations.remember_highest()
-            for number in purged.generations:
-                atomic.discard(generations.folder / str(number))
-            generations.store.purge(purged.digests)
-    return purged
-
-
-def _unneeded(
-    generations: Generations, kept: Iterable[Composition], held: tuple[Lease, ...]
+def find_garbage(
+    kept: Iterable[Composition],
+    *,
+    generations: Mapping[int, Path],
+    stored: Mapping[str, Path],
+    held: tuple[Lease, ...] = (),
 ) -> Purged:
-    """Return what can go when these compositions stay."""
+    """Return what can go when some compositions stay.
+
+    Args:
+        kept: Those that stay.
+        generations: The folder of every generation on disk, by number.
+        stored: The folder of every package in the store, by digest.
+        held: Leases that some of them stay for.
+    """
     kept = tuple(kept)
-    store = generations.store
-    dropped = sorted(set(generations.numbers()) - {c.number for c in kept})
-    unneeded = sorted(store.digests() - frozenset[str]().union(*map(digests, kept)))
-    folders = [generations.folder / str(n) for n in dropped]
-    folders += [store.folder / digest for digest in unneeded]
-    return Purged(tuple(dropped), tuple(unneeded), sum(map(_size, folders)), held)
+    numbers = sorted(generations.keys() - {c.number for c in kept})
+    unneeded = sorted(stored.keys() - frozenset[str]().union(*map(digests, kept)))
+    folders = [*(generations[n] for n in numbers), *(stored[d] for d in unneeded)]
+    return Purged(tuple(numbers), tuple(unneeded), sum(map(_size, folders)), held)
 
 
 def _size(folder: Path) -> int:

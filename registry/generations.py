@@ -16,7 +16,7 @@ from pathlib import Path
 from . import atomic
 from .composition import RECORD, Composition, decode, digests, seal
 from .errors import IntegrityError, MissingError, StoreError, UnknownNameError, short
-from .garbage import Purged, collect
+from .garbage import Purged, find_garbage
 from .integrity import sha256_hex
 from .leases import Leases
 from .lock import LOCK, derive
@@ -167,6 +167,10 @@ class Generations:
     def gc(self, keep: int, *, dry_run: bool = False, timeout: float = TIMEOUT) -> Purged:
         """Remove generations that no one will go back to, and the bytes only they needed.
 
+        Publishers are kept out by the writer's lock and new holders by the gate, so that what is
+        found unneeded stays so until it is gone. Generations go first: whatever is interrupted,
+        every generation that is left still has its bytes.
+
         Args:
             keep: How many to keep: the current one, its parent, and so on; at least one. What
                 live processes hold is kept besides.
@@ -176,9 +180,30 @@ class Generations:
         Raises:
             IntegrityError: If a generation to keep is damaged: then nothing is removed.
         """
-        return collect(self, keep, dry_run=dry_run, timeout=timeout)
+        if not self.home.is_dir():
+            return Purged()
+        with self.writer(timeout=timeout), self.leases.gate():
+            self.leases.sweep()
+            purged = self._garbage(max(1, keep))
+            if not dry_run:
+                self._remember_highest()
+                for number in purged.generations:
+                    atomic.discard(self.folder / str(number))
+                self.store.purge(purged.digests)
+        return purged
 
-    def ancestry(self, keep: int) -> list[Composition]:
+    def _garbage(self, keep: int) -> Purged:
+        young = {c.number: c for c in self._ancestry(keep)}
+        held = tuple(x for x in self.leases.live() if x.generation not in young)
+        kept = young | {x.generation: self.load(x.generation) for x in held}
+        return find_garbage(
+            kept.values(),
+            generations={n: self.folder / str(n) for n in self.numbers()},
+            stored={d: self.store.folder / d for d in self.store.digests()},
+            held=held,
+        )
+
+    def _ancestry(self, keep: int) -> list[Composition]:
         """Return the current composition and its ancestors that are still here."""
         kept: list[Composition] = []
         number, here = self.current(), set(self.numbers())
@@ -187,7 +212,7 @@ class Generations:
             number = kept[-1].parent
         return kept
 
-    def remember_highest(self) -> None:
+    def _remember_highest(self) -> None:
         """Note the highest number, so that no later generation is mistaken for a removed one."""
         if (highest := self.next_number() - 1) > 0:
             atomic.write_atomic(self.folder / _HIGHEST, f"{highest}\n".encode())

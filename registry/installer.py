@@ -139,7 +139,9 @@ def uninstall(dist: str) -> None:
     """
     tool = _tool()
     yes = [] if tool is not _PIP else ["--yes"]
-    _run([*tool, "uninstall", *_where(tool), "--quiet", *yes, dist], f"cannot uninstall {dist}")
+    hint = f"What is composed is without it already. Try 'pip uninstall {dist}'."
+    command = [*tool, "uninstall", *_where(tool), "--quiet", *yes, dist]
+    _run(command, f"cannot uninstall {dist}", hint=hint)
     importlib.invalidate_caches()
 
 
@@ -185,7 +187,7 @@ def _install(wheel: Wheel) -> None:
         folder = Path(name)
         (folder / wheel.name).write_bytes(wheel.data)
         pinned = f"{package.dist}=={package.version} --hash=sha256:{wheel.sha256}\n"
-        (folder / "pinned.txt").write_text(pinned)
+        (folder / "pinned.txt").write_text(pinned, "utf-8")
         again = ("--force-reinstall", "--no-cache-dir") if tool is _PIP else ("--reinstall",)
         command = (*tool, "install", *_where(tool), "--quiet", "--no-deps", "--no-index", *again)
         only = ("--find-links", name, "--require-hashes", "--requirement", f"{name}/pinned.txt")
@@ -245,16 +247,25 @@ def _require_plain(name: str) -> None:
         raise UsageError(f"cannot add {name!r}", expected="a wheel or a name", hint=hint)
 
 
-def _run(command: list[str], problem: str) -> None:
+def _run(
+    command: list[str],
+    problem: str,
+    *,
+    hint: str = "The environment and the composition are as they were.",
+) -> None:
     """Run a tool; its last line is what went wrong."""
     try:
         done = subprocess.run(  # noqa: S603  (a list, no shell)
-            command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            command,
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # whatever a tool prints, its last line is told
+            stdin=subprocess.DEVNULL,
         )
     except OSError as e:
         raise InstallError(problem, found=str(e)) from e
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         told = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no word"]
-        hint = "The environment and the composition are as they were."
         raise InstallError(problem, found=told[-1].strip()[:300], hint=hint)

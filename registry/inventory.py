@@ -11,15 +11,13 @@ from .disabled import Disabled
 from .discover import MANIFESTS, Package, discover_all
 from .errors import IntegrityError, RedhostError, UnknownNameError
 from .generations import Generations
-from .manifest import BackboneManifest, parse_backbone
+from .manifest import MAX_BYTES, BackboneManifest, parse_backbone
 from .settings import choose_backbone
 from .sources import reader
 from .states import Listing, survey
 from .verdicts import VerdictMemory
 
 __all__ = ["Inventory", "current_record", "read_backbone_manifest", "take_inventory"]
-
-MANIFEST_LIMIT = 2**22
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def read_backbone_manifest(package: Package) -> BackboneManifest:
     Raises:
         ContractError: If it cannot be read.
     """
-    raw = reader(package, limit=MANIFEST_LIMIT)(MANIFESTS["backbone"], "package_files")
+    raw = reader(package, limit=MAX_BYTES)(MANIFESTS["backbone"], "package_files")
     manifest = parse_backbone(raw) if isinstance(raw, bytes) else raw
     if isinstance(manifest, BackboneManifest):
         return manifest

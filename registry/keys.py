@@ -125,11 +125,15 @@ def _pem(key: EllipticCurvePublicKey) -> bytes:
 
 def _write_new(path: Path, data: bytes, *, mode: int) -> None:
     """Write a file that must not be there; its mode is right from the first byte on."""
+    made = False
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        made = True
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
     except OSError as e:
+        if made:
+            path.unlink()
         found = (e.strerror or type(e).__name__).lower()
         hint = "Keys are never overwritten: name another file."
         raise UsageError(f"cannot write the key {path}", found=found, hint=hint) from e
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)

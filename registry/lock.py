@@ -47,7 +47,18 @@ class LockedRouter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of ``redhost.lock``."""
+    """The content of ``redhost.lock``.
+
+    Attributes:
+        schema: The version of this schema.
+        backbone: The backbone's record.
+        experts: By id.
+        plugins: Those that made a part, distribution → digest.
+        router: The router's kind, level, digest and seed.
+        output: As the composition has it.
+        settings: As the composition has them: none so far. A setting of this host's that a lock
+            holds comes before those of the project.
+    """
 
     schema: Literal["redhost.lock/1"] = "redhost.lock/1"
     backbone: BackboneRecord

@@ -19,6 +19,7 @@ from .violations import Violation
 
 __all__ = [
     "BUS_API",
+    "MAX_BYTES",
     "BackboneManifest",
     "BackboneRef",
     "Base",
@@ -198,7 +199,8 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         writes: Where it writes.
         rank: R, the width of its inner layer; 0 for ``linear``.
         activation: σ between its two layers; ``linear`` has no use for it.
-        norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; it is not checked.
+        norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; held to it on the
+            canary's rows.
         off_domain: Root mean square of ‖W_c Δ‖ on the backbone's background card, measured again
             on attach.
         temperature: T of softmax(Δ / T), where it writes ``labels``; fitted by the author.

@@ -7,7 +7,9 @@ from pathlib import Path
 from string import Template
 from typing import Literal
 
-from .errors import UsageError
+import msgspec
+
+from .errors import UsageError, one_line
 
 __all__ = ["check_free", "check_id", "write_project"]
 
@@ -19,14 +21,14 @@ build-backend = "hatchling.build"
 [project]
 name = "$dist"
 version = "$version"
-description = "$summary"
+description = $description
 readme = "README.md"
-license = "$license"
+license = $license
 requires-python = ">=3.11"
 dependencies = []
 
 [project.entry-points."redhost.${kind}s"]
-$id = "$module"
+"$id" = "$module"
 
 [tool.hatch.build.targets.wheel]
 packages = ["src/$module"]
@@ -110,21 +112,29 @@ def write_project(
     """
     dist = f"red-{kind}-{package_id}"
     module = dist.replace("-", "_").replace(".", "_")
+    summary = one_line(" ".join(summary.replace('"', "'").split()))
     words = {
         "dist": dist,
         "module": module,
         "id": package_id,
         "kind": kind,
-        "summary": summary.replace('"', "'"),
+        "summary": summary,
+        "description": _quoted(summary),
         "version": version,
-        "license": license,
+        "license": _quoted(license),
     }
     inner = folder / "src" / module
     inner.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(_PYPROJECT.substitute(words), "utf-8")
     (folder / "README.md").write_text(_README.substitute(words), "utf-8")
-    (inner / "__init__.py").write_text(f'"""{words["summary"]} (data only)."""\n', "utf-8")
+    told = summary.replace("\\", r"\\")
+    (inner / "__init__.py").write_text(f'"""{told} (data only)."""\n', "utf-8")
     if kind == "expert":
         (folder / "tests").mkdir(exist_ok=True)
         (folder / "tests" / "test_contract.py").write_text(_TEST.substitute(words), "utf-8")
     return inner
+
+
+def _quoted(text: str) -> str:
+    """Return a text as TOML has it between quotes, which is as JSON has it."""
+    return msgspec.json.encode(text).decode()

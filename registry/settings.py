@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from .discover import MANIFESTS, Package, canonical
 from .errors import MissingError, SettingsError, UnknownNameError, suggest
 from .lock import LockFile
-from .manifest import BackboneManifest, parse_backbone
+from .manifest import MAX_BYTES, BackboneManifest, parse_backbone
 from .sources import reader
 
 __all__ = ["DEFAULTS", "Settings", "choose_backbone", "load_settings", "resolve_home"]
@@ -49,6 +49,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 DEFAULTS = Settings(level="full", seed=0)
 
+PLAN = "expert"
+"""The table below ``[tool.redhost]`` that is no setting: an author's plan (`project`)."""
+
 
 def resolve_home(
     flag: Path | None = None,
@@ -56,9 +59,16 @@ def resolve_home(
     env: Mapping[str, str] = os.environ,
     folder: Path | None = None,
 ) -> Path:
-    """Return the home: the flag, else ``REDHOST_HOME``, else ``.redhost`` in the current folder."""
-    chosen = flag or (Path(env["REDHOST_HOME"]) if env.get("REDHOST_HOME") else Path(".redhost"))
-    return (folder or Path.cwd()) / chosen.expanduser()
+    """Return the home: the flag, else ``REDHOST_HOME``, else ``.redhost`` in the current folder.
+
+    Raises:
+        SettingsError: If its ``~`` is nobody's.
+    """
+    chosen = flag or Path(env.get("REDHOST_HOME") or ".redhost")
+    try:
+        return (folder or Path.cwd()) / chosen.expanduser()
+    except RuntimeError as e:
+        raise SettingsError(f"there is no home {chosen}", found=str(e)) from e
 
 
 def load_settings(
@@ -135,6 +145,8 @@ def _from_project(path: Path) -> Settings:
         return Settings()
     except (OSError, ValueError, AttributeError) as e:
         raise SettingsError(f"cannot read {path}", found=str(e)) from e
+    if isinstance(table, dict):
+        table = {key: value for key, value in table.items() if key != PLAN}
     found = _convert(table, f"{path} [tool.redhost]")
     keys = None if found.keys is None else tuple(str(path.parent / key) for key in found.keys)
     return msgspec.structs.replace(found, keys=keys)
@@ -153,7 +165,7 @@ def _convert(table: object, where: str) -> Settings:
 
 
 def _backbone_id(package: Package) -> str:
-    raw = reader(package, limit=2**22)(MANIFESTS["backbone"], "package_files")
+    raw = reader(package, limit=MAX_BYTES)(MANIFESTS["backbone"], "package_files")
     manifest = parse_backbone(raw) if isinstance(raw, bytes) else raw
     return manifest.id if isinstance(manifest, BackboneManifest) else package.dist
 

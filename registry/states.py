@@ -267,7 +267,7 @@ def _fit(
 def _switch(listing: Listing, off: set[str], attached: Mapping[str, str]) -> Listing:
     """Take a compatible package to the top, unless the user switched it off."""
     if _is_off(listing, off):
-        return replace(listing, violations=(_disabled(listing), *listing.violations))
+        return replace(listing, violations=(_disabled(listing, off), *listing.violations))
     if listing.state != "compatible":
         return listing
     same = attached.get(listing.id or "") == listing.digest
@@ -292,8 +292,9 @@ def _duplicate(listing: Listing, providers: Mapping[str, list[Package]]) -> Viol
     return Violation("duplicate_id", "id", f"one package for {listing.id!r}", names, hint)
 
 
-def _disabled(listing: Listing) -> Violation:
-    hint = f"Enable it with 'redhost enable {listing.id or listing.package.dist}'."
+def _disabled(listing: Listing, off: set[str]) -> Violation:
+    name = listing.id if listing.id in off else listing.package.dist
+    hint = f"Enable it with 'redhost enable {name}'."
     return Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class WriterLock:
     def __init__(self, home: Path) -> None:
         self.home = home
         self._lock: BaseFileLock | None = None
+        self._making = threading.Lock()
 
     @property
     def is_held(self) -> bool:
@@ -55,13 +57,13 @@ class WriterLock:
             LockHeldError: If another process still holds it then.
             StoreError: If the home cannot be written.
         """
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
         with atomic.reporting(self.home):
             atomic.make_folder(self.home)
-            self._lock = self._lock or FileLock(self.home / "writer.lock")
+            lock = self._file_lock()
             try:
-                self._lock.acquire(timeout=timeout)
+                lock.acquire(timeout=timeout)
             except Timeout as e:
                 raise self._held() from e
         try:
@@ -69,7 +71,15 @@ class WriterLock:
                 atomic.write_file(self.home / "writer.pid", f"{os.getpid()}\n".encode())
             yield Writer(self.home)
         finally:
-            self._lock.release()
+            lock.release()
+
+    def _file_lock(self) -> BaseFileLock:
+        """Return the one lock that all threads share: two would let go of each other's file."""
+        from filelock import FileLock
+
+        with self._making:
+            self._lock = self._lock or FileLock(self.home / "writer.lock")
+            return self._lock
 
     def _held(self) -> LockHeldError:
         try:

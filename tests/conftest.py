@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sysconfig
+import time
 import venv
 import warnings
 import zipfile
@@ -20,6 +21,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+import redhost
 from redhost.testing import Environment
 
 # The same examples in every run: a test that fails by chance says nothing of the change at hand.
@@ -38,6 +40,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def environment(redhost_environment: Environment) -> Environment:
     """Return an empty environment beside the real one."""
     return redhost_environment
+
+
+@pytest.fixture
+def in_place() -> type[redhost.Live]:
+    """The twin of the pointer: the parts of what is served are replaced one after the other."""
+
+    class InPlace(redhost.Live):
+        def _move(self, composed: redhost.Composed) -> None:
+            serving = self._serving
+            if serving is None:
+                super()._move(composed)
+                return
+            object.__setattr__(serving, "bus", composed.bus)
+            time.sleep(0.05)  # as long as copying weights of a real size takes
+            object.__setattr__(serving, "generation", composed.generation)
+
+    return InPlace
 
 
 SESSION = """

@@ -10,17 +10,15 @@ it carries are bytes and names.)
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from importlib.metadata import version
 from typing import Any, Protocol
 
 import msgspec
 
 from ...registry.errors import RedhostError, UsageError, one_line
+from ..versions import library_versions
 
-__all__ = ["Engine", "Files", "Job", "JobResult", "Jobs", "run_job", "versions"]
+__all__ = ["Engine", "Files", "Job", "JobResult", "Jobs", "run_job"]
 
 Files = Mapping[str, bytes]
 """Bytes by file name: what a job reads, and what it makes."""
@@ -120,17 +118,10 @@ class Jobs:
             arguments=arguments,
             inputs=dict(inputs),
             threads=self.threads,
-            versions=versions(),
+            versions=library_versions(),
         )
         self.listed.append(job)
         return job
-
-
-@lru_cache(maxsize=1)
-def versions() -> dict[str, str]:
-    """Return the versions that bits depend on."""
-    names = ("redhost", "torch", "transformers", "safetensors")
-    return {"python": platform.python_version(), **{n: version(n) for n in names}}
 
 
 def run_job(job: Job, inputs: Mapping[str, bytes]) -> JobResult:
@@ -168,7 +159,7 @@ def _files_of(job: Job, inputs: Mapping[str, bytes]) -> Files:
 
 def _require_same_versions(job: Job) -> None:
     """Refuse to compute under a key that promises the bits of other libraries."""
-    here = versions()
+    here = library_versions()
     for name in sorted(job.versions.keys() | here.keys()):
         if job.versions.get(name) != here.get(name):
             raise UsageError(

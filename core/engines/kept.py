@@ -34,16 +34,10 @@ class Kept:
         told = read(self.folder / key / DIGESTS)
         if told is None:
             return None
-        try:
-            digests = msgspec.json.decode(told, type=dict[str, str])
-        except msgspec.DecodeError:
-            digests = {"": ""}
-        files = {n: read(self.folder / key / n) for n in digests if is_plain(n)}
-        sound = {n: d for n, d in files.items() if d is not None and _sha(d) == digests[n]}
-        if len(sound) != len(digests):
+        files = _sound(told, self.folder / key)
+        if files is None:
             log.warning("the kept files of job %s are damaged: it is done again", key[:12])
-            return None
-        return sound
+        return files
 
     def put(self, key: str, files: Files) -> None:
         """Keep a job's files: all of them or none, whenever the process dies.
@@ -58,6 +52,17 @@ class Kept:
 def is_plain(name: str) -> bool:
     """Return whether a name can only mean a file of the folder it is put in."""
     return not {"/", "\\", "\0"} & set(name) and name not in {"", ".", "..", DIGESTS}
+
+
+def _sound(told: bytes, folder: Path) -> Files | None:
+    """Return the files that a list of digests names; None if one of them is another, or gone."""
+    try:
+        digests = msgspec.json.decode(told, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    files = {n: read(folder / n) for n in digests if is_plain(n)}
+    sound = {n: d for n, d in files.items() if d is not None and _sha(d) == digests[n]}
+    return sound if len(sound) == len(digests) else None
 
 
 def _sha(data: bytes) -> str:

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ...registry.errors import IntegrityError
-from ...registry.files import BackboneFiles, read_backbone
-from ..assemble import sound
+from ...registry.files import BackboneFiles
 from ..backbone import Backbone
 from ..features import FeatureCache
 from ..progress import Progress
@@ -25,11 +23,7 @@ from ..trunk import BATCH
 from .crew import Crew, require_all
 from .engine import Files, Job, Jobs
 
-if TYPE_CHECKING:
-    from ..composed import Composed
-    from ..host import Host
-
-__all__ = ["SHARD", "Ahead", "encode_ahead"]
+__all__ = ["SHARD", "Ahead"]
 
 SHARD = 8 * BATCH
 """Texts of a job: enough to fill batches, few enough to share out."""
@@ -80,24 +74,6 @@ class Ahead:
 
         require_all(self.crew.run(jobs, remember, progress=self.progress), of=len(jobs.listed))
         return len(missing)
-
-
-def encode_ahead(
-    host: Host, composed: Composed, texts: Sequence[str], *, progress: Progress | None = None
-) -> None:
-    """Have a host's crew encode texts and cards for a generation, from its backbone in the store.
-
-    Does nothing without a crew, or where a plugin makes backbones: workers make built-in parts.
-    """
-    ahead = host.ahead(progress)
-    if ahead is None or composed.generation is None:
-        return
-    if host.plugins_of(composed).providers("redhost_make_backbone"):
-        return
-    told = host.generations.load(composed.generation).backbone
-    files = sound(read_backbone(host.store.get(told.digest)), told.id, digest=told.digest)
-    cards = [r.text for card in composed.cards.values() for r in card.rows]
-    ahead.encode([*cards, *texts], backbone=composed.backbone, files=files, folder=host.cache)
 
 
 def _remember(cache: FeatureCache, texts: Sequence[str], data: bytes, width: int) -> None:

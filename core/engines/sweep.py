@@ -23,7 +23,6 @@ from ..rows import Row, write_rows
 from .crew import LOCAL, choose_crew
 from .engine import Files, Job, Jobs
 from .kept import Kept
-from .shards import encode_ahead
 
 if TYPE_CHECKING:
     from ..composed import Composed
@@ -132,7 +131,7 @@ def _inputs(host: Host, composed: Composed, rows: Sequence[Row], jobs: Jobs) -> 
     cards = [r.text for card in composed.cards.values() for r in card.rows]
     asked = [r.text for r in rows]
     texts = list(dict.fromkeys([*cards, *(r.text for r in composed.background), *asked]))
-    encode_ahead(host, composed, asked)
+    host.encode_ahead(composed, asked)
     h = host.encoder(composed)(texts)
     features = {
         "texts.json": msgspec.json.encode(texts),

@@ -64,7 +64,8 @@ def train_generator(
         z: Tensor = norm(shop.encode(texts))
         return z
 
-    with resuming(project, resumable=resumable) as checkpoint:
+    training = (plan, settings, shop.manifest.fingerprint, parts, others)
+    with resuming(project, resumable=resumable, of=training) as checkpoint:
         trained = train_expert(
             _features(shop, parts.train),
             norm=norm,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .core.live import Live
     from .core.new_backbone import new_backbone
     from .core.outside import Outside, judge_outside
-    from .core.packaging import library_versions, save_backbone, save_expert
+    from .core.packaging import save_backbone, save_expert
     from .core.parts import Parts, split_rows
     from .core.plugins import Plugins, PluginState
     from .core.receipt import Receipt
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .core.train_router import RouterSettings, train_router
     from .core.trunk import Trunk, blocks_of
     from .core.verify import measure_off_domain
+    from .core.versions import library_versions
     from .core.workspace import compose, open_backbone, open_shop
     from .registry.errors import (
         BackboneMismatchError,
@@ -119,7 +120,7 @@ _HOME = {
     "core.live": ("Live",),
     "core.new_backbone": ("new_backbone",),
     "core.outside": ("Outside", "judge_outside"),
-    "core.packaging": ("library_versions", "save_backbone", "save_expert"),
+    "core.packaging": ("save_backbone", "save_expert"),
     "core.parts": ("Parts", "split_rows"),
     "core.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
@@ -139,6 +140,7 @@ _HOME = {
     "core.train_router": ("RouterSettings", "train_router"),
     "core.trunk": ("Trunk", "blocks_of"),
     "core.verify": ("measure_off_domain",),
+    "core.versions": ("library_versions",),
     "core.workspace": ("compose", "open_backbone", "open_shop"),
     "registry.errors": (
         "BackboneMismatchError",

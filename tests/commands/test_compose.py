@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from click.testing import CliRunner
+
+from redhost.cli import cli
 
 
 def test_a_receipt_says_that_nothing_else_moved(home, call) -> None:
@@ -66,6 +69,15 @@ def test_predict_draws_the_weights(home, call) -> None:
 @pytest.mark.parametrize("arguments", [[], ["--colour"]])
 def test_predict_without_texts_is_wrong_usage(home, call, arguments) -> None:
     assert call("predict", *arguments)[0] == 2
+
+
+def test_predict_reads_lines_of_standard_input_in_utf_8_alone(home) -> None:
+    given = CliRunner().invoke(cli, ["predict", "-", "--json"], input="What is 3 plus 4?\r\n\n")
+    assert [a["input"] for a in json.loads(given.output)] == ["What is 3 plus 4?"]
+    broken = CliRunner().invoke(cli, ["predict", "-"], input=b"a\xff")
+    assert "standard input cannot be read: expected UTF-8, found byte 0xff" in str(broken.exception)
+    broken = CliRunner().invoke(cli, ["predict", "a\udcff"])
+    assert "the text cannot be read: expected UTF-8, found byte 0xff" in str(broken.exception)
 
 
 def test_predict_of_nothing_but_blanks_is_an_empty_list(home, call) -> None:

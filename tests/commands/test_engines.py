@@ -114,6 +114,6 @@ def test_ctrl_c_keeps_what_is_finished(plan, tmp_path) -> None:
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert said.strip() == "redhost: stopped; the current generation is unchanged"
+    assert said.strip() == "redhost: stopped; no generation is half published"
     assert done.exists() and len(list((home / "cache" / "jobs").iterdir())) == 1
     assert not (tmp_path / "moon" / "src" / "red_expert_moon" / "expert.json").exists()

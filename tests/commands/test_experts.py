@@ -43,6 +43,17 @@ def test_a_switch_that_changes_nothing_says_so(home, call) -> None:
     assert call("enable", "range2")[1] == "range2 was enabled already\n"
 
 
+def test_a_distribution_that_is_switched_off_is_told_how_to_be_switched_on(home, call) -> None:
+    call("disable", "red-expert-range2")
+    listed = {x["dist"]: x for x in json.loads(call("list-experts", "--json")[1])}
+    hint = "redhost enable red-expert-range2"
+    assert f"'{hint}'" in listed["red-expert-range2"]["hint"]
+    out = call("enable", "range2")[1]
+    assert "range2 was enabled already" in out and hint in out
+    assert call("enable", "red-expert-range2")[0] == 0
+    assert "disabled" not in call("list-experts")[1]
+
+
 def test_an_uninstalled_expert_can_still_be_enabled_again(home, call) -> None:
     from redhost.registry.disabled import Disabled
 

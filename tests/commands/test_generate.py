@@ -295,7 +295,7 @@ def test_ctrl_c_keeps_what_was_said_and_ends_the_line(home) -> None:
     whole = said + out
     assert whole.startswith(PROMPT.encode()) and whole.endswith(b"\n")
     assert len(whole) < 400  # it did stop
-    assert err.decode().strip() == "redhost: stopped; the current generation is unchanged"
+    assert err.decode().strip() == "redhost: stopped; no generation is half published"
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,26 @@ def test_training_resumes_after_ctrl_c_with_the_same_bits(tmp_path, shop) -> Non
 
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "b", shop, progress=stop)
-    left = tmp_path / "b" / ".redhost-training.safetensors"
+    [left] = (tmp_path / "b").glob(".redhost-training-*.safetensors")
     assert load_checkpoint(left)["numbers"][0] == 7
     assert train(tmp_path / "b", shop).weights == whole.weights
     assert not left.exists()
+
+
+def test_another_training_does_not_go_on_from_weights_that_learnt_something_else(
+    tmp_path, shop
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "b", shop, seed=1, progress=stop)
+    assert train(tmp_path / "b", shop).weights == train(tmp_path / "a", shop).weights
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "b", shop, rank=8, progress=stop)
+    assert train(tmp_path / "b", shop).weights == train(tmp_path / "a", shop).weights
+    assert not list((tmp_path / "b").glob(".redhost-training*"))
 
 
 @pytest.mark.parametrize("card", ["texts", "vectors", "statistics", "none"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,16 @@ def test_unknown_sources_are_named(source: str) -> None:
 def test_a_folder_without_a_model_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="cannot be loaded"):
         redhost.Backbone.load(f"hf:{tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_folder_with_a_damaged_file_is_one_clear_error(
+    model_folder: Path, tmp_path: Path, name: str
+) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    (folder / name).write_bytes(b"{}")
+    with pytest.raises(MissingError, match="cannot be loaded"):
+        redhost.Backbone.load(f"hf:{folder}")
 
 
 def test_an_empty_text_is_refused(bare: redhost.Backbone) -> None:

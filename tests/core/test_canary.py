@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import safetensors.torch
 import torch
@@ -50,6 +51,16 @@ def test_weights_that_compute_something_else_are_told_by_how_much(files, expert)
     )
     found = check_canary(files.manifest, other, files.canary)
     assert found.code == "canary_values" and found.found.startswith("a deviation of ")
+
+
+@pytest.mark.parametrize(("share", "kept"), [(1.0, True), (0.9, False)])
+def test_a_norm_its_author_promises_is_measured_on_the_canary(files, expert, share, kept) -> None:
+    loudest = float(safetensors.torch.load(files.canary)["delta"].norm(dim=-1).max())
+    promised = msgspec.structs.replace(files.manifest, norm_bound=share * loudest)
+    found = check_canary(promised, expert, files.canary)
+    assert (found is None) == kept
+    if found is not None:
+        assert found.code == "norm_bound" and found.found == f"{loudest:.4g} on its canary"
 
 
 @pytest.mark.parametrize(

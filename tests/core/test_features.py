@@ -90,6 +90,12 @@ def test_a_damaged_cache_is_one_clear_error(counted, tmp_path) -> None:
         cache(counted, tmp_path).encode(TEXTS)
 
 
+def test_a_cache_that_has_no_place_is_one_clear_error(counted, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"cannot be used: found .* Check free space"):
+        cache(counted, tmp_path / "file" / "features").encode(TEXTS)
+
+
 def test_progress_counts_what_is_missing(counted, tmp_path) -> None:
     seen: list[tuple[int, int]] = []
     cache(counted, tmp_path).encode(TEXTS, progress=lambda *x: seen.append(x))

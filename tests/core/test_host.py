@@ -292,6 +292,17 @@ def test_results_print_in_a_notebook(installed, home) -> None:
         assert shown._repr_html_().startswith("<")
 
 
+def test_what_strangers_wrote_is_no_markup_in_a_notebook(installed, home) -> None:
+    host = open_host(home)
+    host.recompose()
+    rows = [redhost.Row(text="red 61 b", label="b", domain="<b>mine</b>")]
+    path = installed.package("red-expert-red") / "expert.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "<script>": 1}))
+    assert any("<script>" in (x.reason or "") for x in host.list_experts())
+    for shown in (host, host.evaluate(rows)):
+        assert "<script>" not in shown._repr_html_() and "<b>" not in shown._repr_html_()
+
+
 def edit_stored_manifest(home: Path) -> None:
     """Change a stored copy so that every hash in it still agrees."""
     digest = open_host(home).generations.load(1).members()["red"]

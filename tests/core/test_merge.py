@@ -12,6 +12,8 @@ from redhost.core.digests import tensor_digest
 from redhost.core.distill import DistillSettings, Lesson, distil, divergence
 from redhost.core.experts import LowRank
 from redhost.core.merge import Merged, merge, own_texts
+from redhost.registry.project import package_in
+from redhost.testing import expert_project
 
 FAST = DistillSettings(rank=16, epochs=120, learning_rate=1e-2)
 
@@ -70,6 +72,17 @@ def test_a_folder_that_exists_and_too_few_inputs_are_refused(composed, inputs, t
         fold(composed, inputs, tmp_path)
     with pytest.raises(redhost.UsageError, match="too few inputs"):
         fold(composed, inputs[:3], tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_inputs_that_the_composition_declines_do_not_count(redhost_backbone, tmp_path) -> None:
+    expert = expert_project(tmp_path / "e", "odd", redhost_backbone)
+    folders = [package_in(p) for p in (redhost_backbone, expert)]
+    composed = redhost.compose(folders[0], folders[1:]).composed
+    others = [f"nothing {n}" for n in range(40)]
+    assert {a.label for a in composed.answer(others)} == {"none"}
+    with pytest.raises(redhost.UsageError, match="found 0, and 40 that are declined"):
+        fold(composed, others, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

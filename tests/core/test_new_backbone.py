@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -51,6 +53,21 @@ def test_a_hub_name_needs_a_pinned_revision(monkeypatch, bare, tmp_path) -> None
         "Qwen/Qwen3-0.6B",
         "abc123",
     )
+
+
+def test_what_is_refused_leaves_no_project_behind(monkeypatch, bare, tmp_path) -> None:
+    monkeypatch.setattr(redhost.Backbone, "load", classmethod(lambda cls, *a, **k: bare))
+    with pytest.raises(UsageError, match="no revision is pinned"):
+        new_backbone(tmp_path / "new", "mine", "hf:Qwen/Qwen3-0.6B")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folders_vocabulary_is_carried_whatever_its_kind(model_folder, tmp_path) -> None:
+    source = shutil.copytree(model_folder, tmp_path / "model")
+    for name in ("words.tiktoken", "chat_template.jinja", "model.py", "model.bin"):
+        (source / name).write_bytes(b"x")
+    manifest = new_backbone(tmp_path / "new", "mine", f"hf:{source}")
+    assert {p.name for p in model_folder.iterdir()} | {"words.tiktoken"} == set(manifest.base.files)
 
 
 def test_background_texts_are_one_a_line(tmp_path) -> None:

@@ -43,6 +43,11 @@ def test_one_label_is_no_task() -> None:
         split_rows(ROWS[::2])
 
 
+def test_no_rows_are_no_task_either() -> None:
+    with pytest.raises(UsageError, match="no labels: expected at least two, found none"):
+        split_rows([])
+
+
 def test_validation_rows_must_not_be_training_rows() -> None:
     with pytest.raises(UsageError, match="stand in the training data too"):
         split_rows(ROWS, valid=ROWS[:3])

@@ -12,7 +12,8 @@ import pytest
 import reference
 from pages.page import ROOT, Page, all_pages
 from reference.cli import commands
-from reference.printed import printed_types
+from reference.docstrings import returns
+from reference.printed import LAB, printed_types
 from reference.shapes import keys, shapes_in, told, type_text
 
 import redhost
@@ -72,6 +73,14 @@ def test_pages_name_commands_and_options_that_exist(page: Page) -> None:
 def test_a_command_or_option_that_does_not_exist_is_noticed() -> None:
     text = "`redhost lab bench scale`, `redhost recompse` and `redhost predict --devise x`"
     assert len(strange(Page("x.md", text))) == 2
+
+
+def test_every_command_of_the_lab_that_prints_json_is_told() -> None:
+    from red_lab.cli import lab
+
+    found = {n for n, c in lab.commands.items() if any("--json" in p.opts for p in c.params)}
+    assert found == set(LAB)
+    assert all("`" in returns(made) for _, made in LAB.values())
 
 
 def test_every_json_option_names_a_type() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.discover import discover, from_folder, plugin_entry_points
+from redhost.registry.discover import discover, from_folder, headers, plugin_entry_points
 from redhost.registry.errors import UsageError
 
 
@@ -61,6 +61,11 @@ def test_reads_plugins_without_importing_them(site: Any) -> None:
     site.install("my-plugin", {}, group="redhost.plugins")
     (found,) = [e for e in plugin_entry_points("redhost.plugins") if e.dist == "my-plugin"]
     assert (found.value, found.version, found.summary) == ("my_plugin", "0.1.0", "Made up.")
+
+
+def test_terminal_codes_of_metadata_are_spelt_out() -> None:
+    told = headers("Name: red-expert-x\nVersion: 1\nSummary: nice\x1b[2J\x07 one\n\nbody")
+    assert told["summary"] == r"nice\x1b[2J\x07 one"
 
 
 def test_describes_a_folder_that_is_not_installed(tmp_path: Path, make_expert: Any) -> None:

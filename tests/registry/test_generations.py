@@ -6,9 +6,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from redhost.registry import atomic
@@ -151,6 +153,34 @@ def test_a_second_writer_is_told_who_holds_the_lock(home: Path, publish: Any) ->
         threading.Timer(0.2, other.stdin.close).start()
         with Generations(home).writer(timeout=10):  # the other way: one waits
             pass
+
+
+def test_threads_of_one_process_wait_for_each_other_from_the_first_time_on(
+    home: Path, monkeypatch: Any
+) -> None:
+    made, inside, most = [], [], []
+
+    class Slow(filelock.FileLock):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            made.append(self)
+            time.sleep(0.1)  # time enough for the other thread to make one too
+            super().__init__(*arguments, **options)
+
+    def write() -> None:
+        with generations.writer():
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.1)
+            inside.pop()
+
+    monkeypatch.setattr(filelock, "FileLock", Slow)
+    generations = Generations(home)
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1] and len(made) == 1
 
 
 def test_two_processes_publish_without_losing_any(home: Path) -> None:

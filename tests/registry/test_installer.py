@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from redhost.registry import installer
 from redhost.registry.discover import Package
-from redhost.registry.errors import ContractError, UsageError
-from redhost.registry.installer import fetch, find, require_free
+from redhost.registry.errors import ContractError, InstallError, UsageError
+from redhost.registry.installer import fetch, find, require_free, uninstall
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,13 @@ def test_files_that_nobody_brought_are_not_overwritten(site) -> None:
     (site.folder / "red_expert_left" / "__init__.py").touch()
     with pytest.raises(ContractError, match="files that nobody brought"):
         require_free(Package("expert", "red-expert-left", "1", "red_expert_left", None, False))
+
+
+def test_an_uninstallation_that_fails_does_not_claim_that_nothing_changed(monkeypatch) -> None:
+    """It comes after a composition without the expert was published."""
+    say = "import os; os.write(2, b'no \\xff way'); raise SystemExit(1)"
+    broken = (sys.executable, "-c", say)
+    monkeypatch.setattr(installer, "_tool", lambda: broken)
+    with pytest.raises(InstallError, match="What is composed is without it already") as e:
+        uninstall("red-expert-a")
+    assert "as they were" not in str(e.value) and "\n" not in str(e.value)

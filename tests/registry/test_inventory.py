@@ -63,10 +63,25 @@ def test_no_targets_mean_everything_installed(site, home) -> None:
     assert {"red", "green"} <= names
 
 
+def test_a_folder_named_like_an_expert_is_checked_only_where_it_is_named(
+    site, home, tmp_path, monkeypatch
+) -> None:
+    site.expert("red")
+    (tmp_path / "red").mkdir()
+    monkeypatch.chdir(tmp_path)
+    every = resolve_targets([], home=home, backbone="none-such")
+    [installed] = [t for t in every if t.name == "red"]
+    assert static_check(installed) == () and installed.files is not None
+    [named] = resolve_targets(["red"], home=home, backbone=None)
+    assert [v.code for v in static_check(named)] == ["package_files"]
+
+
 def test_an_unknown_target_is_suggested(site, home) -> None:
     site.expert("red")
     with pytest.raises(UnknownNameError, match="Did you mean 'red'"):
         resolve_targets(["rde"], home=home, backbone=None)
+    with pytest.raises(UnknownNameError):
+        resolve_targets(["r" * 5000], home=home, backbone=None)  # too long to be a file's name
 
 
 def test_both_of_two_packages_with_one_id_are_reported(site, home) -> None:

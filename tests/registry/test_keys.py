@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization as form
@@ -41,6 +42,18 @@ def test_keys_are_never_overwritten(tmp_path: Path, there: str) -> None:
     with pytest.raises(UsageError, match="never overwritten"):
         new_key(tmp_path / "author.pem")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {there: b"precious"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full")
+def test_a_full_disk_is_one_line_and_leaves_no_half_a_key(tmp_path: Path, monkeypatch: Any) -> None:
+    def full(fd: int, mode: str) -> IO[bytes]:
+        os.close(fd)
+        return Path("/dev/full").open(mode)
+
+    monkeypatch.setattr(os, "fdopen", full)
+    with pytest.raises(UsageError, match=r"cannot write the key .*found no space left"):
+        new_key(tmp_path / "author.pem")
+    assert list(tmp_path.iterdir()) == []
 
 
 def other_keys() -> dict[str, bytes]:

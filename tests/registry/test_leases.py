@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,7 @@ def test_publishers_and_collectors_never_cross(home: Path) -> None:
     generations = Generations(home)
     while any(one.poll() is None for one in both):
         generations.gc(2)
+        time.sleep(0.01)  # the lock is not fair: who waits looks every 50 ms whether it is free
         for record in generations.history():
             with contextlib.suppress(StoreError, UnknownNameError):
                 generations.file(record.number, "router.safetensors")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import tomllib
+
 import pytest
 
 from redhost.registry.errors import UsageError
@@ -27,6 +30,27 @@ def test_the_package_is_the_one_under_src(project) -> None:
     (project / "src" / "second" / "__init__.py").touch()
     with pytest.raises(UsageError, match="expected one package under src/, found 2"):
         package_in(project)
+
+
+@pytest.mark.parametrize(
+    ("package_id", "summary", "terms"),
+    [
+        ("v1.2", "an id with a dot", "MIT"),
+        ("mine", "C:\\new and C:\\Users, 日本 😀", 'LicenseRef-"Own"'),
+        ("mine", "two\nlines, \x1b[1mbold", "MIT"),
+    ],
+)
+def test_whatever_an_author_says_the_project_can_be_built(
+    tmp_path, package_id, summary, terms
+) -> None:
+    folder = write_project(
+        tmp_path, kind="expert", package_id=package_id, summary=summary, license=terms
+    )
+    told = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
+    assert told["entry-points"] == {"redhost.experts": {package_id: folder.name}}
+    assert told["license"] == terms and told["description"].isprintable()
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8")))
+    assert said == f"{told['description']} (data only)."
 
 
 @pytest.mark.parametrize("text", [None, "not toml [", "[tool.redhost]\n", "tool = 3\n"])

@@ -20,6 +20,18 @@ def test_home_comes_from_flag_then_environment_then_folder(tmp_path: Path) -> No
     assert resolve_home(None, env={}, folder=tmp_path) == tmp_path / ".redhost"
 
 
+def test_a_home_of_nobody_is_one_line() -> None:
+    with pytest.raises(SettingsError, match="there is no home ~nobody-of-this-name"):
+        resolve_home(Path("~nobody-of-this-name/state"))
+
+
+def test_an_authors_plan_is_no_setting(tmp_path: Path) -> None:
+    """Whoever stands in an expert's project can use every command."""
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[tool.redhost]\nseed = 7\n[tool.redhost.expert]\nid = "mine"\n')
+    assert load_settings(project=project).seed == 7
+
+
 def test_precedence(tmp_path: Path, publish: Any) -> None:
     project = tmp_path / "pyproject.toml"
     project.write_text('[tool.redhost]\nrouter = "mlp"\nseed = 7\ntolerance = 3.0\nlevel = "row"\n')

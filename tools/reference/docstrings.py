@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-__all__ = ["attributes", "exit_codes", "first_line", "markdown", "prose"]
+__all__ = ["attributes", "exit_codes", "first_line", "markdown", "prose", "returns"]
 
 SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$", re.MULTILINE)
 ENTRY = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
@@ -27,6 +27,12 @@ def attributes(thing: object) -> dict[str, str]:
     _, found, rest = _doc(thing).partition("Attributes:\n")
     told = SECTION.split(rest, maxsplit=1)[0] if found else ""
     return {name: markdown(" ".join(text.split())) for name, text in ENTRY.findall(told)}
+
+
+def returns(function: object) -> str:
+    """Return what a docstring says is returned, as Markdown of one line."""
+    _, _, rest = _doc(function).partition("Returns:\n")
+    return markdown(" ".join(SECTION.split(rest, maxsplit=1)[0].split()))
 
 
 def exit_codes(main: object) -> str:

@@ -7,15 +7,21 @@ from collections.abc import Iterator, Mapping
 from types import GenericAlias
 from typing import Any
 
+from red_lab.shrink_files import shrink_file
+
 from redhost.cli import cli, main
 from redhost.commands.common import JsonOption
+from redhost.robust import solve_json
 
-from .docstrings import exit_codes
+from .docstrings import exit_codes, returns
 from .markdown import joined, table
 from .sections import links_to, section
 from .shapes import shapes_in, type_text
 
-__all__ = ["page", "printed_types"]
+__all__ = ["LAB", "page", "printed_types"]
+
+LAB = {"robust": ("robust --game FILE", solve_json), "shrink": ("shrink", shrink_file)}
+"""Commands of the lab with ``--json``: as they are typed, and what returns what they print."""
 
 
 def page() -> str:
@@ -33,6 +39,12 @@ def page() -> str:
         "prints one line on standard error, and no JSON.",
         table(("command", "prints"), _rows(told, links)),
         *(section(shape, links, defaults=False) for shape in shapes),
+        "## Commands of the lab",
+        "Experiments write files, and two print JSON of their own.",
+        table(
+            ("command", "prints"),
+            ((f"`redhost lab {typed}`", returns(made)) for typed, made in LAB.values()),
+        ),
     )
 
 

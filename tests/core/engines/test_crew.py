@@ -130,7 +130,9 @@ def test_the_twin_that_does_not_compare_digests_hands_them_on(here, kept, monkey
     assert gather(here, echoes("a"), kept=kept)[0]["echo a"] == {"text": b"other"}
 
 
-@pytest.mark.parametrize("told", [b"{", b'{"../x": "0"}', b'{"gone": "0"}', b'{"": ""}', b"[]"])
+@pytest.mark.parametrize(
+    "told", [b"{", b'{"\xff": "0"}', b'{"../x": "0"}', b'{"gone": "0"}', b'{"": ""}', b"[]"]
+)
 def test_a_strange_list_of_digests_means_to_do_it_again(here, kept, told) -> None:
     gather(here, echoes("a"), kept=kept)
     [folder] = kept.folder.iterdir()

@@ -73,3 +73,7 @@ def test_an_unknown_kind_is_refused_before_anything_is_computed(host) -> None:
 def test_without_rows_there_is_nothing_to_judge_on(host) -> None:
     with pytest.raises(redhost.MissingError, match="ships no evaluation rows"):
         redhost.sweep(host, routers=["centroid"])
+    with pytest.raises(redhost.MissingError, match="ships no evaluation rows"):
+        host.outside(["elsewhere"])
+    with pytest.raises(redhost.MissingError, match="ships no evaluation rows"):
+        host.mixtures()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,19 +22,6 @@ def same_experts(installed, tmp_path: Path) -> Path:
     for router in ("evidence", "centroid"):
         open_host(home).recompose(router=router, accept=True)
     return home
-
-
-class InPlace(redhost.Live):
-    """The twin of the pointer: the parts of what is served are replaced one after the other."""
-
-    def _move(self, composed: redhost.Composed) -> None:
-        serving = self._serving
-        if serving is None:
-            super()._move(composed)
-            return
-        object.__setattr__(serving, "bus", composed.bus)
-        time.sleep(0.02)  # as long as copying weights of a real size takes
-        object.__setattr__(serving, "generation", composed.generation)
 
 
 def storm(live: redhost.Live, *, swaps: int, clients: int = 4) -> tuple[int, int, list[str]]:
@@ -78,9 +64,9 @@ def test_no_answer_is_mixed_or_fails_while_generations_change(same_experts) -> N
     assert live.alive() == (live.generation,)
 
 
-def test_changing_what_is_served_in_place_mixes_answers(same_experts) -> None:
+def test_changing_what_is_served_in_place_mixes_answers(same_experts, in_place) -> None:
     """The twin of the test above."""
-    _, mixed, _ = storm(open_live(same_experts, InPlace), swaps=12)
+    _, mixed, _ = storm(open_live(same_experts, in_place), swaps=12)
     assert mixed > 0
 
 

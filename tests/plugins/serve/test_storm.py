@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,6 @@ from redhost_serve.storm import (
 import redhost
 
 TOKEN = "a token that nobody guesses"
-
-
-class InPlace(redhost.Live):
-    """The twin of the pointer: the parts of what is served are replaced one after the other."""
-
-    def _move(self, composed: redhost.Composed) -> None:
-        serving = self._serving
-        if serving is None:
-            super()._move(composed)
-            return
-        object.__setattr__(serving, "bus", composed.bus)
-        time.sleep(0.05)  # as long as copying weights of a real size takes
-        object.__setattr__(serving, "generation", composed.generation)
 
 
 def blow(
@@ -60,10 +47,25 @@ def test_a_storm_of_swaps_fails_no_request_mixes_none_and_serves_none_stale(
     until(lambda: live.alive() == (live.generation,))
 
 
-def test_the_same_storm_shows_a_swap_in_place(home, open_live) -> None:
+def test_the_same_storm_shows_a_swap_in_place(home, open_live, in_place) -> None:
     """The twin of the test above."""
-    tally, stale, _, _ = blow(home, open_live, InPlace, swaps=30)
+    tally, stale, _, _ = blow(home, open_live, in_place, swaps=30)
     assert tally.mixed or stale
+
+
+def test_an_answer_that_breaks_off_is_a_failure_and_the_client_goes_on() -> None:
+    golden = {1: {"text": ["x"]}}
+    server = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    with clients(url, 1, golden) as tally:
+        for _ in range(2):
+            with server.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(2**16):
+                    pass
+        server.close()
+    assert [f.partition("(")[0] for f in tally.failed[:2]] == ["IncompleteRead"] * 2
 
 
 def test_the_log_knows_which_generations_may_answer() -> None:

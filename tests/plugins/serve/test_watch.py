@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from redhost_serve.client import Client
-from redhost_serve.watch import packages_changed
+from redhost_serve.service import Service
+from redhost_serve.watch import Watch, packages_changed
 
 import redhost
 from redhost.testing import Environment, backbone_project, expert_project
@@ -142,6 +143,34 @@ def test_it_follows_what_another_shell_makes_current(place, tmp_path) -> None:
         until(client, lambda m: m["generation"] == 2)
         redhost.Host.open(home, backbone="tiny-random").rollback(1)
         until(client, lambda m: m["generation"] == 1)
+
+
+def test_a_home_that_cannot_be_read_at_first_is_looked_at_again(
+    open_live, tmp_path, caplog
+) -> None:
+    service = Service(open_live(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "current").write_text("no number")
+    watch = Watch(service, every=0.05)
+    watch.start()
+    for _ in range(600):
+        if "cannot look at the environment: redhost status ended with 3" in caplog.text:
+            break
+        time.sleep(0.05)
+    assert watch.is_alive() and "cannot read" in caplog.text
+    watch.stop()
+    service.close()
+    assert not watch.is_alive()
+
+
+def test_a_watch_that_was_stopped_begins_nothing(open_live, tmp_path) -> None:
+    service = Service(open_live(tmp_path / "home"))
+    watch = Watch(service)
+    watch.stop()
+    with pytest.raises(redhost.MissingError, match="found stopped"):
+        watch._json("status")
+    assert watch._child is None
+    service.close()
 
 
 def test_packages_that_come_and_go_are_seen_and_nothing_else(place, tmp_path, projects) -> None:

@@ -13,7 +13,7 @@ from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
 from red_lab.matched.command import matched
 from red_lab.mutants.command import mutants
-from red_lab.options import WORK, out_option
+from red_lab.options import WORK, out_option, seeds_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
@@ -87,9 +87,7 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 
 
 @lab.command()
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many seeds."
-)
+@seeds_option(3)
 @click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
 @out_option("newsgroups")
 @WORK

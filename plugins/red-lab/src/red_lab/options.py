@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-__all__ = ["WORK", "kept", "out_option", "timed"]
+__all__ = ["WORK", "kept", "out_option", "seeds_option", "timed"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -32,6 +32,17 @@ def out_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         default=Path("docs/results") / name,
         show_default=True,
         help="Where metrics.json and its page go.",
+    )
+
+
+def seeds_option(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --seeds with its usual number."""
+    return click.option(
+        "--seeds",
+        type=click.IntRange(min=1),
+        default=count,
+        show_default=True,
+        help="How many seeds.",
     )
 
 

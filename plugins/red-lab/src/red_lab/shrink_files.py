@@ -36,6 +36,11 @@ def shrink_file(
         out: The file to write; by default ``…-small.safetensors`` beside the input.
         base: The base model's file, if at hand.
 
+    Returns:
+        The files, ``in`` and ``out``; ``bytes_before`` and ``bytes_after``, ``tensors_before`` and
+        ``tensors_after``; ``tied``, the name of a tensor that was left out → that of its equal;
+        ``blocks`` of the model, and how many are kept, ``kept_blocks``.
+
     Raises:
         UsageError: If the output would be the input or the base, or an input cannot be read.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import http.client
 import math
 import threading
 import time
@@ -154,8 +155,9 @@ def _ask(
             sent = time.perf_counter()
             try:
                 reply = client.infer([text])
-            except OSError as e:
+            except (OSError, http.client.HTTPException) as e:
                 tally.failed.append(repr(e))
+                client.connection.close()  # the next request opens another
                 continue
             back = time.perf_counter()
             if reply.status != 200:  # noqa: PLR2004

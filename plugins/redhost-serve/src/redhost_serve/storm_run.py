@@ -43,7 +43,7 @@ def measure(*, seconds: float, swaps: int, clients: int) -> dict[str, Any]:
         home, secret = Path(folder, "home"), Path(folder, "token")
         token = secrets.token_hex(32)
         secret.touch(0o600)
-        secret.write_text(token)
+        secret.write_text(token, "utf-8")
         texts = telling_texts(compose_home(home), GOOD, TEXTS)
         with serving(home, "--admin-token", str(secret)) as process:
             golden = golden_answers(process.url, GOOD, texts, token=token)

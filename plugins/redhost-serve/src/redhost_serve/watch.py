@@ -12,7 +12,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Watch(threading.Thread):
     ) -> None:
         super().__init__(name="redhost-watch", daemon=True)
         self.service, self.backbone, self.every = service, backbone, every
-        self._ended = threading.Event()
+        self._ended, self._guard = threading.Event(), threading.Lock()
         self._child: subprocess.Popen[str] | None = None
         self._seen = self._last = packages_changed()
         self._refused: int | None = None
@@ -49,17 +49,23 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Look, again and again; what goes wrong is shown, never raised."""
         if self.service.live.generation is None:
-            self._compose()
+            self._try(self._compose)
         while not self._ended.wait(self.every):
-            try:
-                self.look()
-            except (redhost.RedhostError, OSError) as e:
+            self._try(self.look)
+
+    def _try(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except (redhost.RedhostError, OSError) as e:
+            if not self._ended.is_set():
                 log.warning("cannot look at the environment: %s", e)
 
     def stop(self) -> None:
-        """Stop looking; a composition under way is given up."""
-        self._ended.set()
-        if (child := self._child) is not None:
+        """Stop looking; a composition under way is given up, and none is begun."""
+        with self._guard:
+            self._ended.set()
+            child = self._child
+        if child is not None:
             child.terminate()
         if self.is_alive():
             self.join()
@@ -142,12 +148,16 @@ class Watch(threading.Thread):
     def _redhost(self, command: str, *options: str) -> tuple[int, str, str]:
         """Run a command in a fresh interpreter: its exit code, stdout, last line of stderr."""
         home = str(self.service.home)
-        self._child = subprocess.Popen(  # noqa: S603  (our own command)
-            [sys.executable, "-m", "redhost", command, "--home", home, "--json", *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with self._guard:
+            if self._ended.is_set():
+                return 1, "", "stopped"
+            self._child = subprocess.Popen(  # noqa: S603  (our own command)
+                [sys.executable, "-m", "redhost", command, "--home", home, "--json", *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+            )
         with self._child as child:
             out, err = child.communicate()
         lines = err.strip().splitlines() or [""]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from red_lab.options import WORK, out_option
+from red_lab.options import WORK, out_option, seeds_option
 
 __all__ = ["generative"]
 
@@ -19,9 +19,7 @@ __all__ = ["generative"]
     metavar="SOURCE",
     help="tiny, smollm2, gguf:FILE or hf:NAME.",
 )
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many seeds."
-)
+@seeds_option(3)
 @out_option("generative")
 @WORK
 def generative(*, backbone: str, seeds: int, out: Path, work: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from red_lab.options import WORK, out_option
+from red_lab.options import WORK, out_option, seeds_option
 
 __all__ = ["red"]
 
@@ -35,9 +35,7 @@ __all__ = ["red"]
     metavar="SOURCE",
     help="tiny, smollm2, gguf:FILE or hf:NAME.",
 )
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many seeds."
-)
+@seeds_option(3)
 @click.option(
     "--share",
     type=click.FloatRange(0, 1, min_open=True),

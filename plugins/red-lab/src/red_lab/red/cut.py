@@ -139,7 +139,7 @@ def below(
     folder.mkdir(parents=True, exist_ok=True)
     path, note = folder / f"{name}.npy", folder / f"{name}.done"
     shape = (len(ordered), int(lengths.max()), trunk.width)
-    known = json.loads(note.read_text()) if note.exists() and path.exists() else None
+    known = json.loads(note.read_text("utf-8")) if note.exists() and path.exists() else None
     done, before = (known["done"], known["seconds"]) if known else (0, 0.0)
     start = perf_counter()
     mode: Any = "r+" if done else "w+"

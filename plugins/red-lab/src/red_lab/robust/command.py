@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from red_lab.options import WORK, out_option
+from red_lab.options import WORK, out_option, seeds_option
 
 __all__ = ["robust"]
 
@@ -24,9 +24,7 @@ PARTS = ("finite", "arithmetic", "text")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the game's solution as JSON.")
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Of the study.")
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many seeds."
-)
+@seeds_option(5)
 @out_option("robust")
 @WORK
 def robust(

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import click
 
-from red_lab.options import out_option
+from red_lab.options import out_option, seeds_option
 
 __all__ = ["toy"]
 
 
 @click.command()
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many seeds."
-)
+@seeds_option(5)
 @out_option("toy")
 def toy(*, seeds: int, out: Path) -> None:
     """Linear, nonlinear and residual experts on adding two numbers: which of them mix."""
