@@ -95,9 +95,9 @@ def new_backbone(
     seed: int,
 ) -> None:
     """Make ./red-backbone-NAME, a package, from any model."""
-    from ..core.adapt import AdaptSettings
-    from ..core.new_backbone import new_backbone as make
-    from ..core.tables import read_table, read_texts
+    from ..core.authoring.adapt import AdaptSettings
+    from ..core.authoring.new_backbone import new_backbone as make
+    from ..core.authoring.tables import read_table, read_texts
     from ..core.tasks import make_task
     from ..registry.errors import UsageError, short
 
@@ -235,7 +235,7 @@ def train_expert(
 
     After Ctrl-C the same command goes on where it stopped.
     """
-    from ..core.training import train_project
+    from ..core.authoring.training import train_project
     from ..registry.project import read_plan
 
     plan = read_plan(project)

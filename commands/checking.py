@@ -69,7 +69,7 @@ def _verify(
     if not sound:
         return {}
     if crew is None:
-        from ..core.verify import verify_expert
+        from ..core.composing.verify import verify_expert
 
         return {t: verify_expert(files, backbone=t.backbone) for t, files in sound.items()}
     from ..core.engines.certify import Claim, certify

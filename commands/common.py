@@ -14,8 +14,8 @@ import click
 if TYPE_CHECKING:
     from ..core.engines.crew import Crew
     from ..core.engines.kept import Kept
+    from ..core.extending.plugins import Plugins
     from ..core.host import Host
-    from ..core.plugins import Plugins
 
 __all__ = [
     "LOCAL",
@@ -159,7 +159,7 @@ def open_host(
 def open_crew(engine: str, workers: int) -> tuple[Crew, Plugins]:
     """Find an engine, and the plugins it was found among."""
     from ..core.engines.crew import choose_crew
-    from ..core.plugins import Plugins
+    from ..core.extending.plugins import Plugins
 
     plugins = Plugins()
     return choose_crew(plugins, engine=engine, workers=workers), plugins

@@ -92,7 +92,7 @@ def recompose(
 @click.argument("texts", nargs=-1, required=True)
 @home_option
 @device_option
-@json_option("list[core.composed.Answer]")
+@json_option("list[core.answering.composed.Answer]")
 def predict(
     *, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool
 ) -> None:

@@ -21,10 +21,10 @@ from .common import (
 from .receipts import points
 
 if TYPE_CHECKING:
-    from ..core.evaluate import Evaluation
     from ..core.host import Host
-    from ..core.mixtures import Mixtures
-    from ..core.outside import Outside
+    from ..core.measuring.evaluate import Evaluation
+    from ..core.measuring.mixtures import Mixtures
+    from ..core.measuring.outside import Outside
     from ..core.receipt import Health
     from ..core.rows import Row
 
@@ -51,7 +51,7 @@ __all__ = ["COMMANDS", "evaluate"]
 @engine_options
 @device_option
 @json_option(
-    "core.evaluate.Evaluation", outside="core.outside.Outside", mixtures="core.mixtures.Mixtures"
+    "core.measuring.evaluate.Evaluation", outside="core.measuring.outside.Outside", mixtures="core.measuring.mixtures.Mixtures"
 )
 def evaluate(
     *,
@@ -101,7 +101,7 @@ def evaluate(
 
 def _read(data: str, host: Host, *, text_field: str, label_field: str) -> list[Row]:
     """Read rows of the kind that what is composed answers."""
-    from ..core.tables import read_documents, read_table
+    from ..core.authoring.tables import read_documents, read_table
 
     task = host.composed.bus.task.name
     if task == "generation":
@@ -111,13 +111,13 @@ def _read(data: str, host: Host, *, text_field: str, label_field: str) -> list[R
 
 
 def _texts(file: str) -> list[str]:
-    from ..core.tables import read_texts
+    from ..core.authoring.tables import read_texts
 
     return [r.text for r in read_texts(file)]
 
 
 def _draw(traffic: Mixtures, file: Path) -> None:
-    from ..core.mixtures_figure import draw_mixtures
+    from ..core.measuring.mixtures_figure import draw_mixtures
 
     draw_mixtures(traffic, file)
 

@@ -19,7 +19,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from ..core.merge import Merged
+    from ..core.authoring.merge import Merged
 
 __all__ = ["COMMANDS", "merge"]
 
@@ -49,7 +49,7 @@ __all__ = ["COMMANDS", "merge"]
 @seed_option
 @home_option
 @device_option
-@json_option("core.merge.Merged")
+@json_option("core.authoring.merge.Merged")
 def merge(
     *,
     name: str,
@@ -66,10 +66,10 @@ def merge(
 
     Makes ./red-expert-NAME, a project like any other, trained to answer as all of them do.
     """
-    from ..core.distill import DistillSettings
-    from ..core.merge import merge as fold
-    from ..core.merge import own_texts
-    from ..core.tables import read_texts
+    from ..core.authoring.distill import DistillSettings
+    from ..core.authoring.merge import merge as fold
+    from ..core.authoring.merge import own_texts
+    from ..core.authoring.tables import read_texts
 
     settings = DistillSettings(rank=rank, epochs=epochs, sharpness=sharpness, seed=seed)
     project = Path(f"red-expert-{name}")

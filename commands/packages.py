@@ -38,7 +38,7 @@ _accept = click.option("--accept", is_flag=True, help="Go on even if a domain lo
 @_accept
 @home_option
 @device_option
-@json_option("core.packages.Added")
+@json_option("core.composing.packages.Added")
 def add(
     *,
     target: str,
@@ -64,7 +64,7 @@ def add(
     trusted = chosen_keys(keys)
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
-    from ..core.packages import add as add_package
+    from ..core.composing.packages import add as add_package
 
     with bar("add") as progress:
         added = add_package(
@@ -96,7 +96,7 @@ def add(
 @_accept
 @home_option
 @device_option
-@json_option("core.packages.Removed")
+@json_option("core.composing.packages.Removed")
 def remove(
     *,
     expert_id: str,
@@ -109,7 +109,7 @@ def remove(
     as_json: bool,
 ) -> None:
     """Compose without an expert, publish that, then uninstall it."""
-    from ..core.packages import remove as remove_package
+    from ..core.composing.packages import remove as remove_package
 
     with bar("remove") as progress:
         removed = remove_package(

@@ -10,10 +10,10 @@ __all__ = ["COMMANDS", "plugins", "trust"]
 
 
 @click.command()
-@json_option("list[core.plugins.PluginState]")
+@json_option("list[core.extending.plugins.PluginState]")
 def plugins(*, as_json: bool) -> None:
     """List installed plugins and whether they are loaded."""
-    from ..core.plugins import Plugins
+    from ..core.extending.plugins import Plugins
 
     states = Plugins().states
     if as_json:

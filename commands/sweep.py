@@ -25,7 +25,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from ..core.engines.sweep import Swept
-    from ..core.evaluate import Evaluation
+    from ..core.measuring.evaluate import Evaluation
 
 __all__ = ["COMMANDS", "sweep"]
 
@@ -66,8 +66,8 @@ def sweep(
     Without names, the usual kinds are tried.
     """
     host = open_host(home, device=device, engine=engine, workers=workers)
+    from ..core.authoring.tables import read_table
     from ..core.engines.sweep import sweep as run
-    from ..core.tables import read_table
 
     rows = None
     if data is not None:

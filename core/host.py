@@ -19,28 +19,28 @@ from ..registry.lock import read as read_lock
 from ..registry.settings import Settings, load_settings, resolve_home
 from ..registry.states import Listing
 from ..registry.store import Store
-from .assemble import sound
-from .bench import Level
-from .changes import ChangeOptions, change_members
-from .composed import Answer, Composed, answers_labels
-from .composing import compose_selection, lock_to_follow, make_order
+from .answering.composed import Answer, Composed, answers_labels
+from .answering.loader import Loader
+from .composing.bench import Level
+from .composing.changes import ChangeOptions, change_members
+from .composing.compose import compose_selection, lock_to_follow, make_order
+from .composing.publish import publish
+from .composing.recompose import Outcome
+from .composing.selection import Source, select_installed
+from .composing.workspace import Workspace, cached
 from .encode import Encode
 from .engines.crew import LOCAL, Crew, choose_crew
 from .engines.shards import Ahead
-from .evaluate import Evaluation, evaluate
+from .extending.assemble import sound
+from .extending.plugins import Plugins
 from .generate.decode import Token, generate
-from .leave_one_out import leave_one_out
-from .loader import Loader
-from .mixtures import Mixtures, judge_mixtures
-from .outside import Outside, judge_outside
-from .plugins import Plugins
+from .measuring.evaluate import Evaluation, evaluate
+from .measuring.leave_one_out import leave_one_out
+from .measuring.mixtures import Mixtures, judge_mixtures
+from .measuring.outside import Outside, judge_outside
 from .progress import Progress
-from .publish import publish
 from .receipt import Receipt
-from .recompose import Outcome
 from .rows import Row
-from .selection import Source, select_installed
-from .workspace import Workspace, cached
 
 __all__ = ["Host"]
 

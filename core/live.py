@@ -25,13 +25,13 @@ from ..registry.errors import (
     SwapInProgressError,
 )
 from ..registry.leases import Leases
-from .changes import ChangeOptions
-from .composed import Answer, Composed
+from .answering.composed import Answer, Composed
+from .answering.loader import Loader
+from .composing.changes import ChangeOptions
+from .composing.selection import Source
+from .extending.plugins import Plugins
 from .host import Host
-from .loader import Loader
-from .plugins import Plugins
 from .receipt import Receipt
-from .selection import Source
 
 __all__ = ["Live"]
 

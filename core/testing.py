@@ -15,8 +15,8 @@ from .environment import Environment
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from .answering.composed import Composed
     from .bus import Bus
-    from .composed import Composed
 
 __all__ = [
     "Environment",
@@ -47,8 +47,8 @@ def judge_expert(
     from ..registry.errors import short
     from ..registry.files import ExpertFiles, read_expert
     from ..registry.wheels import Wheel, read_wheel
-    from .plugins import Plugins
-    from .verify import verify_expert
+    from .composing.verify import verify_expert
+    from .extending.plugins import Plugins
 
     if isinstance(source, Path):
         wheel = read_wheel(source)
@@ -79,7 +79,7 @@ def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -
     """
     from ..registry.audit import resolve_targets, static_check
     from ..registry.settings import resolve_home
-    from .verify import verify_expert
+    from .composing.verify import verify_expert
 
     home = resolve_home()
     [named, *_] = resolve_targets([str(target)], home=home, backbone=backbone)
@@ -192,7 +192,7 @@ def backbone_project(project: Path, *, seed: int = 0) -> Path:
         project: Where.
         seed: Of the weights.
     """
-    from .new_backbone import new_backbone
+    from .authoring.new_backbone import new_backbone
     from .rows import BackgroundRow
 
     model = tiny_backbone(project.with_name(f"{project.name}-model"), seed=seed)
@@ -225,11 +225,11 @@ def expert_project(
     """
     from ..registry.project import ExpertPlan, package_in, write_plan
     from ..registry.scaffold import write_project
-    from .author import train_package
-    from .expert_run import ExpertSettings
-    from .parts import split_rows
+    from .authoring.author import train_package
+    from .authoring.expert_run import ExpertSettings
+    from .authoring.parts import split_rows
+    from .composing.workspace import open_shop
     from .rows import Row
-    from .workspace import open_shop
 
     plan = ExpertPlan(id=expert_id, backbone="tiny-random")
     write_project(project, kind="expert", package_id=expert_id, summary=f"knows {expert_id}")

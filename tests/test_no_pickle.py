@@ -24,12 +24,12 @@ SPREAD = {
     ("commands/common.py", "options"),
     ("core/live.py", "options"),
     ("core/mechanisms/grafted_module.py", "options"),
-    ("core/packaging.py", "parts"),
-    ("core/plugins.py", "arguments"),
+    ("core/authoring/packaging.py", "parts"),
+    ("core/extending/plugins.py", "arguments"),
     ("core/robust/solve.py", "vars(found)"),
     ("core/routers/__init__.py", "options"),
-    ("core/trunk.py", "cut"),
-    ("core/trunk.py", "options"),
+    ("core/backbones/trunk.py", "cut"),
+    ("core/backbones/trunk.py", "options"),
     ("registry/settings.py", "{k: v for k, v in mine.items() if v is not None}"),
 }
 """Every ``f(**x)`` of the host. None spreads a manifest: look at a new one before adding it."""
@@ -94,7 +94,7 @@ def spreads(source: str) -> Iterator[str]:
 
 def test_the_whole_host_is_looked_at() -> None:
     names = {p.relative_to(ROOT).as_posix() for p in SOURCES}
-    assert {"cli.py", "core/trunk.py", "registry/files.py", "commands/lazy.py"} <= names
+    assert {"cli.py", "core/backbones/trunk.py", "registry/files.py", "commands/lazy.py"} <= names
     assert len(names) > 100
 
 
@@ -145,4 +145,4 @@ def test_the_twin_with_a_planted_one_is_caught(source: str, count: int) -> None:
 def test_the_twin_that_spreads_a_manifest_is_caught() -> None:
     planted = "AutoModel.from_pretrained(where, trust_remote_code=False, **manifest.options)"
     assert list(spreads(planted)) == ["manifest.options"]
-    assert ("core/trunk.py", "manifest.options") not in SPREAD
+    assert ("core/backbones/trunk.py", "manifest.options") not in SPREAD

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import redhost
 from redhost.cli import cli
-from redhost.core.hooks import HookSpec
+from redhost.core.extending.hooks import HookSpec
 from redhost.registry.wheels import build_wheel
 
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"

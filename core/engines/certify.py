@@ -9,8 +9,8 @@ import msgspec
 
 from ...registry.files import BackboneFiles, ExpertFiles
 from ...registry.violations import Violation
+from ..composing.verify import verify_expert
 from ..progress import Progress
-from ..verify import verify_expert
 from .crew import Crew, require_all
 from .engine import Files, Job, Jobs
 from .kept import Kept

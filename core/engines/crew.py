@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from ...registry.errors import JobsError, PluginError, UsageError, suggest
-from ..plugins import Plugins
+from ..extending.plugins import Plugins
 from ..progress import Progress
 from .engine import Engine, Files, Job, JobResult, Jobs
 from .kept import Kept, is_plain

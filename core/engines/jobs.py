@@ -23,7 +23,13 @@ from ...registry.errors import ContractError
 from ...registry.files import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from ...registry.project import ExpertPlan, package_in
 from ...registry.violations import Violation
-from ..assemble import (
+from ..answering.composed import Composed
+from ..authoring.author import train_package
+from ..authoring.expert_run import ExpertSettings
+from ..authoring.parts import split_rows
+from ..authoring.shop import Shop
+from ..composing.verify import verify_expert
+from ..extending.assemble import (
     background_of,
     make_backbone,
     make_bus,
@@ -31,16 +37,10 @@ from ..assemble import (
     make_router,
     with_layout,
 )
-from ..author import train_package
-from ..composed import Composed
-from ..evaluate import evaluate
-from ..expert_run import ExpertSettings
-from ..parts import split_rows
-from ..plugins import Plugins
-from ..reroute import reroute
+from ..extending.plugins import Plugins
+from ..measuring.evaluate import evaluate
+from ..measuring.reroute import reroute
 from ..rows import Row, parse_rows
-from ..shop import Shop
-from ..verify import verify_expert
 from .engine import Files, Job
 
 __all__ = ["FUNCTIONS", "Function", "forget", "threads"]

@@ -16,10 +16,10 @@ import torch
 
 from ...registry.errors import IntegrityError
 from ...registry.files import BackboneFiles
-from ..backbone import Backbone
-from ..features import FeatureCache
+from ..backbones.backbone import Backbone
+from ..backbones.features import FeatureCache
+from ..backbones.trunk import BATCH
 from ..progress import Progress
-from ..trunk import BATCH
 from .crew import Crew, require_all
 from .engine import Files, Job, Jobs
 

@@ -15,8 +15,8 @@ import torch
 
 from ...registry.errors import PluginError, UnknownNameError, UsageError
 from ...registry.files import read_backbone, read_expert
-from ..assemble import sound
-from ..evaluate import Evaluation
+from ..extending.assemble import sound
+from ..measuring.evaluate import Evaluation
 from ..progress import Progress
 from ..routers import KINDS, build_router
 from ..rows import Row, write_rows
@@ -25,7 +25,7 @@ from .engine import Files, Job, Jobs
 from .kept import Kept
 
 if TYPE_CHECKING:
-    from ..composed import Composed
+    from ..answering.composed import Composed
     from ..host import Host
 
 __all__ = ["Swept", "sweep"]

@@ -17,12 +17,12 @@ from ...registry.errors import PluginError, UsageError
 from ...registry.manifest import BackboneManifest, ExpertManifest, parse_expert
 from ...registry.project import ExpertPlan, package_in, read_plan
 from ...registry.settings import choose_backbone
-from ..expert_run import ExpertSettings
-from ..plugins import Plugins
+from ..authoring.expert_run import ExpertSettings
+from ..authoring.tables import read_table
+from ..composing.workspace import read_package
+from ..extending.plugins import Plugins
 from ..progress import Progress
 from ..rows import parse_rows, write_rows
-from ..tables import read_table
-from ..workspace import read_package
 from .crew import Crew
 from .engine import Files, Job, Jobs
 from .kept import Kept

@@ -13,17 +13,17 @@ from torch import Tensor
 from ...registry.errors import UsageError
 from ...registry.manifest import ExpertManifest
 from ...registry.project import ExpertPlan
+from ..authoring.card_files import CardFile, no_card, texts_card
+from ..authoring.checkpoint import resuming
+from ..authoring.expert_run import ExpertSettings, expert_logits
+from ..authoring.parts import Parts
+from ..authoring.shop import Shop, write_package
+from ..authoring.train_expert import Rows, train_expert
 from ..bus import LayerNorm
-from ..card_files import CardFile, no_card, texts_card
-from ..checkpoint import resuming
-from ..expert_run import ExpertSettings, expert_logits
 from ..experts import Expert
-from ..parts import Parts
 from ..pieces import pieces
 from ..progress import Progress
 from ..rows import Row
-from ..shop import Shop, write_package
-from ..train_expert import Rows, train_expert
 from .spelling import byte_counts
 
 __all__ = ["train_generator"]

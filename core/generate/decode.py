@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ...registry.errors import UsageError
-from ..composed import Composed
-from ..trunk import Trunk
+from ..answering.composed import Composed
+from ..backbones.trunk import Trunk
 from .context import Memory, remember
 from .spelling import spell, start_of
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 from ...registry.errors import UsageError
-from ..parts import Parts
+from ..authoring.parts import Parts
 from ..rows import Row
 
 __all__ = ["split_documents"]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...registry.errors import UsageError
+from ..backbones.trunk import Trunk
 from ..rows import Row
-from ..trunk import Trunk
 
 __all__ = ["byte_counts", "spell", "start_of", "unfold"]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..backbones.trunk import Trunk
 from ..layout import Layout
-from ..trunk import Trunk
 from .context import contexts
 from .spelling import spell, start_of
 

@@ -10,55 +10,55 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .core.adapt import AdaptSettings, adapt, delta
-    from .core.author import train_package
-    from .core.backbone import Backbone
-    from .core.bench import Order
-    from .core.bus import Bus, BusConfig, LayerNorm
-    from .core.card_files import (
+    from .core.answering.composed import Answer, Composed
+    from .core.authoring.adapt import AdaptSettings, adapt, delta
+    from .core.authoring.author import train_package
+    from .core.authoring.card_files import (
         CardFile,
         no_card,
         statistics_card,
         texts_card,
         vectors_card,
     )
-    from .core.composed import Answer, Composed
+    from .core.authoring.expert_run import ExpertSettings, TrainedExpert, off_domain
+    from .core.authoring.new_backbone import new_backbone
+    from .core.authoring.packaging import save_backbone, save_expert
+    from .core.authoring.parts import Parts, split_rows
+    from .core.authoring.shop import Shop
+    from .core.authoring.tables import read_documents, read_table
+    from .core.authoring.train_expert import Rows, train_expert
+    from .core.backbones.backbone import Backbone
+    from .core.backbones.features import FeatureCache
+    from .core.backbones.trunk import Trunk, blocks_of
+    from .core.bus import Bus, BusConfig, LayerNorm
+    from .core.composing.bench import Order
+    from .core.composing.recompose import Outcome
+    from .core.composing.selection import Installed
+    from .core.composing.verify import measure_off_domain
+    from .core.composing.workspace import compose, open_backbone, open_shop
     from .core.engines.crew import Crew, Failure, choose_crew
     from .core.engines.engine import Engine, Job, JobResult, Jobs, run_job
     from .core.engines.kept import Kept
     from .core.engines.sweep import Swept, sweep
-    from .core.evaluate import Evaluation, columns_data, evaluate, hits_by_system
-    from .core.expert_run import ExpertSettings, TrainedExpert, off_domain
     from .core.experts import Expert, Linear, LowRank, OwnHead
-    from .core.features import FeatureCache
+    from .core.extending.hooks import hookimpl
+    from .core.extending.plugins import Plugins, PluginState
     from .core.generate.author import train_generator
     from .core.generate.context import context_layout, contexts
     from .core.generate.decode import Token, Walk, generate
     from .core.generate.documents import split_documents
     from .core.generate.spelling import byte_counts
-    from .core.hooks import hookimpl
     from .core.host import Host
+    from .core.learning.train_router import RouterSettings, train_router
     from .core.live import Live
-    from .core.new_backbone import new_backbone
-    from .core.outside import Outside, judge_outside
-    from .core.packaging import save_backbone, save_expert
-    from .core.parts import Parts, split_rows
-    from .core.plugins import Plugins, PluginState
+    from .core.measuring.evaluate import Evaluation, columns_data, evaluate, hits_by_system
+    from .core.measuring.outside import Outside, judge_outside
     from .core.receipt import Receipt
-    from .core.recompose import Outcome
     from .core.routers import ColumnData, Judged, Router, StatisticsRouter, build_router
     from .core.rows import BackgroundRow, CardRow, Row, write_rows
-    from .core.selection import Installed
-    from .core.shop import Shop
     from .core.statistics import Statistics
-    from .core.tables import read_documents, read_table
     from .core.tasks import Classification, Generation, Regression
-    from .core.train_expert import Rows, train_expert
-    from .core.train_router import RouterSettings, train_router
-    from .core.trunk import Trunk, blocks_of
-    from .core.verify import measure_off_domain
     from .core.versions import library_versions
-    from .core.workspace import compose, open_backbone, open_shop
     from .registry.errors import (
         BackboneMismatchError,
         CanaryError,
@@ -89,59 +89,59 @@ if TYPE_CHECKING:
     from .registry.violations import Violation
 
 _HOME = {
-    "core.adapt": ("AdaptSettings", "adapt", "delta"),
-    "core.author": ("train_package",),
-    "core.backbone": ("Backbone",),
-    "core.bench": ("Order",),
+    "core.authoring.adapt": ("AdaptSettings", "adapt", "delta"),
+    "core.authoring.author": ("train_package",),
+    "core.backbones.backbone": ("Backbone",),
+    "core.composing.bench": ("Order",),
     "core.bus": ("Bus", "BusConfig", "LayerNorm"),
-    "core.card_files": (
+    "core.authoring.card_files": (
         "CardFile",
         "no_card",
         "statistics_card",
         "texts_card",
         "vectors_card",
     ),
-    "core.composed": ("Answer", "Composed"),
+    "core.answering.composed": ("Answer", "Composed"),
     "core.engines.crew": ("Crew", "Failure", "choose_crew"),
     "core.engines.engine": ("Engine", "Job", "JobResult", "Jobs", "run_job"),
-    "core.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
-    "core.expert_run": ("ExpertSettings", "TrainedExpert", "off_domain"),
+    "core.measuring.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
+    "core.authoring.expert_run": ("ExpertSettings", "TrainedExpert", "off_domain"),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
-    "core.features": ("FeatureCache",),
+    "core.backbones.features": ("FeatureCache",),
     "core.generate.author": ("train_generator",),
     "core.generate.context": ("context_layout", "contexts"),
     "core.generate.decode": ("Token", "Walk", "generate"),
     "core.generate.documents": ("split_documents",),
     "core.generate.spelling": ("byte_counts",),
-    "core.hooks": ("hookimpl",),
+    "core.extending.hooks": ("hookimpl",),
     "core.host": ("Host",),
     "core.engines.kept": ("Kept",),
     "core.engines.sweep": ("Swept", "sweep"),
     "core.live": ("Live",),
-    "core.new_backbone": ("new_backbone",),
-    "core.outside": ("Outside", "judge_outside"),
-    "core.packaging": ("save_backbone", "save_expert"),
-    "core.parts": ("Parts", "split_rows"),
-    "core.plugins": ("PluginState", "Plugins"),
+    "core.authoring.new_backbone": ("new_backbone",),
+    "core.measuring.outside": ("Outside", "judge_outside"),
+    "core.authoring.packaging": ("save_backbone", "save_expert"),
+    "core.authoring.parts": ("Parts", "split_rows"),
+    "core.extending.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
-    "core.recompose": ("Outcome",),
+    "core.composing.recompose": ("Outcome",),
     "core.routers": ("ColumnData", "Judged", "Router", "StatisticsRouter", "build_router"),
     "core.rows": ("BackgroundRow", "CardRow", "Row", "write_rows"),
-    "core.selection": ("Installed",),
-    "core.shop": ("Shop",),
+    "core.composing.selection": ("Installed",),
+    "core.authoring.shop": ("Shop",),
     "core.statistics": ("Statistics",),
-    "core.tables": ("read_documents", "read_table"),
+    "core.authoring.tables": ("read_documents", "read_table"),
     "core.tasks": (
         "Classification",
         "Generation",
         "Regression",
     ),
-    "core.train_expert": ("Rows", "train_expert"),
-    "core.train_router": ("RouterSettings", "train_router"),
-    "core.trunk": ("Trunk", "blocks_of"),
-    "core.verify": ("measure_off_domain",),
+    "core.authoring.train_expert": ("Rows", "train_expert"),
+    "core.learning.train_router": ("RouterSettings", "train_router"),
+    "core.backbones.trunk": ("Trunk", "blocks_of"),
+    "core.composing.verify": ("measure_off_domain",),
     "core.versions": ("library_versions",),
-    "core.workspace": ("compose", "open_backbone", "open_shop"),
+    "core.composing.workspace": ("compose", "open_backbone", "open_shop"),
     "registry.errors": (
         "BackboneMismatchError",
         "CanaryError",

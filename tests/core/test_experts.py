@@ -11,11 +11,11 @@ import safetensors.torch
 import torch
 
 import redhost
+from redhost.core.authoring.expert_run import expert_logits
+from redhost.core.authoring.train_expert import init_expert
 from redhost.core.canary import check_canary
-from redhost.core.expert_run import expert_logits
+from redhost.core.composing.verify import verify_expert
 from redhost.core.experts import build_expert, expert_of
-from redhost.core.train_expert import init_expert
-from redhost.core.verify import verify_expert
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.files import read_backbone, read_expert
 from redhost.registry.forms import FORMS

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.learning.train_router import make_optimizer
 from redhost.core.routers import KINDS, CentroidRouter, StatisticsRouter
-from redhost.core.train_router import make_optimizer
 
 D = 6
 FAST = redhost.RouterSettings(steps=300, learning_rate=0.05)

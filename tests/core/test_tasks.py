@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import redhost
-from redhost.core.author import train_package
-from redhost.core.new_backbone import new_backbone
-from redhost.core.parts import split_rows
-from redhost.core.shop import Shop
-from redhost.core.tables import read_table
+from redhost.core.authoring.author import train_package
+from redhost.core.authoring.new_backbone import new_backbone
+from redhost.core.authoring.parts import split_rows
+from redhost.core.authoring.shop import Shop
+from redhost.core.authoring.tables import read_table
 from redhost.core.tasks import Classification, Regression
 from redhost.registry.errors import UsageError
 from redhost.registry.fields import check_backbone

@@ -94,7 +94,7 @@ def test_the_newsgroups_are_read_by_role(tmp_path, monkeypatch) -> None:
 
 
 def test_the_default_router_is_the_one_that_won_on_gate_rows() -> None:
-    from redhost.core.workspace import DEFAULT_ROUTERS
+    from redhost.core.composing.workspace import DEFAULT_ROUTERS
 
     file = ROOT / "docs" / "results" / "tiny-ranges" / "metrics.json"
     gate = json.loads(file.read_text("utf-8"))["gate"]

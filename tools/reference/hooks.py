@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 
-from redhost.core import builtin
-from redhost.core.hooks import HookSpec
+from redhost.core.extending import builtin
+from redhost.core.extending.hooks import HookSpec
 
 from .docstrings import first_line, prose
 from .markdown import fence, joined

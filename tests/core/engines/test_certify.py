@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 import redhost
+from redhost.core.composing.verify import verify_expert
+from redhost.core.composing.workspace import read_package
 from redhost.core.engines import certify as certify_module
 from redhost.core.engines.certify import Claim, certify
 from redhost.core.engines.local import LocalEngine
-from redhost.core.verify import verify_expert
-from redhost.core.workspace import read_package
 from redhost.registry.discover import from_folder
 from redhost.registry.files import ExpertFiles, read_expert
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.composing.workspace import read_package
 from redhost.core.engines import shards
 from redhost.core.engines.local import LocalEngine
 from redhost.core.engines.shards import SHARD, Ahead
-from redhost.core.workspace import read_package
 from redhost.registry.discover import from_folder
 
 TEXTS = [f"{word} {n} {'x' * (n % 5)}" for n in range(200) for word in ("red", "green", "blue")]

@@ -9,7 +9,7 @@ import torch
 
 import redhost
 from redhost.core.engines.kept import Kept
-from redhost.core.reroute import reroute
+from redhost.core.measuring.reroute import reroute
 
 ROWS = [
     redhost.Row(text=f"{name} {n}", label=f"{name}{n % 2}", domain=name)

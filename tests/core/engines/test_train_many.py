@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import redhost
-from redhost.core.author import train_package
+from redhost.core.authoring.author import train_package
+from redhost.core.authoring.expert_run import ExpertSettings
+from redhost.core.authoring.parts import split_rows
+from redhost.core.authoring.tables import read_table
+from redhost.core.composing.workspace import open_shop
 from redhost.core.engines.local import LocalEngine
 from redhost.core.engines.train_many import read_plan_file, train_many
-from redhost.core.expert_run import ExpertSettings
-from redhost.core.parts import split_rows
-from redhost.core.tables import read_table
-from redhost.core.workspace import open_shop
 from redhost.registry.project import package_in, read_plan, write_plan
 
 NAMES = ("sun", "moon", "star")

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.composed import Composed
+from redhost.core.answering.composed import Composed
+from redhost.core.authoring.new_backbone import new_backbone
+from redhost.core.authoring.shop import Shop
+from redhost.core.composing.recompose import Outcome
 from redhost.core.generate.author import train_generator
 from redhost.core.generate.documents import split_documents
-from redhost.core.new_backbone import new_backbone
-from redhost.core.recompose import Outcome
-from redhost.core.shop import Shop
 from redhost.registry.project import ExpertPlan, package_in, write_plan
 
 DOMAINS = ("code", "sums", "tales")

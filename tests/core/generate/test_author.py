@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.composing.verify import verify_expert
 from redhost.core.evidence import ear_of
 from redhost.core.generate.author import train_generator
 from redhost.core.generate.documents import split_documents
-from redhost.core.verify import verify_expert
 from redhost.registry.contract import check_compatible
 from redhost.registry.errors import UsageError
 from redhost.registry.files import read_expert

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.gates import refuse_bits
+from redhost.core.composing.gates import refuse_bits
 from redhost.core.generate.bits import bits_per_byte
 from redhost.core.generate.spelling import byte_counts
 from redhost.core.receipt import Bits

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.features import FeatureCache
+from redhost.core.backbones.features import FeatureCache
 
 TEXTS = ["one and two", "a", "def f(x):\n    return x", "one and two"]
 
@@ -53,8 +53,8 @@ def test_a_damaged_row_is_computed_again(composed, cache, size) -> None:
 
 def test_a_crew_leaves_states_to_who_asks_for_them(composed, speaker_folder, tmp_path) -> None:
     """A shard would come back with a row for each token, and fit no text."""
+    from redhost.core.composing.workspace import read_package
     from redhost.core.engines.shards import SHARD, Ahead
-    from redhost.core.workspace import read_package
     from redhost.registry.discover import from_folder
 
     class Idle:

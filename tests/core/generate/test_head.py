@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.new_backbone import new_backbone
-from redhost.core.trunk import head_of
+from redhost.core.authoring.new_backbone import new_backbone
+from redhost.core.backbones.trunk import head_of
 from redhost.registry.errors import BackboneMismatchError, UsageError
 from redhost.registry.project import package_in
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import redhost
-from redhost.core.loader import Loader
+from redhost.core.answering.loader import Loader
 from redhost.testing import backbone_project, expert_project
 
 from .conftest import said

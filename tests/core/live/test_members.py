@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import redhost
-from redhost.core.loader import Loader
+from redhost.core.answering.loader import Loader
 from redhost.testing import assert_same_answers
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]

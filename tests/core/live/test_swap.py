@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import redhost
-from redhost.core.loader import Loader
+from redhost.core.answering.loader import Loader
 from redhost.testing import assert_same_answers
 
 from .conftest import TEXTS, open_host, open_live, said

@@ -84,7 +84,7 @@ def test_one_tokenizer_serves_threads_that_want_it_set_differently(bare) -> None
 
 
 def test_a_pass_with_hooks_never_leaks_into_another_threads_pass(bare) -> None:
-    from redhost.core.taps import grafted
+    from redhost.core.backbones.taps import grafted
 
     texts = ["What is 1?", "nothing"]
     plain = bare.encode(texts)

@@ -35,10 +35,10 @@ Steps = Mapping[str, Sequence[str]]
 CORE, REGISTRY = "redhost.core", "redhost.registry"
 
 _BACKBONE: Steps = {
-    "build the trunk": [f"{CORE}.backbone:_package_trunk"],
-    "fingerprint of the backbone": [f"{CORE}.backbone:Backbone.fingerprint"],
-    "tokens": [f"{CORE}.trunk:Trunk.tokens"],
-    "trunk": [f"{CORE}.trunk:Trunk.hidden"],
+    "build the trunk": [f"{CORE}.backbones.backbone:_package_trunk"],
+    "fingerprint of the backbone": [f"{CORE}.backbones.backbone:Backbone.fingerprint"],
+    "tokens": [f"{CORE}.backbones.trunk:Trunk.tokens"],
+    "trunk": [f"{CORE}.backbones.trunk:Trunk.hidden"],
 }
 
 PREDICT: Steps = {
@@ -46,7 +46,7 @@ PREDICT: Steps = {
     "settings, lock, plugins": [
         f"{CORE}.host:load_settings",
         f"{CORE}.host:read_lock",
-        f"{CORE}.plugins:Plugins.__init__",
+        f"{CORE}.extending.plugins:Plugins.__init__",
     ],
     "read the generation's record": [
         f"{REGISTRY}.generations:Generations.current",
@@ -55,21 +55,21 @@ PREDICT: Steps = {
     ],
     "read stored bytes": [f"{REGISTRY}.store:Store.get", f"{REGISTRY}.store:Store.file"],
     "check stored bytes: hashes, headers, contract": [
-        f"{CORE}.stored:read_backbone",
-        f"{CORE}.stored:read_expert",
-        f"{CORE}.stored:read_manifest",
+        f"{CORE}.answering.stored:read_backbone",
+        f"{CORE}.answering.stored:read_expert",
+        f"{CORE}.answering.stored:read_manifest",
     ],
-    "build experts": [f"{CORE}.stored:make_expert", f"{CORE}.stored:make_part"],
-    "canaries": [f"{CORE}.assemble:check_canary"],
-    "cards": [f"{CORE}.assemble:read_card", f"{CORE}.stored:read_card"],
+    "build experts": [f"{CORE}.answering.stored:make_expert", f"{CORE}.answering.stored:make_part"],
+    "canaries": [f"{CORE}.extending.assemble:check_canary"],
+    "cards": [f"{CORE}.extending.assemble:read_card", f"{CORE}.answering.stored:read_card"],
     "router and bus": [
-        f"{CORE}.stored:make_router",
-        f"{CORE}.stored:load_router",
-        f"{CORE}.stored:make_bus",
+        f"{CORE}.answering.stored:make_router",
+        f"{CORE}.answering.stored:load_router",
+        f"{CORE}.answering.stored:make_bus",
     ],
     "background and evaluation rows": [
-        f"{CORE}.stored:background_of",
-        f"{CORE}.stored:evaluation_of",
+        f"{CORE}.answering.stored:background_of",
+        f"{CORE}.answering.stored:evaluation_of",
     ],
     "bus": [f"{CORE}.bus:Bus.forward"],
     "print": ["redhost.commands.compose:print_json"],
@@ -79,20 +79,20 @@ RECOMPOSE: Steps = {
     **_BACKBONE,
     "what is installed, and its verdicts": [f"{CORE}.host:select_installed"],
     "read and check packages": [
-        f"{CORE}.candidates:read_expert",
-        f"{CORE}.workspace:read_backbone",
+        f"{CORE}.composing.candidates:read_expert",
+        f"{CORE}.composing.workspace:read_backbone",
         f"{REGISTRY}.installed:audit_installed",
     ],
-    "build experts": [f"{CORE}.candidates:make_expert"],
-    "canaries": [f"{CORE}.assemble:check_canary"],
-    "cards": [f"{CORE}.assemble:read_card"],
-    "check on the background card": [f"{CORE}.workspace:check_live"],
-    "feature cache": [f"{CORE}.features:FeatureCache.encode"],
-    "what columns learn from": [f"{CORE}.recompose:learn_columns"],
-    "train the router": [f"{CORE}.recompose:train_router"],
-    "judge on gate rows": [f"{CORE}.recompose:judge_gates"],
-    "digests before and after": [f"{CORE}.recompose:_digests"],
-    "load the current generation": [f"{CORE}.composing:_previous"],
+    "build experts": [f"{CORE}.composing.candidates:make_expert"],
+    "canaries": [f"{CORE}.extending.assemble:check_canary"],
+    "cards": [f"{CORE}.extending.assemble:read_card"],
+    "check on the background card": [f"{CORE}.composing.workspace:check_live"],
+    "feature cache": [f"{CORE}.backbones.features:FeatureCache.encode"],
+    "what columns learn from": [f"{CORE}.composing.recompose:learn_columns"],
+    "train the router": [f"{CORE}.composing.recompose:train_router"],
+    "judge on gate rows": [f"{CORE}.composing.recompose:judge_gates"],
+    "digests before and after": [f"{CORE}.composing.recompose:_digests"],
+    "load the current generation": [f"{CORE}.composing.compose:_previous"],
     "write": [f"{CORE}.host:publish"],
 }
 

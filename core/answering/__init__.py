@@ -1,0 +1,1 @@
+"""A generation in memory: read from the store, checked, built once, answering texts."""

@@ -1,0 +1,1 @@
+"""The author's path: rows in, a trained and packaged expert or backbone out."""

@@ -1,0 +1,257 @@
+"""The backbone: a frozen trunk, its shared classifier, and what identifies both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from ...registry.errors import BackboneMismatchError, IntegrityError, short
+from ..bus import BusConfig
+from ..digests import backbone_fingerprint
+from ..generate.context import context_layout
+from ..generate.spelling import unfold
+from ..generate.states import states, widen
+from ..layout import Layout
+from ..rows import Row
+from ..tasks import Classification, Generation, Task, make_task
+from .plain import plain_trunk
+from .trunk import Pooling, Trunk, load_trunk
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ...registry.manifest import BackboneManifest
+
+__all__ = ["Backbone", "tokenizer_digest"]
+
+PROBES = ("What is 37 plus 12?", "  Two\nlines,\ttabs", "Ünïcödé ✓ 日本", "x=1_000; y=-2.5e3")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Backbone:
+    """A frozen text encoder with the classifier that all sharing experts write through.
+
+    Attributes:
+        trunk: Texts → h ``(N, D)``.
+        classifier: W_c ``(C, D)``, or None where the backbone answers nothing itself. Where it
+            generates, its language-model head.
+        labels: The C labels, in the classifier's order.
+        eps: ε of the bus norm.
+        task: Whether it answers labels, a number, or the next token.
+        name: The manifest's id, or the source it was loaded from.
+        layout: What experts read beside h; None for h alone.
+    """
+
+    trunk: Trunk
+    classifier: Tensor | None = None
+    labels: tuple[str, ...] = ()
+    eps: float = 1e-5
+    task: Task = field(default_factory=Classification)
+    name: str = field(default="")
+    layout: Layout | None = None
+
+    @classmethod
+    def load(
+        cls,
+        source: str,
+        *,
+        revision: str | None = None,
+        pooling: Pooling = "last",
+        max_tokens: int | None = None,
+        task: Task | None = None,
+    ) -> Self:
+        """Load a bare backbone from ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
+
+        Args:
+            source: A Hugging Face folder or hub name (e.g. ``hf:Qwen/Qwen3-0.6B``), or a file.
+            revision: The commit to pin, for hub names.
+            pooling: ``last`` or ``mean``.
+            max_tokens: Where longer texts are cut; by default the model's longest input.
+            task: What it is to answer; a generating one brings its language-model head.
+
+        Raises:
+            UsageError: If the source is of no known kind.
+            MissingError: If it cannot be loaded.
+        """
+        task = task or Classification()
+        trunk = load_trunk(
+            source,
+            revision=revision,
+            pooling=pooling,
+            max_tokens=max_tokens,
+            head=isinstance(task, Generation),
+        )
+        return cls(trunk=trunk, classifier=trunk.head, task=task, name=source)
+
+    @classmethod
+    def from_package(
+        cls, manifest: BackboneManifest, files: Mapping[str, bytes], *, device: str = "cpu"
+    ) -> Self:
+        """Load a backbone from its manifest and the bytes that were checked against it.
+
+        Raises:
+            BackboneMismatchError: If the loaded tensors are not those of the fingerprint.
+        """
+        trunk = _package_trunk(manifest, files)
+        if manifest.delta is not None:
+            _apply_delta(trunk, files[manifest.delta.file])
+        classifier = trunk.head
+        if manifest.classifier is not None:
+            classifier = safetensors.torch.load(files[manifest.classifier.file])["weight"]
+        backbone = cls(
+            trunk=trunk,
+            classifier=classifier,
+            labels=manifest.labels,
+            eps=manifest.norm.eps,
+            task=make_task(manifest.task, resolution=manifest.resolution),
+            name=manifest.id,
+        )
+        backbone.verify(manifest.fingerprint)
+        return backbone.to(device)
+
+    @property
+    def width(self) -> int:
+        """D, the width of h."""
+        return self.trunk.width
+
+    @property
+    def generates(self) -> bool:
+        """Whether it tells next tokens."""
+        return isinstance(self.task, Generation)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens its head tells; 0 where it generates nothing."""
+        return len(self.classifier) if self.generates and self.classifier is not None else 0
+
+    @property
+    def whole(self) -> int:
+        """The width of h̃."""
+        return self.width if self.layout is None else self.layout.whole
+
+    @property
+    def device(self) -> str:
+        """The device the trunk runs on."""
+        return str(self.trunk.device)
+
+    def to(self, device: str) -> Self:
+        """Move the trunk; h comes back to the CPU, where the bus runs."""
+        if device != "cpu":
+            nn.Module.to(self.trunk.model, device)
+        return self
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Return h ``(N, D)``, or h̃ where experts tap the trunk.
+
+        Each row's bits depend on its own text only. A generating backbone has a row for each
+        token of the texts, in their order (`unfold`).
+        """
+        if self.generates:
+            told = states(self.trunk, texts)
+            wide = [widen(h, self.layout, eps=self.eps) for h in told]
+            return torch.cat(wide) if wide else torch.empty(0, self.whole)
+        h = self.trunk.encode(texts)
+        chunks = () if self.layout is None else self.layout.chunks
+        beside = (c.compute(texts) for c in chunks if c.compute is not None)
+        return torch.cat([h, *beside], dim=1) if chunks else h
+
+    def unfold(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that `encode` gives of these texts: themselves, or their tokens."""
+        return unfold(self.trunk, rows) if self.generates else list(rows)
+
+    def bus_config(self) -> BusConfig:
+        """Return what a factory needs to know to build parts for this backbone's bus."""
+        return BusConfig(
+            width=self.width,
+            labels=self.labels,
+            eps=self.eps,
+            task=self.task,
+            context=context_layout(self.width).whole - self.width if self.generates else 0,
+        )
+
+    def fingerprint(self) -> str:
+        """Return the digest over tensors, classifier, labels, tokenizer, pooling and norm."""
+        with self.trunk.guard:
+            tokenizer = tokenizer_digest(self.trunk.tokenizer)
+        return backbone_fingerprint(
+            tensors=self.trunk.model.state_dict(),
+            classifier=self.classifier,
+            labels=self.labels,
+            tokenizer=tokenizer,
+            pooling=self.trunk.pooling,
+            max_tokens=self.trunk.max_tokens,
+            task=self.task.name,
+            norm={"kind": "layernorm", "eps": self.eps},
+        )
+
+    def verify(self, fingerprint: str) -> None:
+        """Check that this backbone is the one meant.
+
+        Raises:
+            BackboneMismatchError: If it is not; the message names both fingerprints.
+        """
+        found = self.fingerprint()
+        if found != fingerprint:
+            raise BackboneMismatchError(
+                f"backbone {self.name!r} is not what its manifest says",
+                expected=short(fingerprint),
+                found=short(found),
+                hint="Reinstall the backbone's package.",
+            )
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the sha256 over a tokenizer's vocabulary and what it does to a few probes.
+
+    Behaviour and vocabulary, not the file: a library that writes the same tokenizer in another
+    layout must not orphan experts.
+    """
+    vocabulary = sorted(tokenizer.get_vocab().items())
+    probes = [list(tokenizer(text)["input_ids"]) for text in PROBES]
+    return hashlib.sha256(json.dumps([vocabulary, probes]).encode()).hexdigest()
+
+
+def _package_trunk(manifest: BackboneManifest, files: Mapping[str, bytes]) -> Trunk:
+    """Load the trunk a manifest names: from carried bytes, a hub, or a file."""
+    base, generates = manifest.base, manifest.task == "generation"
+    load = partial(
+        load_trunk, pooling=manifest.pooling, max_tokens=manifest.max_tokens, head=generates
+    )
+    if base.kind == "hub":
+        return load(f"hf:{base.id}", revision=base.revision)
+    if base.kind == "file":
+        return load(f"gguf:{base.id}")
+    carried = {name: files[name] for name in base.files}
+    if not generates:  # that needs a cache of keys and values
+        plain = plain_trunk(carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
+        if plain is not None:
+            return plain
+    # transformers reads folders: give it one that holds exactly the bytes that were hashed.
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        for name, data in carried.items():
+            Path(folder, name).write_bytes(data)
+        return load(f"hf:{folder}")
+
+
+def _apply_delta(trunk: Trunk, data: bytes) -> None:
+    """Put the adapted tensors in place of the base's."""
+    delta = safetensors.torch.load(data)
+    state = trunk.model.state_dict()
+    strangers = sorted(n for n, t in delta.items() if n not in state or t.shape != state[n].shape)
+    if strangers:
+        raise IntegrityError(
+            "the backbone's delta does not fit its base",
+            expected="tensors of the base, with its shapes",
+            found=", ".join(strangers[:3]),
+        )
+    trunk.model.load_state_dict(delta, strict=False)

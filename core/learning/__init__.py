@@ -1,0 +1,1 @@
+"""What a router learns from, and its training: cards, the experts' voices, one optimiser."""
