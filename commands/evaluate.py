@@ -51,7 +51,9 @@ __all__ = ["COMMANDS", "evaluate"]
 @engine_options
 @device_option
 @json_option(
-    "core.measuring.evaluate.Evaluation", outside="core.measuring.outside.Outside", mixtures="core.measuring.mixtures.Mixtures"
+    "core.measuring.evaluate.Evaluation",
+    outside="core.measuring.outside.Outside",
+    mixtures="core.measuring.mixtures.Mixtures",
 )
 def evaluate(
     *,

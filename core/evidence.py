@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .experts import Expert
 
-__all__ = ["LOOKS", "ear_of", "outputs", "voice_of"]
+__all__ = ["LOOKS", "ear_of", "off_domain", "outputs", "voice_of"]
 
 LOOKS = 4
 """S, how many numbers tell what an expert's output looks like."""
@@ -52,6 +52,20 @@ def voice_of(expert: Expert, delta: Tensor, classifier: Tensor | None) -> Tensor
     """
     logits = _logits(expert, delta, classifier)
     return delta.new_zeros(delta.shape[0]) if logits is None else _loudness(expert, logits)
+
+
+def off_domain(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor:
+    """Return mean ‖logits that Δ adds‖² over rows ``(B, D)``: W_c Δ(z), or Δ(z) itself.
+
+    Args:
+        expert: The expert.
+        z: What it reads, ``(B, D)``.
+        classifier: W_c ``(C, D)``, or its ear (`ear_of`).
+    """
+    delta: Tensor = expert(z)
+    if expert.space == "hidden" and classifier is not None:
+        delta = delta @ classifier.T
+    return delta.square().sum(-1).mean()
 
 
 def outputs(

@@ -118,7 +118,8 @@ class Grafted(Expert):
     """An expert that writes inside the trunk: what it reads on the bus is its Δ already.
 
     Args:
-        step: What it adds to the states at its block, token by token (`core.backbones.taps.grafted`).
+        step: What it adds to the states at its block, token by token
+            (`core.backbones.taps.grafted`).
     """
 
     def __init__(self, step: Expert) -> None:

@@ -4,8 +4,9 @@
     z̃ = [ LayerNorm(h) | LayerNorm(r_1) | G_2 | … ]
 
 An expert that reads at an inner block gets the chunk of that block, normalised like the bus. What
-an expert that writes at an inner block adds to h is itself a chunk, G (`core.backbones.taps.grafted`), and is
-not normalised. Without taps h̃ is h and nothing here does anything.
+an expert that writes at an inner block adds to h is itself a chunk, G
+(`core.backbones.taps.grafted`), and is not normalised. Without taps h̃ is h and nothing here does
+anything.
 
 The router reads z; where text is generated also what was said before, a chunk of its own.
 """

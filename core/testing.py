@@ -227,8 +227,8 @@ def expert_project(
     from ..registry.scaffold import write_project
     from .authoring.author import train_package
     from .authoring.expert_run import ExpertSettings
+    from .authoring.open_shop import open_shop
     from .authoring.parts import split_rows
-    from .composing.workspace import open_shop
     from .rows import Row
 
     plan = ExpertPlan(id=expert_id, backbone="tiny-random")

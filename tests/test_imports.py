@@ -18,6 +18,8 @@ SOURCES = (ROOT / "src", *(ROOT / "plugins" / n / "src" for n in ("red-lab", "re
 
 BREAKS = {
     "the registry imports core": ("redhost/registry/owners.py", "from ..core import clock"),
+    "the bus imports what composes": ("redhost/core/said.py", "from .composing import gates"),
+    "learning imports the host": ("redhost/core/learning/cards.py", "from ..host import Host"),
     "the registry imports torch": ("redhost/registry/owners.py", "import torch"),
     "core imports a command": ("redhost/core/clock.py", "from ..commands import common"),
     "a command imports the command line": ("redhost/commands/welcome.py", "from ..cli import main"),
@@ -61,7 +63,7 @@ def lint(site: Path | None = None) -> subprocess.CompletedProcess[str]:
 def test_the_contracts_hold_here_and_in_the_copy(copy) -> None:
     for told in (lint(), lint(copy)):
         assert told.returncode == 0, told.stdout
-        assert "3 kept, 0 broken" in told.stdout
+        assert "5 kept, 0 broken" in told.stdout
 
 
 @pytest.mark.parametrize("broken", BREAKS, indirect=True)

@@ -138,7 +138,7 @@ PLANTED = {
 @pytest.mark.parametrize(("source", "count"), PLANTED.items(), ids=PLANTED)
 def test_the_twin_with_a_planted_one_is_caught(source: str, count: int) -> None:
     """Each attack put at the end of a real source of the host is found."""
-    host = (ROOT / "core" / "trunk.py").read_text("utf-8")
+    host = (ROOT / "core/backbones/trunk.py").read_text("utf-8")
     assert len(problems(f"{host}\n{source}\n")) == count
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..evidence import off_domain
 from ..experts import Expert, Space
 from ..pieces import pieces
 from ..progress import Progress
@@ -22,7 +23,6 @@ __all__ = [
     "ExpertSettings",
     "TrainedExpert",
     "expert_logits",
-    "off_domain",
 ]
 
 MOST = 1024
@@ -93,20 +93,6 @@ def expert_logits(expert: Expert, h: Tensor, z: Tensor, classifier: Tensor | Non
     if expert.space == "hidden":
         return ((h + delta).to(classifier.dtype) @ classifier.T).to(h.dtype)
     return h @ classifier.T + delta
-
-
-def off_domain(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor:
-    """Return mean ‖logits that Δ adds‖² over rows ``(B, D)``: W_c Δ(z), or Δ(z) itself.
-
-    Args:
-        expert: The expert.
-        z: What it reads, ``(B, D)``.
-        classifier: W_c ``(C, D)``, or its ear (`core.evidence.ear_of`).
-    """
-    delta: Tensor = expert(z)
-    if expert.space == "hidden" and classifier is not None:
-        delta = delta @ classifier.T
-    return delta.square().sum(-1).mean()
 
 
 class ExpertRun:

@@ -2,8 +2,8 @@
 
     loss = CE(softmax(W_c (h + G(x))), y) + λ · mean over background of ‖W_c G(x)‖²
 
-G is what the expert's step adds to h (`core.backbones.taps`). The states below the block it reads are
-computed once; only the blocks above are run again.
+G is what the expert's step adds to h (`core.backbones.taps`). The states below the block it reads
+are computed once; only the blocks above are run again.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from ...registry.manifest import ExpertManifest
 from ...registry.project import ExpertPlan, read_plan
-from ..composing.workspace import installed_shop
 from ..experts import Space
 from ..generate.author import train_generator
 from ..generate.documents import split_documents
 from ..progress import Progress
 from .author import train_package
 from .expert_run import ExpertSettings
+from .open_shop import installed_shop
 from .parts import split_rows
 from .tables import read_documents, read_table
 

@@ -2,8 +2,8 @@
 
 Importing transformers' models takes longer than all else that a cold `predict` does. So the trunk
 of a package that carries an ordinary Qwen3 folder is built here, from the same operations in the
-same order; whatever else a folder may hold goes through AutoModel (`core.backbones.trunk`). Names of modules
-and parameters are transformers' own, since fingerprints and taps go by them.
+same order; whatever else a folder may hold goes through AutoModel (`core.backbones.trunk`). Names
+of modules and parameters are transformers' own, since fingerprints and taps go by them.
 
 Legend: B batch, T tokens, D width, H heads, K key and value heads, W width of a head, M of the MLP.
 """

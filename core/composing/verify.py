@@ -12,11 +12,10 @@ from ...registry.errors import CardError, PluginError
 from ...registry.files import BackboneFiles, ExpertFiles
 from ...registry.manifest import ExpertManifest
 from ...registry.violations import Violation
-from ..authoring.expert_run import off_domain
 from ..backbones.backbone import Backbone
 from ..backbones.graft import check_taps, reader
 from ..bus import BusConfig, LayerNorm
-from ..evidence import ear_of
+from ..evidence import ear_of, off_domain
 from ..experts import Expert
 from ..extending.assemble import Attached, background_of, make_backbone, make_expert
 from ..extending.plugins import Plugins

@@ -8,14 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from ...registry.composition import Composition
-from ...registry.discover import Package, discover, from_folder
+from ...registry.discover import Package, from_folder
 from ...registry.files import BackboneFiles, read_backbone
 from ...registry.installed import audit_installed
 from ...registry.manifest import BackboneManifest
-from ...registry.settings import choose_backbone, resolve_home
 from ...registry.states import Listing, survey
 from ..answering.composed import Composed
-from ..authoring.shop import Shop
 from ..backbones.backbone import Backbone
 from ..backbones.features import FeatureCache
 from ..encode import Encode
@@ -34,9 +32,7 @@ __all__ = [
     "Workspace",
     "cached",
     "compose",
-    "installed_shop",
     "open_backbone",
-    "open_shop",
     "open_workspace",
     "read_package",
 ]
@@ -103,53 +99,6 @@ def open_backbone(
     files = read_package(from_folder(folder))
     made = make_backbone(files, plugins=plugins or Plugins(), providers={}, device=device)
     return files.manifest, made, background_of(files)
-
-
-def installed_shop(
-    home: Path | None,
-    *,
-    backbone: str | None = None,
-    device: str | None = None,
-    progress: Progress | None = None,
-) -> Shop:
-    """Open the installed backbone for an author, with the feature cache of a home.
-
-    Args:
-        home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
-        backbone: Which backbone, when several are installed.
-        device: Where the trunk runs.
-        progress: Called with (texts encoded, texts to encode).
-    """
-    return _shop(
-        read_package(choose_backbone(discover("backbone"), backbone)),
-        cache=resolve_home(home) / "cache" / "features",
-        device=device or "cpu",
-        progress=progress,
-    )
-
-
-def open_shop(folder: Path, *, cache: Path | None = None, device: str = "cpu") -> Shop:
-    """Open a backbone package's folder for an author.
-
-    Args:
-        folder: The package's folder.
-        cache: Where features are remembered; None keeps nothing.
-        device: Where the trunk runs.
-    """
-    files = read_package(from_folder(folder))
-    return _shop(files, cache=cache, device=device, progress=None)
-
-
-def _shop(
-    files: BackboneFiles, *, cache: Path | None, device: str, progress: Progress | None
-) -> Shop:
-    made = make_backbone(files, plugins=Plugins(), providers={}, device=device)
-    return Shop(
-        backbone=made,
-        manifest=files.manifest,
-        background=background_of(files),
-        encode=cached(made, files.manifest.fingerprint, cache, progress),
-    )
 
 
 def open_workspace(

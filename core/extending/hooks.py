@@ -1,7 +1,8 @@
 """The hook spec: the bus as a pluggy project.
 
 Four factories build the parts of a bus, once, at composition time; pluggy never runs inside
-`forward`. The built-in parts are registered first, as an ordinary plugin (`core.extending.builtin`).
+`forward`. The built-in parts are registered first, as an ordinary plugin
+(`core.extending.builtin`).
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         texts_card,
         vectors_card,
     )
-    from .core.authoring.expert_run import ExpertSettings, TrainedExpert, off_domain
+    from .core.authoring.expert_run import ExpertSettings, TrainedExpert
     from .core.authoring.new_backbone import new_backbone
+    from .core.authoring.open_shop import open_shop
     from .core.authoring.packaging import save_backbone, save_expert
     from .core.authoring.parts import Parts, split_rows
     from .core.authoring.shop import Shop
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
     from .core.composing.recompose import Outcome
     from .core.composing.selection import Installed
     from .core.composing.verify import measure_off_domain
-    from .core.composing.workspace import compose, open_backbone, open_shop
+    from .core.composing.workspace import compose, open_backbone
     from .core.engines.crew import Crew, Failure, choose_crew
     from .core.engines.engine import Engine, Job, JobResult, Jobs, run_job
     from .core.engines.kept import Kept
     from .core.engines.sweep import Swept, sweep
+    from .core.evidence import off_domain
     from .core.experts import Expert, Linear, LowRank, OwnHead
     from .core.extending.hooks import hookimpl
     from .core.extending.plugins import Plugins, PluginState
@@ -89,11 +91,9 @@ if TYPE_CHECKING:
     from .registry.violations import Violation
 
 _HOME = {
+    "core.answering.composed": ("Answer", "Composed"),
     "core.authoring.adapt": ("AdaptSettings", "adapt", "delta"),
     "core.authoring.author": ("train_package",),
-    "core.backbones.backbone": ("Backbone",),
-    "core.composing.bench": ("Order",),
-    "core.bus": ("Bus", "BusConfig", "LayerNorm"),
     "core.authoring.card_files": (
         "CardFile",
         "no_card",
@@ -101,47 +101,51 @@ _HOME = {
         "texts_card",
         "vectors_card",
     ),
-    "core.answering.composed": ("Answer", "Composed"),
+    "core.authoring.expert_run": ("ExpertSettings", "TrainedExpert"),
+    "core.authoring.new_backbone": ("new_backbone",),
+    "core.authoring.open_shop": ("open_shop",),
+    "core.authoring.packaging": ("save_backbone", "save_expert"),
+    "core.authoring.parts": ("Parts", "split_rows"),
+    "core.authoring.shop": ("Shop",),
+    "core.authoring.tables": ("read_documents", "read_table"),
+    "core.authoring.train_expert": ("Rows", "train_expert"),
+    "core.backbones.backbone": ("Backbone",),
+    "core.backbones.features": ("FeatureCache",),
+    "core.backbones.trunk": ("Trunk", "blocks_of"),
+    "core.bus": ("Bus", "BusConfig", "LayerNorm"),
+    "core.composing.bench": ("Order",),
+    "core.composing.recompose": ("Outcome",),
+    "core.composing.selection": ("Installed",),
+    "core.composing.verify": ("measure_off_domain",),
+    "core.composing.workspace": ("compose", "open_backbone"),
     "core.engines.crew": ("Crew", "Failure", "choose_crew"),
     "core.engines.engine": ("Engine", "Job", "JobResult", "Jobs", "run_job"),
-    "core.measuring.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
-    "core.authoring.expert_run": ("ExpertSettings", "TrainedExpert", "off_domain"),
+    "core.engines.kept": ("Kept",),
+    "core.engines.sweep": ("Swept", "sweep"),
+    "core.evidence": ("off_domain",),
     "core.experts": ("Expert", "Linear", "LowRank", "OwnHead"),
-    "core.backbones.features": ("FeatureCache",),
+    "core.extending.hooks": ("hookimpl",),
+    "core.extending.plugins": ("PluginState", "Plugins"),
     "core.generate.author": ("train_generator",),
     "core.generate.context": ("context_layout", "contexts"),
     "core.generate.decode": ("Token", "Walk", "generate"),
     "core.generate.documents": ("split_documents",),
     "core.generate.spelling": ("byte_counts",),
-    "core.extending.hooks": ("hookimpl",),
     "core.host": ("Host",),
-    "core.engines.kept": ("Kept",),
-    "core.engines.sweep": ("Swept", "sweep"),
+    "core.learning.train_router": ("RouterSettings", "train_router"),
     "core.live": ("Live",),
-    "core.authoring.new_backbone": ("new_backbone",),
+    "core.measuring.evaluate": ("Evaluation", "columns_data", "evaluate", "hits_by_system"),
     "core.measuring.outside": ("Outside", "judge_outside"),
-    "core.authoring.packaging": ("save_backbone", "save_expert"),
-    "core.authoring.parts": ("Parts", "split_rows"),
-    "core.extending.plugins": ("PluginState", "Plugins"),
     "core.receipt": ("Receipt",),
-    "core.composing.recompose": ("Outcome",),
     "core.routers": ("ColumnData", "Judged", "Router", "StatisticsRouter", "build_router"),
     "core.rows": ("BackgroundRow", "CardRow", "Row", "write_rows"),
-    "core.composing.selection": ("Installed",),
-    "core.authoring.shop": ("Shop",),
     "core.statistics": ("Statistics",),
-    "core.authoring.tables": ("read_documents", "read_table"),
     "core.tasks": (
         "Classification",
         "Generation",
         "Regression",
     ),
-    "core.authoring.train_expert": ("Rows", "train_expert"),
-    "core.learning.train_router": ("RouterSettings", "train_router"),
-    "core.backbones.trunk": ("Trunk", "blocks_of"),
-    "core.composing.verify": ("measure_off_domain",),
     "core.versions": ("library_versions",),
-    "core.composing.workspace": ("compose", "open_backbone", "open_shop"),
     "registry.errors": (
         "BackboneMismatchError",
         "CanaryError",

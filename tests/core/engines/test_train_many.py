@@ -10,9 +10,9 @@ import pytest
 import redhost
 from redhost.core.authoring.author import train_package
 from redhost.core.authoring.expert_run import ExpertSettings
+from redhost.core.authoring.open_shop import open_shop
 from redhost.core.authoring.parts import split_rows
 from redhost.core.authoring.tables import read_table
-from redhost.core.composing.workspace import open_shop
 from redhost.core.engines.local import LocalEngine
 from redhost.core.engines.train_many import read_plan_file, train_many
 from redhost.registry.project import package_in, read_plan, write_plan
