@@ -66,10 +66,8 @@ class CausalRouter(LinearRouter):
     kind = "causal"
     reads_answers = True
     sketches = True
-
-    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
-        super().__init__(width=width, columns=columns, seed=seed)
-        self.found: Robust | None = None
+    found: Robust | None = None
+    """How the last game ended; None before there was one."""
 
     def finish(
         self,
@@ -119,8 +117,7 @@ class CausalRouter(LinearRouter):
 
     def _regrets(self, rows: Sequence[_Tokens]) -> Tensor:
         """Return by domain which share of its expert's gain the residual sum loses, ``(K,)``."""
-        lost = [r.own - self._summed(r) for r in rows]
-        return torch.stack([x.mean() / r.gain for x, r in zip(lost, rows, strict=True)])
+        return torch.stack([(r.own - self._summed(r)).mean() / r.gain for r in rows])
 
     def _summed(self, rows: _Tokens) -> Tensor:
         """Return log p of the answers in the residual form, ``(N,)``."""
