@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.routers import KINDS, LinearRouter, MlpRouter, Router, _kinds
+from redhost.core.routers import KINDS, LinearRouter, MlpRouter, Router, find_kinds
 from redhost.core.routers.base import spans
 
 D, NAMES = 6, ("a", "b", "c")
@@ -38,8 +38,8 @@ def test_before_training_every_column_is_equal(kind: type[Router]) -> None:
 
 
 def test_a_kind_is_every_class_here_that_says_which_kind_it_is() -> None:
-    assert set(_kinds()) == set(KINDS)
-    assert {k.kind for k in _kinds()} == {
+    assert set(find_kinds()) == set(KINDS)
+    assert {k.kind for k in find_kinds()} == {
         *("attention", "blend", "causal", "causal-mixture", "centroid", "evidence", "hard"),
         *("linear", "mlp", "quadratic", "robust", "shortlist", "statistics", "topk"),
     }

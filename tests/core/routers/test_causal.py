@@ -12,7 +12,7 @@ from torch import Tensor
 import redhost
 from redhost.core.experts import LowRank
 from redhost.core.routers.base import ColumnData, Judged
-from redhost.core.routers.causal import LEAST, CausalMixtureRouter, CausalRouter, _tokens
+from redhost.core.routers.causal import LEAST, CausalMixtureRouter, CausalRouter, Tokens
 from redhost.core.sketch import sketch
 from redhost.core.statistics import Statistics
 
@@ -149,7 +149,7 @@ def test_the_game_counts_regrets_as_shares_of_what_the_own_expert_gains(bus, row
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
     parts = [judged(bus, rows[name]["fit"]) for name in ANSWERS]
     with torch.no_grad():
-        shares = router._regrets(_tokens([(k, p.z, p.sketch) for k, p in enumerate(parts)]))
+        shares = router._regrets([Tokens.of(p.z, p.sketch, k) for k, p in enumerate(parts)])
     for own, (name, part) in enumerate(zip(ANSWERS, parts, strict=True)):
         log_p = part.likelihood.log()
         gain = float((log_p[:, own] - log_p[:, -1]).mean())
@@ -160,7 +160,7 @@ def test_the_game_counts_regrets_as_shares_of_what_the_own_expert_gains(bus, row
 def test_an_expert_that_gains_nothing_is_taken_to_gain_a_hundredth_of_a_nat(bus, rows) -> None:
     """Else its domain's share would be all that counts."""
     part = judged(bus, rows["a"]["fit"])
-    [tokens] = _tokens([(COLUMNS.index("backbone"), part.z, part.sketch)])
+    tokens = Tokens.of(part.z, part.sketch, COLUMNS.index("backbone"))
     assert tokens.gain == LEAST == 0.01
 
 
