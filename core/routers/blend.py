@@ -74,7 +74,7 @@ def likeliest_mixture(p: Tensor, weight: Tensor) -> Tensor:
         alpha = moved
         if done:
             break
-    return alpha / alpha.sum()
+    return alpha
 
 
 def _likelihood(data: ColumnData, place: int, columns: int) -> Tensor:

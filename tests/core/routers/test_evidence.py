@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def domains(*, silent: tuple[str, ...] = (), rows: dict[str, int] = ROWS) -> lis
     return made
 
 
-def fit(data: list, kind: type[QuadraticRouter] = EvidenceRouter) -> QuadraticRouter:
+def fit(data: list, kind: type[QuadraticRouter] = EvidenceRouter) -> Any:
     router = kind(width=D, columns=tuple(d.column for d in data))
     router.solve(data)
     return router.requires_grad_(False)
