@@ -49,13 +49,6 @@ def test_an_unknown_kind_is_left_to_others() -> None:
     assert redhost.build_router("oracle", BUS, NAMES, 0) is None
 
 
-def test_weights_that_differ_from_the_start_are_of_the_size_that_keeps_signals() -> None:
-    """He and others 2015: variance 2/D, so that relu(W z) has the second moment of z."""
-    weight = MlpRouter(width=50, columns=NAMES).inner_weight.detach()
-    assert float(weight.mean()) == pytest.approx(0, abs=0.01)
-    assert float(weight.var()) == pytest.approx(2 / 50, rel=0.05)
-
-
 class Plain(Router):
     """A kind that says nothing of itself."""
 
