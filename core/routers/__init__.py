@@ -42,10 +42,11 @@ __all__ = [
     "StatisticsRouter",
     "TopKRouter",
     "build_router",
+    "find_kinds",
 ]
 
 
-def _kinds() -> Iterator[type[Router]]:
+def find_kinds() -> Iterator[type[Router]]:
     """Yield the kinds: every class in a file of this folder that says which kind it is."""
     for file in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f".{file.name}", __name__)
@@ -54,7 +55,7 @@ def _kinds() -> Iterator[type[Router]]:
                 yield found
 
 
-KINDS: tuple[type[Router], ...] = tuple(sorted(set(_kinds()), key=lambda c: c.__name__))
+KINDS: tuple[type[Router], ...] = tuple(sorted(set(find_kinds()), key=lambda c: c.__name__))
 """Every built-in kind; a file beside this one adds its own by being there."""
 
 

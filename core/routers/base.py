@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -193,4 +194,4 @@ def spans(owner: Tensor, columns: int) -> tuple[tuple[int, int], ...]:
         columns: K.
     """
     ends = torch.bincount(owner, minlength=columns).cumsum(0).tolist()
-    return tuple(zip([0, *ends[:-1]], ends, strict=True))
+    return tuple(pairwise([0, *ends]))

@@ -51,7 +51,7 @@ class BlendRouter(Router):
             if kept:  # the kept columns' mass as it stands is worth their mass as found
                 shift = self.logit[kept].double().logsumexp(0) - found[kept].logsumexp(0)
             for k in moving:
-                self.logit[k] = (found[k] + shift).to(self.logit.dtype)
+                self.logit[k] = found[k] + shift
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the logits."""
@@ -74,7 +74,7 @@ def likeliest_mixture(p: Tensor, weight: Tensor) -> Tensor:
         alpha = moved
         if done:
             break
-    return alpha / alpha.sum()
+    return alpha
 
 
 def _likelihood(data: ColumnData, place: int, columns: int) -> Tensor:

@@ -26,7 +26,7 @@ from .base import ColumnData
 from .linear import LinearRouter
 from .robust import from_two_starts, told
 
-__all__ = ["CausalMixtureRouter", "CausalRouter"]
+__all__ = ["CausalMixtureRouter", "CausalRouter", "Tokens"]
 
 BATCH = 128
 LEAST = 0.01
@@ -39,7 +39,7 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True, eq=False)
-class _Tokens:
+class Tokens:
     """Tokens of one domain.
 
     Attributes:
@@ -54,10 +54,23 @@ class _Tokens:
     own: Tensor
     gain: float
 
-    def some(self, generator: torch.Generator) -> _Tokens:
+    @classmethod
+    def of(cls, z: Tensor, sketch: Sketch, column: int) -> Tokens:
+        """Return a column's tokens; one whose expert gains next to nothing is not all that counts.
+
+        Args:
+            z: What the router hears, ``(N, W)``.
+            sketch: What the residual sum makes of them.
+            column: Whose they are.
+        """
+        own = sketch.alone()[:, column]
+        base = sketch.log_p(torch.zeros_like(sketch.shift))
+        return cls(z, sketch, own, max(float((own - base).mean()), LEAST))
+
+    def some(self, generator: torch.Generator) -> Tokens:
         """Return a batch of them."""
         rows = torch.randint(len(self.z), (min(BATCH, len(self.z)),), generator=generator)
-        return _Tokens(self.z[rows], self.sketch[rows], self.own[rows], self.gain)
+        return Tokens(self.z[rows], self.sketch[rows], self.own[rows], self.gain)
 
 
 class CausalRouter(LinearRouter):
@@ -66,10 +79,8 @@ class CausalRouter(LinearRouter):
     kind = "causal"
     reads_answers = True
     sketches = True
-
-    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
-        super().__init__(width=width, columns=columns, seed=seed)
-        self.found: Robust | None = None
+    found: Robust | None = None
+    """How the last game ended; None before there was one."""
 
     def finish(
         self,
@@ -98,8 +109,8 @@ class CausalRouter(LinearRouter):
 
     def _play(
         self,
-        rows: Sequence[_Tokens],
-        aside: Sequence[_Tokens],
+        rows: Sequence[Tokens],
+        aside: Sequence[Tokens],
         others: Sequence[tuple[int, Tensor]],
         steps: int,
         progress: Callable[[int, int], None] | None,
@@ -117,16 +128,15 @@ class CausalRouter(LinearRouter):
             progress=progress,
         )
 
-    def _regrets(self, rows: Sequence[_Tokens]) -> Tensor:
+    def _regrets(self, rows: Sequence[Tokens]) -> Tensor:
         """Return by domain which share of its expert's gain the residual sum loses, ``(K,)``."""
-        lost = [r.own - self._summed(r) for r in rows]
-        return torch.stack([x.mean() / r.gain for x, r in zip(lost, rows, strict=True)])
+        return torch.stack([(r.own - self._summed(r)).mean() / r.gain for r in rows])
 
-    def _summed(self, rows: _Tokens) -> Tensor:
+    def _summed(self, rows: Tokens) -> Tensor:
         """Return log p of the answers in the residual form, ``(N,)``."""
         return rows.sketch.log_p(torch.softmax(self(rows.z), dim=-1))
 
-    def _log_p(self, rows: _Tokens) -> Tensor:
+    def _log_p(self, rows: Tokens) -> Tensor:
         """Return log p of the answers as this kind answers, ``(N,)``."""
         return self._summed(rows)
 
@@ -148,16 +158,10 @@ class CausalMixtureRouter(CausalRouter):
     kind = "causal-mixture"
     output = "mixture"
 
-    def _log_p(self, rows: _Tokens) -> Tensor:
+    def _log_p(self, rows: Tokens) -> Tensor:
         gate = torch.log_softmax(self(rows.z), dim=-1)
         return torch.logsumexp(gate + rows.sketch.alone(), dim=-1)
 
 
-def _tokens(rows: Sequence[tuple[int, Tensor, Sketch | None]]) -> list[_Tokens]:
-    return [_of(z, s, s.alone()[:, k]) for k, z, s in rows if s is not None]
-
-
-def _of(z: Tensor, sketch: Sketch, own: Tensor) -> _Tokens:
-    """Return a domain's tokens; one whose expert gains next to nothing is not all that counts."""
-    base = sketch.log_p(sketch.shift.new_zeros(sketch.shift.shape))
-    return _Tokens(z, sketch, own, max(float((own - base).mean()), LEAST))
+def _tokens(rows: Sequence[tuple[int, Tensor, Sketch | None]]) -> list[Tokens]:
+    return [Tokens.of(z, s, k) for k, z, s in rows if s is not None]

@@ -38,11 +38,11 @@ class CentroidRouter(Router):
                 n = s.counts.sum()
                 mean = s.sums.sum(0) / n
                 if only is None or data.column in only:
-                    self.centroid[self.columns.index(data.column)] = mean.to(self.centroid.dtype)
+                    self.centroid[self.columns.index(data.column)] = mean
                 distance += float(s.scatter.trace() - n * mean.square().sum())
                 rows += float(n)
             if only is None:
-                self.spread.fill_(max(distance / max(rows, 1.0) / self.width, 1e-6))
+                self.spread.fill_(max(distance / rows / self.width, 1e-6))
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the centroids."""

@@ -37,10 +37,8 @@ class RobustRouter(LinearRouter):
     kind = "robust"
     reads_answers = True
     output = "mixture"
-
-    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
-        super().__init__(width=width, columns=columns, seed=seed)
-        self.found: Robust | None = None
+    found: Robust | None = None
+    """How the last game ended; None before there was one."""
 
     def finish(
         self,

@@ -103,10 +103,10 @@ class ShortlistRouter(Router):
     def densities(self, z: Tensor, mask: Tensor) -> Tensor:
         """Return g ``(B, K)``, the second level, where the mask asks; −∞ elsewhere."""
         white = z @ self.whitener.T
-        g = torch.full(mask.shape, -torch.inf, dtype=z.dtype, device=z.device)
-        rows, columns = mask.nonzero(as_tuple=True)
+        g = white.new_full(mask.shape, -torch.inf)
         some = max(1, NUMBERS // self.axes[0].numel())
-        for r, c in zip(torch.split(rows, some), torch.split(columns, some), strict=True):
+        for pairs in torch.split(mask.nonzero(), some):
+            r, c = pairs.unbind(dim=1)
             off = white[r] - self.center[c]  # (P, D)
             along = torch.einsum("pd,prd->pr", off, self.axes[c])
             scale, level = self.normal[c].unbind(dim=1)
@@ -128,8 +128,7 @@ class ShortlistRouter(Router):
 
     def _place(self, k: int, statistics: Statistics) -> None:
         """Set both levels of one column from its sums."""
-        whitener, n = self.whitener.double(), statistics.counts.sum()
-        mean = statistics.sums.sum(0) / n
+        whitener, n, mean = self.whitener.double(), statistics.counts.sum(), _mean(statistics)
         center = whitener @ mean
         self.weight[k] = whitener.T @ center
         self.bias[k] = -0.5 * center @ center

@@ -84,8 +84,7 @@ class TopKRouter(LinearRouter):
         """Return balance · K · Σ f_i P_i, ``()``: f what the cut chooses, P mean probabilities."""
         if not self.balance:
             return super().penalty(logits, weight)
-        chosen = torch.isfinite(keep_top(logits.detach(), self.k)).to(logits)
-        used = (weight[:, None] * chosen).sum(0) / self.k
+        used = (weight[:, None] * top_mask(logits.detach(), self.k)).sum(0) / self.k
         wanted = (weight[:, None] * torch.softmax(logits, dim=-1)).sum(0)
         return self.balance * len(self.columns) * (used * wanted).sum() / weight.sum() ** 2
 

@@ -54,6 +54,12 @@ def test_every_kind_separates_separable_domains(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
+def test_a_column_alone_has_all_the_weight(kind: str) -> None:
+    [data] = columns("a")
+    assert torch.equal(torch.softmax(fit(kind, [data])(data.z), -1), torch.ones(30, 1))
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
 def test_same_seed_same_bits(kind: str) -> None:
     one, two = fit(kind, columns("a", "b")), fit(kind, columns("a", "b"))
     assert all(torch.equal(one.state_dict()[k], two.state_dict()[k]) for k in one.state_dict())
@@ -131,7 +137,7 @@ def test_centroid_is_the_nearest_mean() -> None:
 
 def test_statistics_router_is_the_gaussian_posterior() -> None:
     """Against the textbook formula, from rows, with the same covariance."""
-    data = columns("a", "b")
+    data = [cloud("a", 0.0), cloud("b", 2.0, rows=50)]
     router = fit("statistics", data)
     assert isinstance(router, StatisticsRouter)
     precision = router.precision.double()
@@ -156,7 +162,7 @@ def test_quadratic_router_is_the_gaussian_posterior_with_a_covariance_a_domain()
     from redhost.core.routers.quadratic import OWN
     from redhost.core.statistics import shrunk, within_scatter
 
-    data = columns("a", "b")
+    data = [cloud("a", 0.0), cloud("b", 2.0, rows=50)]
     pooled, freedom = within_scatter([d.statistics for d in data])
     z = torch.randn(20, D, generator=torch.Generator().manual_seed(4)).double()
     scores = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 
 import redhost
@@ -55,6 +56,36 @@ def test_before_training_every_column_is_equal() -> None:
     data = loud_at_home(("a", "b"))
     logits = AttentionRouter(width=D, columns=("a", "b"))(data[0].z, data[0].outputs)
     assert torch.equal(logits, torch.zeros_like(logits))
+
+
+def test_logits_are_scaled_dot_products_of_a_query_and_keys() -> None:
+    data = loud_at_home(("a", "b", "c"))
+    router, z, looks = fit(data), data[0].z, data[0].outputs
+    query = z @ router.query.T + router.query_bias
+    keys = ((looks - router.center) / router.spread) @ router.key.T
+    expected = torch.einsum("ba,bka->bk", query, keys) / query.shape[1] ** 0.5
+    torch.testing.assert_close(router(z, looks), expected)
+
+
+def test_looks_are_measured_from_their_mean_in_units_of_their_deviation() -> None:
+    data = loud_at_home(("a", "b", "c"))
+    data[0].outputs[..., 1] = data[1].outputs[..., 1] = data[2].outputs[..., 1] = 3.0
+    router, looks = fit(data), torch.cat([d.outputs for d in data]).flatten(0, 1)
+    torch.testing.assert_close(router.center, looks.mean(0))
+    deviation = looks.std(0, correction=0)
+    torch.testing.assert_close(router.spread[[0, 2, 3]], deviation[[0, 2, 3]])
+    assert router(data[0].z, data[0].outputs).isfinite().all()  # though one never varies
+
+
+def test_keys_of_standard_looks_have_variance_one_at_first() -> None:
+    keys = torch.cat([AttentionRouter(width=D, columns=(), seed=n).key for n in range(50)])
+    assert float(keys.detach().square().sum(-1).mean()) == pytest.approx(1.0, rel=0.05)
+
+
+def test_where_nobody_says_anything_all_columns_are_equal() -> None:
+    data = loud_at_home(("a", "b", "c"))
+    logits = fit(data)(data[0].z)
+    assert logits.shape == (60, 3) and torch.equal(logits, logits[:, :1].expand(-1, 3))
 
 
 def test_permuted_outputs_give_permuted_weights() -> None:

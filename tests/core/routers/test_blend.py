@@ -66,6 +66,30 @@ def test_columns_weigh_the_same_whatever_their_rows() -> None:
     torch.testing.assert_close(uneven, even)
 
 
+def test_rows_without_answers_count_for_their_own_column_alone() -> None:
+    """The maximum of log(.9 a + .3 (1 − a)) + log(1 − a) is where .6 (1 − a) = .6 a + .3."""
+    alpha = weights(fit([column("a", [0.9, 0.3]), column("bb", None)]))
+    torch.testing.assert_close(alpha[0], torch.tensor(0.25), atol=1e-4, rtol=0)
+
+
+def test_columns_with_answers_weigh_the_same_whatever_their_rows() -> None:
+    p = {"a": [0.9, 0.3], "bb": [0.2, 0.6]}
+    even = weights(fit([column(n, q) for n, q in p.items()]))
+    uneven = weights(fit([column("a", p["a"], rows=80), column("bb", p["bb"], rows=4)]))
+    torch.testing.assert_close(even, uneven)
+
+
+def test_an_answer_that_nobody_finds_possible_breaks_nothing() -> None:
+    p = torch.tensor([[0.0, 0.0], [0.9, 0.1], [0.1, 0.9]])
+    alpha = likeliest_mixture(p, torch.full((3,), 1 / 3))
+    torch.testing.assert_close(alpha, torch.tensor([0.5, 0.5], dtype=torch.float64))
+
+
+def test_a_useless_column_keeps_a_finite_logit() -> None:
+    router = fit([column("a", [1.0, 0.0]), column("bb", [1.0, 0.0])])
+    assert router.logit.isfinite().all() and weights(router)[1] < 1e-6
+
+
 def test_row_level_gives_the_new_column_its_share_and_keeps_the_others_bits() -> None:
     p = [[0.9, 0.1, 0.1], [0.1, 0.9, 0.1], [0.1, 0.2, 0.7]]
     whole = fit([column("a", p[0]), column("bb", p[1]), column("c", p[2])])

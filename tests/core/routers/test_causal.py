@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 import redhost
 from redhost.core.experts import LowRank
 from redhost.core.routers.base import ColumnData, Judged
-from redhost.core.routers.causal import CausalMixtureRouter, CausalRouter
+from redhost.core.routers.causal import LEAST, CausalMixtureRouter, CausalRouter, Tokens
 from redhost.core.sketch import sketch
 from redhost.core.statistics import Statistics
 
@@ -72,22 +73,27 @@ def judged(bus: redhost.Bus, rows: Rows) -> Judged:
         return Judged(z, told.alone().exp(), told)
 
 
-def train(bus: redhost.Bus, rows: dict[str, dict[str, Rows]], made: CausalRouter) -> CausalRouter:
+def told(bus: redhost.Bus, rows: dict[str, dict[str, Rows]]) -> list[ColumnData]:
+    """Return what the router may learn of the two domains."""
     data = []
     for name, parts in rows.items():
         fit, gate = judged(bus, parts["fit"]), judged(bus, parts["gate"])
         sums = Statistics.of_rows(fit.z, ["x"] * ROWS)
         data.append(ColumnData(column=name, z=fit.z, statistics=sums, sketch=fit.sketch, gate=gate))
-    made.finish(data, steps=20)
+    return data
+
+
+def train(bus: redhost.Bus, rows: dict[str, dict[str, Rows]], made: CausalRouter) -> CausalRouter:
+    made.finish(told(bus, rows), steps=20)
     return made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def summed(bus, rows) -> CausalRouter:
     return train(bus, rows, CausalRouter(width=WIDTH, columns=COLUMNS))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def mixed(bus, rows) -> CausalRouter:
     return train(bus, rows, CausalMixtureRouter(width=WIDTH, columns=COLUMNS))
 
@@ -130,3 +136,80 @@ def test_an_expert_gains_nats_here_so_that_shares_would_be_told_apart(bus, rows)
 
 def test_the_two_outputs_lose_differently(summed, mixed) -> None:
     assert summed.found.regrets != pytest.approx(mixed.found.regrets, rel=0.02)
+
+
+def background() -> ColumnData:
+    """Return rows of no expert's domain, whose answers nobody tells."""
+    z = torch.randn(300, WIDTH, generator=torch.Generator().manual_seed(2))
+    z[:, 5] += 4.0
+    return ColumnData(column="backbone", z=z, statistics=Statistics.of_rows(z, ["x"] * 300))
+
+
+def test_the_game_counts_regrets_as_shares_of_what_the_own_expert_gains(bus, rows) -> None:
+    router = CausalRouter(width=WIDTH, columns=COLUMNS)
+    parts = [judged(bus, rows[name]["fit"]) for name in ANSWERS]
+    with torch.no_grad():
+        shares = router._regrets([Tokens.of(p.z, p.sketch, k) for k, p in enumerate(parts)])
+    for own, (name, part) in enumerate(zip(ANSWERS, parts, strict=True)):
+        log_p = part.likelihood.log()
+        gain = float((log_p[:, own] - log_p[:, -1]).mean())
+        nats = lost(bus, rows[name]["fit"], router, own=own)
+        assert float(shares[own]) == pytest.approx(nats / gain, rel=1e-3)
+
+
+def test_an_expert_that_gains_nothing_is_taken_to_gain_a_hundredth_of_a_nat(bus, rows) -> None:
+    """Else its domain's share would be all that counts."""
+    part = judged(bus, rows["a"]["fit"])
+    tokens = Tokens.of(part.z, part.sketch, COLUMNS.index("backbone"))
+    assert tokens.gain == LEAST == 0.01
+
+
+def test_columns_without_answers_are_kept_by_their_share_of_the_cross_entropy() -> None:
+    router, z = CausalRouter(width=WIDTH, columns=COLUMNS), torch.ones(300, WIDTH)
+    torch.nn.init.normal_(router.weight, generator=torch.Generator().manual_seed(0))
+    generator, log_p = torch.Generator().manual_seed(0), torch.log_softmax(router(z[:1]), -1)[0]
+    for others in ([(2, z)], [(1, z), (2, z[:3])]):
+        loss = router._elsewhere(others, generator)
+        torch.testing.assert_close(loss, -0.005 * sum(log_p[k] for k, _ in others))
+
+
+def test_the_backbones_column_keeps_rows_of_its_own(bus, rows) -> None:
+    data, away = told(bus, rows), background()
+    for d in data:
+        d.z[:, 5] = d.gate.z[:, 5] = 0.0  # a direction that only the background has
+    kept, forgot = (CausalRouter(width=WIDTH, columns=COLUMNS) for _ in range(2))
+    kept.finish([*data, away], steps=20)
+    forgot.finish(data, steps=20)
+    assert kept.found.mixture.keys() == kept.found.regrets.keys() == {"a", "b"}
+    more, less = (torch.softmax(r(away.z), -1)[:, 2].mean() for r in (kept, forgot))
+    assert more > less + 0.02
+
+
+def test_the_seed_settles_every_bit(bus, rows) -> None:
+    made = []
+    for seed in (3, 3, 4):
+        router = CausalRouter(width=WIDTH, columns=COLUMNS, seed=seed)
+        router.finish([*told(bus, rows), background()], steps=5)
+        made.append(router.weight)
+    assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
+
+
+def test_without_rows_set_aside_the_fit_rows_are_judged(bus, rows) -> None:
+    router = CausalRouter(width=WIDTH, columns=COLUMNS)
+    router.finish([dataclasses.replace(d, gate=None) for d in told(bus, rows)], steps=5)
+    for own, name in enumerate(ANSWERS):
+        nats = lost(bus, rows[name]["fit"], router, own=own)
+        assert router.found.regrets[name] == pytest.approx(nats, rel=1e-3)
+
+
+def test_one_domain_alone_plays_no_game(bus, rows) -> None:
+    router = CausalRouter(width=WIDTH, columns=COLUMNS)
+    router.finish([*told(bus, rows)[:1], background()], steps=5)
+    assert router.found is None and not router.weight.any() and not router.bias.any()
+
+
+def test_progress_tells_of_both_games_to_their_end(bus, rows) -> None:
+    seen: list[tuple[int, int]] = []
+    router = CausalRouter(width=WIDTH, columns=COLUMNS)
+    router.finish(told(bus, rows), steps=4, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(n, 20) for n in range(1, 21)] * 2  # five steps for each of the ordinary ones

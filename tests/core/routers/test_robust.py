@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 import redhost
 from redhost.core.routers import LinearRouter, RobustRouter
 from redhost.core.routers.base import Judged
-from redhost.robust import mixture_losses, move_lambda
+from redhost.core.routers.robust import from_two_starts, told
+from redhost.robust import MinimaxResult, mixture_losses, move_lambda
 
 STEPS = redhost.RouterSettings(steps=200)
 
@@ -180,3 +182,100 @@ def test_a_domain_whose_card_tells_no_answers_keeps_its_own_column() -> None:
     router = fit([*told, silent("e2", vectors), silent("backbone", background)])
     for k, z in ((2, vectors), (3, background)):
         assert torch.softmax(router(z), dim=-1).mean(0)[k] > 0.5
+
+
+def game(worst: float, *, weights: tuple[float, ...] = (0.25, 0.75)) -> MinimaxResult:
+    return MinimaxResult(weights=torch.tensor(weights), regrets=torch.tensor([0.1, worst]), step=1)
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(0.5, 0.3, 2), (0.3, 0.5, 1), (0.4, 0.4, 1)])
+def test_of_two_starts_the_smaller_worst_regret_is_kept(first, second, kept) -> None:
+    """The first from the router's own weights, the second from nothing."""
+    router, begun, results = torch.nn.Linear(2, 2), [], [game(first), game(second)]
+    own = {k: v.clone() for k, v in router.state_dict().items()}
+
+    def play() -> MinimaxResult:
+        begun.append({k: v.clone() for k, v in router.state_dict().items()})
+        with torch.no_grad():
+            router.weight.fill_(float(len(begun)))
+        return results[len(begun) - 1]
+
+    assert from_two_starts(router, play) is results[kept - 1]
+    assert (router.weight == kept).all()
+    assert all(torch.equal(v, begun[0][k]) for k, v in own.items())
+    assert not any(v.any() for v in begun[1].values())
+
+
+def test_a_receipt_tells_the_mixture_the_regrets_and_how_far_from_the_saddle_point_it_is() -> None:
+    found = told(["a", "b"], game(0.5))
+    assert found.mixture == {"a": 0.25, "b": 0.75} and found.worst == "b"
+    assert found.regrets == pytest.approx({"a": 0.1, "b": 0.5})
+    assert (found.regret, found.gap) == pytest.approx((0.5, 0.5 - (0.25 * 0.1 + 0.75 * 0.5)))
+
+
+def few(p: Tensor) -> tuple[RobustRouter, list[redhost.ColumnData]]:
+    """Return twenty rows a domain, whose z says whose they are: soon there is less to regret."""
+    data = []
+    for k, d in enumerate(columns(p, rows=20)):
+        z = torch.eye(len(p))[k].expand(4000, -1)
+        data.append(dataclasses.replace(d, z=z[:20], gate=Judged(z, d.gate.likelihood)))
+    return RobustRouter(width=len(p), columns=tuple(d.column for d in data)), data
+
+
+def test_progress_tells_of_both_games_to_their_end() -> None:
+    router, data = few(table(2, 3, 4, seed=0))
+    seen: list[tuple[int, int]] = []
+    router.finish(data, steps=2, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(n, 20) for n in range(1, 21)] * 2  # ten steps for each of the ordinary ones
+
+
+def test_the_seed_settles_which_rows_are_drawn() -> None:
+    made = []
+    for seed in (3, 3, 4):
+        router, data = few(table(2, 3, 4, seed=2))
+        router.seed = seed
+        router.finish(data, steps=2)
+        made.append(router.weight)
+    assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
+
+
+def test_one_domain_with_answers_plays_no_game() -> None:
+    router, data = few(table(2, 3, 4, seed=0))
+    router.finish([data[0], dataclasses.replace(data[1], likelihood=None)], steps=1)
+    assert router.found is None and not router.weight.any()
+
+
+def own_losses(parts: list[Judged]) -> Tensor:
+    return torch.stack([-part.likelihood[:, k].log().mean() for k, part in enumerate(parts)])
+
+
+@pytest.mark.parametrize("aside", [True, False])
+def test_regrets_are_nats_on_rows_set_aside_or_on_the_fit_rows_where_there_are_none(aside) -> None:
+    router, data = few(table(3, 3, 4, seed=1))
+    if not aside:
+        data = [dataclasses.replace(d, gate=None) for d in data]
+    router.finish(data, steps=2)
+    parts = [d.gate or Judged(z=d.z, likelihood=d.likelihood) for d in data]
+    found = mixture_losses(router, [(part.z, part.likelihood.log()) for part in parts])
+    expected = (found - own_losses(parts)).tolist()
+    assert router.found.regrets == pytest.approx(dict(zip(router.columns, expected, strict=True)))
+
+
+def test_an_answer_that_an_expert_finds_impossible_breaks_nothing() -> None:
+    """Likelihood 0 counts as 1e-12, in the game and in what the own expert loses."""
+    router, data = few(table(2, 3, 4, seed=2))
+    for d in data:
+        d.likelihood[0] = d.gate.likelihood[0] = 0.0
+    router.finish(data, steps=2)
+    assert all(math.isfinite(x) for x in router.found.regrets.values())
+    assert router.weight.isfinite().all() and router.weight.any()
+
+
+def test_columns_without_answers_are_kept_by_their_share_of_the_cross_entropy() -> None:
+    """A share of one over the number of columns each."""
+    router = RobustRouter(width=3, columns=("a", "b", "c", "d"))
+    torch.nn.init.normal_(router.weight, generator=torch.Generator().manual_seed(0))
+    z = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
+    others = [(1, z[:4]), (3, z)]
+    log_p = [torch.log_softmax(router(rows), -1)[:, k].mean() for k, rows in others]
+    torch.testing.assert_close(router._elsewhere(others), -sum(log_p) / 4)

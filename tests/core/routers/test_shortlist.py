@@ -8,9 +8,12 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
 import redhost
 from redhost.core.routers import ShortlistRouter
+from redhost.core.routers.topk import top_mask
+from redhost.core.statistics import shrunk
 
 D, K = 8, 30
 NAMES = tuple(f"e{k:02}" for k in range(K))
@@ -118,29 +121,152 @@ def test_what_is_stored_grows_with_columns_times_width() -> None:
     assert many - few == 10 * ((32 + 2) * 64 + 32 + 1 + 2 + 4)
 
 
-def test_the_second_level_is_the_gaussian_it_says() -> None:
+@pytest.mark.parametrize("rows", [400, 2])
+def test_the_second_level_is_the_gaussian_it_says(rows: int) -> None:
     """All D axes kept: the density is that of N(μ, Σ_k) in whitened space, up to one constant."""
     g = torch.Generator().manual_seed(5)
     stretch = torch.diag(torch.linspace(0.2, 2.0, D))
     data = []
-    for d in domains(rows=400):
-        z = d.z.mean(0) + torch.randn(400, D, generator=g) @ stretch
-        data.append(
-            dataclasses.replace(d, z=z, statistics=redhost.Statistics.of_rows(z, ["y"] * 400))
-        )
+    for d in domains(rows=rows):
+        z = d.z.mean(0) + torch.randn(rows, D, generator=g) @ stretch
+        sums = redhost.Statistics.of_rows(z, ["y"] * rows)
+        data.append(dataclasses.replace(d, z=z, statistics=sums))
     router = fitted(data)
     z, whitener = torch.randn(6, D, generator=g), router.whitener.detach().double()
-    own = 0.5 * 399 / (399 + D)
+    own = 0.5 * (rows - 1) / (rows - 1 + D)
     for k in (2, 17):
-        rows = data[k].z.double()
-        spread = whitener @ torch.cov(rows.T, correction=0) @ whitener.T
+        at_home = data[k].z.double()
+        spread = whitener @ torch.cov(at_home.T, correction=0) @ whitener.T
         sigma = (1 - own) * torch.eye(D, dtype=torch.float64) + own * spread
-        normal = torch.distributions.MultivariateNormal(whitener @ rows.mean(0), sigma)
+        normal = torch.distributions.MultivariateNormal(whitener @ at_home.mean(0), sigma)
         mask = torch.zeros(6, K, dtype=torch.bool)
         mask[:, k] = True
         found = router.densities(z, mask)[:, k].double() - 0.5 * D * math.log(2 * math.pi)
         expected = normal.log_prob(z.double() @ whitener.T)
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+
+
+def test_the_first_level_is_the_linear_discriminant() -> None:
+    """Its whitener is that of the covariance within columns, shrunk; columns differ in size."""
+    mix = torch.eye(D) + torch.ones(D, D).triu()  # so that the dimensions are not independent
+    parts = [d.z[: 4 + k % 20] @ mix for k, d in enumerate(domains())]
+    data = [
+        redhost.ColumnData(column=n, z=z, statistics=redhost.Statistics.of_rows(z, ["y"] * len(z)))
+        for n, z in zip(NAMES, parts, strict=True)
+    ]
+    router, z = fitted(data), torch.randn(6, D, generator=torch.Generator().manual_seed(5))
+    rows = torch.cat([d.z - d.z.mean(0) for d in data]).double()
+    freedom = len(rows) - K
+    sigma = shrunk(rows.T @ rows / freedom, freedom=freedom)
+    whitener = router.whitener.detach().double()
+    unit = torch.eye(D, dtype=torch.float64)
+    torch.testing.assert_close(whitener @ sigma @ whitener.T, unit, atol=1e-5, rtol=0)
+    means = torch.stack([d.z.mean(0) for d in data]).double()
+    weight = means @ torch.linalg.inv(sigma)
+    expected = z.double() @ weight.T - 0.5 * (weight * means).sum(-1)
+    torch.testing.assert_close(router.scores(z).double(), expected, atol=1e-2, rtol=1e-4)
+
+
+def test_off_the_axes_a_column_has_one_variance_for_all_directions() -> None:
+    """More dimensions than axes: the rest of a column's own covariance is kept as its mean."""
+    width, rows = 40, 60
+    g = torch.Generator().manual_seed(3)
+    data = []
+    for k in range(2):
+        z = k + torch.randn(rows, width, generator=g) * torch.linspace(0.2, 2.0, width)
+        sums = redhost.Statistics.of_rows(z, ["y"] * rows)
+        data.append(redhost.ColumnData(column=f"e{k}", z=z, statistics=sums))
+    router = ShortlistRouter(width=width, columns=("e0", "e1"))
+    router.solve(data)
+    whitener, own = router.whitener.detach().double(), 0.5 * 59 / (59 + width)
+    z = torch.randn(5, width, generator=g)
+    for k in range(2):
+        white = data[k].z.double() @ whitener.T
+        size, axes = torch.linalg.eigh(torch.cov(white.T, correction=0))
+        size[:-32] = size[:-32].mean()
+        sigma = (1 - own) * torch.eye(width, dtype=torch.float64) + own * (axes * size) @ axes.T
+        normal = torch.distributions.MultivariateNormal(white.mean(0), sigma)
+        found = router.densities(z, torch.ones(5, 2, dtype=torch.bool))[:, k].double()
+        expected = normal.log_prob(z.double() @ whitener.T) + 0.5 * width * math.log(2 * math.pi)
+        torch.testing.assert_close(found.detach(), expected, atol=1e-2, rtol=1e-3)
+
+
+def test_who_is_not_asked_has_no_density() -> None:
+    mask = torch.zeros(3, K, dtype=torch.bool)
+    mask[0, 4] = True
+    found = fitted(domains()).densities(torch.zeros(3, D), mask)
+    assert torch.equal(found.isfinite(), mask) and (found[~mask] == -torch.inf).all()
+
+
+def test_voices_are_gaussians_at_home_and_on_the_lists_of_others() -> None:
+    """Columns 0 and 1 stand on each other's lists; away is every such row, whoever's it is."""
+    g = torch.Generator().manual_seed(11)
+    data, said = domains(), [torch.randn(24, K, generator=g) + k for k in range(K)]
+    heard = [
+        dataclasses.replace(d, hear=lambda mask, e=e: torch.where(mask, e, 0.0))
+        for d, e in zip(data, said, strict=True)
+    ]
+    router = fitted(heard)
+    on_list = [top_mask(router.scores(d.z), 4) for d in data]
+    far = 0
+    for k, own in enumerate(said):
+        away = [e[m[:, k], k] for e, m in zip(said, on_list, strict=True) if e is not own]
+        heard = (own[:, k], torch.cat(away))
+        moments = [x for v in heard if len(v) for x in (v.mean(), v.var(correction=0) + 0.01)]
+        far += len(moments) == 2
+        expected = torch.stack(moments).repeat(4 // len(moments))
+        torch.testing.assert_close(router.voice[k].detach(), expected)
+    assert 0 < far < K  # some are on nobody else's list, and theirs is one Gaussian twice
+
+
+def test_a_column_without_a_voice_is_believed_neither_more_nor_less() -> None:
+    data = listening(domains(), [])
+    data[9] = dataclasses.replace(data[9], hear=None)
+    router = fitted(data)
+    assert router.voice[9].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert all(router.voice[k].tolist() != [0.0, 1.0, 0.0, 1.0] for k in (8, 10))
+
+
+def test_logits_are_density_and_ratio_of_voices() -> None:
+    g = torch.Generator().manual_seed(2)
+    router = fitted(domains())
+    with torch.no_grad():
+        router.voice.copy_(torch.rand(K, 4, generator=g) + 0.5)
+        z, e = domains(seed=1)[3].z, torch.randn(24, K, generator=g)
+        home, home_var, away, away_var = router.voice.T
+        ratio = Normal(home, home_var.sqrt()).log_prob(e) - Normal(away, away_var.sqrt()).log_prob(
+            e
+        )
+        expected = router.densities(z, top_mask(router.scores(z), 4)) + ratio
+        found = router(z, e)
+    kept = found.isfinite()
+    torch.testing.assert_close(found[kept], expected[kept])
+    assert torch.equal(kept, top_mask(expected, 2))
+
+
+def test_one_row_a_column_is_enough() -> None:
+    data = domains(rows=1)
+    router = fitted(data)
+    assert all(v.isfinite().all() for v in router.state_dict().values())
+    for k, d in enumerate(data[2:], start=2):
+        assert int(router(d.z)[0].argmax()) == k
+
+
+def test_without_options_two_of_eight_have_a_say() -> None:
+    router = ShortlistRouter(width=D, columns=NAMES)
+    assert (router.k, router.chosen, router.heard) == (2, 2, 8)
+    assert ShortlistRouter(width=D, columns=NAMES, k=5, m=3).heard == 5  # all who speak are heard
+
+
+def test_weights_are_kept_in_single_precision() -> None:
+    state = fitted(listening(domains(), [])).state_dict()
+    assert {v.dtype for v in state.values()} == {torch.float32}
+
+
+def test_before_training_columns_are_standard_gaussians_at_zero() -> None:
+    router, z = ShortlistRouter(width=D, columns=NAMES), torch.randn(4, D)
+    found = router.densities(z, torch.ones(4, K, dtype=torch.bool))
+    torch.testing.assert_close(found, -0.5 * z.square().sum(-1)[:, None].expand(4, K))
 
 
 @pytest.mark.parametrize(("kind", "k", "m"), [("shortlist", 2, 8), ("shortlist:k=1,m=3", 1, 3)])

@@ -47,6 +47,8 @@ def test_hard_weights_are_one_hot_at_unit_scale() -> None:
 
 def test_ties_go_to_the_first_column() -> None:
     assert keep_top(torch.zeros(2, 3), 1).isfinite().tolist() == [[True, False, False]] * 2
+    tied = torch.tensor([[1.0, 2.0, 1.0, 1.0]])
+    assert keep_top(tied, 3).tolist() == [[1.0, 2.0, 1.0, -torch.inf]]
 
 
 def test_noise_is_for_training_only_and_comes_from_the_generator() -> None:
@@ -58,6 +60,20 @@ def test_noise_is_for_training_only_and_comes_from_the_generator() -> None:
 
     assert torch.equal(noisy(1), noisy(1)) and not torch.equal(noisy(1), noisy(2))
     assert noisy(1).isfinite().all()  # nothing is cut while training
+
+
+def test_noise_has_the_deviation_it_is_given() -> None:
+    router, z = trained_like(TopKRouter, noise=0.5), torch.zeros(5000, D)
+    noise = router.training_logits(z, None, generator=torch.Generator().manual_seed(0)).detach()
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
+    assert float(noise.mean()) == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_hard_router_is_trained_without_noise_or_balance() -> None:
+    hard, dense = trained_like(HardRouter), trained_like(LinearRouter)
+    logits = hard.training_logits(Z, None, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(logits, dense(Z))
+    assert float(hard.penalty(logits, torch.full((50,), 1 / 50))) == 0.0
 
 
 def test_every_column_gets_a_gradient_even_at_k_1() -> None:
@@ -89,6 +105,18 @@ def test_row_weights_count_and_not_rows() -> None:
     logits = 50 * torch.tensor([[1.0, 0.0]] * 9 + [[0.0, 1.0]])
     weight = torch.tensor([1 / 18] * 9 + [1 / 2])
     assert float(router.penalty(logits, weight)) == pytest.approx(1.0)
+
+
+def test_the_balance_loss_is_in_proportion_to_its_weight_and_blind_to_the_rows_total() -> None:
+    router = TopKRouter(width=D, columns=NAMES, k=2, balance=0.5)
+    even = 50 * (torch.eye(4) + torch.eye(4).roll(1, 1))  # every row chooses two of the four
+    assert float(router.penalty(even, torch.ones(4))) == pytest.approx(0.5)
+    assert float(router.penalty(even, torch.full((4,), 0.1))) == pytest.approx(0.5)
+
+
+def test_without_options_two_columns_have_a_say() -> None:
+    router = TopKRouter(width=D, columns=NAMES)
+    assert (router.k, router.chosen, router.balance, router.noise) == (2, 2, 0.01, 0.1)
 
 
 def test_options_of_a_kind_are_written_after_its_name() -> None:

@@ -1,0 +1,122 @@
+"""The evidence router: the quadratic posterior at half weight, and two Gaussians a voice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+import redhost
+from redhost.core.routers import EvidenceRouter, QuadraticRouter
+from redhost.core.routers.evidence import log_normal
+
+D = 4
+ROWS = {"a": 12, "b": 40, "c": 25}
+
+
+def domains(*, silent: tuple[str, ...] = (), rows: dict[str, int] = ROWS) -> list:
+    """Three clouds that overlap, whose experts are a little louder at home."""
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for k, (name, n) in enumerate(rows.items()):
+        z = torch.randn(n, D, generator=generator) + 0.5 * k
+        voices = torch.randn(n, len(rows), generator=generator)
+        voices[:, k] = 2.0 + 1.5 * voices[:, k]
+        made.append(
+            redhost.ColumnData(
+                column=name,
+                z=z,
+                statistics=redhost.Statistics.of_rows(z, ["y"] * n),
+                evidence=None if name in silent else voices,
+            )
+        )
+    return made
+
+
+def fit(data: list, kind: type[QuadraticRouter] = EvidenceRouter) -> Any:
+    router = kind(width=D, columns=tuple(d.column for d in data))
+    router.solve(data)
+    return router.requires_grad_(False)
+
+
+def asked() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(9, D, generator=generator), 2 * torch.randn(9, 3, generator=generator)
+
+
+def ratio(data: list, k: int, e: Tensor) -> Tensor:
+    """log N(e; home) − log N(e; away), others of equal weight; sd² is at least .01."""
+    home = data[k].evidence[:, k]
+    away = [d.evidence[:, k] for i, d in enumerate(data) if i != k and d.evidence is not None]
+    middle = sum(v.mean() for v in away) / len(away)
+    spread = sum((v - middle).square().mean() for v in away) / len(away)
+    at_home = Normal(home.mean(), (home.var(correction=0) + 0.01).sqrt())
+    return at_home.log_prob(e) - Normal(middle, (spread + 0.01).sqrt()).log_prob(e)
+
+
+def test_a_logit_is_half_the_discriminant_and_the_ratio_of_two_gaussians() -> None:
+    data, (z, e) = domains(), asked()
+    told = torch.stack([ratio(data, k, e[:, k]) for k in range(3)], -1)
+    torch.testing.assert_close(fit(data)(z, e), fit(data, QuadraticRouter)(z) / 2 + told)
+
+
+def test_without_evidence_only_half_the_discriminant_is_left() -> None:
+    data, (z, _) = domains(), asked()
+    assert torch.equal(fit(data)(z), fit(data, QuadraticRouter)(z) / 2)
+
+
+def test_a_column_without_evidence_is_believed_neither_more_nor_less() -> None:
+    data, (z, e) = domains(silent=("c",)), asked()
+    told = fit(data)(z, e) - fit(data)(z)
+    torch.testing.assert_close(told[:, 2], torch.zeros(9))
+    torch.testing.assert_close(told[:, 0], ratio(data, 0, e[:, 0]))
+
+
+def test_one_voice_alone_tells_nothing() -> None:
+    data, (z, e) = domains(silent=("b", "c")), asked()
+    torch.testing.assert_close(fit(data)(z, e), fit(data)(z))
+
+
+def test_a_voice_that_never_wavers_is_not_believed_without_end() -> None:
+    """An expert silent to the last digit on its rows is taken for a Gaussian of deviation .1."""
+    data = [dataclasses.replace(d, evidence=torch.zeros_like(d.evidence)) for d in domains()]
+    data[0].evidence[:, 0] = 1.0
+    z = asked()[0][:1]
+    router = fit(data)
+    told = router(z, torch.tensor([[1.0, 0.0, 0.0]])) - router(z)
+    assert float(told[0, 0]) == pytest.approx(0.5 * (1 / 0.1) ** 2, rel=1e-4)
+
+
+def test_log_normal_is_the_density_up_to_its_constant() -> None:
+    _, e = asked()
+    mean, variance = torch.tensor([0.0, 1.0, -2.0]), torch.tensor([1.0, 4.0, 0.25])
+    density = Normal(mean, variance.sqrt()).log_prob(e)
+    torch.testing.assert_close(log_normal(e, mean, variance), density + 0.5 * math.log(2 * math.pi))
+
+
+def test_a_new_column_gets_a_voice_and_the_others_keep_every_bit() -> None:
+    data = domains()
+    parent = fit([dataclasses.replace(d, evidence=d.evidence[:, [0, 2]]) for d in data[::2]])
+    child = EvidenceRouter(width=D, columns=("a", "b", "c"))
+    child.adopt(parent, keep={"a", "c"})
+    child.solve(data, only={"b"})
+    assert torch.equal(child.voice[[0, 2]], parent.voice)
+    assert torch.equal(child.voice[1], fit(data).voice[1])
+
+
+def test_all_it_learned_of_voices_is_in_its_file() -> None:
+    router, (z, e) = fit(domains()), asked()
+    again = EvidenceRouter(width=D, columns=("a", "b", "c"))
+    again.load_tensors(router.state_dict())
+    assert torch.equal(again(z, e), router(z, e))
+
+
+def test_only_its_own_kind_is_taken_over() -> None:
+    router = EvidenceRouter(width=D, columns=("a",))
+    with pytest.raises(TypeError, match=r"^expected an evidence router, found quadratic$"):
+        router.adopt(QuadraticRouter(width=D, columns=("a",)), keep=())
