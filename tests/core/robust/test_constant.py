@@ -104,6 +104,7 @@ def test_one_expert_has_weight_1() -> None:
 def test_log_sum_exp_does_not_overflow() -> None:
     assert log_sum_exp(np.array([1000.0, 1000.0])) == pytest.approx(1000 + math.log(2))
     assert log_sum_exp(np.array([0.0, math.inf])) == math.inf
+    np.testing.assert_allclose(disjoint_weights(np.array([1000.0, 1000.0])), [0.5, 0.5])
 
 
 def test_weights_outside_the_simplex_are_refused(games) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -62,9 +64,21 @@ def test_a_uniform_gate_is_the_plain_average(games) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"rows": 0}, {"steps": 0}, {"rate": 0.0}, {"penalty": float("nan")}, {"explore": 1.0}],
+    ("name", "value", "expected"),
+    [
+        *((name, 0, "at least 1") for name in ("rows", "steps", "every")),
+        ("learning_rate", 0.0, "a number above 0"),
+        ("rate", math.inf, "a number above 0"),
+        ("penalty", math.nan, "a number above 0"),
+        ("explore", 1.0, "a number in [0, 1)"),
+        ("explore", -0.1, "a number in [0, 1)"),
+    ],
 )
-def test_settings_outside_their_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(GameError, match=f"{next(iter(wrong))}: expected"):
-        PrimalDualSettings(**wrong)
+def test_settings_outside_their_range_are_refused(name: str, value: float, expected: str) -> None:
+    with pytest.raises(GameError) as caught:
+        PrimalDualSettings(**{name: value})
+    assert str(caught.value) == f"{name}: expected {expected}, found {value}"
+
+
+def test_the_ends_of_the_ranges_are_welcome() -> None:
+    assert PrimalDualSettings(rows=1, steps=1, every=1, explore=0.0).explore == 0

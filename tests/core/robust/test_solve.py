@@ -131,6 +131,11 @@ def test_a_single_symbol_and_experts_without_any_freedom() -> None:
     assert solved.value == pytest.approx(math.log(3))
 
 
+def test_a_domain_that_is_no_distribution_is_named() -> None:
+    with pytest.raises(GameError, match=r"^domains\[1\]: expected a sum of 1"):
+        capacity([[0.5, 0.5], [0.5, 0.4]])
+
+
 def test_disjoint_domains_have_capacity_log_k() -> None:
     assert capacity(np.eye(7)).value == pytest.approx(math.log(7), abs=1e-12)
 
