@@ -76,8 +76,13 @@ def test_the_weights_are_what_the_certificate_says(games, seed: int) -> None:
     assert constant_value(game, solved.weights) == pytest.approx(solved.upper, abs=1e-12)
     assert solved.lower <= solved.value <= solved.upper
     assert solved.gap < 1e-8
+    assert solved.lambda_.sum() == pytest.approx(1, abs=1e-12)
+    np.testing.assert_allclose(solved.model, solved.weights @ game.experts, atol=1e-15)
     for weights in np.random.default_rng(seed).dirichlet(np.ones(4), size=50):
-        assert constant_value(game, weights) >= solved.lower
+        # λ alone holds every constant gate to the lower bound
+        losses = kl(game.domains, weights @ game.experts)
+        assert solved.lambda_ @ losses >= solved.lower - 1e-12
+        assert constant_value(game, weights) == pytest.approx(losses.max(), abs=1e-12)
 
 
 def test_duplicates_near_duplicates_and_sizes_converge(games, twins) -> None:

@@ -41,6 +41,19 @@ def test_tables_come_within_a_hundredth_of_the_exact_value(games) -> None:
     assert max(off) < 1e-2
 
 
+def test_a_gate_from_few_samples_is_measured_exactly(games) -> None:
+    game = games(0)
+    played = solve_stochastic(game, settings=PrimalDualSettings(steps=3), seed=1)
+    model = model_of_gate(played.gate, game.experts)
+    assert played.gate.dtype == played.lambda_.dtype == np.float64
+    assert played.lambda_.sum() == pytest.approx(1)
+    assert played.normaliser == pytest.approx(model.sum(), abs=1e-15)
+    assert played.worst == pytest.approx(worst_kl(game.domains, model), abs=1e-15)
+    exact = worst_kl(game.domains, model / model.sum())
+    assert played.worst_normalised == pytest.approx(exact, abs=1e-15)
+    assert abs(played.worst - played.worst_normalised) > 1e-6  # its Z is not 1
+
+
 def smooth_game() -> tuple[Game, torch.Tensor]:
     """Three bumps on a line of 40 symbols, and the place on the line as the feature."""
     place = np.linspace(-2, 2, 40)
