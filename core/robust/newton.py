@@ -78,7 +78,7 @@ def _direction(point: Point, scaled: Array, z: Array, tau: float) -> tuple[Array
 
 def _search(game: BoxGame, point: Point, y: Array, tau: float) -> tuple[Point, float]:
     """Return the first point along y that the barrier likes, and its step; 0 if none does."""
-    length = min(1.0, _BOUNDARY / max(float(-y.min()), _BOUNDARY))
+    length = _BOUNDARY / max(float(-y.min()), _BOUNDARY)
     before = point.value + tau * float(np.log(point.lam).sum())
     rounding = _ROUNDING * (1 + abs(before))
     slope = float((point.lam * point.losses + tau) @ y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -20,6 +21,7 @@ from redhost.core.robust import (
     solve_constant,
     solve_gate,
 )
+from redhost.core.robust.constant_newton import constant_bounds
 
 
 def disjoint_game(seed: int, *, domains: int, block: int) -> Game:
@@ -97,6 +99,21 @@ def test_duplicates_near_duplicates_and_sizes_converge(games, twins) -> None:
         solved = solve_constant(game, tol=1e-9)
         assert solved.converged
         assert solved.iterations < 80
+
+
+def test_a_symbol_that_nothing_emits_changes_nothing(games) -> None:
+    game, edge = games(0), [(0, 0), (0, 1)]
+    wide = Game(domains=np.pad(game.domains, edge), experts=np.pad(game.experts, edge))
+    assert solve_constant(wide).value == pytest.approx(solve_constant(game).value, abs=1e-12)
+
+
+def test_steps_that_gain_no_more_do_no_harm(games) -> None:
+    """Long after rounding has stopped it, the certificate is as it was."""
+    for seed in range(3):
+        game = games(seed, domains=4, experts=5, symbols=12, noise=1.0)
+        gaps = [best.gap for best in itertools.islice(constant_bounds(game), 150)]
+        assert (np.diff(gaps) <= 0).all()
+        assert abs(gaps[-1]) < 1e-12
 
 
 def test_one_expert_has_weight_1() -> None:

@@ -47,6 +47,18 @@ def test_it_closes_any_game_from_the_first_iterate(games, seed: int) -> None:
     assert (np.diff(gaps) <= 0).all()
 
 
+def test_a_step_may_not_lose_more_than_it_gains() -> None:
+    """Symbols enter and leave their box here: whole steps go to and fro, with a gap of .06."""
+    playing = box(
+        Game.of_rows(
+            [[0.3, 0.08, 0.615, 0.005, 0], [0.005, 0.03, 0.715, 0.25, 0]],
+            [[0.167, 0.384, 0.128, 0.243, 0.078], [0, 0.766, 0.234, 0, 0]],
+        )
+    )
+    *_, last = itertools.islice(newton_bounds(playing, next(plain_bounds(playing))), 12)
+    assert last.gap < 1e-12
+
+
 def test_near_duplicates_stall_plain_iterations_and_not_newton(twins) -> None:
     playing = box(twins(0, domains=8, symbols=50, spread=1e-2))
     *_, plain = itertools.islice(plain_bounds(playing), 500)
