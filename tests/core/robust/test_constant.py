@@ -87,6 +87,16 @@ def test_the_weights_are_what_the_certificate_says(games, seed: int) -> None:
         assert constant_value(game, weights) == pytest.approx(losses.max(), abs=1e-12)
 
 
+def test_usual_games_take_about_twenty_steps(games) -> None:
+    steps = [
+        solve_constant(
+            games(seed, domains=6, experts=4, symbols=20, noise=1.0), tol=1e-10
+        ).iterations
+        for seed in range(10)
+    ]
+    assert np.mean(steps) < 20  # 19.1 as this is written
+
+
 def test_duplicates_near_duplicates_and_sizes_converge(games, twins) -> None:
     copies = games(3, domains=4, experts=12, noise=0.0)  # every expert three times
     same = Game(domains=copies.domains, experts=copies.experts[:4])

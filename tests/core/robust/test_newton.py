@@ -43,7 +43,7 @@ def test_it_closes_any_game_from_the_first_iterate(games, seed: int) -> None:
     playing = box(game)
     start = next(plain_bounds(playing))
     gaps = [b.gap for b in itertools.islice(newton_bounds(playing, start), 40)]
-    assert min(gaps) < 1e-10
+    assert gaps[15] < 1e-10  # 14 steps are the most that one of them needs
     assert (np.diff(gaps) <= 0).all()
 
 
