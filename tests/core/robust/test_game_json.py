@@ -23,6 +23,14 @@ def test_the_answer_is_plain_json() -> None:
     assert normaliser(np.array(answer["gate"]), np.array(GOOD["experts"])) == pytest.approx(1)
 
 
+def test_the_tolerance_is_where_it_stops(games) -> None:
+    game = games(0, noise=1.0)
+    data = json.dumps({"domains": game.domains.tolist(), "experts": game.experts.tolist()}).encode()
+    close, rough = solve_json(data), solve_json(data, tol=0.05)
+    assert close["upper"] - close["lower"] < 1e-8 < rough["upper"] - rough["lower"] < 0.05
+    assert rough["iterations"] < close["iterations"]
+
+
 def test_whole_numbers_and_a_floor_are_welcome() -> None:
     game = read_game(b'{"domains": [[1, 0], [0, 1]], "experts": [[1, 0], [1, 0]], "floor": 0.1}')
     np.testing.assert_allclose(game.experts, [[0.95, 0.05], [0.95, 0.05]])

@@ -189,17 +189,17 @@ def test_adamw_decays_weights_and_its_rate_along_a_cosine() -> None:
 
 
 def test_lambda_follows_the_smoothed_regrets() -> None:
-    """From s = (1, −1) to ½ s + ½ (0, 4): a step along each, as `move_lambda` goes."""
+    """From s = (1, −2) to ½ s + ½ (0, 3): a step along each, as `move_lambda` goes."""
     number = Number()
     found = minimax(
         number,
         losses=sloped(number, [3, 1], [2, 6]),
         aside=scripted([2, 2], [1, 1], [0, 0]),
-        reference=torch.tensor([2.0, 2.0]),
+        reference=torch.tensor([2.0, 3.0]),
         settings=MinimaxSettings(steps=2, every=1, rate_lambda=0.3, smoothing=0.5, floor=0.1),
     )
     lam = torch.tensor([0.5, 0.5])
-    for regret in ([1.0, -1.0], [0.5, 1.5]):
+    for regret in ([1.0, -2.0], [0.5, 0.5]):
         lam = move_lambda(lam, torch.tensor(regret), rate=0.3, floor=0.1)
     assert found.step == 2
     torch.testing.assert_close(found.weights, lam)
