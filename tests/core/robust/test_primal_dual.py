@@ -149,7 +149,8 @@ def test_the_gradient_mu_and_lambda_of_a_step_by_hand(steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "every", "told"), [(7, 2, [4, 6]), (6, 3, [3, 5]), (6, 10, [5]), (1, 1, [0])]
+    ("steps", "every", "told"),
+    [(7, 2, [4, 6]), (6, 3, [3, 5]), (9, 3, [6, 8]), (6, 10, [5]), (1, 1, [0])],
 )
 def test_the_second_half_is_averaged(steps: int, every: int, told: list[int]) -> None:
     """What is read every so often and at the last step, counted from 0, and the gate itself."""

@@ -72,6 +72,7 @@ def test_a_network_over_features_comes_close(games) -> None:
     played = solve_stochastic(game, gate=gate, features=features, settings=SHORT)
     assert played.worst_normalised == pytest.approx(solve_gate(game).value, abs=0.01)
     assert abs(played.normaliser - 1) < 1e-2
+    assert played.gate.dtype == np.float64  # its averages, though the network is float32
     with torch.no_grad():  # the network itself, which is left with averaged parameters
         table = gate(features).to(torch.float64).softmax(-1).numpy()
     model = model_of_gate(table, game.experts)
