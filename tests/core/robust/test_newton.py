@@ -34,6 +34,14 @@ def test_the_gradient_and_the_curvature_are_those_of_the_dual(games, seed: int) 
     assert np.linalg.eigvalsh(curvature(playing, point)).min() > -1e-14
 
 
+def test_symbols_that_nature_never_plays_do_not_bend_the_dual() -> None:
+    """The rest of the model is spread over two such symbols, inside their boxes."""
+    playing = BoxGame(np.array([[1.0, 0, 0]]), np.array([0.9, 0, 0]), np.array([0.9, 0.1, 0.1]))
+    point = playing.at(np.array([1.0]))
+    np.testing.assert_allclose(point.model, [0.9, 0.05, 0.05])
+    assert curvature(playing, point).tolist() == [[0.0]]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_it_closes_any_game_from_the_first_iterate(games, seed: int) -> None:
     draw = np.random.default_rng(seed)

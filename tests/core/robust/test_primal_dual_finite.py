@@ -54,6 +54,13 @@ def test_a_gate_from_few_samples_is_measured_exactly(games) -> None:
     assert abs(played.worst - played.worst_normalised) > 1e-6  # its Z is not 1
 
 
+def test_the_settings_are_those_given(games) -> None:
+    """With next to no learning rate the table stays where it starts: uniform."""
+    settings = PrimalDualSettings(steps=3, learning_rate=1e-9)
+    played = solve_stochastic(games(0), settings=settings)
+    np.testing.assert_allclose(played.gate, 1 / 3, atol=1e-7)
+
+
 def smooth_game() -> tuple[Game, torch.Tensor]:
     """Three bumps on a line of 40 symbols, and the place on the line as the feature."""
     place = np.linspace(-2, 2, 40)
