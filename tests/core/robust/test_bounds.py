@@ -34,6 +34,11 @@ def test_it_stops_when_closed_stalled_or_out_of_steps() -> None:
     assert until_closed(halving(11), tol=1e-9, most=99, patience=10)[1] == 11
 
 
+def test_patience_counts_from_the_last_time_the_gap_halved() -> None:
+    steps = (bounds(0, gap) for gap in (1.0, 0.5, 0.25, *[0.25] * 99))
+    assert until_closed(steps, tol=1e-9, most=99, patience=3)[1] == 6
+
+
 def test_a_gap_of_exactly_the_tolerance_is_not_closed() -> None:
     best, steps = until_closed(halving(1), tol=0.25, most=99)
     assert (best.gap, steps) == (0.125, 4)
