@@ -37,7 +37,7 @@ def kl(domains: Array, model: Array) -> Array:
     seen = domains > 0
     with np.errstate(divide="ignore"):
         ratio = np.log(np.where(seen, domains, 1.0)) - np.log(np.where(seen, model, 1.0))
-    return np.asarray(np.where(seen, domains * ratio, 0.0).sum(axis=-1))
+    return np.asarray((domains * ratio).sum(axis=-1))
 
 
 def mix(weights: Array, rows: Array) -> Array:

@@ -56,7 +56,7 @@ def gate_of_model(model: Array, experts: Array) -> Array:
     """
     m, M = envelope(experts)
     rows, width = np.arange(len(m)), M - m
-    share = np.where(width > 0, (model - m) / np.where(width > 0, width, 1.0), 1.0).clip(0, 1)
+    share = ((model - m) / np.where(width > 0, width, 1.0)).clip(0, 1)
     gate = np.zeros(experts.shape[::-1])
     gate[rows, experts.argmin(axis=0)] = 1 - share
     gate[rows, experts.argmax(axis=0)] += share

@@ -31,7 +31,6 @@ _LEAST_TAU = 1e-13  # divided by K: below any tolerance
 _RIDGE = 1e-14  # keeps the system regular for duplicates; bends a step, never the optimum
 _SPREAD = 100.0
 _BOUNDARY = 0.99
-_ARMIJO = 1e-4
 _HALVINGS = 30
 _LONG = 0.5
 _ROUNDING = 1e-14
@@ -77,16 +76,15 @@ def _direction(point: Point, scaled: Array, z: Array, tau: float) -> tuple[Array
 
 
 def _search(game: BoxGame, point: Point, y: Array, tau: float) -> tuple[Point, float]:
-    """Return the first point along y that the barrier likes, and its step; 0 if none does."""
-    length = min(1.0, _BOUNDARY / max(float(-y.min()), _BOUNDARY))
+    """Return the first point along y where D + τ Σ log λ is no lower, and its step; 0 if none."""
+    length = _BOUNDARY / max(float(-y.min()), _BOUNDARY)
     before = point.value + tau * float(np.log(point.lam).sum())
     rounding = _ROUNDING * (1 + abs(before))
-    slope = float((point.lam * point.losses + tau) @ y)
     for _ in range(_HALVINGS):
         lam = point.lam * (1 + length * y)
         tried = game.at(lam / lam.sum())
         after = tried.value + tau * float(np.log(tried.lam).sum())
-        if after >= before + _ARMIJO * length * slope - rounding:
+        if after >= before - rounding:
             return tried, length
         length /= 2
     return point, 0.0

@@ -117,7 +117,7 @@ def primal_dual(
     """
     s = settings or PrimalDualSettings()
     parameters = list(gate.parameters())
-    optimiser = torch.optim.Adam(parameters, lr=s.learning_rate)
+    optimiser = torch.optim.Adam(parameters)  # every step sets its rate
     lam, mu = torch.full_like(reference, 1 / source.domains), 1.0
     means = _Means()
     for step in range(s.steps):

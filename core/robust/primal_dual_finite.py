@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -67,12 +66,12 @@ def solve_stochastic(
         read=lambda: trained(source.inputs).softmax(-1).to(torch.float64),
         settings=settings,
     )
-    mean: Array = np.asarray(table.numpy(), dtype=np.float64)
+    mean: Array = table.numpy()
     model = model_of_gate(mean, game.experts)
     z = float(model.sum())
     return PrimalDualResult(
         gate=mean,
-        lambda_=np.asarray(lam.numpy(), dtype=np.float64),
+        lambda_=lam.numpy(),
         normaliser=z,
         worst=worst_kl(game.domains, model),
         worst_normalised=worst_kl(game.domains, model / z),

@@ -70,4 +70,4 @@ class Sequences:
         """Return π_k(x_t | x_<t) at every path, ``(K, T, X)``; 0 after a prefix that cannot be."""
         masses = self.prefix_masses(experts)
         before, after = masses[:, :-1], masses[:, 1:]
-        return np.asarray(np.where(before > 0, after / np.where(before > 0, before, 1.0), 0.0))
+        return np.asarray(after / np.where(before > 0, before, 1.0))

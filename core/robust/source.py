@@ -73,5 +73,4 @@ def draw(sums: Tensor, rows: int, *, generator: torch.Generator) -> Tensor:
 def running_sums(rows: Tensor) -> Tensor:
     """Return Σ_{x' ≤ x} p(x') ``(K, X)``; exactly 1 from the last symbol that has a chance on."""
     sums = rows.cumsum(dim=1)
-    more = rows.flip(1).cumsum(1).flip(1) > rows
-    return torch.where(more, sums / sums[:, -1:], 1.0)
+    return sums / sums[:, -1:]

@@ -59,7 +59,7 @@ def conditional_entropy(game: Game, *, mixture: Array, weights: Array) -> float:
     seen = game.domains > 0
     with np.errstate(divide="ignore"):
         logs = np.log(np.where(seen, posterior, 1.0))
-    surprise = -np.where(seen, game.domains * logs, 0.0).sum(axis=1)
+    surprise = -(game.domains * logs).sum(axis=1)
     return max(0.0, float(lam[lam > 0] @ surprise[lam > 0]))
 
 

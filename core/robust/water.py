@@ -24,14 +24,13 @@ _CLOSE = 4e-16
 _LARGEST = 1e300
 
 
-def water_filling(p: Array, lower: Array, upper: Array, *, level: float = 1.0) -> Array:
+def water_filling(p: Array, lower: Array, upper: Array) -> Array:
     """Return the π in the box with the smallest KL(p ‖ π), ``(X,)``.
 
     Args:
         p: A distribution, ``(X,)``.
         lower: m, ``(X,)``, with Σm ≤ 1.
         upper: M ≥ m, ``(X,)``, with ΣM ≥ 1.
-        level: A first guess of 1/μ, above 0.
 
     Returns:
         π; where p is 0 everywhere that is left below M, the rest is spread in proportion to M − m.
@@ -43,7 +42,7 @@ def water_filling(p: Array, lower: Array, upper: Array, *, level: float = 1.0) -
         return most + _share(missing, np.where(seen, 0.0, upper - lower))
     if lower.sum() >= 1:
         return lower.copy()
-    return np.clip(_level(p, lower, upper, guess=level) * p, lower, upper)
+    return np.clip(_level(p, lower, upper) * p, lower, upper)
 
 
 def _share(missing: float, room: Array) -> Array:
@@ -52,9 +51,9 @@ def _share(missing: float, room: Array) -> Array:
     return room * min(1.0, missing / total) if total > 0 else room
 
 
-def _level(p: Array, lower: Array, upper: Array, *, guess: float) -> float:
+def _level(p: Array, lower: Array, upper: Array) -> float:
     """Return s = 1/μ with Σ clip(s p, m, M) = 1."""
-    low, high, s = 0.0, math.inf, guess
+    low, high, s = 0.0, math.inf, 1.0
     for _ in range(_STEPS):
         filled = s * p
         over = float(np.clip(filled, lower, upper).sum() - 1)
@@ -71,9 +70,12 @@ def _level(p: Array, lower: Array, upper: Array, *, guess: float) -> float:
 
 
 def _middle(low: float, high: float) -> float:
-    """Return the middle of a bracket on the log scale; an open end moves by ever larger steps."""
+    """Return the middle of a bracket on the log scale; an open end moves by ever larger steps.
+
+    The first level tried is 1: a bracket that is open above has low ≥ 1, one open below high ≤ 1.
+    """
     if high == math.inf:
-        return min(max(low * low, low * 4), _LARGEST)
+        return min(4 * low * low, _LARGEST)
     if low == 0:
-        return max(min(high * high, high / 4), 1 / _LARGEST)
+        return max(high * high / 4, 1 / _LARGEST)
     return math.sqrt(low) * math.sqrt(high)

@@ -7,6 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+# The first optimiser imports this, for seconds: once, before `make mutate` forks for a mutant.
+import torch._dynamo  # noqa: F401
+
 from redhost.core.robust import Array, Game, Sequences
 
 GameMaker = Callable[..., Game]

@@ -42,6 +42,18 @@ def test_no_position_sees_itself_or_what_follows() -> None:
             assert not torch.allclose(gate(paths)[:, t + 1], gate(changed)[:, t + 1])
 
 
+def test_it_starts_uniform_with_states_from_its_seed_alone() -> None:
+    """The GRU's weights fill ±1/√hidden, as PyTorch's own do."""
+    before = torch.get_rng_state()
+    gate = CausalGate(3, 2, hidden=25, seed=1)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(gate(torch.tensor([[0, 1, 2]])), torch.zeros(1, 3, 2))
+    weights = torch.cat([tensor.detach().flatten() for tensor in gate.gru.parameters()])
+    assert weights.max().item() == pytest.approx(0.2, abs=0.001)
+    assert weights.min().item() == pytest.approx(-0.2, abs=0.001)
+    assert weights.mean().item() == pytest.approx(0, abs=0.01)
+
+
 def test_the_weighted_loss_is_the_students_cross_entropy(
     sequences: Sequences, chains: Array, robust: Array
 ) -> None:
@@ -72,6 +84,19 @@ def test_a_trained_student_is_at_least_as_close_as_the_closed_form(
     assert found.gap == pytest.approx(
         distillation_gap(robust, found.causal, chains, sequences), abs=1e-12
     )
+
+
+def test_the_rate_falls_to_0(sequences: Sequences, chains: Array, robust: Array) -> None:
+    """Adam's first step is the rate; its last one is next to nothing."""
+    student, seen = CausalGate(3, 3), []
+    student.register_forward_pre_hook(lambda *_: seen.append(student.write.bias.detach().clone()))
+    told = {"gate": robust, "experts": chains, "sequences": sequences}
+    found = train_causal_gate(student, steps=50, rows=32, learning_rate=0.02, **told)
+    moves = torch.stack(seen).diff(dim=0).abs()
+    assert len(moves) == 50
+    assert moves[0].tolist() == pytest.approx([0.02] * 3, abs=1e-5)
+    assert moves[-1].max() < 0.002
+    assert found.causal.dtype == np.float64
 
 
 def test_the_seed_decides(sequences: Sequences, chains: Array, robust: Array) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -20,6 +21,7 @@ from redhost.core.robust import (
     solve_constant,
     solve_gate,
 )
+from redhost.core.robust.constant_newton import constant_bounds
 
 
 def disjoint_game(seed: int, *, domains: int, block: int) -> Game:
@@ -76,8 +78,23 @@ def test_the_weights_are_what_the_certificate_says(games, seed: int) -> None:
     assert constant_value(game, solved.weights) == pytest.approx(solved.upper, abs=1e-12)
     assert solved.lower <= solved.value <= solved.upper
     assert solved.gap < 1e-8
+    assert solved.lambda_.sum() == pytest.approx(1, abs=1e-12)
+    np.testing.assert_allclose(solved.model, solved.weights @ game.experts, atol=1e-15)
     for weights in np.random.default_rng(seed).dirichlet(np.ones(4), size=50):
-        assert constant_value(game, weights) >= solved.lower
+        # λ alone holds every constant gate to the lower bound
+        losses = kl(game.domains, weights @ game.experts)
+        assert solved.lambda_ @ losses >= solved.lower - 1e-12
+        assert constant_value(game, weights) == pytest.approx(losses.max(), abs=1e-12)
+
+
+def test_usual_games_take_about_twenty_steps(games) -> None:
+    steps = [
+        solve_constant(
+            games(seed, domains=6, experts=4, symbols=20, noise=1.0), tol=1e-10
+        ).iterations
+        for seed in range(10)
+    ]
+    assert np.mean(steps) < 20  # 19.1 as this is written
 
 
 def test_duplicates_near_duplicates_and_sizes_converge(games, twins) -> None:
@@ -94,6 +111,21 @@ def test_duplicates_near_duplicates_and_sizes_converge(games, twins) -> None:
         assert solved.iterations < 80
 
 
+def test_a_symbol_that_nothing_emits_changes_nothing(games) -> None:
+    game, edge = games(0), [(0, 0), (0, 1)]
+    wide = Game(domains=np.pad(game.domains, edge), experts=np.pad(game.experts, edge))
+    assert solve_constant(wide).value == pytest.approx(solve_constant(game).value, abs=1e-12)
+
+
+def test_steps_that_gain_no_more_do_no_harm(games) -> None:
+    """Long after rounding has stopped it, the certificate is as it was."""
+    for seed in range(3):
+        game = games(seed, domains=4, experts=5, symbols=12, noise=1.0)
+        gaps = [best.gap for best in itertools.islice(constant_bounds(game), 150)]
+        assert (np.diff(gaps) <= 0).all()
+        assert abs(gaps[-1]) < 1e-12
+
+
 def test_one_expert_has_weight_1() -> None:
     game = Game.of_rows([[0.2, 0.8], [0.4, 0.6]], [[0.5, 0.5]])
     solved = solve_constant(game)
@@ -104,6 +136,7 @@ def test_one_expert_has_weight_1() -> None:
 def test_log_sum_exp_does_not_overflow() -> None:
     assert log_sum_exp(np.array([1000.0, 1000.0])) == pytest.approx(1000 + math.log(2))
     assert log_sum_exp(np.array([0.0, math.inf])) == math.inf
+    np.testing.assert_allclose(disjoint_weights(np.array([1000.0, 1000.0])), [0.5, 0.5])
 
 
 def test_weights_outside_the_simplex_are_refused(games) -> None:

@@ -109,5 +109,7 @@ def test_what_cannot_be_is_uniform_and_what_does_not_fit_is_refused(sequences: S
     assert responsibilities(gate, experts)[5].tolist() == [0.5, 0.5]
     with pytest.raises(GameError, match="weights: expected 2 of them, found 1"):
         constant_causal_gate(np.array([1.0]), experts, sequences)
+    with pytest.raises(GameError, match=r"^weights: expected a sum of 1"):
+        constant_causal_gate(np.array([1.0, 1.0]), experts, sequences)
     with pytest.raises(GameError, match=r"gate: expected shape \(81, 2\), found \(2, 81\)"):
         causal_gate(gate.T, experts, sequences)

@@ -38,6 +38,7 @@ def test_zeros_are_exact_and_infinite_where_they_must_be() -> None:
     assert kl(P, P).tolist() == [0, 0]
     assert kl(P, np.array([1.0, 0, 0])).tolist() == [math.inf, math.inf]
     assert linearised_payoff(np.array([1.0, 0]), P, P[0]) == 0  # 0 · ∞ is 0
+    assert jensen_shannon(np.array([1.0, 0]), P) == 0
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)

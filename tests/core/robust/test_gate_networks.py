@@ -9,8 +9,10 @@ from redhost.core.robust import NetworkGate, TabularGate
 
 def test_both_start_uniform() -> None:
     symbols = torch.tensor([[0, 1, 4]])
-    assert torch.equal(TabularGate(5, 3)(symbols), torch.zeros(1, 3, 3, dtype=torch.float64))
-    assert torch.equal(NetworkGate(2, 3)(torch.ones(4, 1, 2)), torch.zeros(4, 1, 3))
+    torch.testing.assert_close(
+        TabularGate(5, 3)(symbols), torch.zeros(1, 3, 3, dtype=torch.float64)
+    )
+    torch.testing.assert_close(NetworkGate(2, 3)(torch.ones(4, 1, 2)), torch.zeros(4, 1, 3))
 
 
 def test_every_part_has_a_gradient() -> None:

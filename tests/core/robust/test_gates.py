@@ -49,6 +49,14 @@ def test_where_experts_agree_the_first_has_all_the_weight() -> None:
     assert gate_of_model(experts[0], experts).tolist() == [[1, 0], [1, 0]]
 
 
+def test_a_model_that_rounding_moved_out_of_the_box_has_a_gate_in_the_simplex() -> None:
+    experts = np.array([[0.2, 0.8], [0.6, 0.4]])
+    for model in (experts[0] + [-1e-12, 1e-12], experts[1] + [1e-12, -1e-12]):
+        gate = gate_of_model(model, experts)
+        assert sorted(gate.flatten().tolist()) == [0, 0, 1, 1]
+        np.testing.assert_allclose(model_of_gate(gate, experts), model, atol=2e-12)
+
+
 def test_other_shapes_are_refused() -> None:
     with pytest.raises(GameError, match=r"gate: expected shape \(2, 3\), found \(3, 2\)"):
         model_of_gate(np.ones((3, 2)), np.ones((3, 2)))

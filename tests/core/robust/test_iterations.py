@@ -6,12 +6,13 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redhost.core.robust import Game, envelope, solve_gate
-from redhost.core.robust.iterations import plain_bounds, plain_points
-from redhost.core.robust.saddle import BoxGame
+from redhost.core.robust.iterations import plain_bounds, plain_points, plain_step
+from redhost.core.robust.saddle import BoxGame, Point
 
 
 def box(game: Game) -> BoxGame:
@@ -39,6 +40,28 @@ def test_both_sides_are_within_log_k_over_t(games, seed: int, domains: int, nois
         assert best.upper - value <= math.log(domains) / t + 1e-9
         assert best.lower <= value + 1e-9
         assert value <= best.upper + 1e-9
+
+
+def test_a_step_by_hand() -> None:
+    """λ · exp(d), normalised: (½, ½) · (2, 1) is (2/3, 1/3) of its sum."""
+    lam = np.array([0.5, 0.5])
+    point = Point(lam=lam, mixture=lam, model=lam, losses=np.array([3 + math.log(2), 3.0]))
+    np.testing.assert_allclose(plain_step(point), [2 / 3, 1 / 3], atol=1e-15)
+
+
+def test_the_certificate_is_the_best_so_far_and_its_moves_prove_it(games) -> None:
+    """In this game the running mean is better than every iterate from the second on."""
+    playing = box(games(8, domains=4, symbols=5, noise=0.3, peaked=0.2))
+    points = list(itertools.islice(plain_points(playing), 6))
+    for t, best in enumerate(itertools.islice(plain_bounds(playing), 6), start=1):
+        models = [p.model for p in points[:t]]
+        means = [np.mean(models[: n + 1], axis=0) for n in range(t)]
+        tried = [playing.losses(model).max() for model in (*models, *means)]
+        assert best.upper == pytest.approx(min(tried), abs=1e-14)
+        assert best.upper < min(tried[:t]) or t == 1
+        assert best.lower == pytest.approx(max(p.value for p in points[:t]), abs=1e-14)
+        assert playing.losses(best.host).max() == best.upper
+        assert playing.at(best.lam).value == best.lower
 
 
 def test_decreasing_steps_are_far_slower(games) -> None:

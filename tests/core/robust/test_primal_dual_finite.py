@@ -25,7 +25,7 @@ SHORT = PrimalDualSettings(steps=1500)
 
 def test_tables_come_within_a_hundredth_of_the_exact_value(games) -> None:
     above, off = [], []
-    for seed in range(5):
+    for seed in range(3):
         draw = np.random.default_rng(seed)
         game = games(seed, domains=int(draw.integers(2, 9)), symbols=int(draw.integers(4, 65)))
         played, solved = solve_stochastic(game, settings=SHORT, seed=seed), solve_gate(game)
@@ -39,6 +39,26 @@ def test_tables_come_within_a_hundredth_of_the_exact_value(games) -> None:
         )
     assert np.median(above) < 0.01
     assert max(off) < 1e-2
+
+
+def test_a_gate_from_few_samples_is_measured_exactly(games) -> None:
+    game = games(0)
+    played = solve_stochastic(game, settings=PrimalDualSettings(steps=3), seed=1)
+    model = model_of_gate(played.gate, game.experts)
+    assert played.gate.dtype == played.lambda_.dtype == np.float64
+    assert played.lambda_.sum() == pytest.approx(1)
+    assert played.normaliser == pytest.approx(model.sum(), abs=1e-15)
+    assert played.worst == pytest.approx(worst_kl(game.domains, model), abs=1e-15)
+    exact = worst_kl(game.domains, model / model.sum())
+    assert played.worst_normalised == pytest.approx(exact, abs=1e-15)
+    assert abs(played.worst - played.worst_normalised) > 1e-6  # its Z is not 1
+
+
+def test_the_settings_are_those_given(games) -> None:
+    """With next to no learning rate the table stays where it starts: uniform."""
+    settings = PrimalDualSettings(steps=3, learning_rate=1e-9)
+    played = solve_stochastic(games(0), settings=settings)
+    np.testing.assert_allclose(played.gate, 1 / 3, atol=1e-7)
 
 
 def smooth_game() -> tuple[Game, torch.Tensor]:
@@ -59,6 +79,7 @@ def test_a_network_over_features_comes_close(games) -> None:
     played = solve_stochastic(game, gate=gate, features=features, settings=SHORT)
     assert played.worst_normalised == pytest.approx(solve_gate(game).value, abs=0.01)
     assert abs(played.normaliser - 1) < 1e-2
+    assert played.gate.dtype == np.float64  # its averages, though the network is float32
     with torch.no_grad():  # the network itself, which is left with averaged parameters
         table = gate(features).to(torch.float64).softmax(-1).numpy()
     model = model_of_gate(table, game.experts)

@@ -10,6 +10,7 @@ from redhost.core.robust import Array, GameError, Sequences
 
 def test_paths_are_in_the_order_of_their_digits() -> None:
     assert Sequences(symbols=2, steps=2).paths.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert Sequences(symbols=1, steps=1).paths.tolist() == [[0]]
 
 
 def test_masses_by_hand() -> None:
@@ -34,7 +35,12 @@ def test_a_prefix_that_cannot_be_has_no_successors() -> None:
 
 def test_what_is_too_large_or_does_not_fit_is_refused() -> None:
     for symbols, steps in ((10, 7), (0, 3), (3, 0)):
-        with pytest.raises(GameError, match="at most 1000000 paths"):
+        with pytest.raises(GameError) as caught:
             Sequences(symbols=symbols, steps=steps)
+        assert str(caught.value) == (
+            "sequences: expected A ≥ 1, T ≥ 1 and at most 1000000 paths, "
+            f"found A = {symbols}, T = {steps}"
+        )
+    assert Sequences(symbols=10, steps=6).steps == 6  # a million just fit
     with pytest.raises(GameError, match=r"measures: expected \(K, 4\), found \(1, 3\)"):
         Sequences(symbols=2, steps=2).prefix_masses(np.ones((1, 3)))

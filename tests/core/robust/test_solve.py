@@ -117,6 +117,21 @@ def test_plain_iterations_alone_do_not_close_them(games) -> None:
     assert solved.lower <= solve_gate(games(0, domains=64, symbols=64)).value <= solved.upper
 
 
+@pytest.mark.parametrize(("plain", "newton", "taken"), [(1, 0, 1), (3, 0, 3), (3, 1, 4), (3, 2, 5)])
+def test_steps_of_both_kinds_are_counted_and_bounded(
+    games, plain: int, newton: int, taken: int
+) -> None:
+    game = games(0, domains=64, symbols=64)
+    assert solve_gate(game, max_plain=plain, max_newton=newton).iterations == taken
+
+
+def test_plain_iterations_that_stall_give_up_early(twins) -> None:
+    game = twins(0, domains=8, symbols=50, spread=1e-2)
+    solved = solve_gate(game)
+    assert solved.converged
+    assert solved.iterations < 60
+
+
 def test_one_domain_and_one_expert() -> None:
     row, expert = [[0.2, 0.8]], [[0.5, 0.5]]
     solved = solve_gate(Game.of_rows(row, expert))
@@ -131,11 +146,17 @@ def test_a_single_symbol_and_experts_without_any_freedom() -> None:
     assert solved.value == pytest.approx(math.log(3))
 
 
+def test_a_domain_that_is_no_distribution_is_named() -> None:
+    with pytest.raises(GameError, match=r"^domains\[1\]: expected a sum of 1"):
+        capacity([[0.5, 0.5], [0.5, 0.4]])
+
+
 def test_disjoint_domains_have_capacity_log_k() -> None:
     assert capacity(np.eye(7)).value == pytest.approx(math.log(7), abs=1e-12)
 
 
 @pytest.mark.parametrize("tol", [0.0, 1e-13, float("nan")])
 def test_a_tolerance_below_rounding_is_refused(games, tol: float) -> None:
-    with pytest.raises(GameError, match="tol: expected at least 1e-12 nats"):
+    with pytest.raises(GameError) as caught:
         solve_gate(games(0), tol=tol)
+    assert str(caught.value) == f"tol: expected at least 1e-12 nats, found {tol}"

@@ -35,6 +35,26 @@ def test_what_has_no_probability_is_never_drawn() -> None:
     assert set(many.flatten().tolist()) == {1, 3}
 
 
+def test_sums_end_at_exactly_1() -> None:
+    """Ten tenths are a little less; no draw of u may fall behind the last symbol."""
+    tenths = torch.full((1, 10), 0.1, dtype=torch.float64)
+    assert tenths.cumsum(1)[0, -1] < 1
+    assert running_sums(tenths)[0, -1] == 1
+    padded = torch.nn.functional.pad(tenths, (0, 1))
+    assert running_sums(padded)[0, -2:].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_draw_inverts_the_distribution_function(dtype: torch.dtype) -> None:
+    """Of X symbols that are all alike it is ⌊u X⌋; u = k/X itself, which comes up, is symbol k."""
+    sums = running_sums(torch.full((2, 2**16), 2.0**-16, dtype=dtype))
+    u = torch.rand(2, 5000, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    expected = (u * 2**16).to(torch.int64)
+    assert torch.equal(draw(sums, 5000, generator=torch.Generator().manual_seed(0)), expected)
+    if dtype == torch.float32:
+        assert (u * 2**16 == expected).any()
+
+
 def test_the_seed_decides_and_the_global_state_does_not(games) -> None:
     game = games(0)
     first, again = (FiniteSource(game, seed=3).domain_batch(50)[0] for _ in range(2))

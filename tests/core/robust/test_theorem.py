@@ -61,11 +61,28 @@ def test_the_overlap_of_disjoint_and_of_equal_experts() -> None:
     assert jensen_shannon(uniform, alike.domains) == pytest.approx(0)
 
 
+def test_each_term_by_hand() -> None:
+    """Half of each domain is what both emit, and one symbol is what none does."""
+    rows = [[0.5, 0.5, 0.0, 0.0], [0.0, 0.5, 0.5, 0.0]]
+    game = Game.of_rows(rows, rows)
+    even, first = np.array([0.5, 0.5]), np.array([1.0, 0.0])
+    for lam in (even, first):
+        overlap = conditional_entropy(game, mixture=lam, weights=even)
+        assert overlap == pytest.approx(0.5 * math.log(2))
+    told = conditional_entropy(game, mixture=first, weights=np.array([0.2, 0.8]))
+    assert told == pytest.approx(0.5 * math.log(5))
+    # ε = 0: log 2 − ½ log 2 − JSD, where JSD of the even mixture is ½ log 2
+    assert theorem3_bound(game, lambda_star=even, mixture=even) == pytest.approx(0, abs=1e-15)
+    assert theorem3_bound(game, lambda_star=even, mixture=first) == pytest.approx(math.log(2) / 2)
+
+
 def test_an_expert_that_misses_its_domain_leaves_no_bound() -> None:
     game = Game.of_rows([[0.5, 0.5], [0.0, 1.0]], [[1.0, 0.0], [0.5, 0.5]])
     lam = np.array([0.5, 0.5])
     assert theorem3_bound(game, lambda_star=lam, mixture=lam) == math.inf
     assert conditional_entropy(game, mixture=lam, weights=lam) == math.inf
+    covered = conditional_entropy(game, mixture=np.array([0.0, 1.0]), weights=lam)
+    assert covered == 0  # nature stays away from the domain that was missed
 
 
 def test_what_does_not_fit_is_refused(games) -> None:
@@ -73,5 +90,12 @@ def test_what_does_not_fit_is_refused(games) -> None:
     uniform = np.full(3, 1 / 3)
     with pytest.raises(GameError, match="mixture: expected 3 weights, found 2"):
         theorem3_bound(game, lambda_star=uniform, mixture=np.array([0.5, 0.5]))
+    two = np.array([0.5, 0.5])
+    with pytest.raises(GameError, match=r"^mixture: expected 3 weights, found 2"):
+        conditional_entropy(game, mixture=two, weights=uniform)
+    with pytest.raises(GameError, match=r"^weights: expected 3 weights, found 2"):
+        conditional_entropy(game, mixture=uniform, weights=two)
+    with pytest.raises(GameError, match=r"^mixture: expected a sum of 1"):
+        conditional_entropy(game, mixture=2 * uniform, weights=uniform)
     with pytest.raises(GameError, match="one for each of the 3 domains, found 4"):
         theorem3_bound(games(0, experts=4), lambda_star=uniform, mixture=uniform)

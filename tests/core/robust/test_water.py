@@ -16,16 +16,15 @@ from redhost.core.robust import Array, envelope, kl, water_filling
     st.integers(1, 5),
     st.integers(1, 12),
     st.floats(0.02, 5),
-    st.floats(1e-6, 1e6),
 )
 def test_the_box_the_sum_and_the_optimum(
-    games, seed: int, experts: int, symbols: int, peaked: float, level: float
+    games, seed: int, experts: int, symbols: int, peaked: float
 ) -> None:
     game = games(seed, domains=experts, symbols=symbols, noise=1.0)
     draw = np.random.default_rng(seed)
     p = draw.dirichlet(np.full(symbols, peaked))
     m, M = envelope(game.experts)
-    model = water_filling(p, m, M, level=level)
+    model = water_filling(p, m, M)
     assert model.sum() == pytest.approx(1, abs=1e-12)
     assert (model >= m).all()
     assert (model <= M).all()
@@ -58,12 +57,21 @@ def test_corners(p: list[float], m: list[float], M: list[float], expected: list[
     np.testing.assert_allclose(found, expected, atol=1e-15)
 
 
-def test_levels_far_from_1() -> None:
-    """p is tiny wherever there is room: 1/μ is about 1e40."""
-    p = np.array([1 - 2e-40, 1e-40, 1e-40])
+@pytest.mark.parametrize("tiny", [1e-40, 1e-190])
+def test_levels_far_above_1(tiny: float) -> None:
+    """p is tiny wherever there is room: 1/μ is about 1e40, or 1e190."""
+    p = np.array([1 - 2 * tiny, tiny, tiny])
     m, M = np.array([0.1, 0.0, 0.0]), np.array([0.2, 0.5, 0.9])
     found = water_filling(p, m, M)
     np.testing.assert_allclose(found, [0.2, 0.4, 0.4], atol=1e-12)
+
+
+def test_levels_far_below_1() -> None:
+    """Hardly any room is left where p is: 1/μ is 2⁻⁵⁰."""
+    least = 2.0**-50
+    m, M = np.array([0.0, 1 - least]), np.array([2 * least, 1.0])
+    found = water_filling(np.array([1.0, 1e-30]), m, M)
+    np.testing.assert_allclose(found, [least, 1 - least], atol=1e-17)
 
 
 def test_the_model_of_one_expert_is_that_expert() -> None:
