@@ -177,7 +177,7 @@ def test_a_name_that_nobody_has_is_exit_3(venv: Any, home: Path, tmp_path: Path)
 
 BREAK = """
 import os, signal, sys
-from redhost.core import changes
+from redhost.core.composing import changes
 from redhost.registry import installer, snapshot
 from redhost.registry.errors import StoreError
 {change}
