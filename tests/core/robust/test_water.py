@@ -38,6 +38,12 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(water_filling(p, m, M), [0.5, 0.3, 0.2], atol=1e-15)
 
 
+def test_what_p_cannot_take_is_spread_over_the_room_of_what_it_never_has() -> None:
+    p, m, M = np.array([1.0, 0.0, 0.0]), np.array([0.1, 0.1, 0.2]), np.array([0.4, 0.3, 0.8])
+    # .4 at its top, .1 and .2 at their bottoms; .3 is missing, and the rooms are .2 and .6
+    np.testing.assert_allclose(water_filling(p, m, M), [0.4, 0.175, 0.425], atol=1e-15)
+
+
 @pytest.mark.parametrize(
     ("p", "m", "M", "expected"),
     [
