@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sysconfig
 import time
@@ -27,6 +28,10 @@ from redhost.testing import Environment
 # The same examples in every run: a test that fails by chance says nothing of the change at hand.
 hypothesis.settings.register_profile("fixed", derandomize=True)
 hypothesis.settings.load_profile("fixed")
+
+# Shells start background jobs deaf to Ctrl-C, and children inherit that: some tests type it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
