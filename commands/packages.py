@@ -56,8 +56,7 @@ def add(
     """Audit a wheel, compose with it, then install it.
 
     Nothing is installed unless the wheel is what its RECORD says, the expert keeps its contract,
-    and no domain is harmed. A NAME is downloaded first; a path uses no
-    network.
+    and no domain is harmed. A NAME is downloaded first; a path uses no network.
     """
     from ..registry.installer import fetch, require_free
 

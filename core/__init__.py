@@ -14,5 +14,6 @@
 - ``mechanisms/``, ``robust/``: libraries of their own, public as `redhost.mechanisms` and
   `redhost.robust`.
 
-Each room knows only those above it in this list; an import contract in pyproject.toml holds it.
+From ``learning/`` to ``live`` each knows only those above it, but for two imports that the contract
+in pyproject.toml names; the bus and its equations know none of them.
 """
