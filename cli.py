@@ -13,8 +13,6 @@ from .commands.lazy import PluginGroup
 from .commands.welcome import welcome
 from .registry.errors import RedhostError
 
-__all__ = ["cli", "main"]
-
 GROUPS = (
     "author",
     "compose",

@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from ..registry.forms import FORMS
+from ..registry.package.forms import DEFAULT_TASK, FORMS, TASKS
 from .common import (
     backbone_option,
     bar,
@@ -19,8 +19,6 @@ from .common import (
     print_json,
     seed_option,
 )
-
-__all__ = ["COMMANDS", "new_backbone", "new_expert", "pack", "train_expert"]
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -63,8 +61,8 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
     "--task",
-    type=click.Choice(["classification", "generation", "regression"]),
-    default="classification",
+    type=click.Choice(sorted(TASKS)),
+    default=DEFAULT_TASK,
     show_default=True,
     help="What it and its experts answer: one of several labels, the next token, or a number.",
 )
@@ -90,22 +88,22 @@ def new_backbone(
     text_field: str,
     label_field: str,
     epochs: int,
-    task: Literal["classification", "generation", "regression"],
+    task: str,
     resolution: float,
     seed: int,
 ) -> None:
     """Make ./red-backbone-NAME, a package, from any model."""
-    from ..core.authoring.adapt import AdaptSettings
-    from ..core.authoring.new_backbone import new_backbone as make
-    from ..core.authoring.tables import read_table, read_texts
-    from ..core.tasks import make_task
+    from ..core.bus.tasks import make_task
+    from ..core.training.adapt import AdaptSettings
+    from ..core.training.data import read_table, read_texts
+    from ..core.training.new_backbone import new_backbone as make
     from ..registry.errors import UsageError, short
 
     project = _fresh("backbone", name)
     if last_blocks and data is None:
         raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
-    numbers = task == "regression"
-    read = partial(read_table, text_field=text_field, label_field=label_field, numbers=numbers)
+    answers = make_task(task, resolution=resolution)
+    read = partial(read_table, text_field=text_field, label_field=label_field, head=answers.head)
     with bar("new-backbone") as progress:
         manifest = make(
             project,
@@ -114,16 +112,16 @@ def new_backbone(
             revision=revision,
             pooling=pooling,
             max_tokens=max_tokens,
-            task=make_task(task, resolution=resolution),
+            task=answers,
             rows=read(data) if data else (),
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
             background=read_texts(background) if background else (),
             evaluation=read(evaluation) if evaluation else (),
             progress=progress,
         )
-    answers = "next tokens" if task == "generation" else f"{len(manifest.labels)} labels"
+    outputs = "next tokens" if answers.head.vocabulary else f"{len(manifest.labels)} labels"
     click.echo(
-        f"{project}: width {manifest.width}, {answers}, "
+        f"{project}: width {manifest.width}, {outputs}, "
         f"fingerprint {short(manifest.fingerprint)}\nnext: pip install ./{project}"
     )
 
@@ -179,8 +177,7 @@ def new_expert(
 ) -> None:
     """Make ./red-expert-NAME, a project that lacks only data."""
     from ..registry.errors import UsageError
-    from ..registry.project import ExpertPlan, write_plan
-    from ..registry.scaffold import write_project
+    from ..registry.package.project import ExpertPlan, write_plan, write_project
 
     project = _fresh("expert", name)
     if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
@@ -217,7 +214,7 @@ def new_expert(
 @seed_option
 @home_option
 @device_option
-@json_option("registry.manifest.ExpertManifest")
+@json_option("registry.package.manifest.ExpertManifest")
 def train_expert(
     *,
     project: Path,
@@ -235,12 +232,12 @@ def train_expert(
 
     After Ctrl-C the same command goes on where it stopped.
     """
-    from ..core.authoring.training import train_project
-    from ..registry.project import read_plan
+    from ..core.training.recipes import train_project
+    from ..registry.package.project import read_plan
 
     plan = read_plan(project)
     with bar("train-expert") as progress:
-        trained = train_project(
+        manifest, rows = train_project(
             project,
             data=data,
             valid=valid,
@@ -252,15 +249,16 @@ def train_expert(
             device=device,
             progress=progress,
         )
-    manifest = trained.manifest
     if as_json:
         print_json(manifest)
         return
-    metrics = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in trained.metrics.items())
+    metrics = ", ".join(
+        f"{k.replace('_', ' ')} {v:.3f}" for k, v in manifest.training.metrics.items()
+    )
     labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
     click.echo(
         f"expert {plan.id!r}: {labels}{metrics}; "
-        f"trained on {trained.rows} rows, card {manifest.card.kind} "
+        f"trained on {rows} rows, card {manifest.card.kind} "
         f"({manifest.card.fit} fit, {manifest.card.gate} gate)"
     )
     click.echo(f"next: redhost pack {project}")
@@ -279,11 +277,11 @@ def train_expert(
 @home_option
 def pack(*, project: Path, out: Path | None, key: Path | None, home: Path | None) -> None:
     """Check PROJECT and build its wheel."""
-    from ..registry.signatures import make_signer
-    from ..registry.wheels import build_wheel
-    from .checking import require_sound
+    from ..registry.wheel.signing import make_signer
+    from ..registry.wheel.wheel import build_wheel
+    from .checking import require_valid
 
-    require_sound(project, home=home)
+    require_valid(project, home=home)
     sign = make_signer(key) if key else None
     wheel = build_wheel(project, out or project / "dist")
     if sign:
@@ -297,7 +295,7 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     Raises:
         UsageError: If the name cannot be an id, or the folder is there.
     """
-    from ..registry.scaffold import check_free, check_id
+    from ..registry.package.project import check_free, check_id
 
     check_id(name)
     project = Path(f"red-{kind}-{name}")

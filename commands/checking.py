@@ -6,18 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..registry.audit import Target, resolve_targets, static_check
 from ..registry.errors import UsageError
-from ..registry.files import ExpertFiles
-from ..registry.violations import Violation
-from .common import kept_jobs
+from ..registry.package.checked import Violation
+from ..registry.package.readers import ExpertFiles
+from ..registry.queries.check import Target, resolve_targets, static_check
+from .common import job_cache
 from .keys import chosen_keys
 
 if TYPE_CHECKING:
-    from ..core.engines.crew import Crew
+    from ..core.jobs.pool import WorkerPool
     from .printed import Report
-
-__all__ = ["check_targets", "require_sound"]
 
 
 def check_targets(
@@ -27,7 +25,7 @@ def check_targets(
     backbone: str | None,
     strict: bool = False,
     keys: tuple[str, ...] = (),
-    crew: Crew | None = None,
+    pool: WorkerPool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Report]:
     """Check installed ids, wheels and folders; with no targets, all installed experts.
@@ -38,69 +36,71 @@ def check_targets(
         backbone: Which backbone to check against, when several are installed.
         strict: Whether to ask for what a published expert should have as well.
         keys: Files of public keys, one of which must have signed each wheel.
-        crew: Who computes what has to be computed; None for this process.
-        progress: Called with (experts computed, experts in all), where there is a crew.
+        pool: Who computes what has to be computed; None for this process.
+        progress: Called with (experts computed, experts in all), where there is a pool.
 
     Raises:
         UsageError: If keys are given for what has no signature.
     """
-    from ..registry.settings import resolve_home
-    from ..registry.strict import strict_check
+    from ..registry.queries.check import strict_check
+    from ..registry.queries.settings import resolve_home
 
     _require_wheels(targets, keys)
-    trusted = chosen_keys(keys)
-    found = resolve_targets(targets, home=resolve_home(home), backbone=backbone, keys=trusted)
-    violations = {t: static_check(t) for t in found}
-    sound = {t: t.files for t in found if t.files is not None and not violations[t]}
-    violations |= _verify(sound, home=home, crew=crew, progress=progress)
+    resolved = resolve_targets(
+        targets, home=resolve_home(home), backbone=backbone, keys=chosen_keys(keys)
+    )
+    violations = {t: static_check(t) for t in resolved}
+    valid = {t: t.files for t in resolved if t.files is not None and not violations[t]}
+    violations |= _verify(valid, home=home, pool=pool, progress=progress)
     if strict:
-        violations = {t: (*violations[t], *strict_check(t)) for t in found}
-    return [_report(t, violations[t]) for t in found]
+        violations = {t: (*wrong, *strict_check(t)) for t, wrong in violations.items()}
+    return [
+        {"target": t.name, "ok": not wrong, "violations": list(wrong)}
+        for t, wrong in violations.items()
+    ]
 
 
 def _verify(
-    sound: Mapping[Target, ExpertFiles],
+    valid: Mapping[Target, ExpertFiles],
     *,
     home: Path | None,
-    crew: Crew | None,
+    pool: WorkerPool | None,
     progress: Callable[[int, int], None] | None,
 ) -> dict[Target, tuple[Violation, ...]]:
     """Compute what passed every static check; torch is imported only if anything did."""
-    if not sound:
+    if not valid:
         return {}
-    if crew is None:
-        from ..core.composing.verify import verify_expert
+    if pool is None:
+        from ..core.model.verify import verify_expert
 
-        return {t: verify_expert(files, backbone=t.backbone) for t, files in sound.items()}
-    from ..core.engines.certify import Claim, certify
+        return {t: verify_expert(files, backbone=t.backbone) for t, files in valid.items()}
+    from ..core.jobs.verify_many import VerificationTask, verify_many
 
-    claims = [Claim(name=t.name, files=files, backbone=t.backbone) for t, files in sound.items()]
-    verdicts = certify(claims, crew=crew, kept=kept_jobs(home), progress=progress)
-    return dict(zip(sound, verdicts, strict=True))
+    tasks = [
+        VerificationTask(name=t.name, files=files, backbone=t.backbone)
+        for t, files in valid.items()
+    ]
+    results = verify_many(tasks, pool=pool, cache=job_cache(home), progress=progress)
+    return dict(zip(valid, results, strict=True))
 
 
-def require_sound(project: Path, *, home: Path | None) -> None:
+def require_valid(project: Path, *, home: Path | None) -> None:
     """Check a project's package.
 
     Raises:
         ContractError: With its first violation, if it has any.
     """
-    from ..registry.settings import resolve_home
+    from ..registry.queries.settings import resolve_home
 
     [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=None)
-    found = static_check(target)
-    if found:
-        raise found[0].error(f"{project} cannot be packed")
+    if wrong := static_check(target):
+        raise wrong[0].error(f"{project} cannot be packed")
 
 
 def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:
-    """Refuse to say ok to what no key can vouch for: a signature covers a wheel's file."""
+    """Refuse targets that no key can vouch for: a signature covers a wheel's file."""
     others = [t for t in targets if not (t.endswith(".whl") and Path(t).is_file())]
     if keys and (others or not targets):
         found = others[0] if others else "none"
         hint = "Name wheels only, or leave out --key."
         raise UsageError("--key needs wheels to check", found=found, hint=hint)
-
-
-def _report(target: Target, violations: Sequence[Violation]) -> Report:
-    return {"target": target.name, "ok": not violations, "violations": list(violations)}

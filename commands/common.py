@@ -12,30 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ..core.engines.crew import Crew
-    from ..core.engines.kept import Kept
-    from ..core.extending.plugins import Plugins
     from ..core.host import Host
+    from ..core.jobs.cache import JobCache
+    from ..core.jobs.pool import WorkerPool
+    from ..core.plugins.manager import Plugins
 
-__all__ = [
-    "LOCAL",
-    "JsonOption",
-    "backbone_option",
-    "bar",
-    "device_option",
-    "engine_options",
-    "field_options",
-    "home_option",
-    "imports",
-    "json_option",
-    "kept_jobs",
-    "open_crew",
-    "open_host",
-    "print_json",
-    "seed_option",
-    "table",
-    "typed",
-]
 
 LOCAL = "local"
 """The engine that is always there; with one worker it is this process."""
@@ -124,6 +105,16 @@ def field_options(command: F) -> F:
     return text(label(command))
 
 
+def tolerance_option(command: F) -> F:
+    """Add ``--tolerance``."""
+    return click.option(
+        "--tolerance",
+        type=click.FloatRange(min=0),
+        metavar="POINTS",
+        help="What a domain may lose before it is refused (default: 1, or 2 gate rows if more).",
+    )(command)
+
+
 def seed_option(command: F) -> F:
     """Add ``--seed``."""
     return click.option(
@@ -148,37 +139,37 @@ def open_host(
         from ..core.host import Host
 
     host = Host.open(home, backbone=backbone, device=device, engine=engine, workers=workers)
-    if host.crew is not None:
+    if host.pool is not None:
         import torch
 
-        # Bits may depend on it: as many as each worker has, so that what they compute is found.
+        # Bits may depend on the number: with as many as each worker has, cached results fit.
         torch.set_num_threads(1)
     return host
 
 
-def open_crew(engine: str, workers: int) -> tuple[Crew, Plugins]:
-    """Find an engine, and the plugins it was found among."""
-    from ..core.engines.crew import choose_crew
-    from ..core.extending.plugins import Plugins
+def open_pool(engine: str, workers: int) -> tuple[WorkerPool, Plugins]:
+    """Return an engine's pool of workers, and the plugins that it was chosen from."""
+    from ..core.jobs.pool import choose_pool
+    from ..core.plugins.manager import Plugins
 
     plugins = Plugins()
-    return choose_crew(plugins, engine=engine, workers=workers), plugins
+    return choose_pool(plugins, engine=engine, workers=workers), plugins
 
 
-def kept_jobs(home: Path | None) -> Kept:
-    """Return where a home keeps finished jobs."""
-    from ..core.engines.kept import Kept
-    from ..registry.settings import resolve_home
+def job_cache(home: Path | None) -> JobCache:
+    """Return the cache of finished jobs in a home."""
+    from ..core.jobs.cache import JobCache
+    from ..registry.queries.settings import resolve_home
 
-    return Kept(resolve_home(home) / "cache" / "jobs")
+    return JobCache(resolve_home(home) / "cache" / "jobs")
 
 
 @contextmanager
 def imports() -> Iterator[None]:
     """Import much in the block: what it leaves in memory is there to stay.
 
-    The collector would walk over torch's hundred thousands of objects several times while they
-    come, and once more when the process ends, which takes longer than loading everything of ours.
+    The collector would visit torch's hundred thousands of objects several times while they come,
+    and once more when the process ends, which takes longer than loading everything of ours.
     """
     gc.disable()
     try:

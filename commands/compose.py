@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
@@ -16,11 +16,13 @@ from .common import (
     json_option,
     open_host,
     print_json,
+    tolerance_option,
     typed,
 )
 from .receipts import print_receipt
 
-__all__ = ["COMMANDS", "predict", "recompose"]
+if TYPE_CHECKING:
+    from ..core.composition.options import RecomposeKeywords
 
 
 @click.command()
@@ -38,12 +40,7 @@ __all__ = ["COMMANDS", "predict", "recompose"]
     help="How much of the router to retrain (default: full).",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Where randomness comes from.")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    metavar="POINTS",
-    help="What a domain may lose before it is refused (default: 1, or 2 gate rows if more).",
-)
+@tolerance_option
 @click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
 @click.option("--locked", is_flag=True, help="Refuse unless what is installed is what is locked.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish.")
@@ -54,34 +51,21 @@ def recompose(
     *,
     home: Path | None,
     backbone: str | None,
-    router: str | None,
-    level: Literal["zero", "row", "full"] | None,
-    seed: int | None,
-    tolerance: float | None,
-    accept: bool,
     locked: bool,
     dry_run: bool,
     engine: str,
     workers: int,
     device: str | None,
     as_json: bool,
+    **keywords: Unpack[RecomposeKeywords],
 ) -> None:
     """Check the experts, retrain only the router, publish.
 
     What is published is a generation; the receipt says what changed.
     """
     host = open_host(home, backbone=backbone, device=device, engine=engine, workers=workers)
-    with bar("recompose") as progress:
-        receipt = host.recompose(
-            router=router,
-            level=level,
-            seed=seed,
-            tolerance=tolerance,
-            accept=accept,
-            locked=locked,
-            dry_run=dry_run,
-            progress=progress,
-        )
+    with bar("recompose") as keywords["progress"]:
+        receipt = host.recompose(locked=locked, dry_run=dry_run, **keywords)
     if as_json:
         print_json(receipt)
     else:
@@ -92,7 +76,7 @@ def recompose(
 @click.argument("texts", nargs=-1, required=True)
 @home_option
 @device_option
-@json_option("list[core.answering.composed.Answer]")
+@json_option("list[core.model.composed.Answer]")
 def predict(
     *, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool
 ) -> None:

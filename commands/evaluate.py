@@ -21,14 +21,12 @@ from .common import (
 from .receipts import points
 
 if TYPE_CHECKING:
-    from ..core.host import Host
-    from ..core.measuring.evaluate import Evaluation
-    from ..core.measuring.mixtures import Mixtures
-    from ..core.measuring.outside import Outside
+    from ..core.bus.tasks import Task
+    from ..core.evaluation.evaluate import Evaluation
+    from ..core.evaluation.mixtures import MixtureSweep
+    from ..core.evaluation.ood import OODReport
     from ..core.receipt import Health
-    from ..core.rows import Row
-
-__all__ = ["COMMANDS", "evaluate"]
+    from ..core.types import Row
 
 
 @click.command()
@@ -51,9 +49,9 @@ __all__ = ["COMMANDS", "evaluate"]
 @engine_options
 @device_option
 @json_option(
-    "core.measuring.evaluate.Evaluation",
-    outside="core.measuring.outside.Outside",
-    mixtures="core.measuring.mixtures.Mixtures",
+    "core.evaluation.evaluate.Evaluation",
+    outside="core.evaluation.ood.OODReport",
+    mixtures="core.evaluation.mixtures.MixtureSweep",
 )
 def evaluate(
     *,
@@ -73,62 +71,51 @@ def evaluate(
 ) -> None:
     """Evaluate the current generation beside everything simpler.
 
-    Each line of the table is a way to answer: 'routed' is the generation itself, 'oracle' is told
+    Each line of the table is a way to answer: 'routed' is the generation itself, 'oracle' knows
     whose input it is, and every other line is something simpler to compare with.
     """
     host = open_host(home, device=device, engine=engine, workers=workers)
     rows = None
     if data is not None:
-        rows = _read(data, host, text_field=text_field, label_field=label_field)
-    strangers = traffic = None
+        rows = _read(data, host.composed.bus.task, text_field=text_field, label_field=label_field)
+    ood = sweep = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
         if mixtures or plot is not None:
-            traffic = host.mixtures(rows, progress=progress)
+            sweep = host.mixtures(rows, progress=progress)
         if outside is not None:
-            strangers = host.outside(_texts(outside), rows, progress=progress)
-    if traffic is not None and plot is not None:
-        _draw(traffic, Path(plot))
+            from ..core.training.data import read_texts
+
+            ood = host.outside([r.text for r in read_texts(outside)], rows, progress=progress)
+    if sweep is not None and plot is not None:
+        from ..core.evaluation.mixtures_figure import draw_mixtures
+
+        draw_mixtures(sweep, Path(plot))
     if as_json:
-        _print_as_json(result, outside=strangers, mixtures=traffic)
+        _print_as_json(result, outside=ood, mixtures=sweep)
         return
     _print_evaluation(result)
-    if traffic is not None:
-        _print_mixtures(traffic)
+    if sweep is not None:
+        _print_mixtures(sweep)
     if routing and result.routing is not None:
         _print_health(result.routing)
-    if strangers is not None:
-        _print_outside(strangers)
+    if ood is not None:
+        _print_outside(ood)
 
 
-def _read(data: str, host: Host, *, text_field: str, label_field: str) -> list[Row]:
+def _read(data: str, task: Task, *, text_field: str, label_field: str) -> list[Row]:
     """Read rows of the kind that what is composed answers."""
-    from ..core.authoring.tables import read_documents, read_table
+    from ..core.training.data import read_rows
 
-    task = host.composed.bus.task.name
-    if task == "generation":
-        return read_documents(data, text_field=text_field, document_field="domain")
-    numbers = task == "regression"
-    return read_table(data, text_field=text_field, label_field=label_field, numbers=numbers)
+    fields = {"text_field": text_field, "label_field": label_field, "document_field": "domain"}
+    return read_rows(data, task=task, **fields)
 
 
-def _texts(file: str) -> list[str]:
-    from ..core.authoring.tables import read_texts
-
-    return [r.text for r in read_texts(file)]
-
-
-def _draw(traffic: Mixtures, file: Path) -> None:
-    from ..core.measuring.mixtures_figure import draw_mixtures
-
-    draw_mixtures(traffic, file)
-
-
-def _print_as_json(result: Evaluation, **more: Outside | Mixtures | None) -> None:
+def _print_as_json(result: Evaluation, **more: OODReport | MixtureSweep | None) -> None:
     import msgspec
 
-    told = {k: v for k, v in more.items() if v is not None}
-    print_json({**msgspec.to_builtins(result), **told})
+    wanted = {name: report for name, report in more.items() if report is not None}
+    print_json({**msgspec.to_builtins(result), **wanted})
 
 
 def _print_evaluation(result: Evaluation) -> None:
@@ -144,10 +131,10 @@ def _print_evaluation(result: Evaluation) -> None:
         rows.append(["mean absolute error", *errors])
     table(f"generation {result.generation}, accuracy", ("system", *domains, "overall"), rows)
     if result.bits is not None:
-        told = [
+        bits = [
             [n, *(points(row[d]) for d in (*domains, "overall"))] for n, row in result.bits.items()
         ]
-        table("bits per byte", ("system", *domains, "overall"), told)
+        table("bits per byte", ("system", *domains, "overall"), bits)
     if result.leave_one_out is None:
         return
     losses: list[list[object]] = [
@@ -157,7 +144,7 @@ def _print_evaluation(result: Evaluation) -> None:
     table("leave one out, points gained or lost", ("", *domains), losses)
 
 
-def _print_mixtures(told: Mixtures) -> None:
+def _print_mixtures(sweep: MixtureSweep) -> None:
     rows = [
         (
             kind,
@@ -168,7 +155,7 @@ def _print_mixtures(told: Mixtures) -> None:
             points(r.worst.accuracy),
             points(r.uniform.accuracy),
         )
-        for kind, r in sorted(told.routers.items(), key=lambda pair: pair[1].worst.regret)
+        for kind, r in sorted(sweep.routers.items(), key=lambda pair: pair[1].worst.regret)
     ]
     head = ("router", "worst regret", "at", "95 % of mixtures", "uniform")
     title = "every mixture of traffic: nats above the domains' own experts, and accuracy"
@@ -189,10 +176,10 @@ def _print_health(health: Health) -> None:
         click.echo(f"warning    {warning}")
 
 
-def _print_outside(strangers: Outside) -> None:
+def _print_outside(ood: OODReport) -> None:
     click.echo(
-        f"outside: {strangers.declined:.1%} of {strangers.rows} texts declined, "
-        f"{strangers.declined_inside:.1%} of the experts' own; AUROC {strangers.auroc:.3f}"
+        f"outside: {ood.declined:.1%} of {ood.rows} texts declined, "
+        f"{ood.declined_inside:.1%} of the experts' own; AUROC {ood.auroc:.3f}"
     )
 
 

@@ -16,55 +16,53 @@ from .common import (
     engine_options,
     home_option,
     json_option,
-    open_crew,
+    open_pool,
     print_json,
     table,
 )
 from .keys import key_option
 
 if TYPE_CHECKING:
-    from ..registry.states import Listing
-
-__all__ = ["COMMANDS", "check", "disable", "enable", "list_experts", "schema"]
+    from ..registry.environment.status import PackageStatus
 
 
 @click.command("list-experts")
 @home_option
 @backbone_option
-@json_option("list[registry.states.Shown]")
+@json_option("list[registry.environment.status.PackageStatusJson]")
 def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> None:
     """List installed experts with their state. Nothing of them is imported."""
-    from ..registry.inventory import take_inventory
-    from ..registry.settings import resolve_home
+    from ..registry.queries.inventory import take_inventory
+    from ..registry.queries.settings import resolve_home
 
     inventory = take_inventory(resolve_home(home), backbone=_wanted(home, backbone))
     if as_json:
-        print_json([x.to_json() for x in inventory.listings])
+        print_json([x.to_json() for x in inventory.statuses])
         return
-    if not inventory.listings:
+    if not inventory.statuses:
         click.echo("no experts are installed; for example: pip install red-expert-range3")
         return
     if inventory.problem is not None:
         click.echo(f"redhost: {inventory.problem}", err=True)
     keys = ("id", "dist", "version", "state", "form", "rank", "writes", "backbone")
-    table("experts", keys, [_row(x, keys) for x in inventory.listings])
-    for x in inventory.listings:
+    table("experts", keys, [_row(x, keys) for x in inventory.statuses])
+    for x in inventory.statuses:
         if x.code is not None:
             click.echo(f"{x.name}: {x.code}: {x.reason}. {x.hint}")
 
 
-def _row(listing: Listing, keys: Sequence[str]) -> list[object]:
-    told = dict(listing.to_json())
-    if listing.package.editable:
-        told["version"] = f"{told['version']} (editable)"
-    return [told[key] for key in keys]
+def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
+    cells = dict(status.to_json())
+    if status.package.editable:
+        cells["version"] = f"{status.package.version} (editable)"
+    return [cells[key] for key in keys]
 
 
 def _wanted(home: Path | None, backbone: str | None) -> str | None:
-    from ..registry.lock import LOCK, read
-    from ..registry.settings import Settings, load_settings, resolve_home
+    from ..registry.home.composition import LOCK, read_lock
+    from ..registry.queries.settings import Settings, load_settings, resolve_home
 
-    lock = read(resolve_home(home) / LOCK)
+    lock = read_lock(resolve_home(home) / LOCK)
     return load_settings(flags=Settings(backbone=backbone), lock=lock).backbone
 
 
@@ -93,7 +91,7 @@ def check(
     """
     from .checking import check_targets
 
-    crew = None if engine == LOCAL and workers == 1 else open_crew(engine, workers)[0]
+    pool = None if engine == LOCAL and workers == 1 else open_pool(engine, workers)[0]
     with bar("check") as progress:
         reports = check_targets(
             targets,
@@ -101,7 +99,7 @@ def check(
             backbone=_wanted(home, backbone),
             strict=strict,
             keys=keys,
-            crew=crew,
+            pool=pool,
             progress=progress,
         )
     if as_json:
@@ -132,14 +130,13 @@ def enable(*, expert_id: str, home: Path | None) -> None:
 
 
 def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
-    from ..registry.disabled import Disabled
     from ..registry.errors import UnknownNameError
-    from ..registry.inventory import take_inventory
-    from ..registry.settings import resolve_home
+    from ..registry.queries.inventory import take_inventory
+    from ..registry.queries.settings import Disabled, resolve_home
 
     where = resolve_home(home)
-    disabled, listings = Disabled(where), take_inventory(where).listings
-    names = {x.id for x in listings if x.id} | {x.package.dist for x in listings}
+    disabled, statuses = Disabled(where), take_inventory(where).statuses
+    names = {x.id for x in statuses if x.id} | {x.package.dist for x in statuses}
     names |= disabled.names()
     if expert_id not in names:
         raise UnknownNameError("expert", expert_id, names)
@@ -148,7 +145,7 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     click.echo(f"{expert_id} {word}" if changed else f"{expert_id} was {word} already")
     if changed:
         click.echo("next: redhost recompose")
-    still = {x.package.dist for x in listings if on and x.id == expert_id} & disabled.names()
+    still = {x.package.dist for x in statuses if on and x.id == expert_id} & disabled.names()
     for dist in sorted(still):
         click.echo(f"{dist} is disabled by its own name: redhost enable {dist}")
 
@@ -157,7 +154,7 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
 @click.argument("kind", type=click.Choice(["expert", "backbone"]), default="expert")
 def schema(*, kind: Literal["expert", "backbone"]) -> None:
     """Print the JSON Schema of expert.json or backbone.json."""
-    from ..registry.manifest import json_schema
+    from ..registry.package.manifest import json_schema
 
     print_json(json_schema(kind))
 

@@ -23,16 +23,15 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from ..core.generate.decode import Token
+    from ..core.model.decode import Token
     from .printed import Generated
 
-__all__ = ["COMMANDS", "generate", "stream"]
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 """By column, in turn; the backbone's own column keeps the terminal's."""
 
 CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"}
-"""Signs that tell a terminal to do something: a model must not."""
+"""Characters that a terminal acts on: what a model writes must not."""
 
 
 @click.command()
@@ -72,15 +71,15 @@ def generate(
     if prompt == "-":
         text = text.removesuffix("\n")
     host = open_host(home, device=device)
-    from ..core.generate.decode import generate as go_on
+    from ..core.model.decode import generate as go_on
 
-    composed = host.composed  # another may be published before the last token is told
+    composed = host.composed  # another may be published before the last token is printed
     tokens = go_on(composed, text, max_tokens=max_tokens, temperature=temperature, seed=seed)
     if not as_json:
         stream(text, tokens, explain=explain)
         return
     made = list(tokens)
-    told: Generated = {
+    report: Generated = {
         "prompt": text,
         "text": "".join(t.text for t in made),
         "generation": composed.generation,
@@ -90,8 +89,8 @@ def generate(
         "weights": _means(made),
     }
     if explain:
-        told["table"] = made
-    print_json(told)
+        report["table"] = made
+    print_json(report)
 
 
 def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:

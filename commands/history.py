@@ -13,16 +13,14 @@ from .common import home_option, json_option, print_json, table
 if TYPE_CHECKING:
     from .printed import Collected, RolledBack
 
-__all__ = ["COMMANDS", "gc", "history", "rollback", "status"]
-
 
 @click.command()
 @home_option
-@json_option("registry.status.Status")
+@json_option("registry.queries.inventory.HomeStatus")
 def status(*, home: Path | None, as_json: bool) -> None:
     """Show what is composed, and how the installation differs."""
-    from ..registry.settings import resolve_home
-    from ..registry.status import take_status
+    from ..registry.queries.inventory import take_status
+    from ..registry.queries.settings import resolve_home
 
     report = take_status(resolve_home(home))
     if as_json:
@@ -54,11 +52,11 @@ def status(*, home: Path | None, as_json: bool) -> None:
 
 @click.command()
 @home_option
-@json_option("list[registry.composition.Composition]")
+@json_option("list[registry.home.composition.Composition]")
 def history(*, home: Path | None, as_json: bool) -> None:
     """List published generations."""
-    from ..registry.generations import Generations
-    from ..registry.settings import resolve_home
+    from ..registry.home.generations import Generations
+    from ..registry.queries.settings import resolve_home
 
     generations = Generations(resolve_home(home))
     records, current = generations.history(), generations.current()
@@ -93,16 +91,14 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
 
     That is the parent of the current one, or NUMBER. Nothing is trained.
     """
-    from ..registry.generations import Generations
-    from ..registry.settings import resolve_home
+    from ..registry.home.generations import Generations
+    from ..registry.queries.settings import resolve_home
 
     record = Generations(resolve_home(home)).rollback(number)
     if as_json:
-        told: RolledBack = {
-            "generation": record.number,
-            "experts": [m.id for m in record.experts],
-        }
-        print_json(told)
+        experts = [m.id for m in record.experts]
+        rolled_back: RolledBack = {"generation": record.number, "experts": experts}
+        print_json(rolled_back)
     else:
         members = ", ".join(m.id for m in record.experts)
         click.echo(f"generation {record.number} is current: {members}")
@@ -125,25 +121,25 @@ def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
     The current generation stays, and its ancestors, --keep in all. What a live process holds,
     such as a server, stays too.
     """
-    from ..registry.generations import Generations
-    from ..registry.settings import resolve_home
+    from ..registry.home.generations import Generations
+    from ..registry.queries.settings import resolve_home
 
-    purged = Generations(resolve_home(home)).gc(keep, dry_run=dry_run)
+    report = Generations(resolve_home(home)).gc(keep, dry_run=dry_run)
     if as_json:
-        told: Collected = {
+        collected: Collected = {
             "dry_run": dry_run,
-            "generations": purged.generations,
-            "digests": purged.digests,
-            "bytes": purged.bytes,
-            "held": purged.held,
+            "generations": report.generations,
+            "digests": report.digests,
+            "bytes": report.bytes,
+            "held": report.held,
         }
-        print_json(told)
+        print_json(collected)
         return
-    for lease in purged.held:
+    for lease in report.held:
         click.echo(f"kept generation {lease.generation}: process {lease.pid} holds it")
     click.echo(
-        f"{'would remove' if dry_run else 'removed'} {_numbered(purged.generations)} and "
-        f"{len(purged.digests)} stored packages, {purged.bytes:,} bytes"
+        f"{'would remove' if dry_run else 'removed'} {_numbered(report.generations)} and "
+        f"{len(report.digests)} stored packages, {report.bytes:,} bytes"
     )
 
 

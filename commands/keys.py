@@ -10,10 +10,9 @@ import click
 from .common import json_option, print_json
 
 if TYPE_CHECKING:
-    from ..registry.keys import PublicKey
+    from ..registry.wheel.signing import PublicKey
     from .printed import KeyPair
 
-__all__ = ["COMMANDS", "chosen_keys", "key_option", "new_key"]
 
 key_option = click.option(
     "--key",
@@ -26,8 +25,8 @@ key_option = click.option(
 
 def chosen_keys(given: tuple[str, ...]) -> tuple[PublicKey, ...]:
     """Return the keys of the command line, else those of the project; usually there are none."""
-    from ..registry.keys import read_keys
-    from ..registry.settings import load_settings
+    from ..registry.queries.settings import load_settings
+    from ..registry.wheel.signing import read_keys
 
     return read_keys(given or load_settings().keys or ())
 
@@ -40,18 +39,18 @@ def new_key(*, file: Path, as_json: bool) -> None:
 
     FILE is private; its .pub.pem is for everybody.
     """
-    from ..registry.keys import new_key as make
-    from ..registry.keys import read_keys
+    from ..registry.wheel.signing import new_key as make
+    from ..registry.wheel.signing import read_keys
 
     public = make(file)
     [key] = read_keys([public])
     if as_json:
-        told: KeyPair = {
+        pair: KeyPair = {
             "private": str(file),
             "public": str(public),
             "fingerprint": key.fingerprint,
         }
-        print_json(told)
+        print_json(pair)
         return
     click.echo(f"private    {file} (keep it to yourself; it has no password)")
     click.echo(f"public     {public} sha256:{key.fingerprint}")

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..registry.discover import EntryPointInfo
-
-__all__ = ["PluginGroup"]
+    from ..registry.package.discover import EntryPointInfo
 
 
 class PluginGroup(click.Group):
@@ -56,17 +54,17 @@ def _typed(ctx: click.Context, name: str) -> bool:
 
 def _installed(ctx: click.Context) -> dict[str, EntryPointInfo]:
     """Return the installed commands by name; the environment is read once a command line."""
-    from ..registry.discover import plugin_entry_points
+    from ..registry.package.discover import plugin_entry_points
 
     if "redhost.installed" not in ctx.meta:
-        found = plugin_entry_points("redhost.commands")
-        ctx.meta["redhost.installed"] = {entry.name: entry for entry in found}
+        entries = plugin_entry_points("redhost.commands")
+        ctx.meta["redhost.installed"] = {entry.name: entry for entry in entries}
     installed: dict[str, EntryPointInfo] = ctx.meta["redhost.installed"]
     return installed
 
 
 def _summary(entry: EntryPointInfo, installed: Mapping[str, EntryPointInfo]) -> str:
-    """Return what a list says of a command: only the first of a distribution has its summary."""
+    """Return the summary of a command in a list: a distribution's own for its first command."""
     first = min(name for name, other in installed.items() if other.dist == entry.dist)
     return entry.summary if entry.name == first else f"Comes with {first!r}; has its own --help."
 

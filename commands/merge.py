@@ -19,9 +19,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from ..core.authoring.merge import Merged
-
-__all__ = ["COMMANDS", "merge"]
+    from ..core.training.distill import Merged
 
 
 @click.command()
@@ -49,7 +47,7 @@ __all__ = ["COMMANDS", "merge"]
 @seed_option
 @home_option
 @device_option
-@json_option("core.authoring.merge.Merged")
+@json_option("core.training.distill.Merged")
 def merge(
     *,
     name: str,
@@ -66,10 +64,9 @@ def merge(
 
     Makes ./red-expert-NAME, a project like any other, trained to answer as all of them do.
     """
-    from ..core.authoring.distill import DistillSettings
-    from ..core.authoring.merge import merge as fold
-    from ..core.authoring.merge import own_texts
-    from ..core.authoring.tables import read_texts
+    from ..core.training.data import read_texts
+    from ..core.training.distill import DistillSettings, own_texts
+    from ..core.training.distill import merge as fold
 
     settings = DistillSettings(rank=rank, epochs=epochs, sharpness=sharpness, seed=seed)
     project = Path(f"red-expert-{name}")

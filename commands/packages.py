@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from .common import bar, device_option, home_option, json_option, open_host, print_json
+from .common import (
+    bar,
+    device_option,
+    home_option,
+    json_option,
+    open_host,
+    print_json,
+    tolerance_option,
+)
 from .keys import chosen_keys, key_option
 from .receipts import print_receipt
 
-__all__ = ["COMMANDS", "add", "remove"]
+if TYPE_CHECKING:
+    from ..core.composition.options import RecomposeKeywords
 
-_router = click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
-_tolerance = click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    metavar="POINTS",
-    help="What a domain may lose before it is refused (default: 1, or 2 gate rows if more).",
-)
-_accept = click.option("--accept", is_flag=True, help="Go on even if a domain loses more.")
+
+_router_option = click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
+_accept_option = click.option("--accept", is_flag=True, help="Go on even if a domain loses more.")
 
 
 @click.command()
@@ -28,53 +32,42 @@ _accept = click.option("--accept", is_flag=True, help="Go on even if a domain lo
 @click.option("--index-url", metavar="URL", help="Download NAME from this index.")
 @click.option("--find-links", metavar="DIR", help="Take NAME from a folder of wheels; no index.")
 @key_option
-@_router
+@_router_option
 @click.option(
     "--level",
     type=click.Choice(["row", "full"]),
     help="Retrain the whole router, or its new row alone (default: full).",
 )
-@_tolerance
-@_accept
+@tolerance_option
+@_accept_option
 @home_option
 @device_option
-@json_option("core.composing.packages.Added")
+@json_option("core.composition.packages.Added")
 def add(
     *,
     target: str,
     index_url: str | None,
     find_links: str | None,
     keys: tuple[str, ...],
-    router: str | None,
-    level: Literal["row", "full"] | None,
-    tolerance: float | None,
-    accept: bool,
     home: Path | None,
     device: str | None,
     as_json: bool,
+    **keywords: Unpack[RecomposeKeywords],
 ) -> None:
     """Audit a wheel, compose with it, then install it.
 
     Nothing is installed unless the wheel is what its RECORD says, the expert keeps its contract,
     and no domain is harmed. A NAME is downloaded first; a path uses no network.
     """
-    from ..registry.installer import fetch, require_free
+    from ..registry.environment.installer import fetch, require_free
 
     trusted = chosen_keys(keys)
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
-    from ..core.composing.packages import add as add_package
+    from ..core.composition.packages import add as add_package
 
-    with bar("add") as progress:
-        added = add_package(
-            open_host(home, device=device),
-            wheel,
-            router=router,
-            level=level,
-            tolerance=tolerance,
-            accept=accept,
-            progress=progress,
-        )
+    with bar("add") as keywords["progress"]:
+        added = add_package(open_host(home, device=device).session, wheel, **keywords)
     if as_json:
         print_json(added)
         return
@@ -90,36 +83,27 @@ def add(
 @click.command()
 @click.argument("expert_id", metavar="ID")
 @click.option("--purge", is_flag=True, help="Drop its stored copies as well.")
-@_router
-@_tolerance
-@_accept
+@_router_option
+@tolerance_option
+@_accept_option
 @home_option
 @device_option
-@json_option("core.composing.packages.Removed")
+@json_option("core.composition.packages.Removed")
 def remove(
     *,
     expert_id: str,
     purge: bool,
-    router: str | None,
-    tolerance: float | None,
-    accept: bool,
     home: Path | None,
     device: str | None,
     as_json: bool,
+    **keywords: Unpack[RecomposeKeywords],
 ) -> None:
     """Compose without an expert, publish that, then uninstall it."""
-    from ..core.composing.packages import remove as remove_package
+    from ..core.composition.packages import remove as remove_package
 
-    with bar("remove") as progress:
-        removed = remove_package(
-            open_host(home, device=device),
-            expert_id,
-            purge=purge,
-            router=router,
-            tolerance=tolerance,
-            accept=accept,
-            progress=progress,
-        )
+    with bar("remove") as keywords["progress"]:
+        session = open_host(home, device=device).session
+        removed = remove_package(session, expert_id, purge=purge, **keywords)
     if as_json:
         print_json(removed)
         return

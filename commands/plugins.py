@@ -6,14 +6,12 @@ import click
 
 from .common import json_option, print_json, table
 
-__all__ = ["COMMANDS", "plugins", "trust"]
-
 
 @click.command()
-@json_option("list[core.extending.plugins.PluginState]")
+@json_option("list[core.plugins.manager.PluginState]")
 def plugins(*, as_json: bool) -> None:
     """List installed plugins and whether they are loaded."""
-    from ..core.extending.plugins import Plugins
+    from ..core.plugins.manager import Plugins
 
     states = Plugins().states
     if as_json:
@@ -41,9 +39,9 @@ def trust(*, dist: str, revoke: bool) -> None:
     if revoke:
         _revoke(dist)
         return
-    from ..registry.discover import canonical, plugin_entry_points
+    from ..registry.environment.trust import trust as record
     from ..registry.errors import UnknownNameError, short
-    from ..registry.trust import trust as record
+    from ..registry.package.discover import canonical, plugin_entry_points
 
     known = {canonical(e.dist): e.dist for e in plugin_entry_points("redhost.plugins")}
     if canonical(dist) not in known:
@@ -53,9 +51,9 @@ def trust(*, dist: str, revoke: bool) -> None:
 
 def _revoke(dist: str) -> None:
     """Take a permission back; the distribution may be gone already."""
-    from ..registry.discover import canonical
+    from ..registry.environment.trust import distrust, trusted
     from ..registry.errors import UnknownNameError
-    from ..registry.trust import distrust, trusted
+    from ..registry.package.discover import canonical
 
     known = trusted()
     if canonical(dist) not in known:

@@ -1,4 +1,4 @@
-"""What commands print with ``--json`` where no struct of the core says it.
+"""What commands print with ``--json`` where the core has no struct for it.
 
 Only type checkers and the reference import this module: the commands build plain dictionaries.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import NotRequired, TypedDict
 
-from ..core.generate.decode import Token
-from ..registry.leases import Lease
-from ..registry.violations import Violation
-
-__all__ = ["Collected", "Generated", "KeyPair", "Report", "RolledBack"]
+from ..core.model.decode import Token
+from ..registry.home.locks import Lease
+from ..registry.package.checked import Violation
 
 
 class Report(TypedDict):
@@ -29,14 +27,14 @@ class Report(TypedDict):
 
 
 class Generated(TypedDict):
-    """A text that was gone on with.
+    """A text and its continuation.
 
     Attributes:
         prompt: The text it was given.
         text: What was added.
-        generation: The generation that spoke.
+        generation: The generation that wrote it.
         seed: Where randomness came from.
-        temperature: As it was asked for.
+        temperature: As given.
         tokens: How many were added.
         weights: Mean α over the tokens, by column.
         table: Each token, with ``--explain``.

@@ -12,12 +12,11 @@ from .common import table
 if TYPE_CHECKING:
     from ..core.receipt import Bits, Receipt
 
-__all__ = ["SHOWN", "points", "print_bits", "print_receipt"]
 
 HEAD = ("expert", "weights", "digest", "gate rows", "before", "after")
 
-SHOWN, TOLD = 40, 10
-"""More experts than the first are told in a line, with so many of them to look at."""
+SHOWN, SHORTLIST = 40, 10
+"""Up to the first, all experts are shown; of more than those, so many and a line on the rest."""
 
 
 def print_receipt(receipt: Receipt) -> None:
@@ -63,7 +62,7 @@ def print_bits(bits: Bits) -> None:
 
 
 def _row(receipt: Receipt, i: str) -> tuple[object, ...]:
-    """Return what the table says of one expert."""
+    """Return the table's row of one expert."""
     change, accuracy = receipt.experts[i], receipt.accuracy
     return (
         i,
@@ -90,7 +89,7 @@ def _shown(receipt: Receipt) -> Sequence[str]:
         same, old = change.before == change.after, accuracy.before is None or i in before
         return same, old, after - before.get(i, after), after
 
-    return sorted(receipt.experts, key=interest)[:TOLD]
+    return sorted(receipt.experts, key=interest)[:SHORTLIST]
 
 
 def _rest(receipt: Receipt) -> str:
@@ -98,11 +97,13 @@ def _rest(receipt: Receipt) -> str:
     same = sum(change.before == change.after for change in receipt.experts.values())
     before, after = receipt.accuracy.before or {}, receipt.accuracy.after
     moved = [after[i] - x for i, x in before.items() if i in after]
-    told = f"{len(receipt.experts)} experts, the weights of {same} unchanged"
+    summary = f"{len(receipt.experts)} experts, the weights of {same} unchanged"
     if moved:
         better, worse = sum(x > 0 for x in moved), sum(x < 0 for x in moved)
-        told += f"; {better} domains gained, {worse} lost, {len(moved) - better - worse} as before"
-    return f"{told}. All of them: --json"
+        summary += (
+            f"; {better} domains gained, {worse} lost, {len(moved) - better - worse} as before"
+        )
+    return f"{summary}. All of them: --json"
 
 
 def _list(word: str, lines: Sequence[str]) -> None:

@@ -16,18 +16,17 @@ from .common import (
     engine_options,
     field_options,
     home_option,
+    job_cache,
     json_option,
-    kept_jobs,
     open_host,
     print_json,
     table,
 )
 
 if TYPE_CHECKING:
-    from ..core.engines.sweep import Swept
-    from ..core.measuring.evaluate import Evaluation
+    from ..core.evaluation.evaluate import Evaluation
+    from ..core.jobs.sweep import SweepResult
 
-__all__ = ["COMMANDS", "sweep"]
 
 DEFAULT = ("evidence", "quadratic", "statistics", "centroid", "linear", "mlp", "shortlist", "hard")
 
@@ -46,7 +45,7 @@ DEFAULT = ("evidence", "quadratic", "statistics", "centroid", "linear", "mlp", "
 @engine_options
 @home_option
 @device_option
-@json_option("list[core.engines.sweep.Swept]")
+@json_option("list[core.jobs.sweep.SweepResult]")
 def sweep(
     *,
     routers: Sequence[str],
@@ -66,40 +65,41 @@ def sweep(
     Without names, the usual kinds are tried.
     """
     host = open_host(home, device=device, engine=engine, workers=workers)
-    from ..core.authoring.tables import read_table
-    from ..core.engines.sweep import sweep as run
+    from ..core.jobs.sweep import sweep as run
+    from ..core.training.data import read_rows
 
     rows = None
     if data is not None:
-        numbers = host.composed.bus.task.name == "regression"
-        rows = read_table(data, text_field=text_field, label_field=label_field, numbers=numbers)
+        task = host.composed.bus.task
+        rows = read_rows(data, task=task, text_field=text_field, label_field=label_field)
     with bar("sweep") as progress:
-        found = run(
-            host,
+        results = run(
+            host.session,
             routers=routers or DEFAULT,
+            pool=host.pool,
             seeds=range(seeds),
             rows=rows,
-            kept=kept_jobs(home),
+            cache=job_cache(home),
             progress=progress,
         )
     if as_json:
-        print_json(found)
+        print_json(results)
     else:
-        table("routers", ["router", "overall", "macro", "worst", "of oracle"], _lines(found))
-        for failed in (s for s in found if s.error):
+        table("routers", ["router", "overall", "macro", "worst", "of oracle"], _lines(results))
+        for failed in (s for s in results if s.error):
             click.echo(f"failed: {failed.error}")
-    if any(s.error for s in found):
+    if any(s.error for s in results):
         sys.exit(1)
 
 
-def _lines(found: Sequence[Swept]) -> list[list[str]]:
-    """Return a line for each router, best first; seeds are told by their mean and range."""
+def _lines(results: Sequence[SweepResult]) -> list[list[str]]:
+    """Return a line for each router, best first; of several seeds the mean and the range."""
     by_router: dict[str, list[Evaluation]] = {}
-    for s in found:
+    for s in results:
         if s.evaluation is not None:
             by_router.setdefault(s.router, []).append(s.evaluation)
     lines = [(mean(e.overall for e in seen), _line(r, seen)) for r, seen in by_router.items()]
-    return [line for _, line in sorted(lines, key=lambda at: -at[0])]
+    return [line for _, line in sorted(lines, key=lambda pair: -pair[0])]
 
 
 def _line(router: str, seen: Sequence[Evaluation]) -> list[str]:
@@ -107,8 +107,8 @@ def _line(router: str, seen: Sequence[Evaluation]) -> list[str]:
     spread = f" ({min(overall):.3f}–{max(overall):.3f})" if len(seen) > 1 else ""
     shares = [e.overall / e.oracle if e.oracle else 1.0 for e in seen]
     means = (mean(e.macro for e in seen), mean(e.worst for e in seen))
-    told = [f"{m:.3f}" for m in means]
-    return [router, f"{mean(overall):.3f}{spread}", *told, f"{mean(shares):.1%}"]
+    cells = [f"{m:.3f}" for m in means]
+    return [router, f"{mean(overall):.3f}{spread}", *cells, f"{mean(shares):.1%}"]
 
 
 COMMANDS = (sweep,)

@@ -7,24 +7,14 @@ from pathlib import Path
 
 import click
 
-from .common import (
-    bar,
-    engine_options,
-    home_option,
-    json_option,
-    kept_jobs,
-    open_crew,
-    print_json,
-)
-
-__all__ = ["COMMANDS", "train_many"]
+from .common import bar, engine_options, home_option, job_cache, json_option, open_pool, print_json
 
 
 @click.command("train-many")
 @click.argument("plan", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @engine_options
 @home_option
-@json_option("list[core.engines.train_many.Trained]")
+@json_option("list[core.jobs.train_many.TrainingOutcome]")
 def train_many(*, plan: Path, engine: str, workers: int, home: Path | None, as_json: bool) -> None:
     """Train many experts, those that PLAN lists.
 
@@ -32,24 +22,26 @@ def train_many(*, plan: Path, engine: str, workers: int, home: Path | None, as_j
     label_field, epochs and seed, as for train-expert. After Ctrl-C the same command goes on: what
     is finished is not trained again.
     """
-    from ..core.engines.train_many import read_plan_file
-    from ..core.engines.train_many import train_many as train
+    from ..core.jobs.train_many import read_plan_file
+    from ..core.jobs.train_many import train_many as train
 
-    trainings = read_plan_file(plan)
-    crew, plugins = open_crew(engine, workers)
+    requests = read_plan_file(plan)
+    pool, plugins = open_pool(engine, workers)
     with bar("train-many") as progress:
-        made = train(trainings, crew=crew, plugins=plugins, kept=kept_jobs(home), progress=progress)
+        outcomes = train(
+            requests, pool=pool, plugins=plugins, cache=job_cache(home), progress=progress
+        )
     if as_json:
-        print_json(made)
+        print_json(outcomes)
     else:
-        for found in made:
-            if found.manifest is None:
-                click.echo(f"{found.dir}: failed: {found.error}")
+        for outcome in outcomes:
+            if outcome.manifest is None:
+                click.echo(f"{outcome.dir}: failed: {outcome.error}")
                 continue
-            told = found.manifest.training.metrics
-            metrics = ", ".join(f"{k} {v:.3f}" for k, v in told.items())
-            click.echo(f"{found.dir}: expert {found.id!r}, accuracy {metrics}")
-    if any(found.error for found in made):
+            training = outcome.manifest.training
+            metrics = ", ".join(f"{k} {v:.3f}" for k, v in training.metrics.items())
+            click.echo(f"{outcome.dir}: expert {outcome.id!r}, accuracy {metrics}")
+    if any(outcome.error for outcome in outcomes):
         sys.exit(1)
 
 

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from ..registry.manifest import BackboneManifest
+from ..registry.package.forms import TASKS
 
-__all__ = ["welcome"]
+if TYPE_CHECKING:
+    from ..registry.package.manifest import BackboneManifest
 
 
 def welcome() -> None:
-    """Say in ten lines where the reader stands."""
-    from ..registry.inventory import current_record, take_inventory
-    from ..registry.settings import resolve_home
+    """Print in ten lines what is installed and composed, and what to type next."""
+    from ..registry.queries.inventory import current_record, take_inventory
+    from ..registry.queries.settings import resolve_home
 
     home = resolve_home()
     record = current_record(home)
     inventory = take_inventory(home, backbone=record.backbone.id if record else None)
-    good = [x.id for x in inventory.listings if x.code is None and x.id]
-    bad = [x for x in inventory.listings if x.code is not None]
+    good = [x.id for x in inventory.statuses if x.code is None and x.id]
+    bad = [x for x in inventory.statuses if x.code is not None]
     backbone = inventory.backbone.id if inventory.backbone else f"none ({inventory.problem})"
     click.echo("redhost: experts as packages on one shared, frozen backbone")
     click.echo(f"  backbone   {backbone}")
@@ -46,8 +46,8 @@ def _advice(backbone: BackboneManifest | None, installed: bool, composed: bool) 
 
 
 def _question(backbone: BackboneManifest | None) -> str:
-    """Return a command that asks something; only of the demo's backbone it is known what."""
-    if backbone is not None and backbone.task == "generation":
+    """Return a command to try; for the demo's backbone alone it is known with which text."""
+    if backbone is not None and TASKS[backbone.task].unit == "token":
         return 'redhost generate "PROMPT"'
     demo = backbone is not None and backbone.id == "tiny"
     text = "What is 37 plus 12?" if demo else "TEXT"

@@ -1,19 +1,17 @@
-"""What computes. At the door the bus and its equations; around it, a room for each thing done.
+"""What computes, in rooms; each imports only those below it.
 
-- ``bus``, ``ensemble``, ``stack``, ``said``, ``experts``, ``evidence``, ``layout``, ``tasks``: h to
-  an answer; ``routers/`` the kinds of router, one a file.
-- ``backbones/``: a text to h. ``generate/``: rows that are tokens.
-- ``learning/``: what a router learns from, and its training.
-- ``extending/``: the hook spec, trusted plugins, parts made from checked bytes.
-- ``answering/``: a generation in memory.
-- ``measuring/``: what a composition is worth.
-- ``composing/``: from what is installed to a published generation.
-- ``authoring/``: from an author's rows to a package.
-- ``engines/``: jobs as data, and who does them.
-- ``host``, ``live``: all of it in one object; ``testing``: the certify kit.
-- ``mechanisms/``, ``robust/``: libraries of their own, public as `redhost.mechanisms` and
-  `redhost.robust`.
+- ``host``, ``live``, ``session``: all of it in one object; answers while generations change.
+- ``testing/``: the certify kit, an empty environment, fault injection.
+- ``jobs/``: jobs as data, worker pools, engines.
+- ``composition/``: from what is installed to a published generation.
+- ``evaluation/``: what a composition is worth.
+- ``training/``: experts, backbones and routers, from rows to packages.
+- ``model/``: a composed model in memory: built, loaded, answering.
+- ``plugins/``: the hook spec and trusted plugins.
+- ``backbones/``: text to h, and what acts inside the encoder.
+- ``routers/``: z to α, one kind a file.
+- ``bus/``: the equations, h to an answer.
 
-From ``learning/`` to ``live`` each knows only those above it, but for two imports that the contract
-in pyproject.toml names; the bus and its equations know none of them.
+`redhost_mechanisms` and `redhost_robust` are distributions of their own. Contracts in
+pyproject.toml hold the layers.
 """

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
 
 import torch
 from torch import Tensor
 
-__all__ = ["backbone_fingerprint", "tensor_digest"]
+from ..registry.package.forms import DEFAULT_TASK
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -31,7 +34,7 @@ def backbone_fingerprint(
     pooling: str,
     norm: Mapping[str, str | float],
     max_tokens: int | None = None,
-    task: str = "classification",
+    task: str = DEFAULT_TASK,
 ) -> str:
     """Return what identifies a backbone.
 
@@ -55,6 +58,17 @@ def backbone_fingerprint(
     }
     if max_tokens is not None:
         parts["max_tokens"] = max_tokens
-    if task != "classification":
+    if task != DEFAULT_TASK:
         parts["task"] = task
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions that weights, and what jobs make, depend on."""
+    return dict(_versions())
+
+
+@cache  # each is a file to read, and every job asks
+def _versions() -> dict[str, str]:
+    names = ("redhost", "torch", "transformers", "safetensors")
+    return {"python": platform.python_version(), **{n: version(n) for n in names}}

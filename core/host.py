@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from html import escape
 from pathlib import Path
 from types import TracebackType
@@ -10,39 +11,26 @@ from typing import Self, Unpack
 
 import msgspec
 
-from ..registry.errors import MissingError
-from ..registry.files import read_backbone
-from ..registry.generations import Generations
-from ..registry.inventory import take_inventory
-from ..registry.lock import LOCK
-from ..registry.lock import read as read_lock
-from ..registry.settings import Settings, load_settings, resolve_home
-from ..registry.states import Listing
-from ..registry.store import Store
-from .answering.composed import Answer, Composed, answers_labels
-from .answering.loader import Loader
-from .composing.bench import Level
-from .composing.changes import ChangeOptions, change_members
-from .composing.compose import compose_selection, lock_to_follow, make_order
-from .composing.publish import publish
-from .composing.recompose import Outcome
-from .composing.selection import Source, select_installed
-from .composing.workspace import Workspace, cached
-from .encode import Encode
-from .engines.crew import LOCAL, Crew, choose_crew
-from .engines.shards import Ahead
-from .extending.assemble import sound
-from .extending.plugins import Plugins
-from .generate.decode import Token, generate
-from .measuring.evaluate import Evaluation, evaluate
-from .measuring.leave_one_out import leave_one_out
-from .measuring.mixtures import Mixtures, judge_mixtures
-from .measuring.outside import Outside, judge_outside
-from .progress import Progress
+from ..registry.environment.status import PackageStatus
+from ..registry.home.composition import LOCK, read_lock
+from ..registry.queries.inventory import take_inventory
+from ..registry.queries.settings import Settings, load_settings, resolve_home
+from .composition.changes import change_members, compose_selection, lock_to_follow
+from .composition.options import RecomposeKeywords
+from .composition.publish import publish
+from .composition.select import ExpertSource, select_installed
+from .evaluation.evaluate import Evaluation, evaluate
+from .evaluation.mixtures import MixtureSweep, sweep_mixtures
+from .evaluation.ood import OODReport, evaluate_ood
+from .evaluation.with_router import leave_one_out
+from .jobs.pool import LOCAL, WorkerPool, choose_pool
+from .jobs.prefetch import FeaturePrefetcher
+from .model.composed import Answer, ComposedModel, answers_labels
+from .model.decode import Token, generate
+from .plugins.manager import Plugins
 from .receipt import Receipt
-from .rows import Row
-
-__all__ = ["Host"]
+from .session import Session
+from .types import Encode, Progress, Row
 
 
 class Host:
@@ -51,22 +39,16 @@ class Host:
     Use `Host.open` rather than the constructor; a host is a context manager.
 
     Args:
-        home: The state folder.
-        settings: Flags, lock and project settings, already merged.
-        plugins: The trusted plugins.
-        crew: Who computes features ahead; None for this process, when they are asked for.
+        session: Its home, and what compositions are made with.
+        pool: Who computes features before they are needed; None for this process, when they are.
     """
 
-    def __init__(
-        self, *, home: Path, settings: Settings, plugins: Plugins, crew: Crew | None = None
-    ) -> None:
-        self.home, self.settings, self.plugins, self.crew = home, settings, plugins, crew
-        self.store = Store(home)
-        self.generations = Generations(home)
-        self.cache = home / "cache" / "features"
-        self.device = settings.device or "cpu"
-        self._loader = Loader(home, plugins=plugins, device=self.device)
-        self._kept: Composed | None = None  # the current generation; others go with their users
+    def __init__(self, session: Session, *, pool: WorkerPool | None = None) -> None:
+        self.session, self.pool = session, pool
+        self.home, self.store, self.generations = session.home, session.store, session.generations
+        self.settings, self.plugins, self.device = session.settings, session.plugins, session.device
+        self.cache = session.cache
+        self._model: ComposedModel | None = None  # so that it stays; others go with their users
 
     @classmethod
     def open(
@@ -90,15 +72,18 @@ class Host:
             workers: How many work at a time; one local worker is this process.
 
         Raises:
-            UsageError: If nobody provides the engine.
+            UsageError: If neither redhost nor a plugin provides the engine.
         """
         where = resolve_home(None if home is None else Path(home))
         flags = Settings(backbone=backbone, device=device)
         settings = load_settings(flags=flags, lock=read_lock(where / LOCK))
         plugins = plugins or Plugins()
-        crew = choose_crew(plugins, engine=engine, workers=workers)
-        alone = engine == LOCAL and workers == 1
-        return cls(home=where, settings=settings, plugins=plugins, crew=None if alone else crew)
+        pool = choose_pool(plugins, engine=engine, workers=workers)
+        if engine == LOCAL and workers == 1:
+            return cls(Session.of(where, plugins=plugins, settings=settings))
+        prefetcher = FeaturePrefetcher(pool=pool)
+        session = Session.of(where, plugins=plugins, settings=settings, pool=prefetcher)
+        return cls(session, pool=pool)
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +94,7 @@ class Host:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._kept = None
+        self._model = None
 
     def __repr__(self) -> str:
         return f"Host(home={str(self.home)!r}, generation={self.generations.current()})"
@@ -124,7 +109,7 @@ class Host:
     # -- what is composed ---------------------------------------------------------------------
 
     @property
-    def composed(self) -> Composed:
+    def composed(self) -> ComposedModel:
         """The current generation, loaded from the store on first use.
 
         Raises:
@@ -132,46 +117,19 @@ class Host:
         """
         return self._current(lazy=False)
 
-    def _current(self, *, lazy: bool) -> Composed:
-        current = self.generations.current()
-        if current is None:
-            raise MissingError(
-                f"nothing is composed in {self.home}", hint="Run 'redhost recompose'."
-            )
-        self._kept = self._loader.load(current, lazy=lazy)
-        return self._kept
+    def _current(self, *, lazy: bool) -> ComposedModel:
+        self._model = self.session.loader.load(self.session.require_current(), lazy=lazy)
+        return self._model
 
-    def load(self, number: int) -> Composed:
+    def load(self, number: int) -> ComposedModel:
         """Load any published generation from the store, whatever is installed now."""
-        return self._loader.load(number)
+        return self.session.loader.load(number)
 
-    def encoder(self, composed: Composed, *, progress: Progress | None = None) -> Encode:
+    def encoder(self, model: ComposedModel, *, progress: Progress | None = None) -> Encode:
         """Return texts → h through the feature cache of a composition's backbone."""
-        return cached(composed.backbone, composed.fingerprint, self.cache, progress)
+        return self.session.encoder(model, progress=progress)
 
-    def ahead(self, progress: Progress | None = None) -> Ahead | None:
-        """Return what encodes texts ahead of time, where there is a crew to do it."""
-        return None if self.crew is None else Ahead(crew=self.crew, progress=progress)
-
-    def encode_ahead(
-        self, composed: Composed, texts: Sequence[str], *, progress: Progress | None = None
-    ) -> None:
-        """Have the crew encode texts, and the cards of a generation, before they are asked for.
-
-        Does nothing without a crew, or where a plugin makes backbones: workers make built-in parts
-        from the bytes in the store.
-        """
-        ahead = self.ahead(progress)
-        if ahead is None or composed.generation is None:
-            return
-        if self.plugins_of(composed).providers("redhost_make_backbone"):
-            return
-        told = self.generations.load(composed.generation).backbone
-        files = sound(read_backbone(self.store.get(told.digest)), told.id, digest=told.digest)
-        cards = [r.text for card in composed.cards.values() for r in card.rows]
-        ahead.encode([*cards, *texts], backbone=composed.backbone, files=files, folder=self.cache)
-
-    # -- asking -------------------------------------------------------------------------------
+    # -- answering ----------------------------------------------------------------------------
 
     def predict(self, texts: Sequence[str]) -> list[Answer]:
         """Answer texts with the current generation.
@@ -223,13 +181,13 @@ class Host:
             MissingError: If no rows are given and the backbone ships none.
         """
         composed = self.composed
-        chosen = composed.judged_on(rows)
+        chosen = composed.evaluation_rows(rows)
         encode = self.encoder(composed, progress=progress)
-        self.encode_ahead(composed, [r.text for r in chosen], progress=progress)
+        self.session.prefetch(composed, [r.text for r in chosen], progress=progress)
         result = evaluate(composed, chosen, encode=encode)
         if not leave_out:
             return result
-        plugins = self.plugins_of(composed)
+        plugins = self.session.plugins_of(composed)
         matrix = leave_one_out(composed, chosen, encode=encode, plugins=plugins)
         return msgspec.structs.replace(result, leave_one_out=matrix)
 
@@ -239,7 +197,7 @@ class Host:
         *,
         kinds: Sequence[str] | None = None,
         progress: Progress | None = None,
-    ) -> Mixtures:
+    ) -> MixtureSweep:
         """Judge every router kind under every mixture of traffic over the experts' domains.
 
         Args:
@@ -253,19 +211,13 @@ class Host:
         """
         composed = self.composed
         answers_labels(composed, "mixtures of traffic")
-        return judge_mixtures(
+        return sweep_mixtures(
             composed,
-            composed.judged_on(rows),
+            composed.evaluation_rows(rows),
             encode=self.encoder(composed, progress=progress),
-            plugins=self.plugins_of(composed),
+            plugins=self.session.plugins_of(composed),
             kinds=kinds,
         )
-
-    def plugins_of(self, composed: Composed) -> Plugins:
-        """Return the plugins that a generation was made with."""
-        if composed.generation is None:
-            return self.plugins
-        return self.plugins.only(self.generations.load(composed.generation).providers)
 
     def outside(
         self,
@@ -273,7 +225,7 @@ class Host:
         rows: Sequence[Row] | None = None,
         *,
         progress: Progress | None = None,
-    ) -> Outside:
+    ) -> OODReport:
         """Report how often the current generation declines texts from elsewhere.
 
         Args:
@@ -288,41 +240,27 @@ class Host:
         composed = self.composed
         answers_labels(composed, "texts from outside")
         encode = self.encoder(composed, progress=progress)
-        return judge_outside(composed, texts, composed.judged_on(rows), encode=encode)
+        return evaluate_ood(composed, texts, composed.evaluation_rows(rows), encode=encode)
 
     # -- what is installed --------------------------------------------------------------------
 
-    def list_experts(self) -> tuple[Listing, ...]:
-        """Return every installed expert with its state; verdicts may be remembered."""
-        return take_inventory(self.home, backbone=self.settings.backbone).listings
+    def list_experts(self) -> tuple[PackageStatus, ...]:
+        """Return every installed expert with its state; results of checks may be remembered."""
+        return take_inventory(self.home, backbone=self.settings.backbone).statuses
 
     # -- composing ----------------------------------------------------------------------------
 
     def recompose(
-        self,
-        *,
-        router: str | None = None,
-        level: Level | None = None,
-        seed: int | None = None,
-        tolerance: float | None = None,
-        accept: bool = False,
-        locked: bool = False,
-        dry_run: bool = False,
-        progress: Progress | None = None,
+        self, *, locked: bool = False, dry_run: bool = False, **keywords: Unpack[RecomposeKeywords]
     ) -> Receipt:
         """Check what is installed, retrain only the router, publish a generation.
 
         Args:
-            router: The router's kind.
-            level: ``full``, ``row`` or ``zero``.
-            seed: Where randomness comes from.
-            tolerance: Points a domain may lose before the composition is refused; by default one,
-                or two gate rows where that is more.
-            accept: Publish even so.
             locked: Refuse unless what is installed equals the lock; reuse its router, whose
-                kind, level and seed the lock alone says.
+                kind, level and seed are the lock's.
             dry_run: Do everything but publish.
-            progress: Called with (steps done, steps in all).
+            keywords: Router, level, seed, tolerance, accept and progress: see
+                `RecomposeKeywords`.
 
         Returns:
             The receipt.
@@ -332,60 +270,54 @@ class Host:
             MissingError: If there is nothing to compose, or the lock's router is gone.
             UsageError: If the level is not one the router has, or contradicts the lock.
         """
-        flags = Settings(router=router, level=level, seed=seed, tolerance=tolerance)
-        lock = lock_to_follow(self.home, flags) if locked else None
-
-        def compose() -> tuple[Workspace, Outcome]:
+        lock = lock_to_follow(self.home, keywords) if locked else None
+        with nullcontext() if dry_run else self.generations.writer() as writer:
             selection = select_installed(self.home, backbone=self.settings.backbone)
-            order = make_order(flags.over(self.settings), selection, accept=accept)
-            return compose_selection(self, selection, order, lock=lock, progress=progress)
-
-        if dry_run:
-            return compose()[1].receipt
-        with self.generations.writer() as writer:
-            workspace, outcome = compose()
-            receipt = publish(
-                workspace, outcome, store=self.store, generations=self.generations, writer=writer
-            )
+            inputs, result = compose_selection(self.session, selection, keywords, lock=lock)
+            if writer is None:
+                return result.receipt
+            receipt = publish(self.session, inputs, result, writer=writer)
         self.plugins.notify("redhost_composed", receipt=receipt)
         return receipt
 
-    def attach(self, source: Source, **options: Unpack[ChangeOptions]) -> Receipt:
+    def attach(self, source: ExpertSource, **keywords: Unpack[RecomposeKeywords]) -> Receipt:
         """Compose the current members and one expert more; nothing is installed.
 
         Args:
             source: The id of an installed expert, the path of a wheel or of a package's folder.
-            options: See `ChangeOptions`.
+            keywords: See `RecomposeKeywords`.
 
         Raises:
             UsageError: If an expert of this id is composed already.
             ContractError: If it breaks its contract or does not fit.
             HarmError: If another domain would lose more than the tolerance.
         """
-        return change_members(self, put=source, options=options)
+        return change_members(self.session, add=source, keywords=keywords)
 
-    def detach(self, expert_id: str, **options: Unpack[ChangeOptions]) -> Receipt:
+    def detach(self, expert_id: str, **keywords: Unpack[RecomposeKeywords]) -> Receipt:
         """Compose the current members without one; it stays installed.
 
         Args:
             expert_id: Its id.
-            options: See `ChangeOptions`.
+            keywords: See `RecomposeKeywords`.
 
         Raises:
             UnknownNameError: If it is not composed.
             HarmError: If another domain would lose more than the tolerance.
         """
-        return change_members(self, take=expert_id, options=options)
+        return change_members(self.session, remove=expert_id, keywords=keywords)
 
-    def replace(self, expert_id: str, source: Source, **options: Unpack[ChangeOptions]) -> Receipt:
+    def replace(
+        self, expert_id: str, source: ExpertSource, **keywords: Unpack[RecomposeKeywords]
+    ) -> Receipt:
         """Compose the current members with one exchanged, in one step.
 
         Args:
             expert_id: The id of the one that leaves.
             source: The one that joins, as for `attach`; it may have the same id.
-            options: See `ChangeOptions`.
+            keywords: See `RecomposeKeywords`.
         """
-        return change_members(self, put=source, take=expert_id, options=options)
+        return change_members(self.session, add=source, remove=expert_id, keywords=keywords)
 
     def rollback(self, number: int | None = None) -> int:
         """Make an older generation current again; by default the parent. Nothing is trained."""

@@ -24,21 +24,20 @@ from ..registry.errors import (
     StoreError,
     SwapInProgressError,
 )
-from ..registry.leases import Leases
-from .answering.composed import Answer, Composed
-from .answering.loader import Loader
-from .composing.changes import ChangeOptions
-from .composing.selection import Source
-from .extending.plugins import Plugins
+from ..registry.home.locks import Leases
+from .composition.options import RecomposeKeywords
+from .composition.select import ExpertSource
 from .host import Host
+from .model.composed import Answer, ComposedModel
+from .model.stored import GenerationLoader
+from .plugins.manager import Plugins
 from .receipt import Receipt
-
-__all__ = ["Live"]
+from .session import Session
 
 log = logging.getLogger("redhost")
 
 PROBES = 1
-"""Texts a generation answers before it is served; every pass takes time from those who ask."""
+"""Texts a generation answers before it is served; every pass takes time from requests."""
 
 
 class Live:
@@ -47,16 +46,18 @@ class Live:
     It starts with the current generation, or with none where nothing is composed.
 
     Args:
-        host: The host whose home is followed.
+        session: Its home, which is followed, and what compositions are made with.
     """
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self._loader = Loader(host.home, plugins=host.plugins, device=host.device)
-        self._serving: Composed | None = None
-        self._served: list[weakref.ref[Composed]] = []
+    def __init__(self, session: Session) -> None:
+        self.host = Host(session)
+        self._loader = GenerationLoader(
+            session.home, plugins=session.plugins, device=session.device
+        )
+        self._serving: ComposedModel | None = None
+        self._served: list[weakref.ref[ComposedModel]] = []
         self._turn = threading.Lock()
-        if host.generations.current() is not None:
+        if session.generations.current() is not None:
             self.swap()
 
     @classmethod
@@ -69,7 +70,7 @@ class Live:
         plugins: Plugins | None = None,
     ) -> Self:
         """Open a live host on a home folder; the arguments are those of `Host.open`."""
-        return cls(Host.open(home, backbone=backbone, device=device, plugins=plugins))
+        return cls(Host.open(home, backbone=backbone, device=device, plugins=plugins).session)
 
     def __repr__(self) -> str:
         return f"Live(home={str(self.host.home)!r}, generation={self.generation})"
@@ -83,7 +84,7 @@ class Live:
         return None if serving is None else serving.generation
 
     @property
-    def composed(self) -> Composed:
+    def composed(self) -> ComposedModel:
         """The generation that answers now. Read it once and use what you got.
 
         Raises:
@@ -106,7 +107,7 @@ class Live:
 
         An old one goes when its last request is answered.
         """
-        held = [found for ref in self._served if (found := ref()) is not None]
+        held = [model for ref in self._served if (model := ref()) is not None]
         return tuple(c.generation for c in held if c.generation is not None)
 
     # -- changing -----------------------------------------------------------------------------
@@ -119,7 +120,7 @@ class Live:
 
         Args:
             number: Which one; None is the home's current one.
-            expected: The generation the caller believes is served; None to ask for nothing.
+            expected: The generation the caller believes is served; None for whichever it is.
 
         Returns:
             The number of the generation that answers now.
@@ -161,36 +162,40 @@ class Live:
             self._serving = None
 
     def attach(
-        self, source: Source, *, expected: int | None = None, **options: Unpack[ChangeOptions]
+        self,
+        source: ExpertSource,
+        *,
+        expected: int | None = None,
+        **keywords: Unpack[RecomposeKeywords],
     ) -> Receipt:
         """Compose one expert more, as `Host.attach` does, then answer with that.
 
         Args:
             source: What joins; it may have been installed a moment ago.
             expected: As for `swap`.
-            options: See `ChangeOptions`.
+            keywords: See `RecomposeKeywords`.
 
         Raises:
             RedhostError: As `swap` and `Host.attach` do; the old generation goes on.
         """
-        return self._change(lambda: self.host.attach(source, **options), expected)
+        return self._change(lambda: self.host.attach(source, **keywords), expected)
 
     def detach(
-        self, expert_id: str, *, expected: int | None = None, **options: Unpack[ChangeOptions]
+        self, expert_id: str, *, expected: int | None = None, **keywords: Unpack[RecomposeKeywords]
     ) -> Receipt:
         """Compose without an expert, as `Host.detach` does, then answer with that; see `attach`."""
-        return self._change(lambda: self.host.detach(expert_id, **options), expected)
+        return self._change(lambda: self.host.detach(expert_id, **keywords), expected)
 
     def replace(
         self,
         expert_id: str,
-        source: Source,
+        source: ExpertSource,
         *,
         expected: int | None = None,
-        **options: Unpack[ChangeOptions],
+        **keywords: Unpack[RecomposeKeywords],
     ) -> Receipt:
         """Exchange an expert, as `Host.replace` does, then answer with that; see `attach`."""
-        return self._change(lambda: self.host.replace(expert_id, source, **options), expected)
+        return self._change(lambda: self.host.replace(expert_id, source, **keywords), expected)
 
     def _change(self, compose: Callable[[], Receipt], expected: int | None) -> Receipt:
         """Publish a changed composition and serve it, or go back; nobody else writes meanwhile."""
@@ -238,61 +243,56 @@ class Live:
             raise MissingError(
                 f"nothing is composed in {self.host.home}", hint="Run 'redhost recompose'."
             )
-        lease = self._hold(number)
+        lease = ExitStack()
         try:
-            composed = self._ready(number)
+            lease.enter_context(Leases(self.host.home).hold(number))
+        except StoreError as e:  # a home that cannot be written cannot be cleaned up either
+            log.info("generation %s is served without a lease: %s", number, e.reason)
+        try:
+            model = self._ready(number)
             if number != current:
                 self.host.rollback(number)  # the disk first: a restart then serves the same
         except BaseException:
             lease.close()
             raise
-        weakref.finalize(composed, lease.close)  # held as long as anybody is answered by it
-        self._move(composed)
+        weakref.finalize(model, lease.close)  # held as long as a request is answered by it
+        self._move(model)
+        log.info("generation %s is served", number)
         return number
 
-    def _hold(self, number: int) -> ExitStack:
-        """Keep a generation on disk; a home that cannot be written cannot be cleaned up either."""
-        lease = ExitStack()
-        try:
-            lease.enter_context(Leases(self.host.home).hold(number))
-        except StoreError as e:
-            log.info("generation %s is served without a lease: %s", number, e.reason)
-        return lease
+    def _move(self, model: ComposedModel) -> None:
+        """Serve a generation from the next request on."""
+        self._serving = model
+        self._served = [r for r in self._served if r() is not None] + [weakref.ref(model)]
 
-    def _ready(self, number: int) -> Composed:
+    def _ready(self, number: int) -> ComposedModel:
         """Return a generation that was verified, loaded, and has answered."""
         try:
-            composed = self._loader.read(number)
-            _warm_up(composed)
+            model = self._loader.read(number)
+            _warm_up(model)
         except RedhostError:
             raise
         except Exception as e:
-            said = " ".join(str(e).split())  # torch's messages run over several lines
+            message = " ".join(str(e).split())  # torch's messages run over several lines
             raise CompositionError(
-                f"generation {number} cannot be served", found=f"{type(e).__name__}: {said}"
+                f"generation {number} cannot be served", found=f"{type(e).__name__}: {message}"
             ) from e
-        return composed
-
-    def _move(self, composed: Composed) -> None:
-        """Serve a generation from the next request on."""
-        self._serving = composed
-        self._served = [r for r in self._served if r() is not None] + [weakref.ref(composed)]
-        log.info("generation %s is served", composed.generation)
+        return model
 
 
-def _warm_up(composed: Composed) -> None:
+def _warm_up(model: ComposedModel) -> None:
     """Let a generation answer a few texts of its own.
 
     Raises:
         CompositionError: If what it answers is no number.
     """
-    rows = composed.evaluation or composed.background
+    rows = model.evaluation or model.background
     texts = [row.text for row in rows[:PROBES]] or ["warm-up"]
-    for answer in composed.answer(texts):
-        said = [answer.probability, answer.value, *answer.weights.values()]
-        if not all(math.isfinite(x) for x in said if x is not None):
+    for answer in model.answer(texts):
+        numbers = [answer.probability, answer.value, *answer.weights.values()]
+        if not all(math.isfinite(x) for x in numbers if x is not None):
             raise CompositionError(
-                f"generation {composed.generation} answers {answer.input!r} with no number",
+                f"generation {model.generation} answers {answer.input!r} with no number",
                 expected="finite probabilities and weights",
                 found=str(answer.probability),
                 hint="Compose anew with 'redhost recompose'.",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Accuracy", "Bits", "Change", "Health", "LeftOut", "Receipt", "Robust", "RouterReceipt"]
 
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class DigestChange(msgspec.Struct, frozen=True, kw_only=True):
     """A digest before and after the router was trained; equal, or law 1 is broken.
 
     Attributes:
@@ -33,7 +31,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Robust(msgspec.Struct, frozen=True, kw_only=True):
+class MinimaxReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a robust router defends against, measured on gate rows (nats).
 
     Attributes:
@@ -73,7 +71,7 @@ class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     columns: tuple[str, ...]
     moved: tuple[str, ...]
-    robust: Robust | None = None
+    robust: MinimaxReport | None = None
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,15 +155,16 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         health: How the weight is spread over the gate rows.
         bits: Bits per byte, where text is generated.
         steps: Where the seconds went: ``digests`` of all weights, before and after; ``learn``, the
-            texts encoded and the voices heard; ``train``, the router; ``judge``, on gate rows.
+            texts encoded and what the router reads of them; ``train``, the router; ``judge``, on
+            gate rows.
     """
 
     schema: str = "redhost.receipt/1"
     generation: int | None
     parent: int | None
     router: RouterReceipt
-    backbone: Change
-    experts: dict[str, Change]
+    backbone: DigestChange
+    experts: dict[str, DigestChange]
     left_out: tuple[LeftOut, ...]
     withdrawn: tuple[str, ...]
     not_gated: tuple[str, ...]

@@ -12,27 +12,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from .errors import StoreError
 
-__all__ = [
-    "PRIMITIVES",
-    "TEMPORARY",
-    "discard",
-    "make_folder",
-    "put_back",
-    "read",
-    "remove_file",
-    "remove_folder",
-    "replace",
-    "reporting",
-    "sweep",
-    "sync_file",
-    "sync_folder",
-    "write_atomic",
-    "write_file",
-    "write_folder",
-]
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 PRIMITIVES = (
     "make_folder",
@@ -106,6 +92,25 @@ def read(path: Path) -> bytes | None:
         raise StoreError(f"cannot read {path}", found=found) from e
 
 
+def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None:
+    """Return what a JSON file holds, None when it is not there.
+
+    Args:
+        path: The file.
+        kind: The struct it holds.
+        hint: What to do when it cannot be understood: guessing is never right.
+
+    Raises:
+        StoreError: If it is there and cannot be read or understood.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as e:
+        raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file by new bytes, durably.
 
@@ -155,7 +160,7 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
             remove_folder(old)
 
 
-def discard(path: Path) -> None:
+def delete_dir(path: Path) -> None:
     """Remove a folder so that no one ever sees half of it."""
     temporary = _temporary(path)
     with reporting(path):
@@ -175,7 +180,7 @@ def put_back(path: Path, data: bytes | None) -> None:
             replace(temporary, path)
 
 
-def sweep(folder: Path) -> None:
+def remove_temporaries(folder: Path) -> None:
     """Remove what killed processes left in a folder; call it under the writer's lock only."""
     with reporting(folder):
         for path in sorted(folder.glob(f"{TEMPORARY}*")):

@@ -6,32 +6,6 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
-__all__ = [
-    "BackboneMismatchError",
-    "CanaryError",
-    "CardError",
-    "CompositionError",
-    "ContractError",
-    "HarmError",
-    "InstallError",
-    "IntegrityError",
-    "JobsError",
-    "LockHeldError",
-    "ManifestError",
-    "MissingError",
-    "PluginError",
-    "RedhostError",
-    "SettingsError",
-    "StaleGenerationError",
-    "StoreError",
-    "SwapInProgressError",
-    "UnknownNameError",
-    "UsageError",
-    "one_line",
-    "short",
-    "suggest",
-]
-
 
 class RedhostError(Exception):
     """Everything redhost raises on purpose.
@@ -71,7 +45,7 @@ class IntegrityError(RedhostError):
 
 
 class ContractError(RedhostError):
-    """A package is sound in itself but does not fit where it is wanted."""
+    """A package is valid by itself but does not fit where it is wanted."""
 
 
 class BackboneMismatchError(ContractError):
@@ -83,7 +57,7 @@ class CanaryError(ContractError):
 
 
 class CardError(ContractError):
-    """A routing card cannot teach the router that was asked for."""
+    """A routing card cannot train the wanted router."""
 
 
 class CompositionError(RedhostError):
@@ -95,7 +69,7 @@ class HarmError(CompositionError):
 
 
 class SwapInProgressError(RedhostError):
-    """A live host changes its generation already; two at once have no order."""
+    """A live host is already changing its generation; one change at a time."""
 
 
 class StaleGenerationError(RedhostError):
@@ -103,7 +77,7 @@ class StaleGenerationError(RedhostError):
 
 
 class JobsError(RedhostError):
-    """Some jobs failed on every attempt; the others are done and kept."""
+    """Some jobs failed on every attempt; the results of the others are stored."""
 
 
 class PluginError(RedhostError):
@@ -136,7 +110,7 @@ class SettingsError(MissingError):
 
 
 class InstallError(MissingError):
-    """pip, or uv, could not do what it was asked to."""
+    """pip, or uv, failed."""
 
 
 class LockHeldError(MissingError):

@@ -9,14 +9,17 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
 import venv
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import hypothesis
@@ -48,18 +51,40 @@ def environment(redhost_environment: Environment) -> Environment:
 
 
 @pytest.fixture
+def expert_reads() -> Callable[[], AbstractContextManager[list[str]]]:
+    """Return a context that lists every read of an expert from its bytes, weights and all."""
+
+    @contextmanager
+    def listed() -> Iterator[list[str]]:
+        reads: list[str] = []
+
+        def profile(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code.co_name == "read_expert":
+                reads.append(frame.f_code.co_name)
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            yield reads
+        finally:
+            sys.setprofile(before)
+
+    return listed
+
+
+@pytest.fixture
 def in_place() -> type[redhost.Live]:
     """The twin of the pointer: the parts of what is served are replaced one after the other."""
 
     class InPlace(redhost.Live):
-        def _move(self, composed: redhost.Composed) -> None:
+        def _move(self, model: redhost.ComposedModel) -> None:
             serving = self._serving
             if serving is None:
-                super()._move(composed)
+                super()._move(model)
                 return
-            object.__setattr__(serving, "bus", composed.bus)
+            object.__setattr__(serving, "bus", model.bus)
             time.sleep(0.05)  # as long as copying weights of a real size takes
-            object.__setattr__(serving, "generation", composed.generation)
+            object.__setattr__(serving, "generation", model.generation)
 
     return InPlace
 

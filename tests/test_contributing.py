@@ -66,25 +66,28 @@ def test_a_router_kind_is_one_file_and_its_test(tree: Path) -> None:
     (tree / "tests/core/routers/test_manhattan.py").write_text(test, "utf-8")
     assert passed(tree, "tests/core/routers/test_manhattan.py") == 1
     # Separable domains, same bits, all frozen, level `row`: asked of every kind.
-    assert passed(tree, "tests/core/test_routers.py", "-k", "manhattan") >= 4
+    assert passed(tree, "tests/core/routers/test_routers.py", "-k", "manhattan") >= 4
 
 
 def test_a_form_is_one_entry_and_its_rows(tree: Path) -> None:
     entry, rows = blocks("Adding an expert form")
-    insert(tree / "registry/forms.py", entry, before='    "mlp": Form')
-    insert(tree / "tests/registry/test_forms.py", rows, before='        ("mlp", "logits"')
-    assert passed(tree, "tests/registry/test_forms.py", "-k", "gate") == 5
+    insert(tree / "registry/package/forms.py", entry, before='    "mlp": FormSpec')
+    insert(tree / "tests/registry/package/test_forms.py", rows, before='        ("mlp", "logits"')
+    assert passed(tree, "tests/registry/package/test_forms.py", "-k", "gate") == 5
     # It changes nothing at first, learns, and comes back: asked of every form.
-    assert passed(tree, "tests/core/test_experts.py", "-k", "gate") >= 7
+    assert passed(tree, "tests/core/bus/test_experts.py", "-k", "gate") >= 7
 
 
 def test_a_check_is_a_function_its_line_and_its_test(tree: Path) -> None:
     source, line, test = blocks("Adding a check to the contract")
-    fields, tests = tree / "registry/fields.py", tree / "tests/registry/test_contract.py"
+    fields, tests = (
+        tree / "registry/package/rules.py",
+        tree / "tests/registry/package/test_compatibility.py",
+    )
     insert(fields, f"{source}\n\n", before="def check_valid")
-    insert(fields, line, before="        *_rank(manifest),")
+    insert(fields, line, before="        *_form(manifest),")
     tests.write_text(f"{tests.read_text('utf-8')}\n\n{test}", "utf-8")
-    assert passed(tree, "tests/registry/test_contract.py", "-k", "temperature") == 2
+    assert passed(tree, "tests/registry/package/test_compatibility.py", "-k", "temperature") == 2
 
 
 def test_a_backbones_own_test(tmp_path: Path) -> None:

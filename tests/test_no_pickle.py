@@ -22,15 +22,23 @@ SHUT = {"allow_pickle": False, "trust_remote_code": False, "weights_only": True}
 
 SPREAD = {
     ("commands/common.py", "options"),
-    ("core/live.py", "options"),
-    ("core/mechanisms/grafted_module.py", "options"),
-    ("core/authoring/packaging.py", "parts"),
-    ("core/extending/plugins.py", "arguments"),
-    ("core/robust/solve.py", "vars(found)"),
+    ("core/live.py", "keywords"),
+    ("commands/compose.py", "keywords"),
+    ("commands/evaluate.py", "fields"),
+    ("commands/packages.py", "keywords"),
+    ("core/bus/signals.py", "kwargs"),
+    (
+        "core/composition/options.py",
+        "{f.name: given.get(f.name, getattr(self, f.name)) for f in fields(self)}",
+    ),
+    ("core/routers/base.py", "kwargs"),
+    ("core/training/distill.py", "shared"),
+    ("registry/package/checked.py", "kwargs"),
+    ("core/plugins/manager.py", "arguments"),
     ("core/routers/__init__.py", "options"),
-    ("core/backbones/trunk.py", "cut"),
-    ("core/backbones/trunk.py", "options"),
-    ("registry/settings.py", "{k: v for k, v in mine.items() if v is not None}"),
+    ("core/backbones/encoder.py", "cut"),
+    ("core/backbones/encoder.py", "options"),
+    ("registry/queries/settings.py", "{k: v for k, v in mine.items() if v is not None}"),
 }
 """Every ``f(**x)`` of the host. None spreads a manifest: look at a new one before adding it."""
 
@@ -94,7 +102,12 @@ def spreads(source: str) -> Iterator[str]:
 
 def test_the_whole_host_is_looked_at() -> None:
     names = {p.relative_to(ROOT).as_posix() for p in SOURCES}
-    assert {"cli.py", "core/backbones/trunk.py", "registry/files.py", "commands/lazy.py"} <= names
+    assert {
+        "cli.py",
+        "core/backbones/encoder.py",
+        "registry/package/readers.py",
+        "commands/lazy.py",
+    } <= names
     assert len(names) > 100
 
 
@@ -138,11 +151,11 @@ PLANTED = {
 @pytest.mark.parametrize(("source", "count"), PLANTED.items(), ids=PLANTED)
 def test_the_twin_with_a_planted_one_is_caught(source: str, count: int) -> None:
     """Each attack put at the end of a real source of the host is found."""
-    host = (ROOT / "core/backbones/trunk.py").read_text("utf-8")
+    host = (ROOT / "core/backbones/encoder.py").read_text("utf-8")
     assert len(problems(f"{host}\n{source}\n")) == count
 
 
 def test_the_twin_that_spreads_a_manifest_is_caught() -> None:
     planted = "AutoModel.from_pretrained(where, trust_remote_code=False, **manifest.options)"
     assert list(spreads(planted)) == ["manifest.options"]
-    assert ("core/backbones/trunk.py", "manifest.options") not in SPREAD
+    assert ("core/backbones/encoder.py", "manifest.options") not in SPREAD

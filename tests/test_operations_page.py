@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import redhost
-from redhost.registry.disabled import Disabled
+from redhost.registry.queries.settings import Disabled
 from redhost.testing import backbone_project
 
 TEXTS = ["apples 7", "pears 8", "nothing at all"]
@@ -50,7 +50,7 @@ def test_another_backbone_needs_another_home(composed, redhost_environment, tmp_
     redhost_environment.uninstall("red-backbone-tiny-random")
     redhost_environment.install(other)
     for accept in (False, True):
-        with pytest.raises(redhost.HarmError, match="backbone_mismatch"):
+        with pytest.raises(redhost.errors.HarmError, match="backbone_mismatch"):
             opened(composed).recompose(accept=accept)
     with pytest.raises(redhost.MissingError, match="no installed expert can be attached"):
         opened(tmp_path / "next").recompose()
@@ -68,7 +68,7 @@ def test_an_expert_without_a_card_stops_a_recompose_until_it_is_disabled(
     redhost_environment.seal("red-expert-pears")
     host = opened(tmp_path / "home")
     assert [x.state for x in host.list_experts() if x.id == "pears"] == ["enabled"]
-    with pytest.raises(redhost.CardError, match="'pears' ships no routing card"):
+    with pytest.raises(redhost.errors.CardError, match="'pears' ships no routing card"):
         host.recompose()
     Disabled(tmp_path / "home").disable("pears")
     assert host.recompose().experts.keys() == {"apples"}

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import redhost
-from redhost.registry.generations import Generations
-from redhost.registry.lock import LOCK
+from redhost.registry.home.composition import LOCK
+from redhost.registry.home.generations import Generations
 
 QUESTION = "What is 37 plus 12?"
 
@@ -24,7 +24,7 @@ QUESTION = "What is 37 plus 12?"
 def composed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the shipped experts composed; copy it before changing it."""
     home = tmp_path_factory.mktemp("composed") / "home"
-    redhost.Host.open(home, plugins=redhost.Plugins(())).recompose()
+    redhost.Host.open(home, plugins=redhost.plugins.Plugins(())).recompose()
     return home
 
 
@@ -177,8 +177,8 @@ def test_a_name_that_nobody_has_is_exit_3(venv: Any, home: Path, tmp_path: Path)
 
 BREAK = """
 import os, signal, sys
-from redhost.core.composing import changes
-from redhost.registry import installer, snapshot
+from redhost.core.composition import changes
+from redhost.registry.environment import installer
 from redhost.registry.errors import StoreError
 {change}
 from redhost.cli import main
@@ -187,7 +187,7 @@ main(sys.argv[1:])
 FULL = "def publish(*_, **__): raise StoreError('the disk is full')\nchanges.publish = publish"
 KILL = "def publish(*_, **__): os.kill(os.getpid(), signal.SIGKILL)\nchanges.publish = publish"
 OTHER = "installer._verify = lambda *_: (_ for _ in ()).throw(StoreError('other bytes'))"
-NO_RESTORE = "\nsnapshot.Snapshot.restore = lambda self: None"
+NO_RESTORE = "\ninstaller.EnvironmentBackup.restore = lambda self: None"
 
 
 @pytest.fixture

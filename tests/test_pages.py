@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from redhost.registry import integrity, manifest
+from redhost.registry.package import manifest
+from redhost.registry.package import safetensors_check as integrity
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 
 import redhost
 from redhost.cli import cli
-from redhost.core.extending.hooks import HookSpec
-from redhost.registry.wheels import build_wheel
+from redhost.core.plugins.hooks import HookSpec
+from redhost.registry.wheel.wheel import build_wheel
 
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
 FILE = re.compile(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)

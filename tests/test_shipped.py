@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.evaluation.evaluate import evaluate, hits_by_system
 
 RANGES = {
     "range1": (2, 20),
@@ -133,7 +134,7 @@ def test_the_backbone_is_small() -> None:
     manifest = json.loads((backbone_folder() / "backbone.json").read_text())
     files = [backbone_folder() / n for n in (*manifest["base"]["files"], "classifier.safetensors")]
     assert sum(f.stat().st_size for f in files) <= 4 * 2**20
-    _, backbone, _ = redhost.open_backbone(backbone_folder())
+    _, backbone, _ = redhost.authoring.open_backbone(backbone_folder())
     parameters = [*backbone.trunk.model.parameters(), backbone.classifier]
     assert sum(p.numel() for p in parameters) < 1_000_000
 
@@ -144,14 +145,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcome(cache: Path) -> redhost.Outcome:
+def outcome(cache: Path) -> redhost.RecomposeResult:
     return redhost.compose(backbone_folder(), expert_folders(), cache=cache)
 
 
 @pytest.fixture(scope="module")
-def evaluation(outcome: redhost.Outcome) -> redhost.Evaluation:
+def evaluation(outcome: redhost.RecomposeResult) -> redhost.Evaluation:
     composed = outcome.composed
-    return redhost.evaluate(composed, composed.evaluation, encode=composed.backbone.encode)
+    return evaluate(composed, composed.evaluation, encode=composed.backbone.encode)
 
 
 def test_the_routers_figures_on_unseen_pairs(evaluation: redhost.Evaluation) -> None:
@@ -176,7 +177,7 @@ def test_every_system_that_needs_no_training_is_in_the_table(evaluation) -> None
     }
 
 
-def test_what_is_37_plus_12(outcome: redhost.Outcome) -> None:
+def test_what_is_37_plus_12(outcome: redhost.RecomposeResult) -> None:
     [answer] = outcome.composed.answer(["What is 37 plus 12?"])
     assert answer.label == "49"
     assert max(answer.weights, key=lambda c: answer.weights[c]) == "range3"
@@ -191,10 +192,10 @@ def test_all_orders_of_discovery_give_one_router(cache: Path) -> None:
     assert len(digests) == 1
 
 
-def hits_by_domain(composed: redhost.Composed) -> dict[str, torch.Tensor]:
+def hits_by_domain(composed: redhost.ComposedModel) -> dict[str, torch.Tensor]:
     """Right or wrong, row by row, of each range."""
     rows = composed.evaluation
-    hits = redhost.hits_by_system(composed, rows, encode=composed.backbone.encode)["routed"]
+    hits = hits_by_system(composed, rows, encode=composed.backbone.encode)["routed"]
     domains = [r.domain for r in rows]
     return {d: hits[torch.tensor([x == d for x in domains])] for d in RANGES}
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.keys import new_key, read_keys
-from redhost.registry.lock import LOCK
-from redhost.registry.signatures import make_signer, signature_path
+from redhost.registry.home.composition import LOCK
+from redhost.registry.wheel.signing import make_signer, new_key, read_keys, signature_path
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +99,9 @@ def test_without_the_right_signature_nothing_is_installed(
 
 CARELESS = """
 import sys
-from redhost.registry import wheels
-wheels._signer = lambda path, data, keys, signature: keys[0].fingerprint
+from redhost.registry.package.checked import Checked
+from redhost.registry.wheel import wheel
+wheel.verify = lambda data, signature, *, keys, name: Checked(keys[0])
 from redhost.cli import main
 main(sys.argv[1:])
 """

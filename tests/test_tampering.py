@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.wheels import Wheel, read_wheel
+from redhost.registry.wheel.wheel import read_wheel
 
 SCREAM = b"raise SystemExit('imported')\n"
 EDITABLE = b'{"url": "file:///x", "dir_info": {"editable": true}}'
@@ -219,7 +219,7 @@ def attacked(
 
 
 def test_a_sound_wheel_passes(draft: Any, tmp_path: Path) -> None:
-    assert isinstance(read_wheel(draft("sound").write(tmp_path)), Wheel)
+    assert read_wheel(draft("sound").write(tmp_path)).value
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -234,8 +234,7 @@ def test_add_refuses_it_and_changes_nothing(venv: Any, wheels: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_check_tells_its_code(wheels: Any, name) -> None:
-    found = read_wheel(wheels[name])
-    assert not isinstance(found, Wheel)
+    found = read_wheel(wheels[name]).violations
     assert found[0].code == ATTACKS[name].code
     assert all(v.expected and v.found and v.hint and "\n" not in v.reason for v in found)
 
@@ -337,8 +336,10 @@ def test_the_twin_without_the_record_check_lets_the_attack_in(
     environment: Any, draft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A manifest changed on its way: valid in itself, and only RECORD knows better."""
-    from redhost.registry import installed, scope, wheels
-    from redhost.registry.inventory import take_inventory
+    from redhost.registry.environment import installed
+    from redhost.registry.queries.inventory import take_inventory
+    from redhost.registry.wheel import policy as scope
+    from redhost.registry.wheel import wheel as wheels
 
     drafted = draft("twin")
     changed_file(drafted)
@@ -347,14 +348,14 @@ def test_the_twin_without_the_record_check_lets_the_attack_in(
         archive.extractall(environment.folder)
 
     def state() -> str:
-        found = {x.id: x.state for x in take_inventory(tmp_path / "home", remember=False).listings}
+        found = {x.id: x.state for x in take_inventory(tmp_path / "home", remember=False).statuses}
         return found["twin"]
 
-    assert not isinstance(read_wheel(path), Wheel) and state() == "discovered"
+    assert read_wheel(path).violations and state() == "discovered"
     for module in (wheels, installed):
         assert module.check_record is scope.check_record
         monkeypatch.setattr(module, "check_record", lambda *_, **__: ())
-    assert isinstance(read_wheel(path), Wheel) and state() == "enabled"  # what we guard against
+    assert read_wheel(path).value and state() == "enabled"  # what we guard against
 
 
 def test_every_code_is_explained() -> None:

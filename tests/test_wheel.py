@@ -50,7 +50,8 @@ def tracked(*paths: str) -> list[str]:
 def test_the_hosts_wheel_holds_exactly_the_host(wheels: dict[str, Path]) -> None:
     expected = {f"redhost/{n}" for n in tracked("core", "registry", "commands", "cli.py")}
     expected |= {
-        f"redhost/{Path(n).name}" for n in tracked("src/redhost/*.py", "src/redhost/py.typed")
+        f"redhost/{Path(n).name}"
+        for n in tracked("src/redhost/*.py", "src/redhost/*.pyi", "src/redhost/py.typed")
     }
     assert names(wheels["redhost"]) == expected
 
@@ -69,7 +70,9 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
     assert "red_backbone_tiny/model.safetensors" in expected
 
 
-@pytest.mark.parametrize("name", ["red-lab", "redhost-ray", "redhost-serve"])
+@pytest.mark.parametrize(
+    "name", ["red-lab", "redhost-mechanisms", "redhost-ray", "redhost-robust", "redhost-serve"]
+)
 def test_a_code_plugins_wheel_holds_exactly_its_package(wheels: dict[str, Path], name: str) -> None:
     folder = f"plugins/{name}/src/"
     expected = {n.removeprefix(folder) for n in tracked(folder)}

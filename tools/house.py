@@ -95,11 +95,12 @@ MEASURES: dict[str, Callable[[str], int]] = {
 
 
 class Banned(NamedTuple):
-    """The words that should go: in names and prose, in parts of names, as whole names."""
+    """Words that should go: in names and prose, in parts of names, as whole names; exceptions."""
 
     everywhere: frozenset[str]
     names: frozenset[str]
     exact: frozenset[str]
+    allowed: frozenset[str] = frozenset()
 
 
 def read_banned(text: str) -> Banned:
@@ -109,7 +110,7 @@ def read_banned(text: str) -> Banned:
         kind, colon, rest = line.partition("#")[0].partition(":")
         if colon:
             words[kind.strip()].update(rest.split())
-    return Banned(**{kind: frozenset(found) for kind, found in words.items()})
+    return Banned(**{kind: frozenset(listed) for kind, listed in words.items()})
 
 
 def count_words(
@@ -125,8 +126,10 @@ def count_words(
                     prose.append(token.string)
             elif not keyword.iskeyword(token.string):
                 parts = (banned.everywhere | banned.names).intersection(split_name(token.string))
-                names[token.string] += bool(parts) or token.string in banned.exact
-    words = Counter(w for text in prose for w in split_name(text) if w in banned.everywhere)
+                strange = bool(parts) or token.string in banned.exact
+                names[token.string] += strange and token.string not in banned.allowed
+    strange_words = banned.everywhere - banned.allowed
+    words = Counter(w for text in prose for w in split_name(text) if w in strange_words)
     return +names, words
 
 

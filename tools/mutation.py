@@ -16,9 +16,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mutation_report import measure, read_words, write_report
 
@@ -38,13 +39,15 @@ class Room:
     Attributes:
         name: Its table under [tool.mutation].
         folder: Where it is laid out.
-        mutate: The files, from the package's folder.
+        package: Whose files are broken, below ``src``; redhost, or a plugin's package.
+        mutate: The files, from the package's folder; of a plugin's, from ``src``.
         tests: Files or folders of tests.
         deselect: Tests that cannot run on broken code: what torch compiles has no mutants.
     """
 
     name: str
     folder: Path
+    package: str
     mutate: tuple[str, ...]
     tests: tuple[str, ...]
     deselect: tuple[str, ...] = ()
@@ -63,7 +66,8 @@ def read_rooms(root: Path, names: Sequence[str] = ()) -> tuple[Room, ...]:
         Room(
             name=name,
             folder=root / "build/mutation" / name,
-            mutate=_expand(_package(root), table["mutate"]),
+            package=table.get("package", _package(root).name),
+            mutate=_expand(root, table),
             tests=tuple(table["tests"]),
             deselect=tuple(table.get("deselect", ())),
         )
@@ -74,8 +78,8 @@ def read_rooms(root: Path, names: Sequence[str] = ()) -> tuple[Room, ...]:
 
 def lay_out(root: Path, room: Room) -> None:
     """Bring a room up to date; mutants that got away are tried again where tests changed."""
-    mirror(root / "src", room.folder / "src")
-    if mirror(root / "tests", room.folder / "tests"):
+    mirror(_sources(root), room.folder / "src")
+    if mirror([root / "tests"], room.folder / "tests"):
         shutil.rmtree(room.folder / "mutants/tests", ignore_errors=True)
         for meta in _metas(room):
             _forget_unnoticed(meta)
@@ -83,12 +87,12 @@ def lay_out(root: Path, room: Room) -> None:
     (room.folder / "pyproject.toml").write_text(_settings(root, room), "utf-8")
 
 
-def mirror(source: Path, target: Path) -> bool:
-    """Make a folder hold what another does, links followed; tell whether anything was different.
+def mirror(sources: Sequence[Path], target: Path) -> bool:
+    """Make a folder hold what others do, links followed; tell whether anything was different.
 
     Files that are equal keep their time of change: by it mutmut knows what it broke before.
     """
-    wanted = dict(_files(source))
+    wanted = dict(file for source in sources for file in _files(source))
     stale = [path for name, path in _files(target) if name not in wanted]
     fresh = [n for n, p in wanted.items() if not _equal(p, target / n)]
     for path in stale:
@@ -106,20 +110,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--report", action="store_true", help="only write what was found so far")
-    asked = parser.parse_args(arguments)
-    for room in () if asked.report else read_rooms(asked.root, asked.rooms):
+    options = parser.parse_args(arguments)
+    for room in () if options.report else read_rooms(options.root, options.rooms):
         print(f"== {room.name}", flush=True)
-        lay_out(asked.root, room)
-        _run(room, workers=asked.workers)
-        _report(asked.root)
-    print(_report(asked.root))
+        lay_out(options.root, room)
+        _run(room, workers=options.workers)
+        _report(options.root)
+    print(_report(options.root))
 
 
 def _run(room: Room, *, workers: int) -> None:
     program = str(Path(sys.executable).with_name("mutmut"))
     command = [program, "run", "--max-children", str(workers)]
-    told = {"PYTHONPATH": str(room.folder / "mutants/src"), "PYTHONHASHSEED": str(SEED)}
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **told}
+    environment = {"PYTHONPATH": str(room.folder / "mutants/src"), "PYTHONHASHSEED": str(SEED)}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     subprocess.run(command, cwd=room.folder, env=env, check=True)
 
 
@@ -131,8 +135,9 @@ def _report(root: Path) -> Path:
 
 def _settings(root: Path, room: Room) -> str:
     """Return the pyproject.toml of a room: mutmut's table, and the project's of pytest."""
-    package = _package(root).relative_to(root).as_posix()
-    files = [f"{package}/{name}" for name in room.mutate]
+    package = f"src/{room.package}"
+    inside = package if room.package == _package(root).name else "src"
+    files = [f"{inside}/{name}" for name in room.mutate]
     skipped = [f"--deselect={test}" for test in room.deselect]
     pytest = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]
     tables = {
@@ -154,8 +159,8 @@ def _settings(root: Path, room: Room) -> str:
     }
     # JSON's strings, numbers and lists are TOML's as well.
     return "".join(
-        f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items())
-        for table, told in tables.items()
+        f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        for table, values in tables.items()
     )
 
 
@@ -163,9 +168,19 @@ def _package(root: Path) -> Path:
     return next((root / "src").glob("*/__init__.py")).parent
 
 
-def _expand(package: Path, patterns: Sequence[str]) -> tuple[str, ...]:
-    found = (path for pattern in patterns for path in package.glob(pattern))
-    return tuple(sorted(path.relative_to(package).as_posix() for path in found))
+def _sources(root: Path) -> list[Path]:
+    """Return the folders that packages lie in: the host's own, and those of its plugins."""
+    return [root / "src", *sorted(root.glob("plugins/*/src"))]
+
+
+def _expand(root: Path, table: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the files of a room, named as in `Room.mutate`."""
+    own = _package(root)
+    folders = (source / table.get("package", own.name) for source in _sources(root))
+    package = next(folder for folder in folders if folder.is_dir())
+    base = package if package == own else package.parent
+    found = (path for pattern in table["mutate"] for path in package.glob(pattern))
+    return tuple(sorted(path.relative_to(base).as_posix() for path in found))
 
 
 def _metas(room: Room) -> Iterator[Path]:
@@ -173,10 +188,10 @@ def _metas(room: Room) -> Iterator[Path]:
 
 
 def _forget_unnoticed(meta: Path) -> None:
-    told = json.loads(meta.read_text("utf-8"))
-    codes = told["exit_code_by_key"]
-    told["exit_code_by_key"] = {n: None if c in UNNOTICED else c for n, c in codes.items()}
-    meta.write_text(json.dumps(told, indent=4), "utf-8")
+    record = json.loads(meta.read_text("utf-8"))
+    codes = record["exit_code_by_key"]
+    record["exit_code_by_key"] = {n: None if c in UNNOTICED else c for n, c in codes.items()}
+    meta.write_text(json.dumps(record, indent=4), "utf-8")
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:

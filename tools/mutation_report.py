@@ -36,10 +36,10 @@ def read_words(path: Path) -> Words:
     Each ``[[survivor]]`` has ``file``, ``function``, ``word``, and ``after``, lines as the page
     shows them; without ``after`` it is about all of the function.
     """
-    told = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+    survivors = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     return {
         (entry["file"], entry["function"], line): entry["word"]
-        for entry in told.get("survivor", ())
+        for entry in survivors.get("survivor", ())
         for line in entry.get("after", [""])
     }
 
@@ -113,15 +113,20 @@ def word_for(before: str, after: str) -> str:
 
 def _statuses(folder: Path, name: str) -> dict[str, str] | None:
     """Return mutant → status of a file; None before mutmut has seen it."""
-    found = sorted((folder / "mutants/src").glob(f"*/{name}.meta"))
+    found = sorted(_places(folder / "mutants/src", f"{name}.meta"))
     if not found:
         return None
     codes = json.loads(found[0].read_text("utf-8"))["exit_code_by_key"]
     return {mutant: status_by_exit_code[code] for mutant, code in codes.items()}
 
 
+def _places(src: Path, name: str) -> Iterator[Path]:
+    """Yield where a file is, named from ``src`` or from a package's folder."""
+    yield from (p for p in (src / name, *src.glob(f"*/{name}")) if p.exists())
+
+
 def _survivor(folder: Path, name: str, mutant: str, status: str, words: Words) -> dict[str, str]:
-    path = next((folder / "src").glob(f"*/{name}")).relative_to(folder)
+    path = next(_places(folder / "src", name)).relative_to(folder)
     with contextlib.chdir(folder):
         diff = get_diff_for_mutant(mutant, path=path).splitlines()
     before = _changed(diff, "-")

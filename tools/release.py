@@ -100,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _project(root: Path) -> dict[str, str]:
-    told: dict[str, str] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    return told
+    project: dict[str, str] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    return project
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,23 +16,20 @@ import torch
 from torch import Tensor, nn
 
 from ...registry.errors import BackboneMismatchError, IntegrityError, short
-from ..bus import BusConfig
+from ..bus.bus import BusConfig
+from ..bus.layout import FeatureLayout
+from ..bus.tasks import CLASSIFICATION, Task, Unit, make_task
 from ..digests import backbone_fingerprint
-from ..generate.context import context_layout
-from ..generate.spelling import unfold
-from ..generate.states import states, widen
-from ..layout import Layout
-from ..rows import Row
-from ..tasks import Classification, Generation, Task, make_task
-from .plain import plain_trunk
-from .trunk import Pooling, Trunk, load_trunk
+from ..types import Row
+from .encoder import Pooling, TextEncoder, load_encoder
+from .qwen3.package import qwen3_encoder
+from .tokens import context_layout, rows_per_token, token_states, with_contexts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ...registry.manifest import BackboneManifest
+    from ...registry.package.manifest import BackboneManifest
 
-__all__ = ["Backbone", "tokenizer_digest"]
 
 PROBES = ("What is 37 plus 12?", "  Two\nlines,\ttabs", "Ünïcödé ✓ 日本", "x=1_000; y=-2.5e3")
 
@@ -52,13 +49,13 @@ class Backbone:
         layout: What experts read beside h; None for h alone.
     """
 
-    trunk: Trunk
+    trunk: TextEncoder
     classifier: Tensor | None = None
     labels: tuple[str, ...] = ()
     eps: float = 1e-5
-    task: Task = field(default_factory=Classification)
-    name: str = field(default="")
-    layout: Layout | None = None
+    task: Task = CLASSIFICATION
+    name: str = ""
+    layout: FeatureLayout | None = None
 
     @classmethod
     def load(
@@ -68,7 +65,7 @@ class Backbone:
         revision: str | None = None,
         pooling: Pooling = "last",
         max_tokens: int | None = None,
-        task: Task | None = None,
+        task: Task = CLASSIFICATION,
     ) -> Self:
         """Load a bare backbone from ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
 
@@ -77,19 +74,18 @@ class Backbone:
             revision: The commit to pin, for hub names.
             pooling: ``last`` or ``mean``.
             max_tokens: Where longer texts are cut; by default the model's longest input.
-            task: What it is to answer; a generating one brings its language-model head.
+            task: What it answers; for text generation, the language-model head is loaded too.
 
         Raises:
             UsageError: If the source is of no known kind.
             MissingError: If it cannot be loaded.
         """
-        task = task or Classification()
-        trunk = load_trunk(
+        trunk = load_encoder(
             source,
             revision=revision,
             pooling=pooling,
             max_tokens=max_tokens,
-            head=isinstance(task, Generation),
+            head=task.head.vocabulary,
         )
         return cls(trunk=trunk, classifier=trunk.head, task=task, name=source)
 
@@ -102,7 +98,8 @@ class Backbone:
         Raises:
             BackboneMismatchError: If the loaded tensors are not those of the fingerprint.
         """
-        trunk = _package_trunk(manifest, files)
+        task = make_task(manifest.task, resolution=manifest.resolution)
+        trunk = _package_trunk(manifest, files, head=task.head.vocabulary)
         if manifest.delta is not None:
             _apply_delta(trunk, files[manifest.delta.file])
         classifier = trunk.head
@@ -113,11 +110,11 @@ class Backbone:
             classifier=classifier,
             labels=manifest.labels,
             eps=manifest.norm.eps,
-            task=make_task(manifest.task, resolution=manifest.resolution),
+            task=task,
             name=manifest.id,
         )
         backbone.verify(manifest.fingerprint)
-        return backbone.to(device)
+        return backbone if device == "cpu" else backbone.to(device)
 
     @property
     def width(self) -> int:
@@ -125,19 +122,9 @@ class Backbone:
         return self.trunk.width
 
     @property
-    def generates(self) -> bool:
-        """Whether it tells next tokens."""
-        return isinstance(self.task, Generation)
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens its head tells; 0 where it generates nothing."""
-        return len(self.classifier) if self.generates and self.classifier is not None else 0
-
-    @property
-    def whole(self) -> int:
+    def total_width(self) -> int:
         """The width of h̃."""
-        return self.width if self.layout is None else self.layout.whole
+        return self.width if self.layout is None else self.layout.total_width
 
     @property
     def device(self) -> str:
@@ -146,42 +133,44 @@ class Backbone:
 
     def to(self, device: str) -> Self:
         """Move the trunk; h comes back to the CPU, where the bus runs."""
-        if device != "cpu":
-            nn.Module.to(self.trunk.model, device)
+        nn.Module.to(self.trunk.model, device)
         return self
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Return h ``(N, D)``, or h̃ where experts tap the trunk.
+        """Return h ``(N, D)``, or h̃ where experts act inside the trunk.
 
         Each row's bits depend on its own text only. A generating backbone has a row for each
-        token of the texts, in their order (`unfold`).
+        token of the texts, in their order (`rows_per_token`).
         """
-        if self.generates:
-            told = states(self.trunk, texts)
-            wide = [widen(h, self.layout, eps=self.eps) for h in told]
-            return torch.cat(wide) if wide else torch.empty(0, self.whole)
+        if self.task.unit is Unit.TOKEN:
+            return self.token_rows(token_states(self.trunk, texts))
         h = self.trunk.encode(texts)
-        chunks = () if self.layout is None else self.layout.chunks
-        beside = (c.compute(texts) for c in chunks if c.compute is not None)
-        return torch.cat([h, *beside], dim=1) if chunks else h
+        if self.layout is None:
+            return h
+        beside = (c.compute(texts) for c in self.layout.segments if c.compute is not None)
+        return torch.cat([h, *beside], dim=1)
 
-    def unfold(self, rows: Sequence[Row]) -> list[Row]:
+    def token_rows(self, states: Iterable[Tensor]) -> Tensor:
+        """Return h̃ ``(N, …)`` of all tokens of texts, given the states ``(T, D)`` of each text."""
+        empty = torch.empty(0, self.total_width)
+        return torch.cat([empty, *(with_contexts(h, self.layout, eps=self.eps) for h in states)])
+
+    def rows_per_token(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that `encode` gives of these texts: themselves, or their tokens."""
-        return unfold(self.trunk, rows) if self.generates else list(rows)
+        return rows_per_token(self.trunk, rows) if self.task.unit is Unit.TOKEN else list(rows)
 
     def bus_config(self) -> BusConfig:
-        """Return what a factory needs to know to build parts for this backbone's bus."""
+        """Return what a factory needs to build parts for this backbone's bus."""
+        width, context = self.trunk.width, 0
+        if self.task.unit is Unit.TOKEN:
+            context = context_layout(width).total_width - width
         return BusConfig(
-            width=self.width,
-            labels=self.labels,
-            eps=self.eps,
-            task=self.task,
-            context=context_layout(self.width).whole - self.width if self.generates else 0,
+            width=width, labels=self.labels, eps=self.eps, task=self.task, context=context
         )
 
     def fingerprint(self) -> str:
         """Return the digest over tensors, classifier, labels, tokenizer, pooling and norm."""
-        with self.trunk.guard:
+        with self.trunk.lock:
             tokenizer = tokenizer_digest(self.trunk.tokenizer)
         return backbone_fingerprint(
             tensors=self.trunk.model.state_dict(),
@@ -195,10 +184,10 @@ class Backbone:
         )
 
     def verify(self, fingerprint: str) -> None:
-        """Check that this backbone is the one meant.
+        """Check that this backbone has a fingerprint.
 
         Raises:
-            BackboneMismatchError: If it is not; the message names both fingerprints.
+            BackboneMismatchError: If it has another; the message names both.
         """
         found = self.fingerprint()
         if found != fingerprint:
@@ -221,19 +210,21 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps([vocabulary, probes]).encode()).hexdigest()
 
 
-def _package_trunk(manifest: BackboneManifest, files: Mapping[str, bytes]) -> Trunk:
+def _package_trunk(
+    manifest: BackboneManifest, files: Mapping[str, bytes], *, head: bool
+) -> TextEncoder:
     """Load the trunk a manifest names: from carried bytes, a hub, or a file."""
-    base, generates = manifest.base, manifest.task == "generation"
+    base = manifest.base
     load = partial(
-        load_trunk, pooling=manifest.pooling, max_tokens=manifest.max_tokens, head=generates
+        load_encoder, pooling=manifest.pooling, max_tokens=manifest.max_tokens, head=head
     )
     if base.kind == "hub":
         return load(f"hf:{base.id}", revision=base.revision)
     if base.kind == "file":
         return load(f"gguf:{base.id}")
     carried = {name: files[name] for name in base.files}
-    if not generates:  # that needs a cache of keys and values
-        plain = plain_trunk(carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
+    if not head:  # that needs a cache of keys and values
+        plain = qwen3_encoder(carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
         if plain is not None:
             return plain
     # transformers reads folders: give it one that holds exactly the bytes that were hashed.
@@ -243,7 +234,7 @@ def _package_trunk(manifest: BackboneManifest, files: Mapping[str, bytes]) -> Tr
         return load(f"hf:{folder}")
 
 
-def _apply_delta(trunk: Trunk, data: bytes) -> None:
+def _apply_delta(trunk: TextEncoder, data: bytes) -> None:
     """Put the adapted tensors in place of the base's."""
     delta = safetensors.torch.load(data)
     state = trunk.model.state_dict()

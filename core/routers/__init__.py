@@ -6,9 +6,9 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
-from ..bus import BusConfig
+from ..bus.bus import BusConfig
 from .attention import AttentionRouter
-from .base import ColumnData, Judged, Router
+from .base import AnswerLikelihoods, ColumnData, Router
 from .blend import BlendRouter
 from .causal import CausalMixtureRouter, CausalRouter
 from .centroid import CentroidRouter
@@ -24,6 +24,7 @@ from .topk import HardRouter, TopKRouter
 
 __all__ = [
     "KINDS",
+    "AnswerLikelihoods",
     "AttentionRouter",
     "BlendRouter",
     "CausalMixtureRouter",
@@ -32,7 +33,6 @@ __all__ = [
     "ColumnData",
     "EvidenceRouter",
     "HardRouter",
-    "Judged",
     "LinearRouter",
     "MlpRouter",
     "QuadraticRouter",
@@ -75,5 +75,5 @@ def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int)
     for candidate in KINDS:
         if candidate.kind == name:
             options = read_options(name, given, candidate.options)
-            return candidate(width=bus.heard, columns=columns, seed=seed, **options)
+            return candidate(width=bus.router_width, columns=columns, seed=seed, **options)
     return None

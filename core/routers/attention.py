@@ -1,10 +1,10 @@
-"""The attention router: z asks, the experts' outputs answer (Vaswani et al. 2017).
+"""The attention router: queries of z, keys of the experts' outputs (Vaswani et al. 2017).
 
     α = softmax_k( q(z) · k(s_k(z)) / √A ),    q(z) = W_q z + b_q,    k(s) = W_k s̃
 
-s_k is what column k's output looks like on this very input (`core.evidence.outputs`), s̃ the same
-in units of its spread. No weight belongs to a column, so the router is blind to their names and
-order, and a column that joins needs no training at all: level `row` moves nothing.
+s_k is what column k's output looks like on this very input (`bus.evidence.output_features`), s̃
+the same in units of its spread. No weight belongs to a column, so the router is blind to their
+names and order, and a column that joins needs no training at all: level `row` moves nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..evidence import LOOKS
+from ..bus.evidence import OUTPUT_FEATURES
+from ..bus.signals import RouterSignals
 from .base import ColumnData, Router
-
-__all__ = ["AttentionRouter"]
 
 WIDTH = 16
 """A, the width of queries and keys."""
@@ -28,39 +27,43 @@ class AttentionRouter(Router):
     """Scaled dot products of a query of z with keys of the outputs; the query starts at zero."""
 
     kind = "attention"
-    reads_outputs = True
+    reads = frozenset({"output_features"})
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
         generator = torch.Generator().manual_seed(seed)
         self.query = nn.Parameter(torch.zeros(WIDTH, width))
         self.query_bias = nn.Parameter(torch.zeros(WIDTH))
-        self.key = nn.Parameter(torch.randn(WIDTH, LOOKS, generator=generator) / LOOKS**0.5)
-        self.register_buffer("center", torch.zeros(LOOKS))
-        self.register_buffer("spread", torch.ones(LOOKS))
+        self.key = nn.Parameter(
+            torch.randn(WIDTH, OUTPUT_FEATURES, generator=generator) / OUTPUT_FEATURES**0.5
+        )
+        self.register_buffer("center", torch.zeros(OUTPUT_FEATURES))
+        self.register_buffer("spread", torch.ones(OUTPUT_FEATURES))
 
     center: Tensor
     spread: Tensor
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
-        """Return logits ``(B, K)`` for z ``(B, D)`` and the outputs' looks ``(B, K, S)``."""
-        if evidence is None:  # nobody says anything, and all columns are equal
-            evidence = z.new_zeros(z.shape[0], len(self.columns), LOOKS)
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
+        """Return logits ``(B, K)`` for z ``(B, D)`` and the output features ``(B, K, S)``."""
+        if signals is None:  # without experts all columns are equal
+            features = z.new_zeros(z.shape[0], len(self.columns), OUTPUT_FEATURES)
+        else:
+            features = signals.output_features
         query = nn.functional.linear(z, self.query, self.query_bias)  # (B, A)
-        keys = ((evidence - self.center) / self.spread) @ self.key.T  # (B, K, A)
+        keys = ((features - self.center) / self.spread) @ self.key.T  # (B, K, A)
         return (keys @ query[:, :, None]).squeeze(-1) / math.sqrt(WIDTH)
 
     def prepare(self, columns: Sequence[ColumnData]) -> None:
-        """Set centre and spread of the looks from all rows."""
-        known = [d.outputs for d in columns if d.outputs is not None]
+        """Set centre and spread of the features from all rows."""
+        known = [d.signals.output_features for d in columns if d.signals is not None]
         if known:
-            looks = torch.cat(known).flatten(0, 1)  # (N · K, S)
-            self.center.copy_(looks.mean(0))
-            self.spread.copy_(looks.std(0, correction=0).clamp_min(1e-6))
+            features = torch.cat(known).flatten(0, 1)  # (N · K, S)
+            self.center.copy_(features.mean(0))
+            self.spread.copy_(features.std(0, correction=0).clamp_min(1e-6))
 
-    def adopt(self, parent: Router, *, keep: Collection[str]) -> None:
+    def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
         """Take over everything: all of it is shared."""
-        super().adopt(parent, keep=keep)
+        super().copy_columns(parent, keep=keep)
         for name, value in parent.named_buffers():
             self.get_buffer(name).copy_(value)
 

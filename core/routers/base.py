@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ...registry.errors import UsageError
-from ..progress import Progress
-from ..statistics import Statistics
-
-if TYPE_CHECKING:
-    from ..sketch import Sketch
-
-__all__ = ["ColumnData", "Judged", "Router", "spans"]
+from ..bus.signals import BusRouter, RouterSignals
+from ..bus.truncated_logits import TruncatedLogits
+from ..receipt import MinimaxReport
+from ..types import Progress
+from .domain_statistics import Statistics
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class AnswerLikelihoods:
     """Rows with the likelihood of their answers: z ``(N, D)`` and p_k(y|x) ``(N, K)``.
 
-    For a kind that `sketches` also what the residual sum makes of them.
+    For a kind that reads truncated logits also what the residual sum makes of them.
     """
 
     z: Tensor
     likelihood: Tensor
-    sketch: Sketch | None = None
+    truncated: TruncatedLogits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,40 +39,30 @@ class ColumnData:
         z: Rows of the column's domain, ``(N, D)``; drawn from `statistics` where the card
             ships no rows.
         statistics: The sums of the domain.
-        evidence: The experts' evidence on the rows, ``(N, K)``; None before there are experts.
-        outputs: What the experts' outputs look like on the rows, ``(N, K, S)``.
+        signals: What else a router reads of the rows; None before there are experts.
         likelihood: p_k(y|x) of each row's own answer by each column alone, ``(N, K)``; None
-            where the card does not tell texts and answers, or no router asked for it.
-        sketch: What the residual sum makes of the rows' answers, for a kind that `sketches`.
+            where the card has no texts with answers, or the router does not read answers.
+        truncated: What the residual sum makes of the rows' answers, where the router reads that.
         gate: The same for rows the router does not learn from.
-        hear: A mask ``(N, K)`` of who is asked about which row → their evidence ``(N, K)``, zero
-            elsewhere, for a kind that asks; None before there are experts.
     """
 
     column: str
     z: Tensor
     statistics: Statistics
-    evidence: Tensor | None = None
-    outputs: Tensor | None = None
+    signals: RouterSignals | None = None
     likelihood: Tensor | None = None
-    sketch: Sketch | None = None
-    gate: Judged | None = None
-    hear: Callable[[Tensor], Tensor] | None = None
+    truncated: TruncatedLogits | None = None
+    gate: AnswerLikelihoods | None = None
 
 
-class Router(nn.Module):
+class Router(BusRouter):
     """The gate: z → logits, one for each column. The only thing `recompose` trains.
 
     A kind with a closed form implements `solve`; the others are trained by gradient. Parameters
     named by `column_parameters` have one row for each column, which is what level `row` moves. A
-    kind that `reads_evidence` is called with e(z) ``(B, K)`` as a second argument, one that
-    `reads_outputs` with the look of the experts' outputs ``(B, K, S)`` (`core.evidence`); one
-    that `reads_answers` learns from how well each column answers the fit rows, and one that
-    `sketches` from what their residual sum would. A weight of exactly zero is written as a logit
-    of −∞, and a kind that writes all but a few so says how many
-    it leaves in `chosen`. One that `asks` hears only the experts of its choice, in `listen`.
-    `output` says how the bus combines by its weights: the residual sum, or the mixture
-    Σ α_k p_k(y|x).
+    kind names in `reads` what it reads beside z (`core.bus.signals`). A weight of exactly zero is
+    written as a logit of −∞, and a kind that writes all but a few so says in `chosen` how many it
+    leaves. `output` says how the bus combines by its weights.
 
     Args:
         width: D, the width of z.
@@ -84,49 +72,31 @@ class Router(nn.Module):
 
     kind: ClassVar[str]
     closed_form: ClassVar[bool] = False
-    reads_evidence: ClassVar[bool] = False
-    reads_outputs: ClassVar[bool] = False
-    reads_answers: ClassVar[bool] = False
-    sketches: ClassVar[bool] = False
-    asks: ClassVar[bool] = False
-    output: ClassVar[Literal["mixture", "residual"]] = "residual"
     options: ClassVar[Mapping[str, type[int] | type[float]]] = {}
+    minimax_report: MinimaxReport | None = None
+    """How the last game of a kind that plays one ended; None before there was one."""
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__()
         self.width, self.columns, self.seed = width, columns, seed
-        self.chosen: int | None = None
-
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
-        """Return logits ``(B, K)`` for z ``(B, D)``."""
-        raise NotImplementedError
-
-    def listen(self, z: Tensor, hear: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return logits ``(B, K)`` of a kind that asks.
-
-        Args:
-            z: Bus vectors ``(B, D)``.
-            hear: A mask ``(B, K)`` of who is asked → their evidence ``(B, K)``, zero elsewhere.
-        """
-        raise NotImplementedError(f"a {self.kind} router asks nobody")
 
     def prepare(self, columns: Sequence[ColumnData]) -> None:
         """Look at the data once before training by gradient; most kinds need not."""
 
     def training_logits(
-        self, z: Tensor, heard: Tensor | None, *, generator: torch.Generator
+        self, z: Tensor, signals: RouterSignals | None, *, generator: torch.Generator
     ) -> Tensor:
         """Return the logits that are trained ``(B, K)``: before anything is cut, with any noise.
 
         Args:
             z: Bus vectors ``(B, D)``.
-            heard: What the kind reads beside z.
+            signals: What the kind reads beside z.
             generator: Where noise comes from.
         """
-        logits: Tensor = self(z, heard)
+        logits: Tensor = self(z, signals)
         return logits
 
-    def finish(
+    def fine_tune(
         self,
         columns: Sequence[ColumnData],
         *,
@@ -161,7 +131,7 @@ class Router(nn.Module):
             hint="Use --level full.",
         )
 
-    def adopt(self, parent: Router, *, keep: Collection[str]) -> None:
+    def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
         """Take over the parent's weights: those of the columns in `keep` and all shared ones.
 
         Args:
@@ -184,14 +154,111 @@ class Router(nn.Module):
         self.load_state_dict(dict(tensors))
 
 
-def spans(owner: Tensor, columns: int) -> tuple[tuple[int, int], ...]:
-    """Return (first row, past the last row) of each column, where rows are sorted by column.
+class LabelledRouter(Router):
+    """A kind with rows for (column, label) pairs, whose number only data or a file tell.
 
-    Numbers rather than masks, so that a forward pass has shapes that are known beforehand.
+    ``owner`` holds the column of each row, ``(Y,)``, ascending.
+    """
+
+    per_label: ClassVar[tuple[str, ...]]
+    """Names of the tensors with one row a label."""
+    per_column: ClassVar[tuple[str, ...]] = ()
+    """Of those with one row a column."""
+    shared: ClassVar[tuple[str, ...]] = ()
+    """Of those that all columns share."""
+    owner: Tensor
+
+    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
+        super().__init__(width=width, columns=columns, seed=seed)
+        self.register_buffer("owner", torch.zeros(0, dtype=torch.int64))
+        self._set_owner(self.owner)
+
+    def _set_owner(self, owner: Tensor) -> None:
+        """Set each row's column; remember (first row, past the last row) of each column.
+
+        Numbers rather than masks, so that a forward pass has shapes that are known beforehand.
+        """
+        ends = torch.bincount(owner, minlength=len(self.columns)).cumsum(0).tolist()
+        self.owner, self._spans = owner, tuple(pairwise([0, *ends]))
+
+    def replace_rows(self, rows: Mapping[int, Sequence[Tensor]]) -> None:
+        """Set the rows of columns, by their index: one tensor for each name in `per_label`."""
+        keep = torch.tensor([int(k) not in rows for k in self.owner], dtype=torch.bool)
+        owners = [torch.full((len(made[0]),), k) for k, made in rows.items()]
+        # A stable order: the same rows stand in the same places, whoever moved last.
+        owner, places = torch.sort(torch.cat([self.owner[keep], *owners]), stable=True)
+        for n, name in enumerate(self.per_label):
+            p = self.get_parameter(name)
+            p.data = torch.cat([p[keep], *(made[n] for made in rows.values())]).detach()[places]
+        self._set_owner(owner)
+
+    def column_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return what has one row a column; what counts labels, `copy_columns` takes over."""
+        return tuple(self.get_parameter(name) for name in self.per_column)
+
+    def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
+        """Take over what is shared, and the rows of the columns in `keep`."""
+        if not isinstance(parent, type(self)):
+            raise TypeError(f"expected a router of kind {self.kind!r}, found {parent.kind!r}")
+        names = [parent.columns[int(k)] for k in parent.owner]
+        rows = torch.tensor([name in keep for name in names], dtype=torch.bool)
+        for name in self.shared:
+            getattr(self, name).data = getattr(parent, name).data.clone()
+        for name in self.per_label:
+            getattr(self, name).data = getattr(parent, name).data[rows]
+        for name in self.per_column:
+            for column in keep:
+                row = getattr(parent, name).data[parent.columns.index(column)]
+                getattr(self, name).data[self.columns.index(column)] = row
+        owner = [self.columns.index(name) for name in names if name in keep]
+        self._set_owner(torch.tensor(owner, dtype=torch.int64))
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the weights from a file, which alone knows the number of labels."""
+        for name in (*self.per_label, *self.per_column, *self.shared):
+            getattr(self, name).data = tensors[name].clone()
+        self._set_owner(tensors["owner"].clone())
+
+
+class PlainRouter(Router):
+    """Any module z → logits as a router of level ``full`` that reads z alone.
 
     Args:
-        owner: Each row's column, ascending, ``(Y,)``.
-        columns: K.
+        module: What a plugin made.
+        columns: The columns' names.
     """
-    ends = torch.bincount(owner, minlength=columns).cumsum(0).tolist()
-    return tuple(pairwise([0, *ends]))
+
+    def __init__(self, module: nn.Module, *, columns: tuple[str, ...] = ()) -> None:
+        super().__init__(width=0, columns=columns)
+        self.module = module
+
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
+        """Return logits ``(B, K)`` for z ``(B, D)``."""
+        logits: Tensor = self.module(z)
+        return logits
+
+    def column_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Raise: nothing is known of the module.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "level 'row' trains single columns",
+            expected="a redhost.Router",
+            found=type(self.module).__name__,
+            hint="Use --level full.",
+        )
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's tensors under its own names, which are those on disk."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the module's weights from a file's tensors."""
+        self.module.load_state_dict(dict(tensors))
+
+
+def as_router(module: nn.Module, *, columns: tuple[str, ...] = ()) -> Router:
+    """Return a module as a router: itself, or behind `PlainRouter`."""
+    return module if isinstance(module, Router) else PlainRouter(module, columns=columns)

@@ -14,9 +14,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..bus.signals import ANSWERS, RouterSignals
 from .base import ColumnData, Router
-
-__all__ = ["BlendRouter", "likeliest_mixture"]
 
 STEPS = 2000
 TOLERANCE = 1e-10
@@ -29,29 +28,35 @@ class BlendRouter(Router):
 
     kind = "blend"
     closed_form = True
-    reads_answers = True
+    reads = frozenset({ANSWERS})
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
         self.logit = nn.Parameter(torch.zeros(len(columns)))
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)``, alike for all rows of z ``(B, D)``."""
         return self.logit.expand(z.shape[0], -1)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set the weights; level `row` gives new columns their share and keeps all other bits."""
-        p = torch.cat([_likelihood(d, k, len(columns)) for k, d in enumerate(columns)])
+        own = torch.eye(len(columns))  # who has no likelihoods counts for their own column
+        p = torch.cat(
+            [
+                own[k].expand(len(d.z), -1) if d.likelihood is None else d.likelihood
+                for k, d in enumerate(columns)
+            ]
+        )  # (N, K)
         weight = torch.cat([torch.full((len(d.z),), 1 / len(d.z)) for d in columns])
-        found = likeliest_mixture(p, weight / weight.sum()).clamp_min(FLOOR).log()
+        best = likeliest_mixture(p, weight / weight.sum()).clamp_min(FLOOR).log()
         moving = [k for k, d in enumerate(columns) if only is None or d.column in only]
-        kept = [k for k in range(len(columns)) if k not in moving]
+        fixed = [k for k in range(len(columns)) if k not in moving]
         with torch.no_grad():
-            shift = found.new_zeros(())
-            if kept:  # the kept columns' mass as it stands is worth their mass as found
-                shift = self.logit[kept].double().logsumexp(0) - found[kept].logsumexp(0)
+            shift = best.new_zeros(())
+            if fixed:  # the fixed columns' mass as it stands is worth their mass in the best one
+                shift = self.logit[fixed].double().logsumexp(0) - best[fixed].logsumexp(0)
             for k in moving:
-                self.logit[k] = found[k] + shift
+                self.logit[k] = best[k] + shift
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the logits."""
@@ -75,10 +80,3 @@ def likeliest_mixture(p: Tensor, weight: Tensor) -> Tensor:
         if done:
             break
     return alpha
-
-
-def _likelihood(data: ColumnData, place: int, columns: int) -> Tensor:
-    if data.likelihood is not None:
-        return data.likelihood
-    own = torch.full((len(data.z),), place)
-    return nn.functional.one_hot(own, columns).float()

@@ -3,11 +3,11 @@
     logits = W_r [ z_t | c_t ] + b
     min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ℓ_k(own)) / (ℓ_k(base) − ℓ_k(own))
 
-c_t is what was said before (`core.generate.context`). ℓ is the loss of the residual sum, on
-sketches (`core.sketch`): weights trained for a mixture lose there by being soft, and those trained
-for the sum are better in a mixture as well. Regrets count as shares of what the own expert gains
-over the backbone, both on the same tokens: how hard tokens are, and how much there is to gain,
-differ between domains by more than regrets do.
+c_t is the running context (`core.backbones.tokens`). ℓ is the loss of the residual sum, on
+truncated logits (`core.bus.truncated_logits`): weights trained for a mixture lose there by being
+soft, and those trained for the sum are better in a mixture as well. Regrets count as shares of
+what the own expert gains over the backbone, both on the same tokens: how hard tokens are, and how
+much there is to gain, differ between domains by more than regrets do.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..receipt import Robust
-from ..robust.minimax import MinimaxResult, MinimaxSettings, minimax
-from ..sketch import Sketch
+from ..bus.signals import ANSWERS, TRUNCATED_LOGITS
+from ..bus.truncated_logits import TruncatedLogits
 from .base import ColumnData
 from .linear import LinearRouter
-from .robust import from_two_starts, told
-
-__all__ = ["CausalMixtureRouter", "CausalRouter", "Tokens"]
+from .minimax import MinimaxResult, MinimaxSettings, minimax
+from .robust import from_two_starts, minimax_report
 
 BATCH = 128
 LEAST = 0.01
 """Nats a token: an expert that gains less is taken to gain as much."""
 RATE, DECAY = 5e-4, 0.1
 ELSEWHERE = 0.005
-"""Weight of what teaches the backbone's column: more of it, and experts say less at home."""
+"""Weight of what teaches the backbone's column: more of it, and experts weigh less at home."""
 ROUNDS = 5
 """Steps of the game for every step of the ordinary training."""
 
@@ -43,46 +41,43 @@ class Tokens:
     """Tokens of one domain.
 
     Attributes:
-        z: What the router hears, ``(N, W)``.
-        sketch: What the residual sum makes of them.
+        z: What the router reads, ``(N, W)``.
+        truncated: What the residual sum makes of them.
         own: log p of the own expert, ``(N,)``.
         gain: What the own expert gains over the backbone, nats a token.
     """
 
     z: Tensor
-    sketch: Sketch
+    truncated: TruncatedLogits
     own: Tensor
     gain: float
 
     @classmethod
-    def of(cls, z: Tensor, sketch: Sketch, column: int) -> Tokens:
+    def of(cls, z: Tensor, truncated: TruncatedLogits, column: int) -> Tokens:
         """Return a column's tokens; one whose expert gains next to nothing is not all that counts.
 
         Args:
-            z: What the router hears, ``(N, W)``.
-            sketch: What the residual sum makes of them.
+            z: What the router reads, ``(N, W)``.
+            truncated: What the residual sum makes of them.
             column: Whose they are.
         """
-        own = sketch.alone()[:, column]
-        base = sketch.log_p(torch.zeros_like(sketch.shift))
-        return cls(z, sketch, own, max(float((own - base).mean()), LEAST))
+        own = truncated.alone()[:, column]
+        base = truncated.log_p(torch.zeros_like(truncated.shift))
+        return cls(z, truncated, own, max(float((own - base).mean()), LEAST))
 
     def some(self, generator: torch.Generator) -> Tokens:
         """Return a batch of them."""
         rows = torch.randint(len(self.z), (min(BATCH, len(self.z)),), generator=generator)
-        return Tokens(self.z[rows], self.sketch[rows], self.own[rows], self.gain)
+        return Tokens(self.z[rows], self.truncated[rows], self.own[rows], self.gain)
 
 
 class CausalRouter(LinearRouter):
     """A linear router over tokens, robust in the residual form it answers with."""
 
     kind = "causal"
-    reads_answers = True
-    sketches = True
-    found: Robust | None = None
-    """How the last game ended; None before there was one."""
+    reads = frozenset({ANSWERS, TRUNCATED_LOGITS})
 
-    def finish(
+    def fine_tune(
         self,
         columns: Sequence[ColumnData],
         *,
@@ -91,21 +86,22 @@ class CausalRouter(LinearRouter):
     ) -> None:
         """Play the game over the columns with tokens, from the ordinary router and from nothing.
 
-        The one with the smaller worst regret on gate rows is kept; `found` says how it ended. Where
-        there is no residual sum of all, as with labels of their own, the ordinary router stays.
+        The one with the smaller worst regret on gate rows stays; `minimax_report` says how it
+        ended. Where there is no residual sum of all, as with labels of their own, the ordinary
+        router stays.
         """
-        fit = [(k, d.z, d.sketch) for k, d in enumerate(columns)]
-        aside = [(k, g.z, g.sketch) for k, d in enumerate(columns) if (g := d.gate) is not None]
+        fit = [(k, d.z, d.truncated) for k, d in enumerate(columns)]
+        aside = [(k, g.z, g.truncated) for k, d in enumerate(columns) if (g := d.gate) is not None]
         rows = _tokens(fit)
         if len(rows) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
             return
-        names = [d.column for d in columns if d.sketch is not None]
-        others = [(k, d.z) for k, d in enumerate(columns) if d.sketch is None]
-        judged = _tokens(aside) or rows
-        played = from_two_starts(self, partial(self._play, rows, judged, others, steps, progress))
+        names = [d.column for d in columns if d.truncated is not None]
+        others = [(k, d.z) for k, d in enumerate(columns) if d.truncated is None]
+        judges = _tokens(aside) or rows
+        played = from_two_starts(self, partial(self._play, rows, judges, others, steps, progress))
         with torch.no_grad():
-            lost = torch.stack([(r.own - self._log_p(r)).mean() for r in judged])
-        self.found = told(names, replace(played, regrets=lost))
+            lost = torch.stack([(r.own - self._log_p(r)).mean() for r in judges])
+        self.minimax_report = minimax_report(names, replace(played, regrets=lost))
 
     def _play(
         self,
@@ -134,7 +130,7 @@ class CausalRouter(LinearRouter):
 
     def _summed(self, rows: Tokens) -> Tensor:
         """Return log p of the answers in the residual form, ``(N,)``."""
-        return rows.sketch.log_p(torch.softmax(self(rows.z), dim=-1))
+        return rows.truncated.log_p(torch.softmax(self(rows.z), dim=-1))
 
     def _log_p(self, rows: Tokens) -> Tensor:
         """Return log p of the answers as this kind answers, ``(N,)``."""
@@ -160,8 +156,8 @@ class CausalMixtureRouter(CausalRouter):
 
     def _log_p(self, rows: Tokens) -> Tensor:
         gate = torch.log_softmax(self(rows.z), dim=-1)
-        return torch.logsumexp(gate + rows.sketch.alone(), dim=-1)
+        return torch.logsumexp(gate + rows.truncated.alone(), dim=-1)
 
 
-def _tokens(rows: Sequence[tuple[int, Tensor, Sketch | None]]) -> list[Tokens]:
+def _tokens(rows: Sequence[tuple[int, Tensor, TruncatedLogits | None]]) -> list[Tokens]:
     return [Tokens.of(z, s, k) for k, z, s in rows if s is not None]

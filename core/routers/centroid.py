@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..bus.signals import RouterSignals
 from .base import ColumnData, Router
-
-__all__ = ["CentroidRouter"]
 
 
 class CentroidRouter(Router):
@@ -23,7 +22,7 @@ class CentroidRouter(Router):
         self.centroid = nn.Parameter(torch.zeros(len(columns), width))
         self.spread = nn.Parameter(torch.ones(1))
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         # ‖z‖² is the same for every column, and softmax does not see it.
         score = z @ self.centroid.T - 0.5 * self.centroid.square().sum(-1)

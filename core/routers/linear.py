@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..bus.signals import RouterSignals
 from .base import Router
-
-__all__ = ["LinearRouter"]
 
 
 class LinearRouter(Router):
@@ -20,7 +19,7 @@ class LinearRouter(Router):
         self.weight = nn.Parameter(torch.zeros(len(columns), width))
         self.bias = nn.Parameter(torch.zeros(len(columns)))
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         return nn.functional.linear(z, self.weight, self.bias)
 

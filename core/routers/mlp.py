@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..bus.signals import RouterSignals
 from .base import Router
-
-__all__ = ["MlpRouter"]
 
 HIDDEN = 256
 
@@ -26,7 +25,7 @@ class MlpRouter(Router):
         self.weight = nn.Parameter(torch.zeros(len(columns), HIDDEN))
         self.bias = nn.Parameter(torch.zeros(len(columns)))
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         hidden = torch.relu(nn.functional.linear(z, self.inner_weight, self.inner_bias))
         return nn.functional.linear(hidden, self.weight, self.bias)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from ...registry.errors import UsageError
 
-__all__ = ["parse_kind", "read_options"]
-
 
 def parse_kind(text: str) -> tuple[str, dict[str, str]]:
     """Split ``kind:name=value,…`` into the kind and its options.

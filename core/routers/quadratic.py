@@ -10,15 +10,15 @@ wide where an expert's texts are narrow. Still sums alone, still no gradient ste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..statistics import Statistics, shrunk, within_scatter
-from .base import ColumnData, Router, spans
-
-__all__ = ["QuadraticRouter"]
+from ..bus.signals import RouterSignals
+from .base import ColumnData, LabelledRouter
+from .domain_statistics import Statistics, shrunk, within_scatter
 
 OWN = 0.2
 """γ, the share of a domain's own covariance; chosen on validation rows of 20 Newsgroups, where
@@ -30,7 +30,7 @@ NUMBERS = 2**18
 stays in the caches is up to five times as fast."""
 
 
-class QuadraticRouter(Router):
+class QuadraticRouter(LabelledRouter):
     """One Gaussian for each (column, label), with one covariance for each column.
 
     ``whitener`` holds A_k with A_kᵀ A_k = Σ_k⁻¹, ``(K, D, D)``; ``center`` A_k μ_y, ``(Y, D)``;
@@ -40,6 +40,9 @@ class QuadraticRouter(Router):
 
     kind = "quadratic"
     closed_form = True
+    per_label = ("center", "bias")
+    per_column: ClassVar[tuple[str, ...]] = ("whitener",)
+    shared = ("covariance", "freedom")
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
@@ -48,34 +51,29 @@ class QuadraticRouter(Router):
         self.bias = nn.Parameter(torch.zeros(0))
         self.covariance = nn.Parameter(torch.zeros(width, width))
         self.register_buffer("freedom", torch.ones(1))
-        self.register_buffer("owner", torch.zeros(0, dtype=torch.int64))
-        self._spans = spans(self.owner, len(columns))
 
-    owner: Tensor
     freedom: Tensor
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
-        labels = max(1, NUMBERS // max(1, z.numel()))
-        return torch.cat([self._some(z, a, b) for a, b in self._pieces(labels)], dim=-1)
+        logits = list[Tensor]()
+        for first, past in self._pieces(max(1, NUMBERS // max(1, z.numel()))):
+            low, high = self._spans[first][0], self._spans[past - 1][1]
+            white = torch.matmul(z, self.whitener[first:past].mT)  # (k, B, D)
+            off = white[self.owner[low:high] - first] - self.center[low:high, None]  # (Y, B, D)
+            density = self.bias[low:high, None] - 0.5 * off.square().sum(-1)  # (Y, B)
+            each = (density[a - low : b - low] for a, b in self._spans[first:past])
+            logits += [torch.logsumexp(d, dim=0) for d in each]
+        return torch.stack(logits, dim=-1)
 
     def _pieces(self, labels: int) -> Iterator[tuple[int, int]]:
-        """Yield (first column, past the last) of runs of one column, or with so few labels."""
-        start = 0
-        for k in range(1, len(self.columns) + 1):
-            full = k < len(self.columns) and self._spans[k][1] - self._spans[start][0] > labels
-            if full or k == len(self.columns):
-                yield start, k
-                start = k
-
-    def _some(self, z: Tensor, first: int, past: int) -> Tensor:
-        """Return the logits of a run of columns, ``(B, past − first)``."""
-        low, high = self._spans[first][0], self._spans[past - 1][1]
-        white = torch.matmul(z, self.whitener[first:past].mT)  # (k, B, D)
-        off = white[self.owner[low:high] - first] - self.center[low:high, None]  # (Y, B, D)
-        density = self.bias[low:high, None] - 0.5 * off.square().sum(-1)  # (Y, B)
-        each = [density[a - low : b - low] for a, b in self._spans[first:past]]
-        return torch.stack([torch.logsumexp(d, dim=0) for d in each], dim=-1)
+        """Yield runs of columns with at most so many labels together, or of one column."""
+        first = 0
+        for past in range(1, len(self.columns) + 1):
+            last = past == len(self.columns)
+            if last or self._spans[past][1] - self._spans[first][0] > labels:
+                yield first, past
+                first = past
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set every column's Gaussians; with `only`, the pooled Σ stays and only those move."""
@@ -84,19 +82,10 @@ class QuadraticRouter(Router):
             self.covariance.data = (scatter / freedom).to(torch.float32)
             self.freedom = torch.tensor([freedom])
         moving = [d for d in columns if only is None or d.column in only]
-        new = {self.columns.index(d.column) for d in moving}
-        kept = torch.tensor([int(k) not in new for k in self.owner], dtype=torch.bool)
-        centers, biases, owners = [self.center[kept]], [self.bias[kept]], [self.owner[kept]]
-        for data in moving:
-            k = self.columns.index(data.column)
-            center, bias = self._gaussians(k, data.statistics)
-            centers.append(center)
-            biases.append(bias)
-            owners.append(torch.full((len(bias),), k))
-        owner, order = torch.sort(torch.cat(owners), stable=True)  # whoever moved last
-        self.center.data = torch.cat(centers).detach()[order]
-        self.bias.data = torch.cat(biases).detach()[order]
-        self._own(owner)
+        index = self.columns.index
+        self.replace_rows(
+            {(k := index(d.column)): self._gaussians(k, d.statistics) for d in moving}
+        )
 
     def _gaussians(self, k: int, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """Set A_k; return A_k μ_y ``(Y, D)`` and the biases ``(Y,)``, π_y by the counts."""
@@ -113,33 +102,3 @@ class QuadraticRouter(Router):
         prior = torch.log(statistics.counts / statistics.counts.sum())
         bias = prior - factor.diagonal().log().sum()
         return (statistics.means @ whitener.T).to(torch.float32), bias.to(torch.float32)
-
-    def _own(self, owner: Tensor) -> None:
-        self.owner, self._spans = owner, spans(owner, len(self.columns))
-
-    def column_parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the whiteners, which have one row a column; centers and biases count labels."""
-        return (self.whitener,)
-
-    def adopt(self, parent: Router, *, keep: Collection[str]) -> None:
-        """Take over the pooled covariance and the Gaussians of the columns in `keep`."""
-        if not isinstance(parent, QuadraticRouter):
-            raise TypeError(f"expected a quadratic router, found {parent.kind}")
-        names = [parent.columns[int(k)] for k in parent.owner]
-        kept = torch.tensor([name in keep for name in names], dtype=torch.bool)
-        self.covariance.data = parent.covariance.data.clone()
-        self.freedom = parent.freedom.clone()
-        self.center.data, self.bias.data = parent.center.data[kept], parent.bias.data[kept]
-        owner = [self.columns.index(name) for name in names if name in keep]
-        self._own(torch.tensor(owner, dtype=torch.int64))
-        with torch.no_grad():
-            for name in keep:
-                place = parent.columns.index(name)
-                self.whitener[self.columns.index(name)] = parent.whitener[place]
-
-    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the weights from a file, which alone knows the number of labels."""
-        for name in ("whitener", "center", "bias", "covariance"):
-            getattr(self, name).data = tensors[name].clone()
-        self._own(tensors["owner"].clone())
-        self.freedom = tensors["freedom"].clone()

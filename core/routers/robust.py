@@ -6,7 +6,7 @@
 p_j are frozen, so log p_j(y|x) is computed once. ref_k is expert k's own loss on its own domain.
 The game is played twice, from the ordinary linear router and from nothing, since where rows are few
 a finished classifier is too sure of itself to be moved; the weights with the smallest worst regret
-on rows set aside are kept (`core.robust.minimax`). It answers with the mixture it was trained for.
+on rows set aside stay (`core.routers.minimax`). It answers with the mixture it was trained for.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..progress import Progress
-from ..receipt import Robust
-from ..robust.minimax import MinimaxResult, MinimaxSettings, minimax, mixture_losses
-from .base import ColumnData, Judged
+from ..bus.signals import ANSWERS
+from ..receipt import MinimaxReport
+from ..types import Progress
+from .base import AnswerLikelihoods, ColumnData
 from .linear import LinearRouter
-
-__all__ = ["RobustRouter", "from_two_starts", "told"]
+from .minimax import MinimaxResult, MinimaxSettings, minimax, mixture_losses
 
 BATCH = 128
 ROUNDS = 10
@@ -35,25 +34,23 @@ class RobustRouter(LinearRouter):
     """A linear router trained for the worst mixture of its domains."""
 
     kind = "robust"
-    reads_answers = True
+    reads = frozenset({ANSWERS})
     output = "mixture"
-    found: Robust | None = None
-    """How the last game ended; None before there was one."""
 
-    def finish(
+    def fine_tune(
         self,
         columns: Sequence[ColumnData],
         *,
         steps: int,
         progress: Progress | None = None,
     ) -> None:
-        """Play the game over the columns whose answers are known; `found` says how it ended."""
-        known = [(k, d) for k, d in enumerate(columns) if d.likelihood is not None]
+        """Play the game over the columns whose answers are known, and set `minimax_report`."""
+        known = [(k, d, p) for k, d in enumerate(columns) if (p := d.likelihood) is not None]
         if len(known) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
             return
-        rows = [Judged(z=d.z, likelihood=_known(d)) for _, d in known]
-        aside = [_logged(d.gate or r) for (_, d), r in zip(known, rows, strict=True)]
-        own = zip([k for k, _ in known], aside, strict=True)
+        rows = [AnswerLikelihoods(z=d.z, likelihood=p) for _, d, p in known]
+        aside = [_logged(d.gate or r) for (_, d, _), r in zip(known, rows, strict=True)]
+        own = zip([k for k, _, _ in known], aside, strict=True)
         play = partial(
             self._play,
             rows=rows,
@@ -63,12 +60,12 @@ class RobustRouter(LinearRouter):
             steps=ROUNDS * steps,
         )
         played = from_two_starts(self, partial(play, progress=progress))
-        self.found = told([d.column for _, d in known], played)
+        self.minimax_report = minimax_report([d.column for _, d, _ in known], played)
 
     def _play(
         self,
         *,
-        rows: Sequence[Judged],
+        rows: Sequence[AnswerLikelihoods],
         aside: Sequence[tuple[Tensor, Tensor]],
         others: Sequence[tuple[int, Tensor]],
         reference: Tensor,
@@ -109,10 +106,10 @@ def from_two_starts(router: nn.Module, play: Callable[[], MinimaxResult]) -> Min
     return played
 
 
-def told(names: Sequence[str], played: MinimaxResult) -> Robust:
-    """Return what a receipt says of a game over domains."""
+def minimax_report(names: Sequence[str], played: MinimaxResult) -> MinimaxReport:
+    """Return what a receipt holds of a game over domains."""
     worst = int(played.regrets.argmax())
-    return Robust(
+    return MinimaxReport(
         mixture=dict(zip(names, played.weights.tolist(), strict=True)),
         regrets=dict(zip(names, played.regrets.tolist(), strict=True)),
         worst=names[worst],
@@ -121,15 +118,10 @@ def told(names: Sequence[str], played: MinimaxResult) -> Robust:
     )
 
 
-def _draw(rows: Judged, generator: torch.Generator) -> Judged:
+def _draw(rows: AnswerLikelihoods, generator: torch.Generator) -> AnswerLikelihoods:
     index = torch.randint(len(rows.z), (min(BATCH, len(rows.z)),), generator=generator)
-    return Judged(z=rows.z[index], likelihood=rows.likelihood[index])
+    return AnswerLikelihoods(z=rows.z[index], likelihood=rows.likelihood[index])
 
 
-def _known(data: ColumnData) -> Tensor:
-    assert data.likelihood is not None  # noqa: S101  (chosen by it)
-    return data.likelihood
-
-
-def _logged(rows: Judged) -> tuple[Tensor, Tensor]:
+def _logged(rows: AnswerLikelihoods) -> tuple[Tensor, Tensor]:
     return rows.z, rows.likelihood.clamp_min(1e-12).log()

@@ -1,4 +1,4 @@
-"""The shortlist router: two levels, for hosts with more experts than anybody wants to hear.
+"""The shortlist router: two levels, for hosts with more experts than a row can be run through.
 
     s_k(z)  = μ_kᵀ Σ⁻¹ z − ½ μ_kᵀ Σ⁻¹ μ_k            every column: one product, (B, K)
     M(z)    = the m columns of largest s_k          the shortlist
@@ -12,23 +12,22 @@ column's own (Friedman 1989), of which r directions are kept: with A whitening �
     A Σ_k Aᵀ = c_k I + U_kᵀ diag(d_k) U_k,   U_k (r, D) orthonormal
 
 so a column is (r + 2) · D numbers where the quadratic router keeps D². Only experts on the
-shortlist are heard (`core.evidence`): an idle one costs its row of s and no more. Closed form.
+shortlist are queried (`core.bus.signals`): an idle one costs its row of s, no more. Closed form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..statistics import Statistics, shrunk
+from ..bus.signals import QUERY, RouterSignals
 from .base import ColumnData, Router
+from .domain_statistics import Statistics, shrunk
 from .evidence import FLOOR, log_normal
 from .topk import keep_top, top_mask
-
-__all__ = ["ShortlistRouter"]
 
 OWN = 0.5
 """Largest share of a column's own covariance in Σ_k: ½ ν / (ν + D) for ν degrees of freedom. On
@@ -40,24 +39,24 @@ AXES = 32
 NUMBERS = 2**19
 """Of the axes, at most so many are gathered in one go: in the caches that is twice as fast."""
 
-SILENT = (0.0, 1.0, 0.0, 1.0)
-"""The voice of a column without one: the same at home and away, so it tells nothing."""
+UNKNOWN = (0.0, 1.0, 0.0, 1.0)
+"""The moments of a column without confidences: the same at home and away, so they say nothing."""
 
 
 class ShortlistRouter(Router):
-    """A linear discriminant for each column, then the voices of those in front.
+    """A linear discriminant for each column, then the confidences of those in front.
 
     Args:
         width: D.
         columns: The columns.
         seed: Of nothing: the form is closed.
-        k: How many columns have a say.
-        m: How many are heard before that is decided.
+        k: How many columns get a weight.
+        m: How many are queried before that is decided.
     """
 
     kind = "shortlist"
     closed_form = True
-    asks = True
+    reads = frozenset({QUERY})
     options: ClassVar[Mapping[str, type[int] | type[float]]] = {"k": int, "m": int}
 
     def __init__(
@@ -71,7 +70,7 @@ class ShortlistRouter(Router):
     ) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
         self.k = max(1, min(k, len(columns)))
-        self.heard = max(self.k, min(m, len(columns)))
+        self.m = max(self.k, min(m, len(columns)))
         self.chosen = self.k
         r = min(AXES, width)
         self.weight = nn.Parameter(torch.zeros(len(columns), width))
@@ -80,21 +79,20 @@ class ShortlistRouter(Router):
         self.axes = nn.Parameter(torch.zeros(len(columns), r, width))
         self.pull = nn.Parameter(torch.zeros(len(columns), r))
         self.normal = nn.Parameter(torch.tensor([[1.0, 0.0]]).repeat(len(columns), 1))
-        self.voice = nn.Parameter(torch.tensor([SILENT]).repeat(len(columns), 1))
+        self.voice = nn.Parameter(torch.tensor([UNKNOWN]).repeat(len(columns), 1))
         self.whitener = nn.Parameter(torch.eye(width))
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
-        """Return logits ``(B, K)``, all but k of them −∞, for z ``(B, D)`` and any e ``(B, K)``."""
-        voices = z.new_zeros(len(z), len(self.columns)) if evidence is None else evidence
-        return self.listen(z, lambda _: voices)
-
-    def listen(self, z: Tensor, hear: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return logits ``(B, K)``, all but k of them −∞, hearing the shortlist alone."""
-        mask = top_mask(self.scores(z), self.heard)
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
+        """Return logits ``(B, K)``, all but k of them −∞, for z ``(B, D)``; query the shortlist."""
+        mask = top_mask(self.scores(z), self.m)
+        confidences = torch.zeros_like(mask, dtype=z.dtype)  # (B, K)
+        if signals is not None:
+            confidences = signals.query(mask)
         home_mean, home_var, away_mean, away_var = self.voice.unbind(dim=1)
-        voices = hear(mask)
-        said = log_normal(voices, home_mean, home_var) - log_normal(voices, away_mean, away_var)
-        return keep_top(self.densities(z, mask) + said, self.k)
+        ratio = log_normal(confidences, home_mean, home_var) - log_normal(
+            confidences, away_mean, away_var
+        )
+        return keep_top(self.densities(z, mask) + ratio, self.k)
 
     def scores(self, z: Tensor) -> Tensor:
         """Return s ``(B, K)``, the first level."""
@@ -115,7 +113,7 @@ class ShortlistRouter(Router):
         return g
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Set discriminants, densities and voices; with `only`, only those columns move."""
+        """Set discriminants, densities and moments; with `only`, only those columns move."""
         moving = [k for k, d in enumerate(columns) if only is None or d.column in only]
         with torch.no_grad():
             if only is None:
@@ -124,7 +122,7 @@ class ShortlistRouter(Router):
                 self.whitener.copy_(torch.linalg.solve_triangular(factor, unit, upper=False))
             for k in moving:
                 self._place(k, columns[k].statistics)
-            self.voice[moving] = self._voices(columns, moving)
+            self.voice[moving] = self._moments(columns, moving)
 
     def _place(self, k: int, statistics: Statistics) -> None:
         """Set both levels of one column from its sums."""
@@ -146,30 +144,30 @@ class ShortlistRouter(Router):
         self.normal[k, 0] = 1 / level
         self.normal[k, 1] = -0.5 * (self.width * level.log() + (along / level).log().sum())
 
-    def _voices(self, columns: Sequence[ColumnData], moving: Sequence[int]) -> Tensor:
-        """Return mean and variance of the moving columns' evidence, at home and away, ``(M, 4)``.
+    def _moments(self, columns: Sequence[ColumnData], moving: Sequence[int]) -> Tensor:
+        """Return mean and variance of moving columns' confidences, at home and away, ``(M, 4)``.
 
         Away is where a column stands on the shortlist of somebody else's row: nobody else's rows
-        will ever hear it.
+        will ever query it.
         """
         who = torch.zeros(len(self.columns), dtype=torch.bool)
         who[list(moving)] = True
         home, away = _Moments(len(self.columns)), _Moments(len(self.columns))
         for k, data in enumerate(columns):
-            if data.hear is None:
+            if data.signals is None:
                 continue
-            mask = top_mask(self.scores(data.z), self.heard)
+            mask = top_mask(self.scores(data.z), self.m)
             mask[:, k] = True
             mask &= who
             if mask.any():
-                voices, mine = data.hear(mask), torch.zeros_like(who)
+                confidences, mine = data.signals.query(mask), torch.zeros_like(who)
                 mine[k] = True
-                home.add(voices, mask & mine)
-                away.add(voices, mask & ~mine)
-        told = torch.cat([home.normal(), away.normal()], dim=1)
-        told[:, 2:] = torch.where((away.count > 0)[:, None], told[:, 2:], told[:, :2])
-        told[home.count == 0] = torch.tensor(SILENT, dtype=told.dtype)
-        return told[list(moving)].to(self.voice.dtype)
+                home.add(confidences, mask & mine)
+                away.add(confidences, mask & ~mine)
+        normal = torch.cat([home.normal(), away.normal()], dim=1)  # (K, 4)
+        normal[:, 2:] = torch.where((away.count > 0)[:, None], normal[:, 2:], normal[:, :2])
+        normal[home.count == 0] = torch.tensor(UNKNOWN, dtype=normal.dtype)
+        return normal[list(moving)].to(self.voice.dtype)
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return what has a row for each column: all but the whitener."""
@@ -177,17 +175,17 @@ class ShortlistRouter(Router):
 
 
 class _Moments:
-    """Running mean and variance of each column's evidence, in float64."""
+    """Running mean and variance of each column's confidence, in float64."""
 
     def __init__(self, columns: int) -> None:
         self.count, self.sum, self.square = torch.zeros(3, columns, dtype=torch.float64)
 
-    def add(self, voices: Tensor, mask: Tensor) -> None:
-        """Add the evidence ``(N, K)`` of where the mask is."""
-        heard = torch.where(mask, voices, 0.0).double()
+    def add(self, confidences: Tensor, mask: Tensor) -> None:
+        """Add the confidences ``(N, K)`` where the mask is."""
+        at = torch.where(mask, confidences, 0.0).double()
         self.count += mask.sum(0)
-        self.sum += heard.sum(0)
-        self.square += heard.square().sum(0)
+        self.sum += at.sum(0)
+        self.square += at.square().sum(0)
 
     def normal(self) -> Tensor:
         """Return mean and variance ``(K, 2)``, the variance no smaller than `FLOOR`²."""

@@ -1,4 +1,4 @@
-"""The sparse router: only the k heaviest columns have a say (Shazeer et al. 2017).
+"""The sparse router: only the k heaviest columns get a weight (Shazeer et al. 2017).
 
     logits = W_r z + b
     α      = softmax over the k largest logits, exactly zero elsewhere
@@ -16,9 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..bus.signals import RouterSignals
 from .linear import LinearRouter
-
-__all__ = ["HardRouter", "TopKRouter", "keep_top", "top_mask"]
 
 
 def top_mask(logits: Tensor, k: int) -> Tensor:
@@ -41,7 +40,7 @@ class TopKRouter(LinearRouter):
         width: D.
         columns: The columns.
         seed: Of the noise.
-        k: How many columns have a say; all where there are fewer.
+        k: How many columns get a weight; all where there are fewer.
         balance: Weight of the balance loss K · Σ f_i P_i, which is 1 at uniform use.
         noise: Standard deviation of the noise on the logits while training.
     """
@@ -67,12 +66,12 @@ class TopKRouter(LinearRouter):
         self.k, self.balance, self.noise = max(1, min(k, len(columns))), balance, noise
         self.chosen = self.k
 
-    def forward(self, z: Tensor, evidence: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)``, K − k of them −∞, for z ``(B, D)``."""
         return keep_top(super().forward(z), self.k)
 
     def training_logits(
-        self, z: Tensor, heard: Tensor | None, *, generator: torch.Generator
+        self, z: Tensor, signals: RouterSignals | None, *, generator: torch.Generator
     ) -> Tensor:
         """Return all logits ``(B, K)``, with noise."""
         logits = super().forward(z)

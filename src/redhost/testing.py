@@ -1,10 +1,9 @@
-"""The certify kit for authors: `redhost.testing`; see `core.testing`.
+"""The certify kit for authors: `redhost.testing`; see `core.testing.certify`.
 
 pytest finds the fixtures that go with it by itself; see `redhost.pytest_plugin`.
 """
 
-from .core.testing import (
-    Environment,
+from .core.testing.certify import (
     assert_bus_laws,
     assert_expert_contract,
     assert_same_answers,
@@ -13,13 +12,14 @@ from .core.testing import (
     judge_expert,
     tiny_backbone,
 )
-from .registry.faults import (
+from .core.testing.environment import Environment
+from .core.testing.fault_injection import (
     Kill,
-    dying,
-    failing,
+    fail_at,
+    kill_at,
     kill_at_every_step,
     kill_at_random,
-    striking,
+    patched,
 )
 
 __all__ = [
@@ -29,12 +29,12 @@ __all__ = [
     "assert_expert_contract",
     "assert_same_answers",
     "backbone_project",
-    "dying",
     "expert_project",
-    "failing",
+    "fail_at",
     "judge_expert",
+    "kill_at",
     "kill_at_every_step",
     "kill_at_random",
-    "striking",
+    "patched",
     "tiny_backbone",
 ]

@@ -38,7 +38,7 @@ def url(home: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def quiet_url(home: Path) -> Iterator[str]:
+def read_only_url(home: Path) -> Iterator[str]:
     """A server that may not be changed."""
     with tools.site(home, token=None) as url:
         yield url
@@ -58,14 +58,14 @@ class Opener:
 
     def __init__(self, browser: Browser) -> None:
         self.browser, self.contexts = browser, list[Any]()
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.errors: list[str] = []
 
     def __call__(self, url: str, **options: Any) -> Page:
         context = self.browser.new_context(**options)
         self.contexts.append(context)
         page = context.new_page()
-        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("request", lambda request: self.requested.append(request.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
         page.goto(url)

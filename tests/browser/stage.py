@@ -20,11 +20,11 @@ TOKEN = "a token that nobody guesses"
 def site(home: Path, *, token: str | None = TOKEN) -> Iterator[str]:
     """Serve the shipped experts, composed with two routers; yield the address."""
     torch.set_num_threads(1)
-    host = redhost.Host.open(home, backbone="tiny", plugins=redhost.Plugins(()))
+    host = redhost.Host.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
     if host.generations.current() is None:
         for router in ("evidence", "centroid"):
             host.recompose(router=router, accept=True)
-    with running(redhost.Live(host), token=token) as (url, _):
+    with running(redhost.Live(host.session), token=token) as (url, _):
         yield url
 
 

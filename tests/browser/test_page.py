@@ -25,8 +25,8 @@ def ask(page: Page, text: str) -> None:
     page.get_by_role("button", name="Ask").click()
 
 
-def test_it_shows_what_is_served_and_from_where(open_page, quiet_url) -> None:
-    page = open_page(quiet_url)
+def test_it_shows_what_is_served_and_from_where(open_page, read_only_url) -> None:
+    page = open_page(read_only_url)
     expect(page.locator("#state")).to_have_text("ready, generation 2")
     expect(page.locator("#now")).to_contain_text("parents1")
     row = page.get_by_role("row", name=re.compile("^range3 "))
@@ -37,8 +37,8 @@ def test_it_shows_what_is_served_and_from_where(open_page, quiet_url) -> None:
     assert open_page.errors == []
 
 
-def test_a_question_shows_the_answer_and_the_weights_as_bars(open_page, quiet_url) -> None:
-    page = open_page(quiet_url)
+def test_a_question_shows_the_answer_and_the_weights_as_bars(open_page, read_only_url) -> None:
+    page = open_page(read_only_url)
     ask(page, TEXT)
     expect(page.locator("#label")).to_have_text("49")
     expect(page.locator("#sure")).to_contain_text("by generation 2")
@@ -50,16 +50,16 @@ def test_a_question_shows_the_answer_and_the_weights_as_bars(open_page, quiet_ur
     assert last.evaluate("e => e.getBoundingClientRect().width") < 0.1 * full
 
 
-def test_a_refused_question_says_why(open_page, quiet_url) -> None:
-    page = open_page(quiet_url)
+def test_a_refused_question_says_why(open_page, read_only_url) -> None:
+    page = open_page(read_only_url)
     page.get_by_label("A text to answer").evaluate("e => e.removeAttribute('maxlength')")
     ask(page, "a" * 5000)
     expect(page.locator("#ask-problem")).to_contain_text("length <= 4096")
     assert page.locator("#answer").is_hidden()
 
 
-def test_what_comes_from_elsewhere_is_text_and_never_markup(open_page, quiet_url) -> None:
-    page = open_page(quiet_url)
+def test_what_comes_from_elsewhere_is_text_and_never_markup(open_page, read_only_url) -> None:
+    page = open_page(read_only_url)
     evil = "<img src=x onerror=alert(1)>"
     reply = {
         "outputs": [
@@ -74,8 +74,8 @@ def test_what_comes_from_elsewhere_is_text_and_never_markup(open_page, quiet_url
     assert page.locator("img").count() == 0
 
 
-def test_without_admin_nothing_can_be_changed(open_page, quiet_url) -> None:
-    page = open_page(quiet_url)
+def test_without_admin_nothing_can_be_changed(open_page, read_only_url) -> None:
+    page = open_page(read_only_url)
     assert page.get_by_label("Token, for changes").is_hidden()
     assert page.get_by_role("button", name=re.compile("Serve generation")).count() == 0
 
@@ -86,8 +86,8 @@ def test_swap_and_roll_back_by_keyboard_alone(open_page, url, token) -> None:
     def tab_to(name: str) -> None:
         for _ in range(40):
             page.keyboard.press("Tab")
-            told = page.evaluate(NAME)
-            if told == name:
+            label = page.evaluate(NAME)
+            if label == name:
                 return
         raise AssertionError(f"{name!r} cannot be reached")
 
@@ -117,11 +117,11 @@ def test_a_wrong_token_changes_nothing_and_says_so(open_page, url) -> None:
     expect(page.locator("#state")).to_have_text("ready, generation 2")
 
 
-def test_it_asks_nobody_but_its_own_server(open_page, quiet_url) -> None:
-    page = open_page(quiet_url)
+def test_it_loads_from_nobody_but_its_own_server(open_page, read_only_url) -> None:
+    page = open_page(read_only_url)
     ask(page, TEXT)
     expect(page.locator("#label")).to_have_text("49")
-    assert all(asked.startswith((quiet_url, "data:")) for asked in open_page.asked)
+    assert all(url.startswith((read_only_url, "data:")) for url in open_page.requested)
     assert open_page.errors == []
 
 
@@ -164,9 +164,9 @@ CONTRAST = """() => {
 """Every text whose contrast with what is behind it is below 4.5 (WCAG 2.2, 1.4.3)."""
 
 
-def test_low_contrast_would_be_seen(open_page, quiet_url) -> None:
+def test_low_contrast_would_be_seen(open_page, read_only_url) -> None:
     """The twin."""
-    page = open_page(quiet_url)
+    page = open_page(read_only_url)
     page.evaluate("document.documentElement.style.setProperty('--quiet', '#aaaaaa')")
     assert page.evaluate(CONTRAST) != []
 
@@ -184,7 +184,7 @@ def test_whatever_takes_the_focus_shows_it_and_has_a_name(open_page, url) -> Non
     assert len(seen) >= 7
 
 
-def test_a_server_that_is_gone_is_said_to_be(open_page, quiet_url) -> None:
-    page = open_page(quiet_url)
+def test_a_server_that_is_gone_is_reported(open_page, read_only_url) -> None:
+    page = open_page(read_only_url)
     page.route("**/v1/*", lambda route: route.abort())
     expect(page.locator("#state")).to_contain_text("Not reachable", timeout=10_000)

@@ -38,7 +38,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the shipped experts composed; copy it before changing it."""
     home = tmp_path_factory.mktemp("shipped") / "home"
-    redhost.Host.open(home, plugins=redhost.Plugins(())).recompose()
+    redhost.Host.open(home, plugins=redhost.plugins.Plugins(())).recompose()
     return home
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.registry.project import write_plan
+from redhost.registry.package.project import write_plan
 
 DOCS = Path(__file__).parents[2] / "docs" / "engines.md"
 
@@ -35,12 +35,14 @@ def plan(tmp_path: Path) -> Path:
     """Return a plan of three experts for the backbone that ships; the last has one label only."""
     lines = []
     for name, labels in (("sun", 2), ("moon", 2), ("star", 1)):
-        project = redhost.write_project(
+        project = redhost.authoring.write_project(
             tmp_path / name, kind="expert", package_id=name, summary=name
         )
-        write_plan(project.parents[1], redhost.ExpertPlan(id=name, backbone="tiny", rank=4))
+        write_plan(
+            project.parents[1], redhost.authoring.ExpertPlan(id=name, backbone="tiny", rank=4)
+        )
         rows = [redhost.Row(text=f"{name} {n}", label=f"{n % labels}") for n in range(60)]
-        (tmp_path / f"{name}.jsonl").write_bytes(redhost.write_rows(rows))
+        (tmp_path / f"{name}.jsonl").write_bytes(redhost.authoring.write_rows(rows))
         lines.append({"dir": name, "data": f"{name}.jsonl", "epochs": 2})
     path = tmp_path / "plan.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -99,7 +101,7 @@ def test_ctrl_c_keeps_what_is_finished(plan, tmp_path) -> None:
     lines[1]["valid"] = lines[1]["data"]
     plan.write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = [redhost.Row(text=f"{n}", label=f"{n * n % 97}") for n in range(20_000)]
-    (tmp_path / "moon.jsonl").write_bytes(redhost.write_rows(rows))
+    (tmp_path / "moon.jsonl").write_bytes(redhost.authoring.write_rows(rows))
     command = [sys.executable, "-m", "redhost", "train-many", str(plan), "--workers", "2"]
     home = tmp_path / "home"
     with subprocess.Popen(

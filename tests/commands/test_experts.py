@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_distribution_that_is_switched_off_is_told_how_to_be_switched_on(home,
 
 
 def test_an_uninstalled_expert_can_still_be_enabled_again(home, call) -> None:
-    from redhost.registry.disabled import Disabled
+    from redhost.registry.queries.settings import Disabled
 
     Disabled(home).disable("gone")
     assert call("enable", "gone")[0] == 0
@@ -71,6 +72,32 @@ def test_a_damaged_list_of_the_disabled_is_exit_3_and_enables_nobody(home, call)
 def test_check_says_ok_for_each_and_exits_0(home, call) -> None:
     code, out, _ = call("check", "range1", "range3")
     assert (code, out) == (0, "range1: ok\nrange3: ok\n")
+
+
+def test_check_and_pack_read_what_they_name_and_no_other_expert(call, expert_reads) -> None:
+    """Five are installed: manifests of the others may be read, their weights not."""
+    with expert_reads() as reads:
+        assert call("check", "range1")[:2] == (0, "range1: ok\n")
+    assert len(reads) == 1
+    project = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
+    with expert_reads() as reads:
+        assert call("pack", str(project), "--out", "dist")[0] == 0
+    assert len(reads) == 1
+    [wheel] = Path("dist").glob("*.whl")
+    with expert_reads() as reads:
+        assert call("check", str(wheel))[0] == 0
+    assert len(reads) == 1
+    with expert_reads() as reads:
+        assert call("check")[0] == 0
+    assert len(reads) == 5
+
+
+def test_pack_without_hatchling_names_the_extra_that_brings_it(call, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "hatchling.builders.wheel", None)
+    project = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
+    code, out, err = call("pack", str(project), "--out", "dist")
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert "pip install 'redhost[author]'" in err and not Path("dist").exists()
 
 
 def test_check_without_names_checks_everything_installed(home, call) -> None:

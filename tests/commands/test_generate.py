@@ -263,7 +263,7 @@ def test_who_wants_no_colour_gets_none(home, call, sit, monkeypatch) -> None:
 def test_a_model_sends_a_terminal_no_commands(sit, capsys) -> None:
     """What is no terminal gets every sign; the guard's twin."""
     from redhost.commands.generate import stream
-    from redhost.core.generate.decode import Token
+    from redhost.core.model.decode import Token
 
     tokens = [Token(text="a\x1b]0;owned\x07\x9b2J\tb\n", id=0, probability=1.0, weights={"x": 1.0})]
     stream("", tokens, explain=False)

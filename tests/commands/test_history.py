@@ -84,7 +84,7 @@ def test_gc_of_an_empty_home_removes_nothing(call, tmp_path) -> None:
 def test_gc_and_status_name_who_holds_a_generation(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
     (home / ".tmp-1-left").write_bytes(b"half")
-    with redhost.Leases(home).hold(1) as lease:
+    with redhost.plugins.Leases(home).hold(1) as lease:
         out = call("status")[1]
         assert f"held        generation 1 by process {os.getpid()} since {lease.started}" in out
         assert "leftovers   1 of writers that were stopped" in out

@@ -8,7 +8,7 @@ import pytest
 
 from redhost.commands.common import print_json
 from redhost.commands.receipts import SHOWN, print_receipt
-from redhost.core.receipt import Accuracy, Change, LeftOut, Receipt, RouterReceipt
+from redhost.core.receipt import Accuracy, DigestChange, LeftOut, Receipt, RouterReceipt
 
 
 def receipt(count: int, *, moved: str = "", left: int = 0) -> Receipt:
@@ -28,8 +28,10 @@ def receipt(count: int, *, moved: str = "", left: int = 0) -> Receipt:
             columns=tuple(ids),
             moved=tuple(ids),
         ),
-        backbone=Change(before="b" * 64, after="b" * 64),
-        experts={i: Change(before="a" * 64, after=("c" if i == moved else "a") * 64) for i in ids},
+        backbone=DigestChange(before="b" * 64, after="b" * 64),
+        experts={
+            i: DigestChange(before="a" * 64, after=("c" if i == moved else "a") * 64) for i in ids
+        },
         left_out=tuple(LeftOut(id=f"x{n}", code="backbone", reason="other") for n in range(left)),
         withdrawn=(),
         not_gated=(),

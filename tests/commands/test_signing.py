@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.signatures import signature_path
+from redhost.registry.wheel.signing import signature_path
 
 PROJECT = str(Path(__file__).parents[2] / "plugins" / "red-expert-range3")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import redhost
-from redhost.registry.manifest import BackboneManifest
+from redhost.registry.package.manifest import BackboneManifest
 from redhost.testing import tiny_backbone
 
 LABELS = tuple("abcdef")
@@ -62,29 +62,29 @@ def backbone_folder(
 ) -> Path:
     """The backbone as a package's folder."""
     project = tmp_path_factory.mktemp("backbone")
-    folder = redhost.write_project(
+    folder = redhost.authoring.write_project(
         project, kind="backbone", package_id="toy", summary="random weights"
     )
-    background = [redhost.BackgroundRow(text=f"{w} 9", domain=w) for w in WORDS]
-    background += [redhost.BackgroundRow(text=f"nothing {n}") for n in range(12)]
+    background = [redhost.authoring.BackgroundRow(text=f"{w} 9", domain=w) for w in WORDS]
+    background += [redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(12)]
     evaluation = [
         redhost.Row(text=t, label=y, domain=w) for w in WORDS for t, y in labelled(w, 6, start=60)
     ]
-    redhost.save_backbone(
+    redhost.authoring.save_backbone(
         folder,
         backbone=backbone,
         backbone_id="toy",
-        base=redhost.Base(kind="carried"),
+        base=redhost.authoring.Base(kind="carried"),
         files={p.name: p.read_bytes() for p in model_folder.iterdir()},
-        background=redhost.write_rows(background),
-        evaluation=redhost.write_rows(evaluation),
+        background=redhost.authoring.write_rows(background),
+        evaluation=redhost.authoring.write_rows(evaluation),
     )
     return folder
 
 
 @pytest.fixture(scope="session")
 def manifest(backbone_folder: Path) -> BackboneManifest:
-    return redhost.open_backbone(backbone_folder)[0]
+    return redhost.authoring.open_backbone(backbone_folder)[0]
 
 
 @pytest.fixture(scope="session")
@@ -96,46 +96,46 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         name: str,
         *,
         expert_id: str | None = None,
-        settings: redhost.ExpertSettings | None = None,
-        gate: Sequence[redhost.CardRow] | None = None,
-        card: redhost.CardFile | None = None,
+        settings: redhost.authoring.ExpertSettings | None = None,
+        gate: Sequence[redhost.authoring.CardRow] | None = None,
+        card: redhost.authoring.CardFile | None = None,
     ) -> Path:
         norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
         data = labelled(name, 40)
         h = backbone.encode([t for t, _ in data])
         assert backbone.classifier is not None
-        expert = redhost.train_expert(
-            redhost.Rows(h=h, answers=[y for _, y in data]),
+        expert = redhost.authoring.train_expert(
+            redhost.authoring.ExpertRows(h=h, answers=[y for _, y in data]),
             norm=norm,
             classifier=backbone.classifier,
             labels=LABELS,
             domain_labels=tuple(WORDS[name]),
-            settings=settings or redhost.ExpertSettings(rank=8, epochs=60, learning_rate=1e-2),
+            settings=settings
+            or redhost.authoring.ExpertSettings(rank=8, epochs=60, learning_rate=1e-2),
         ).expert
         expert_id = expert_id or name
-        folder = redhost.write_project(
+        folder = redhost.authoring.write_project(
             project, kind="expert", package_id=expert_id, summary=f"knows {name}"
         )
-        rows = [
-            redhost.CardRow(text=t, label=y, part=part)
-            for part, start in (("fit", 40), ("gate", 50))
-            for t, y in labelled(name, 10, start=start)
-        ]
-        redhost.save_expert(
-            folder,
-            expert=expert,
-            expert_id=expert_id,
-            backbone=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
-            width=backbone.width,
-            domain=f"texts about {name}",
-            card=card
-            or redhost.texts_card(
-                [r for r in rows if r.part == "fit"]
-                + list(gate if gate is not None else [r for r in rows if r.part == "gate"])
-            ),
-            canary=norm(h[:4]),
-            training=redhost.Training(data="0" * 64, seed=0, epochs=60),
+        fit, shown = (
+            [redhost.authoring.CardRow(text=t, label=y, part=part) for t, y in some]
+            for part, some in (
+                ("fit", labelled(name, 10, start=40)),
+                ("gate", labelled(name, 10, start=50)),
+            )
         )
+        draft = redhost.authoring.ExpertDraft(
+            expert=expert,
+            id=expert_id,
+            backbone=redhost.authoring.BackboneRef(
+                name=manifest.id, fingerprint=manifest.fingerprint
+            ),
+            domain=f"texts about {name}",
+            card=card or redhost.authoring.texts_card([*fit, *(shown if gate is None else gate)]),
+            canary=norm(h[:4]),
+            training=redhost.authoring.Training(data="0" * 64, seed=0, epochs=60),
+        )
+        redhost.authoring.save_expert(folder, draft)
         return folder
 
     return build

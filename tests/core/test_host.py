@@ -17,7 +17,7 @@ from redhost.registry.errors import (
     SettingsError,
     UsageError,
 )
-from redhost.registry.lock import LOCK
+from redhost.registry.home.composition import LOCK
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 IDS = ("blue", "green", "red")
@@ -84,11 +84,11 @@ def test_order_of_installation_never_matters(
 ) -> None:
     environment.install(backbone_folder.parents[1])
     digests = set()
-    for n, order in enumerate((IDS, IDS[::-1])):
-        for name in order:
+    for n, options in enumerate((IDS, IDS[::-1])):
+        for name in options:
             environment.install(expert_folders[name].parents[1])
         digests.add(open_host(tmp_path / f"home{n}").recompose(router="mlp").router.digest)
-        for name in order:
+        for name in options:
             environment.uninstall(f"red-expert-{name}")
     assert len(digests) == 1
 
@@ -121,7 +121,7 @@ def test_the_store_answers_even_when_everything_is_uninstalled(installed, home) 
 
 
 def test_a_disabled_expert_is_withdrawn_and_stays_visible(installed, home) -> None:
-    from redhost.registry.disabled import Disabled
+    from redhost.registry.queries.settings import Disabled
 
     host = open_host(home)
     host.recompose()
@@ -258,7 +258,7 @@ def test_a_domain_that_falls_is_refused_unless_accepted(
     host = open_host(home)
     host.recompose()
     installed.uninstall("red-expert-red")
-    useless = redhost.ExpertSettings(rank=8, epochs=0)
+    useless = redhost.authoring.ExpertSettings(rank=8, epochs=0)
     installed.install(build_expert(tmp_path / "useless", "red", settings=useless).parents[1])
     with pytest.raises(HarmError, match=r"domain 'red' would fall by .* points.*--router"):
         host.recompose()

@@ -10,7 +10,7 @@ from pages.page import Block, all_pages
 from pages.python import unbound
 
 import redhost
-from redhost.registry import trust
+from redhost.registry.environment import trust
 from redhost.testing import Environment
 
 SHOWN = [
@@ -24,16 +24,16 @@ SHOWN = [
 @pytest.fixture
 def install(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Block], redhost.PluginState]:
+) -> Callable[[Block], redhost.plugins.PluginState]:
     """Return the function that makes a package of a block, and trusts it."""
     monkeypatch.setenv("REDHOST_CONFIG", str(tmp_path / "config"))
 
-    def put(block: Block) -> redhost.PluginState:
+    def put(block: Block) -> redhost.plugins.PluginState:
         environment.install_code(
             "shown", {"__init__.py": block.text}, {"redhost.plugins": "s = shown"}
         )
         trust.trust("shown")
-        return next(s for s in redhost.Plugins().states if s.dist == "shown")
+        return next(s for s in redhost.plugins.Plugins().states if s.dist == "shown")
 
     return put
 
@@ -45,14 +45,14 @@ def of_page(name: str) -> Block:
 
 @pytest.mark.parametrize("block", SHOWN, ids=lambda b: f"{b.page}:{b.line}")
 def test_a_plugin_that_a_page_shows_is_loaded(
-    block: Block, install: Callable[[Block], redhost.PluginState]
+    block: Block, install: Callable[[Block], redhost.plugins.PluginState]
 ) -> None:
     state = install(block)
     assert state.state == "loaded", state
 
 
 def test_the_router_of_the_readme_routes(
-    install: Callable[[Block], redhost.PluginState],
+    install: Callable[[Block], redhost.plugins.PluginState],
     redhost_fake_expert: Callable[[str], str],
     tmp_path: Path,
 ) -> None:
@@ -65,6 +65,10 @@ def test_the_router_of_the_readme_routes(
     assert set(weights) >= {"apples", "pears"} and len(set(weights.values())) == 1
 
 
-def test_the_engine_of_its_page_is_found(install: Callable[[Block], redhost.PluginState]) -> None:
+def test_the_engine_of_its_page_is_found(
+    install: Callable[[Block], redhost.plugins.PluginState],
+) -> None:
     install(of_page("docs/engines.md"))
-    assert redhost.choose_crew(redhost.Plugins(), engine="here", workers=1).name == "here"
+    assert (
+        redhost.jobs.choose_pool(redhost.plugins.Plugins(), engine="here", workers=1).name == "here"
+    )

@@ -24,6 +24,8 @@ CODE = {
     "redhost-serve": ("serve", "redhost_serve"),
 }
 """Distribution → a command of redhost it takes part in, and its module."""
+LIBRARIES = {"redhost-mechanisms": "redhost_mechanisms", "redhost-robust": "redhost_robust"}
+"""Distribution → its module; the second needs the first, and the lab both."""
 
 
 def test_every_package_is_tested_here() -> None:
@@ -31,7 +33,7 @@ def test_every_package_is_tested_here() -> None:
         tomllib.loads(p.read_text("utf-8"))["project"]["name"]
         for p in (ROOT / "plugins").glob("*/pyproject.toml")
     }
-    assert names == {"red-backbone-tiny", *RANGES, *CODE}
+    assert names == {"red-backbone-tiny", *RANGES, *CODE, *LIBRARIES}
 
 
 def test_the_host_alone(fresh: Any) -> None:
@@ -52,7 +54,7 @@ def test_the_source_archive_holds_the_code_and_makes_the_same_wheel(fresh: Any) 
         return set(done.stdout.splitlines())
 
     code = tracked("core", "registry", "commands", "cli.py")
-    face = tracked("src/redhost/*.py", "src/redhost/py.typed")
+    face = tracked("src/redhost/*.py", "src/redhost/*.pyi", "src/redhost/py.typed")
     dist = fresh.index.parent
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
@@ -86,9 +88,16 @@ def test_all_experts_together(install: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CODE)
 def test_a_code_plugin_is_found_and_imports(install: Any, name: str) -> None:
     command, module = CODE[name]
-    fresh = install(name)
+    fresh = install(*(LIBRARIES if name == "red-lab" else ()), name)
     fresh.run("python", "-c", f"import {module}")
     assert fresh.run("redhost", command, "--help")
     if command == "plugins":
         [listed] = fresh.redhost("plugins")
         assert (listed["dist"], listed["state"]) == (name, "untrusted")
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_library_imports(install: Any, name: str) -> None:
+    module = LIBRARIES[name]
+    needed = [*LIBRARIES][: [*LIBRARIES].index(name) + 1]
+    assert install(*needed).run("python", "-c", f"import {module}; print(len({module}.__all__))")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from red_lab.bench import bus
-from red_lab.bench.peers.asked import asked
 from red_lab.bench.peers.changes import exchange
 from red_lab.bench.peers.compare import compare
 from red_lab.bench.peers.domains import DOMAINS, NEWCOMER, domain_of, held_out, rows_of
@@ -21,6 +20,7 @@ from red_lab.bench.peers.folders import write_model
 from red_lab.bench.peers.libraries import adapters_python
 from red_lab.bench.peers.model import load, rank_for, token_ids
 from red_lab.bench.peers.tables import aims, page
+from red_lab.bench.peers.under_load import under_load
 from red_lab.bench.peers.worker import ask
 from red_lab.bench.rounds import in_pairs, in_turns, overhead, share, spread
 from red_lab.bench.section import write_page
@@ -35,7 +35,7 @@ BUSES = (("linear", 2), ("topk:k=2", 1), ("topk:k=2", 4))
 
 
 @pytest.fixture(scope="module")
-def trunk() -> redhost.Trunk:
+def trunk() -> redhost.authoring.TextEncoder:
     return open_trunk("tiny")
 
 
@@ -133,8 +133,8 @@ def test_the_floor_runs_just_before_every_system() -> None:
 def test_ratios_are_of_medians_and_bounds_of_rounds() -> None:
     assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "low": 1.5, "high": 2.5}
     assert spread([4.0]) == {"median": 4.0, "low": 4.0, "high": 4.0}
-    told = share([1.0, 2.0, 6.0], [10.0, 10.0, 20.0])
-    assert told["ratio"] == 0.2 and told["low"] == pytest.approx(0.15)
+    shared = share([1.0, 2.0, 6.0], [10.0, 10.0, 20.0])
+    assert shared["ratio"] == 0.2 and shared["low"] == pytest.approx(0.15)
     assert overhead([1.1, 1.1], [1.0, 1.0])["ratio"] == pytest.approx(0.1)
     slowed = overhead([1.1, 5.5, 1.1], [1.0, 5.0, 1.0])  # both of a pair, and the pair alone
     assert slowed["high"] == pytest.approx(0.1)
@@ -166,12 +166,16 @@ def test_a_part_timed_apart_is_a_share_of_the_floor() -> None:
     def twice(ids: torch.Tensor) -> torch.Tensor:
         return floor(floor(ids))
 
-    told = compare(
+    systems = compare(
         floor, {"twice": twice}, ids, rounds=5, apart={"part": lambda ids: ids}, batches=(1, 2)
     )["systems"]
-    assert "overhead" not in told["floor"]["1"] and told["floor"]["1"]["seconds"]["median"] > 0
-    assert -1 < told["twice"]["1"]["overhead"]["low"] <= told["twice"]["1"]["overhead"]["high"]
-    assert 0 < told["part"]["2"]["overhead"]["ratio"] < 1
+    assert (
+        "overhead" not in systems["floor"]["1"] and systems["floor"]["1"]["seconds"]["median"] > 0
+    )
+    assert (
+        -1 < systems["twice"]["1"]["overhead"]["low"] <= systems["twice"]["1"]["overhead"]["high"]
+    )
+    assert 0 < systems["part"]["2"]["overhead"]["ratio"] < 1
 
 
 def test_six_domains_share_all_rows() -> None:
@@ -187,7 +191,7 @@ def test_an_exchanged_expert_answers_as_in_a_bus_built_with_it() -> None:
     one, two = (build_bus("linear", Load(config="", experts=n), width=32) for n in (3, 4))
     h = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
     new = dict(zip(two.ids, two.parts(), strict=True))["expert3"]
-    assert isinstance(new, redhost.LowRank)
+    assert isinstance(new, redhost.plugins.LowRank)
     tensors = {"U": new.U.detach(), "V": new.V.detach()}
     made = exchange(one, "expert1", tensors)
     experts = dict(zip(one.ids, one.parts(), strict=True)) | {"expert1": new}
@@ -205,23 +209,23 @@ def test_an_exchanged_expert_answers_as_in_a_bus_built_with_it() -> None:
 
 
 def test_a_client_counts_what_is_wrong_and_what_fails() -> None:
-    said, seen = ["right"], threading.Event()
+    answers, seen = ["right"], threading.Event()
 
     def ask() -> list[str]:
-        if said[0] == "right":
+        if answers[0] == "right":
             return ["a", "b"]
         seen.set()
-        if said[0] == "wrong":
+        if answers[0] == "wrong":
             return ["a", "?"]
         raise RuntimeError("half a swap")
 
-    with asked(ask, ["a", "b"]) as tally:
+    with under_load(ask, ["a", "b"]) as tally:
         pass
     assert tally.answers == 2 * (tally.answers // 2) and not tally.wrong
     for state in ("wrong", "fails"):
-        said[0] = state
+        answers[0] = state
         seen.clear()
-        with asked(ask, ["a", "b"]) as tally:
+        with under_load(ask, ["a", "b"]) as tally:
             assert seen.wait(10)
         assert tally.wrong == (tally.answers // 2) if state == "wrong" else tally.errors
 
@@ -242,8 +246,8 @@ def test_the_bench_says_what_is_missing_in_one_line(tmp_path) -> None:
 
 
 def test_a_side_measures_in_a_process_of_its_own_and_tells_its_peak(folder) -> None:
-    told = ask("forward:memory", folder=str(folder), system="floor")
-    assert set(told) == {"peak_bytes"} and told["peak_bytes"] > 50 * 2**20
+    result = ask("forward:memory", folder=str(folder), system="floor")
+    assert set(result) == {"peak_bytes"} and result["peak_bytes"] > 50 * 2**20
     with pytest.raises(redhost.MissingError, match=r"forward:memory.*KeyError: 'nobody'"):
         ask("forward:memory", folder=str(folder), system="nobody")
 

@@ -12,12 +12,13 @@ from red_lab.bench.section import SECTIONS, write_page
 from red_lab.bench.trunks import open_trunk
 
 import redhost
+from redhost.core.model.decode import DecodingSession
 
 SYSTEMS = (("causal", 1), ("causal", 4), ("robust", 4))
 
 
 @pytest.fixture(scope="module")
-def trunk() -> redhost.Trunk:
+def trunk() -> redhost.authoring.TextEncoder:
     return open_trunk("tiny")
 
 
@@ -37,9 +38,9 @@ def test_every_system_is_timed_at_every_context(measured) -> None:
 
 
 def test_memory_grows_with_experts_and_a_mixture_holds_a_row_for_each(measured) -> None:
-    told = measured["backbones"]["smollm2"]
-    size = {(r["router"], r["experts"]): r for r in told["rows"]}
-    width, rank = told["width"], told["width"] // 4
+    figures = measured["backbones"]["smollm2"]
+    size = {(r["router"], r["experts"]): r for r in figures["rows"]}
+    width, rank = figures["width"], figures["width"] // 4
     one = (size["causal", 4]["kept_bytes"] - size["causal", 1]["kept_bytes"]) / 3
     assert 4 * 2 * width * rank <= one <= 2 * 4 * 2 * width * rank + 16 * (3 * width + rank)
     assert 0 < size["causal", 4]["step_bytes"] < 2**20
@@ -47,7 +48,7 @@ def test_memory_grows_with_experts_and_a_mixture_holds_a_row_for_each(measured) 
 
 def test_both_systems_decode_what_the_bus_says(trunk) -> None:
     for kind in ("causal", "robust"):
-        walk = redhost.Walk(decode.compose(trunk, kind, 2))
+        walk = DecodingSession(decode.compose(trunk, kind, 2))
         walk.step([5, 6, 7])
         p, alpha = walk.step([8])
         assert float(p.sum()) == pytest.approx(1, abs=1e-5)

@@ -43,13 +43,13 @@ def test_a_wrapped_function_does_what_it_did(monkeypatch) -> None:
 
 
 def test_tables_tell_the_longest_step_first_and_what_was_not_found() -> None:
-    told = tables({"steps": {"predict": {"a": 0.001, "b": 1.5}}, "lost": ["m:f"]})
-    assert "**predict**: 1.50 s" in told
-    assert told.index("| b | 1.50 s | 99.9% |") < told.index("| a | 1.00 ms | 0.1% |")
-    assert told.endswith("m:f.")
+    text = tables({"steps": {"predict": {"a": 0.001, "b": 1.5}}, "lost": ["m:f"]})
+    assert "**predict**: 1.50 s" in text
+    assert text.index("| b | 1.50 s | 99.9% |") < text.index("| a | 1.00 ms | 0.1% |")
+    assert text.endswith("m:f.")
 
 
-def test_processes_take_turns_and_the_first_round_is_not_told(tmp_path) -> None:
+def test_processes_take_turns_and_the_first_round_is_not_counted(tmp_path) -> None:
     notes = tmp_path / "notes"
     code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
     seen = take_turns(

@@ -82,7 +82,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         measure(Load(config="tiny", device="cuda"))
 
 
-def test_runs_are_kept_beside_each_other_and_replaced_by_their_like(tmp_path, measured) -> None:
+def test_runs_stand_beside_each_other_and_are_replaced_by_their_like(tmp_path, measured) -> None:
     other = {**measured, "config": "smollm2-135m"}
     for one in (measured, other, {**measured, "rounds": 9}):
         path = run(one, out=tmp_path)

@@ -56,11 +56,11 @@ def test_the_events_are_remove_add_replace_and_restore(found) -> None:
 
 
 def test_the_swapped_experts_range_falls_and_comes_back_and_no_other_moves(found) -> None:
-    start, told = found["start"]["accuracy"], events(found)
-    assert told["removed"]["accuracy"][SWAPPED] < start[SWAPPED] - 0.05
+    start, changes = found["start"]["accuracy"], events(found)
+    assert changes["removed"]["accuracy"][SWAPPED] < start[SWAPPED] - 0.05
     for event in ("added back", "restored"):
-        assert told[event]["accuracy"] == start and told[event]["same_answers"]
-    for event in told.values():
+        assert changes[event]["accuracy"] == start and changes[event]["same_answers"]
+    for event in changes.values():
         others = {n: a for n, a in event["accuracy"].items() if n != SWAPPED}
         assert all(a >= start[n] - 0.01 for n, a in others.items())
 
@@ -71,18 +71,18 @@ def test_nothing_but_the_router_moved(found) -> None:
 
 
 def test_a_replaced_build_is_another_expert_and_the_old_one_comes_back(found) -> None:
-    told = events(found)
-    assert [told[n]["same_expert"] for n in told] == [False, True, False, True]
-    assert not told["quick"]["same_answers"]
+    changes = events(found)
+    assert [changes[n]["same_expert"] for n in changes] == [False, True, False, True]
+    assert not changes["quick"]["same_answers"]
 
 
 def test_the_full_level_gives_the_same_router_back_and_a_row_moves_alone(found) -> None:
-    told = events(found)
+    changes = events(found)
     if found["level"] == "full":
-        assert told["added back"]["same_router"] and told["restored"]["same_router"]
-        assert not told["removed"]["same_router"]
+        assert changes["added back"]["same_router"] and changes["restored"]["same_router"]
+        assert not changes["removed"]["same_router"]
     else:
-        moved = [told[n]["moved"] for n in ("removed", "added back", "quick", "restored")]
+        moved = [changes[n]["moved"] for n in ("removed", "added back", "quick", "restored")]
         assert moved == [[], [SWAPPED], [SWAPPED], [SWAPPED]]
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from red_lab.kills.home import Watched
 from red_lab.kills.report import write_page
-from red_lab.kills.served import Served, ask_forked, kill_processes
+from red_lab.kills.served import ServedHome, ask_forked, kill_processes
 
 from redhost.registry import atomic
-from redhost.registry.leases import Leases
+from redhost.registry.home.locks import Leases
 from redhost.testing import kill_at_every_step, kill_at_random
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -51,10 +51,10 @@ def test_the_twin_that_writes_in_place_is_caught(watched: Watched, monkeypatch) 
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def served(tmp_path_factory: pytest.TempPathFactory) -> ServedHome:
     """A home that is made anew after every kill."""
     torch.set_num_threads(1)
-    return Served(tmp_path_factory.mktemp("served"), ask_forked)
+    return ServedHome(tmp_path_factory.mktemp("served"), ask_forked)
 
 
 def test_a_server_killed_mid_swap_leaves_a_generation_that_a_fresh_one_serves(served) -> None:
@@ -112,7 +112,7 @@ def test_the_docs_say_what_was_measured() -> None:
     assert kills["kills"] >= 500 and mutants["count"] >= 10_000
     server = kills["server"]
     assert server["kills"] >= 150 and server["processes"]["kills"] >= 20
-    said = " ".join((docs / "state.md").read_text().split())
-    assert f"{server['kills']:,} of a server in the middle of a swap, {server['bad']} bad" in said
-    assert f"{kills['kills']:,} kills of a real recompose, {kills['bad']} bad" in said
-    assert f"{mutants['count']:,} broken copies of a good expert, {len(mutants['bad'])} cr" in said
+    text = " ".join((docs / "state.md").read_text().split())
+    assert f"{server['kills']:,} of a server in the middle of a swap, {server['bad']} bad" in text
+    assert f"{kills['kills']:,} kills of a real recompose, {kills['bad']} bad" in text
+    assert f"{mutants['count']:,} broken copies of a good expert, {len(mutants['bad'])} cr" in text

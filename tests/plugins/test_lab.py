@@ -94,11 +94,11 @@ def test_the_newsgroups_are_read_by_role(tmp_path, monkeypatch) -> None:
 
 
 def test_the_default_router_is_the_one_that_won_on_gate_rows() -> None:
-    from redhost.core.composing.workspace import DEFAULT_ROUTERS
+    from redhost.core.bus.tasks import CLASSIFICATION
 
     file = ROOT / "docs" / "results" / "tiny-ranges" / "metrics.json"
     gate = json.loads(file.read_text("utf-8"))["gate"]
-    assert gate[DEFAULT_ROUTERS["classification"]] == max(gate.values())
+    assert gate[CLASSIFICATION.unit.router] == max(gate.values())
 
 
 @pytest.mark.parametrize("k", range(5))
@@ -140,9 +140,9 @@ def test_pairs_are_found_in_any_form(text: str, pairs: set) -> None:
 def test_an_interval_is_wider_for_fewer_clusters() -> None:
     rng = np.random.default_rng(0)
     values = np.repeat(rng.integers(2, size=50), 4).astype(float)
-    together = [str(i // 4) for i in range(200)]
+    clustered = [str(i // 4) for i in range(200)]
     apart = [str(i) for i in range(200)]
-    wide, narrow = interval(values, together), interval(values, apart)
+    wide, narrow = interval(values, clustered), interval(values, apart)
     assert wide[1] - wide[0] > 1.5 * (narrow[1] - narrow[0])
     assert wide[0] < values.mean() < wide[1]
 

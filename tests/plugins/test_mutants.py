@@ -16,7 +16,8 @@ from red_lab.mutants.report import write_page
 from red_lab.mutants.run import summary
 from red_lab.mutants.subject import WHEEL, Subject
 
-from redhost.registry import contents, integrity
+from redhost.registry.package import payload as contents
+from redhost.registry.package import safetensors_check as integrity
 from redhost.testing import judge_expert
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -68,11 +69,11 @@ def test_the_twin_that_takes_json_as_it_comes_crashes(monkeypatch) -> None:
     """Without a look at names and offsets, safetensors meets what it was never meant to."""
     monkeypatch.setattr(integrity, "_unique", dict)
     monkeypatch.setattr(integrity, "_check_layout", lambda *_: None)
-    monkeypatch.setattr(contents, "_exactly", lambda *_, **__: ())
+    monkeypatch.setattr(contents, "check_tensors", lambda *_, **__: ())
     assert bad(1200, target="canary")
 
 
-def test_the_twin_that_asks_for_no_digest_lets_another_expert_in() -> None:
+def test_the_twin_that_checks_no_digest_lets_another_expert_in() -> None:
     def trusting(mutant: Mutant) -> tuple[str, str]:
         found = judge_expert(mutant.data)
         if isinstance(found, str):

@@ -15,31 +15,32 @@ import json, sys
 if sys.argv[1] == "absent":
     sys.modules["ray"] = None  # as where it is not installed
 import redhost, redhost_ray
-crew = redhost.choose_crew(redhost.Plugins(), engine=sys.argv[2], workers=1)
-jobs = redhost.Jobs()
-jobs.add("echo", "echo", {}, {})
+from redhost.core.jobs.functions import verify_package
+pool = redhost.jobs.choose_pool(redhost.plugins.Plugins(), engine=sys.argv[2], workers=1)
+jobs = redhost.jobs.JobBatch()
+jobs.add("no expert", verify_package, {}, {})
 try:
-    said = [f.reason for f in crew.run(jobs, lambda job, files: None)]
+    answer = [f.reason for f in pool.run(jobs, lambda job, files: None)]
 except redhost.MissingError as e:
-    said = [e.exit_code, str(e)]
-print(json.dumps([said, bool(sys.modules.get("ray"))]))
+    answer = [e.exit_code, str(e)]
+print(json.dumps([answer, bool(sys.modules.get("ray"))]))
 """
 
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """Return the function that runs a job in a process of its own: what it said, and ray there."""
+    """Return the function that runs a job in a process of its own: (answer, ray is there)."""
     env = {**os.environ, "REDHOST_CONFIG": str(tmp_path / "config")}
     trust = [sys.executable, "-m", "redhost", "trust", "redhost-ray"]
     subprocess.run(trust, check=True, capture_output=True, env=env)
 
-    def told(*arguments: str) -> tuple[list[object], bool]:
+    def in_process(*arguments: str) -> tuple[list[object], bool]:
         command = [sys.executable, "-c", CODE, *arguments]
         done = subprocess.run(command, check=True, capture_output=True, env=env)
-        said, there = json.loads(done.stdout.splitlines()[-1])
-        return said, there
+        answer, there = json.loads(done.stdout.splitlines()[-1])
+        return answer, there
 
-    return told
+    return in_process
 
 
 def test_a_trusted_plugin_imports_no_ray_until_it_runs(run) -> None:
@@ -47,6 +48,6 @@ def test_a_trusted_plugin_imports_no_ray_until_it_runs(run) -> None:
 
 
 def test_the_engine_without_ray_is_one_line_and_exit_3(run) -> None:
-    said, _ = run("absent", "ray")
-    assert said[0] == 3 and str(said[1]).startswith("engine 'ray' needs Ray: found")
-    assert "pip install 'ray>=2.60,<3'" in str(said[1])
+    answer, _ = run("absent", "ray")
+    assert answer[0] == 3 and str(answer[1]).startswith("engine 'ray' needs Ray: found")
+    assert "pip install 'ray>=2.60,<3'" in str(answer[1])

@@ -24,11 +24,11 @@ def call(path: Path, game: object, *flags: str) -> str:
 
 def test_the_binary_symmetric_channel_has_its_capacity(tmp_path) -> None:
     game = {"domains": CHANNEL, "experts": CHANNEL}
-    told = json.loads(call(tmp_path / "game.json", game, "--json"))
+    solution = json.loads(call(tmp_path / "game.json", game, "--json"))
     entropy = -(0.11 * math.log(0.11) + 0.89 * math.log(0.89))
-    assert told["value"] == pytest.approx(math.log(2) - entropy, abs=1e-7)
-    assert told["lambda"] == pytest.approx([0.5, 0.5], abs=1e-6)
-    assert told["lower"] <= told["value"] <= told["upper"]
+    assert solution["value"] == pytest.approx(math.log(2) - entropy, abs=1e-7)
+    assert solution["lambda"] == pytest.approx([0.5, 0.5], abs=1e-6)
+    assert solution["lower"] <= solution["value"] <= solution["upper"]
     assert "certificate 0.3466" in call(tmp_path / "game.json", game)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from red_lab.matched.apart import Alone
-from red_lab.matched.data import Part, Problem
+from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe
 from red_lab.robust import growth as growing
 from red_lab.robust import run as running
@@ -20,11 +20,11 @@ from red_lab.robust.gates import SETTINGS, centroid_gate, linear_gate, train_gat
 from red_lab.robust.monolith import aggregate, domain_losses, train_monolith, untrained
 from red_lab.robust.report import page
 from red_lab.robust.summary import over_seeds
-from red_lab.robust.traffic import RARER, Traffic, judged, lay_out
+from red_lab.robust.traffic import RARER, UnevenTraffic, lay_out, router_rows
+from redhost_robust import mixture_losses
 from torch import nn
 
 import redhost
-from redhost.robust import mixture_losses
 
 DOMAINS = ("a", "b", "c", "d", "e")
 WIDTH, EACH = 12, 3
@@ -46,10 +46,10 @@ def made_up(kind: str, *, seed: int = 0) -> Problem:
     means = 1.5 * torch.randn(classes, WIDTH, generator=generator)
     norm = redhost.LayerNorm(width=WIDTH, eps=1e-5)
 
-    def part(rows: int) -> Part:
+    def part(rows: int) -> DataPart:
         target = torch.arange(rows) % classes
         h = means[target] + torch.randn(rows, WIDTH, generator=generator)
-        return Part(h=h, z=norm(h), target=target, owner=target // EACH)
+        return DataPart(h=h, z=norm(h), target=target, owner=target // EACH)
 
     test = part(300)
     return Problem(
@@ -66,12 +66,12 @@ def made_up(kind: str, *, seed: int = 0) -> Problem:
 
 
 @pytest.fixture(scope="module", params=["hidden", "labels"])
-def traffic(request) -> Traffic:
+def traffic(request) -> UnevenTraffic:
     torch.set_num_threads(1)
     return lay_out(made_up(request.param), recipe=SHORT, seed=1, tick=lambda _: None)
 
 
-def test_the_rare_domain_is_a_hundred_times_rarer(traffic: Traffic) -> None:
+def test_the_rare_domain_is_a_hundred_times_rarer(traffic: UnevenTraffic) -> None:
     assert traffic.rare == 1
     f = traffic.frequencies
     assert f.sum() == pytest.approx(1) and f[0] / f[1] == pytest.approx(RARER)
@@ -84,14 +84,14 @@ def test_the_rare_domain_is_a_hundred_times_rarer(traffic: Traffic) -> None:
     assert len(set(whole)) == 1 and few[1] == max(2, round(whole[1] / RARER))
 
 
-def test_no_row_of_the_traffic_was_trained_on_by_an_expert(traffic: Traffic) -> None:
+def test_no_row_of_the_traffic_was_trained_on_by_an_expert(traffic: UnevenTraffic) -> None:
     own = {row.numpy().tobytes() for row in traffic.problem.train.h}
     assert not own & {row.numpy().tobytes() for p in traffic.even for row in p.h}
 
 
-def test_a_gate_sees_how_well_each_expert_alone_answers(traffic: Traffic) -> None:
+def test_a_gate_sees_how_well_each_expert_alone_answers(traffic: UnevenTraffic) -> None:
     problem, part = traffic.problem, traffic.problem.test.of(2)
-    z, log_p = judged(problem, traffic.experts, part)
+    z, log_p = router_rows(problem, traffic.experts, part)
     assert z is part.z and log_p.shape == (len(part), 5)
     own = Alone(
         traffic.experts[2],
@@ -109,8 +109,8 @@ def test_a_gate_sees_how_well_each_expert_alone_answers(traffic: Traffic) -> Non
 def test_a_robust_gate_has_a_smaller_worst_regret_than_an_average_one() -> None:
     """Of experts with labels of their own: a row sent elsewhere has no chance."""
     traffic = lay_out(made_up("labels"), recipe=SHORT, seed=1, tick=lambda _: None)
-    rows = traffic.judged(traffic.even)
-    tests = traffic.judged(traffic.by_domain(traffic.problem.test))
+    rows = traffic.router_rows(traffic.even)
+    tests = traffic.router_rows(traffic.by_domain(traffic.problem.test))
     own = torch.stack([-log_p[:, k].mean() for k, (_, log_p) in enumerate(tests)])
     even = torch.full((5,), 0.2)
     worst = []
@@ -123,8 +123,8 @@ def test_a_robust_gate_has_a_smaller_worst_regret_than_an_average_one() -> None:
     assert worst[1] < 0.6 * worst[0]
 
 
-def test_a_centroid_gate_is_begun_at_the_domains_means(traffic: Traffic) -> None:
-    rows = traffic.judged(traffic.even)
+def test_a_centroid_gate_is_begun_at_the_domains_means(traffic: UnevenTraffic) -> None:
+    rows = traffic.router_rows(traffic.even)
     gate = centroid_gate(traffic, rows)
     for k, (z, _) in enumerate(rows):
         torch.testing.assert_close(gate.get_parameter("means")[k], z.mean(0))
@@ -133,13 +133,13 @@ def test_a_centroid_gate_is_begun_at_the_domains_means(traffic: Traffic) -> None
     assert min(right) > 0.4
 
 
-def test_a_monolith_has_as_many_parameters_as_all_experts(traffic: Traffic) -> None:
+def test_a_monolith_has_as_many_parameters_as_all_experts(traffic: UnevenTraffic) -> None:
     model = untrained(traffic.problem, rank=5 * traffic.problem.rank, seed=0)
     experts = sum(p.numel() for e in traffic.experts for p in e.parameters())
     assert sum(p.numel() for p in model.parameters()) == experts
 
 
-def test_a_monolith_learns(traffic: Traffic) -> None:
+def test_a_monolith_learns(traffic: UnevenTraffic) -> None:
     parts = aggregate(traffic, thinned=False)
     even = torch.full((5,), 0.2)
     fresh = untrained(traffic.problem, rank=5 * traffic.problem.rank, seed=0)
@@ -156,9 +156,9 @@ def test_cosines_are_those_of_known_gradients() -> None:
 
 
 def test_intervals_over_seeds_are_students() -> None:
-    told = over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
+    interval = over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
     half = 2.776 * math.sqrt(2.5) / math.sqrt(5)
-    assert told["mean"] == 3 and told["high"] - 3 == pytest.approx(half)
+    assert interval["mean"] == 3 and interval["high"] - 3 == pytest.approx(half)
     assert over_seeds([2.0]) == {"mean": 2.0, "low": 2.0, "high": 2.0}
 
 
@@ -179,14 +179,14 @@ def test_the_same_command_twice_gives_one_page_and_goes_on_from_what_is_there(
         monkeypatch.setattr(f"red_lab.robust.measure.{name}", short)
     monkeypatch.setattr(growing, "ROWS", (10,))
     monkeypatch.setattr(growing, "UNITS", (0,))
-    told = []
+    written = []
     for name in ("one", "two"):
         path = running.run(tasks=["text"], seeds=1, out=tmp_path / name, work=tmp_path / "work")
         metrics = json.loads(path.read_text("utf-8"))
         assert (path.parent / "README.md").read_text("utf-8") == page(metrics)
-        told.append(metrics)
-    assert told[0] == told[1]
-    scenes = told[0]["tasks"]["text"]["scenes"]
+        written.append(metrics)
+    assert written[0] == written[1]
+    scenes = written[0]["tasks"]["text"]["scenes"]
     assert scenes.keys() == {"weights", "rows"}
     robust = scenes["weights"]["systems"]["robust"]
     assert robust["worst_regret"]["low"] <= robust["worst_regret"]["mean"]

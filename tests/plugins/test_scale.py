@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from red_lab.arithmetic import pairs_in
 from red_lab.bench.scale import page
-from red_lab.bench.scale.family import SIZES, Domain, domains
+from red_lab.bench.scale.family import SIZES, SumDomain, domains
 from red_lab.bench.scale.packages import install, sites
 from red_lab.bench.scale.page import draw
 
-from redhost.registry.discover import from_folder
+from redhost.registry.package.discover import from_folder
 from redhost.testing import assert_expert_contract
 
 
@@ -43,7 +43,7 @@ def test_answers_are_the_domains_own() -> None:
         assert labels == set(domain.labels)
         shared = domain.settings.space != "labels"
         assert all((2 <= int(y) <= 100) if shared else "/" in y for y in labels)
-    assert not set(Domain(0).labels) & set(Domain(1).labels)  # a neighbour answers otherwise
+    assert not set(SumDomain(0).labels) & set(SumDomain(1).labels)  # a neighbour answers otherwise
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +54,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_package_keeps_its_contract(work) -> None:
-    folder = sites(work, 1)[0] / Domain(0).module
+    folder = sites(work, 1)[0] / SumDomain(0).module
     assert from_folder(folder).kind == "expert"
     assert_expert_contract(folder)
 
 
 def test_what_is_finished_is_not_made_again_and_what_is_not_is(work) -> None:
     site = sites(work, 1)[0]
-    weights = site / Domain(0).module / "expert.safetensors"
+    weights = site / SumDomain(0).module / "expert.safetensors"
     made, data = weights.stat().st_mtime_ns, weights.read_bytes()
     install(work, backbone(), count=1)
     assert weights.stat().st_mtime_ns == made

@@ -67,7 +67,7 @@ def test_the_round_trip_is_the_same_bits(tmp_path, base, trained, wrapped) -> No
     assert (report["blocks"], report["kept_blocks"]) == (BLOCKS, 1)
 
 
-def test_what_is_kept_is_the_top_the_norm_and_everything_outside_the_trunk(trained) -> None:
+def test_what_remains_is_the_top_the_norm_and_everything_outside_the_trunk(trained) -> None:
     small = keep_last(trained, 1)
     outside = {n for n in trained if n.startswith(("experts.", "router."))} - {"router.weight"}
     top = {n for n in trained if ".layers.2." in n}
@@ -78,7 +78,7 @@ def test_what_is_kept_is_the_top_the_norm_and_everything_outside_the_trunk(train
     }
 
 
-def test_no_block_at_all_may_be_kept_and_all_of_them(trained, base) -> None:
+def test_no_block_at_all_may_remain_or_all_of_them(trained, base) -> None:
     none, every = keep_last(trained, 0), keep_last(trained, BLOCKS)
     assert not [n for n in none.tensors if ".model.layers." in n]
     assert {n for n in trained if ".model.layers." in n} <= set(every.tensors)
@@ -87,7 +87,7 @@ def test_no_block_at_all_may_be_kept_and_all_of_them(trained, base) -> None:
         keep_last(trained, BLOCKS + 1)
 
 
-def test_with_a_base_only_what_differs_from_it_is_kept(trained, base) -> None:
+def test_with_a_base_only_what_differs_from_it_remains(trained, base) -> None:
     trained["backbone.model.layers.2.mlp.up_proj.weight"] = base["layers.2.mlp.up_proj.weight"]
     small = keep_last(trained, BLOCKS, base=base)
     theirs = {n for n in small.tensors if n.startswith("backbone.")}
@@ -196,9 +196,9 @@ def test_the_input_is_never_overwritten(tmp_path, trained) -> None:
 
 def test_the_command_prints_sizes_and_leaves_nothing_else_behind(tmp_path, trained) -> None:
     torch.save(trained, tmp_path / "red.pt")
-    told = ["--in", str(tmp_path / "red.pt"), "--trainable-last-n-layers", "1"]
-    text = CliRunner().invoke(shrink, told, catch_exceptions=False).output
-    report = json.loads(CliRunner().invoke(shrink, [*told, "--json"]).output)
+    arguments = ["--in", str(tmp_path / "red.pt"), "--trainable-last-n-layers", "1"]
+    text = CliRunner().invoke(shrink, arguments, catch_exceptions=False).output
+    report = json.loads(CliRunner().invoke(shrink, [*arguments, "--json"]).output)
     small = tmp_path / "red-small.safetensors"
     assert report["bytes_after"] == small.stat().st_size
     assert f"{report['bytes_before']:,}" in text and f"{report['bytes_after']:,}" in text

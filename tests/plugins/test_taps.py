@@ -24,7 +24,7 @@ def test_places_have_names_of_their_own_and_the_twin_is_first() -> None:
     assert all(p.writes == "final" or int(p.reads) <= int(p.writes) for p in PLACES)
 
 
-def test_every_row_is_judged_by_its_own_expert() -> None:
+def test_every_row_is_answered_by_its_own_expert() -> None:
     rows = [redhost.Row(text=str(n), label="1", domain=NAMES[n % 2]) for n in range(4)]
     hits = {NAMES[0]: [1.0, 0.0], NAMES[1]: [0.5, 0.25]}
     assert own_rows(rows, hits).tolist() == [1.0, 0.5, 0.0, 0.25]

@@ -15,15 +15,15 @@ from click.testing import CliRunner
 from red_lab.toy import bus, linear, nonlinear, propositions, residual
 from red_lab.toy.command import toy
 from red_lab.toy.data import PLACES, UNITS, grid, one_thread, oracle, score
-from red_lab.toy.mlp import LAYERS, Recipe, average, fit, forward, start
+from red_lab.toy.mlp import LAYERS, MLPRecipe, average, fit, forward, start
 from red_lab.toy.report import write_page
 from red_lab.toy.run import Effort, run
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "toy"
-SHORT = Recipe(steps=1000)
+SHORT = MLPRecipe(steps=1000)
 TINY = Effort(
-    recipe=Recipe(steps=8),
-    residual=Recipe(steps=8),
+    recipe=MLPRecipe(steps=8),
+    residual=MLPRecipe(steps=8),
     descent=linear.Descent(steps=8),
     epochs=1,
     router_steps=4,
@@ -97,8 +97,8 @@ def test_networks_are_right_at_home_and_their_averages_are_not(networks) -> None
 
 
 def test_outputs_average_where_every_network_saw_every_segment(networks) -> None:
-    kept = {n: networks[n] for n in ("B all", "B all, trained start")}
-    found = nonlinear.measure(kept, alpha=EVEN)
+    chosen = {n: networks[n] for n in ("B all", "B all, trained start")}
+    found = nonlinear.measure(chosen, alpha=EVEN)
     assert max(on_segments(found["B all"]["uniform"], "mae")) < 1
     assert max(on_segments(found["B all"]["parameters"], "mae")) > 10
     assert max(on_segments(found["B all, trained start"]["parameters"], "mae")) < 1
@@ -112,7 +112,7 @@ def test_networks_trained_side_by_side_do_not_touch_each_other() -> None:
             pool=pool,
             target=grid().y.expand(2, -1),
             head=lambda f: f,
-            recipe=Recipe(steps=5),
+            recipe=MLPRecipe(steps=5),
             generator=generator,
         )
 
@@ -125,8 +125,8 @@ def test_networks_trained_side_by_side_do_not_touch_each_other() -> None:
 def test_parameters_average_one_by_one() -> None:
     stack = start(5, generator=torch.Generator().manual_seed(0), shared=True)
     assert [p.shape[1:] for p in stack[::2]] == [torch.Size(layer) for layer in LAYERS]
-    said = forward(stack, grid().inputs)
-    assert torch.allclose(forward(average(stack), grid().inputs)[0], said[0], atol=1e-6)
+    answers = forward(stack, grid().inputs)
+    assert torch.allclose(forward(average(stack), grid().inputs)[0], answers[0], atol=1e-6)
 
 
 def test_residual_experts_mix_on_a_right_base_only(residuals) -> None:
@@ -166,8 +166,8 @@ def test_proposition_2_is_an_identity_and_false_as_written(networks) -> None:
     found = propositions.second(networks["B"])
     assert found["identity"] < 1e-9
     assert found["others"] > 10 * found["own"]
-    said = nonlinear.outputs(propositions.represented())[0]
-    assert max(score(said)["max"].values()) < 1e-4
+    answers = nonlinear.outputs(propositions.represented())[0]
+    assert max(score(answers)["max"].values()) < 1e-4
 
 
 @pytest.mark.parametrize("name", residual.BOUNDS)
@@ -245,7 +245,7 @@ def test_the_committed_results_say_what_the_seed_says(committed) -> None:
     assert committed["scalar_norm"] == 0 and UNITS == 200
 
 
-def test_the_command_writes_where_it_is_told(tmp_path, monkeypatch) -> None:
+def test_the_command_writes_where_its_option_says(tmp_path, monkeypatch) -> None:
     seen = {}
     monkeypatch.setattr("red_lab.toy.run.run", lambda **given: seen.update(given) or given["out"])
     done = CliRunner().invoke(toy, ["--seeds", "2", "--out", str(tmp_path)])

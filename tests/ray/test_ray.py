@@ -12,58 +12,62 @@ from pathlib import Path
 
 import pytest
 import ray
-from redhost_ray import RayEngine
+from redhost_ray import engine as engine_module
+from redhost_ray import work as work_module
+from redhost_ray.engine import RayEngine
 
 import redhost
-from redhost.core.engines.local import LocalEngine
+from redhost.core.jobs.functions import FUNCTIONS, encode_texts, train_expert
+from redhost.core.jobs.job import Job, JobFiles, JobFunction, job_function
+from redhost.core.jobs.local import LocalEngine
 from redhost.testing import backbone_project
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend
 
 
 @pytest.fixture(scope="session")
-def work(tmp_path_factory: pytest.TempPathFactory) -> redhost.Jobs:
+def work(tmp_path_factory: pytest.TempPathFactory) -> redhost.jobs.JobBatch:
     """Shards and experts of a tiny backbone, and one job that cannot succeed."""
     project = backbone_project(tmp_path_factory.mktemp("backbone") / "tiny")
     [package] = (p.parent for p in project.glob("src/*/backbone.json"))
-    jobs = redhost.Jobs()
+    jobs = redhost.jobs.JobBatch()
     backbone = jobs.put("backbone", {p.name: p.read_bytes() for p in package.glob("*.*")})
     for n in range(3):
         texts = {"texts": [f"text {n} {i}" for i in range(40)], "device": "cpu"}
-        jobs.add(f"shard {n}", "encode-texts", texts, backbone)
+        jobs.add(f"shard {n}", encode_texts, texts, backbone)
     settings = {"space": "labels", "rank": 4, "epochs": 3}
     for n in range(4):
         rows = [redhost.Row(text=f"x {n} {i}", label="ab"[i % 2]) for i in range(60)]
-        inputs = {**backbone, **jobs.put("rows", {"data": redhost.write_rows(rows)})}
+        inputs = {**backbone, **jobs.put("rows", {"data": redhost.authoring.write_rows(rows)})}
         plan = {"id": f"x{n}", "backbone": "tiny-random", "rank": 4}
-        jobs.add(f"expert x{n}", "train-expert", {"plan": plan, "settings": settings}, inputs)
-    jobs.add("impossible", "train-expert", {"plan": {}, "settings": {}}, backbone)
+        jobs.add(f"expert x{n}", train_expert, {"plan": plan, "settings": settings}, inputs)
+    jobs.add("impossible", train_expert, {"plan": {}, "settings": {}}, backbone)
     return jobs
 
 
 class Counting:
-    """An engine that remembers whom it was asked for."""
+    """An engine that remembers the jobs it started."""
 
-    def __init__(self, engine: redhost.Engine, *, after=None) -> None:
-        self.engine, self.asked, self.after = engine, [], after
+    def __init__(self, engine: redhost.jobs.Engine, *, after=None) -> None:
+        self.engine, self.started, self.after = engine, [], after
 
     def run(self, jobs, *, inputs, workers):
-        self.asked += [job.name for job in jobs]
+        self.started += [job.name for job in jobs]
         for n, result in enumerate(self.engine.run(jobs, inputs=inputs, workers=workers), start=1):
             yield result
             if self.after is not None:
                 self.after(n)
 
 
-def digests(engine, jobs, *, workers: int = 2, kept=None) -> tuple[dict[str, str], list[str]]:
+def digests(engine, jobs, *, workers: int = 2, cache=None) -> tuple[dict[str, str], list[str]]:
     """Return the sha256 of every file by job, and the failures."""
     found = {}
 
-    def take(job, files) -> None:
+    def on_result(job, files) -> None:
         found.update({f"{job.name} {n}": hashlib.sha256(d).hexdigest() for n, d in files.items()})
 
-    crew = redhost.Crew(name="ray", engine=engine, workers=workers)
-    return found, [f.reason for f in crew.run(jobs, take, kept=kept)]
+    pool = redhost.jobs.WorkerPool(name="ray", engine=engine, workers=workers)
+    return found, [f.reason for f in pool.run(jobs, on_result, cache=cache)]
 
 
 @pytest.fixture(scope="session")
@@ -92,17 +96,48 @@ def test_two_nodes_make_the_same(work, expected, nodes) -> None:
     assert digests(RayEngine(), work) == expected
 
 
-def sleepers(count: int, seconds: float) -> redhost.Jobs:
-    jobs = redhost.Jobs()
+def make_echo() -> JobFunction:
+    """Make a job function that waits and returns its files.
+
+    Ray imports functions of a module by name, and its workers do not have this one; functions
+    made within a function travel whole.
+    """
+
+    @job_function("echo", version=1)
+    def echo(job: Job, files: JobFiles) -> JobFiles:
+        time.sleep(float(job.arguments["seconds"]))
+        return {name.rpartition("/")[2]: data for name, data in files.items()}
+
+    return echo
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> JobFunction:
+    """A job function of the tests' own, known here and to the workers of Ray."""
+    function = make_echo()
+    monkeypatch.setitem(FUNCTIONS, function.name, function)
+
+    def do(request: bytes, digests: list[str], *inputs: bytes) -> bytes:
+        from redhost.core.jobs.functions import FUNCTIONS  # of the worker
+
+        FUNCTIONS[function.name] = function
+        return work_module.do(request, digests, *inputs)
+
+    monkeypatch.setattr(engine_module, "do", do)
+    return function
+
+
+def sleepers(echo: JobFunction, count: int, seconds: float) -> redhost.jobs.JobBatch:
+    jobs = redhost.jobs.JobBatch()
     for n in range(count):
         inputs = jobs.put("in", {"text": f"{n}".encode() * 200_000})  # too large to be inlined
-        jobs.add(f"sleeper {n}", "echo", {"seconds": seconds}, inputs)
+        jobs.add(f"sleeper {n}", echo, {"seconds": seconds}, inputs)
     return jobs
 
 
-def test_a_killed_node_loses_nothing_finished_and_the_rest_is_done(nodes, tmp_path) -> None:
+def test_a_killed_node_loses_nothing_finished_and_the_rest_is_done(echo, nodes, tmp_path) -> None:
     nodes.add()
-    jobs, kept = sleepers(8, 2), redhost.Kept(tmp_path)
+    jobs, cache = sleepers(echo, 8, 2), redhost.jobs.JobCache(tmp_path)
     before = []
 
     def kill(finished: int) -> None:
@@ -111,11 +146,11 @@ def test_a_killed_node_loses_nothing_finished_and_the_rest_is_done(nodes, tmp_pa
             nodes.kill_second()
 
     engine = Counting(RayEngine(), after=kill)
-    made, failures = digests(engine, jobs, kept=kept)
-    assert failures == [] and made == digests(LocalEngine(), sleepers(8, 2), workers=4)[0]
+    made, failures = digests(engine, jobs, cache=cache)
+    assert failures == [] and made == digests(LocalEngine(), sleepers(echo, 8, 0), workers=1)[0]
     assert len(before) == 3 and set(before) <= {p.name for p in tmp_path.iterdir()}
     again = Counting(RayEngine())
-    assert digests(again, jobs, kept=kept)[0] == made and again.asked == []
+    assert digests(again, jobs, cache=cache)[0] == made and again.started == []
 
 
 def test_a_stopped_run_goes_on_and_does_nothing_twice(work, expected, nodes, tmp_path) -> None:
@@ -123,18 +158,18 @@ def test_a_stopped_run_goes_on_and_does_nothing_twice(work, expected, nodes, tmp
         if finished == 4:
             raise KeyboardInterrupt
 
-    kept = redhost.Kept(tmp_path)
+    cache = redhost.jobs.JobCache(tmp_path)
     first = Counting(RayEngine(), after=stop)
     with pytest.raises(KeyboardInterrupt):
-        digests(first, work, kept=kept)
+        digests(first, work, cache=cache)
     there = len(list(tmp_path.iterdir()))
     second = Counting(RayEngine())
-    assert digests(second, work, kept=kept) == expected
-    assert there >= 3 and len(second.asked) == len(work.listed) - there
+    assert digests(second, work, cache=cache) == expected
+    assert there >= 3 and len(second.started) == len(work.listed) - there
 
 
-def test_a_task_whose_worker_is_killed_is_done_again(nodes) -> None:
-    jobs = sleepers(2, 3)
+def test_a_task_whose_worker_is_killed_is_done_again(echo, nodes) -> None:
+    jobs = sleepers(echo, 2, 3)
 
     def kill(finished: int) -> None:
         if finished == 1:
@@ -152,15 +187,18 @@ def _busy_worker() -> int:
     return int(found.name)
 
 
-def test_a_cluster_that_is_not_there_is_one_line(monkeypatch) -> None:
+def test_a_cluster_that_is_not_there_is_one_line(echo, monkeypatch) -> None:
     monkeypatch.setenv("REDHOST_RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(redhost.MissingError, match=r"expected Ray at 127\.0\.0\.1:1"):
-        digests(RayEngine(), sleepers(1, 0))
+        digests(RayEngine(), sleepers(echo, 1, 0))
 
 
 def test_the_command_runs_on_ray_as_on_this_machine(tmp_path) -> None:
     """Typed in a shell: --engine ray, after `redhost trust redhost-ray`."""
-    told = {"REDHOST_HOME": str(tmp_path / "home"), "REDHOST_CONFIG": str(tmp_path / "config")}
+    environment = {
+        "REDHOST_HOME": str(tmp_path / "home"),
+        "REDHOST_CONFIG": str(tmp_path / "config"),
+    }
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -169,12 +207,12 @@ def test_the_command_runs_on_ray_as_on_this_machine(tmp_path) -> None:
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, **told},
+            env={**os.environ, **environment},
         )
 
-    told_no = run("check", "--engine", "ray")
-    assert told_no.returncode == 2
-    assert "unknown engine 'ray'. Known: local. Not trusted yet: redhost-ray" in told_no.stderr
+    refused = run("check", "--engine", "ray")
+    assert refused.returncode == 2
+    assert "unknown engine 'ray'. Known: local. Not trusted yet: redhost-ray" in refused.stderr
     assert run("trust", "redhost-ray").returncode == 0
     here, there = run("check", "--json"), run("check", "--json", "--engine", "ray")
     assert there.returncode == 0, there.stderr

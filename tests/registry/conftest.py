@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from redhost.registry.composition import BackboneRecord, Composition, Member, RouterRecord
-from redhost.registry.discover import Package, discover
-from redhost.registry.generations import Generations
-from redhost.registry.manifest import BackboneManifest, Base, Norm
+from redhost.registry.home.composition import BackboneRecord, Composition, Member, RouterRecord
+from redhost.registry.home.generations import Generations
+from redhost.registry.package.discover import Package, discover
+from redhost.registry.package.manifest import BackboneManifest, Base, Norm
 
 D, R, LABELS = 16, 4, ("2", "3", "4")
 FINGERPRINT = "f" * 64

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from killer import problem, publish
 
 from redhost.registry.errors import RedhostError
-from redhost.registry.generations import Generations
+from redhost.registry.home.generations import Generations
 
 
 def main() -> None:

@@ -13,14 +13,22 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from redhost.registry import atomic, trust
-from redhost.registry.composition import BackboneRecord, Composition, Member, RouterRecord, digests
-from redhost.registry.disabled import Disabled
-from redhost.registry.faults import Kill, kill_at_every_step, kill_at_random
-from redhost.registry.generations import Generations
-from redhost.registry.integrity import sha256_hex
-from redhost.registry.lock import LOCK, derive
-from redhost.registry.manifest import dumps
+from redhost.core.testing.fault_injection import Kill, kill_at_every_step, kill_at_random
+from redhost.registry import atomic
+from redhost.registry.environment import trust
+from redhost.registry.home.composition import (
+    LOCK,
+    BackboneRecord,
+    Composition,
+    Member,
+    RouterRecord,
+    digests,
+    lock_for,
+)
+from redhost.registry.home.generations import Generations
+from redhost.registry.package.manifest import dumps
+from redhost.registry.package.safetensors_check import sha256_hex
+from redhost.registry.queries.settings import Disabled
 
 ROUTER = bytes(200_000)
 
@@ -82,7 +90,7 @@ def unhealed(home: Path) -> str | None:
     with generations.writer():
         pass
     trust.distrust("nobody", folder=home / "config")
-    lock = dumps(derive(generations.load(generations.current() or 0)))
+    lock = dumps(lock_for(generations.load(generations.current() or 0)))
     if (home / LOCK).read_bytes() != lock:
         return f"{LOCK} is not that of the current generation"
     generations.gc(2)

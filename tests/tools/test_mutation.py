@@ -125,10 +125,10 @@ def test_equal_files_keep_their_time_and_stale_ones_go(tmp_path: Path) -> None:
     source.mkdir()
     (source / "a.py").write_text("1")
     (source / "b.py").write_text("2")
-    assert mutation.mirror(source, target)
+    assert mutation.mirror([source], target)
     before = (target / "a.py").stat().st_mtime_ns
     (source / "b.py").unlink()
-    assert mutation.mirror(source, target) and not mutation.mirror(source, target)
+    assert mutation.mirror([source], target) and not mutation.mirror([source], target)
     assert [p.name for p in target.iterdir()] == ["a.py"]
     assert (target / "a.py").stat().st_mtime_ns == before
 
@@ -160,7 +160,9 @@ def test_the_share_leaves_out_what_was_not_measured() -> None:
 
 def test_every_room_of_ours_names_files_and_tests_that_are_there() -> None:
     for room in mutation.read_rooms(ROOT):
-        assert room.mutate and all((ROOT / "src/redhost" / name).is_file() for name in room.mutate)
+        own = room.package == "redhost"
+        folder = ROOT / ("src/redhost" if own else f"plugins/{room.package.replace('_', '-')}/src")
+        assert room.mutate and all((folder / name).is_file() for name in room.mutate)
         assert all((ROOT / name).exists() for name in room.tests)
 
 

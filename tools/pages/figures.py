@@ -44,8 +44,8 @@ class Figure:
 def figures_in(text: str) -> list[str]:
     """Return the figures of a line, code and the targets of links left out."""
     bare = INLINE.sub(lambda m: m[0].rpartition("](")[0], CODE.sub("`", text))
-    found = (re.sub(r"\s", "", told) for told in FIGURE.findall(bare))
-    return [f"0{told}" if told.startswith(".") else told for told in found]
+    found = (re.sub(r"\s", "", number) for number in FIGURE.findall(bare))
+    return [f"0{number}" if number.startswith(".") else number for number in found]
 
 
 def figures_of(page: Page) -> Iterator[Figure]:
@@ -58,16 +58,16 @@ def figures_of(page: Page) -> Iterator[Figure]:
 
 def results_near(page: Page) -> Mapping[int, frozenset[str]]:
     """Return line → the figures that its section shows in generated blocks or links to."""
-    told: dict[int, set[str]] = {}
+    by_line: dict[int, set[str]] = {}
     for n in _generated(page):
-        told.setdefault(n, set()).update(figures_in(page.prose[n]))
+        by_line.setdefault(n, set()).update(figures_in(page.prose[n]))
     for link in links_of(page):
         folder = link.path.resolve().parent
         if not link.is_outside and folder.is_relative_to(ROOT / "docs" / "results"):
-            told.setdefault(link.line, set()).update(_printed(folder / "README.md"))
+            by_line.setdefault(link.line, set()).update(_printed(folder / "README.md"))
     near: dict[int, frozenset[str]] = {}
     for section in _sections(page):
-        all_of_it = frozenset(x for n in section for x in told.get(n, ()))
+        all_of_it = frozenset(x for n in section for x in by_line.get(n, ()))
         near |= dict.fromkeys(section, all_of_it)
     return near
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import pkgutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from functools import cached_property
+from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import redhost.core
-import redhost.registry
 
 from .docstrings import first_line, markdown
 from .markdown import fence, joined
@@ -22,7 +19,16 @@ from .signatures import flat_signature, signature_of
 
 __all__ = ["PUBLIC", "page"]
 
-PUBLIC = ("redhost", "redhost.robust", "redhost.mechanisms", "redhost.testing")
+PUBLIC = (
+    "redhost",
+    "redhost.authoring",
+    "redhost.errors",
+    "redhost.jobs",
+    "redhost.plugins",
+    "redhost.testing",
+    "redhost_robust",
+    "redhost_mechanisms",
+)
 
 
 def page() -> str:
@@ -39,18 +45,20 @@ def page() -> str:
 def _package(package: ModuleType) -> Iterator[str]:
     names: defaultdict[str, list[str]] = defaultdict(list)
     for name in package.__all__:
-        names[_home(name, getattr(package, name)) or package.__name__].append(name)
+        thing = getattr(package, name)
+        if not inspect.ismodule(thing):  # the face's modules have parts of their own
+            names[_home(package, name, thing)].append(name)
     yield f"## {package.__name__}\n\n{first_line(package)}"
-    for module, told in sorted(names.items()):
+    for module, listed in sorted(names.items()):
         yield f"### {module}"
-        for name in told:
+        for name in listed:
             yield _entry(name, getattr(package, name), importlib.import_module(module))
 
 
 def _entry(name: str, thing: Any, module: ModuleType) -> str:
     if not (inspect.isclass(thing) or inspect.isfunction(thing)):
-        value, said = _assignments(module)[name]
-        return f"#### {name}\n\n{fence(f'{name} = {value}')}\n\n{said}"
+        value, text = _assignments(module)[name]
+        return f"#### {name}\n\n{fence(f'{name} = {value}')}\n\n{text}"
     parts = [f"#### {name}", fence(_call(name, thing)), first_line(thing)]
     if inspect.isclass(thing):
         parts.append("\n".join(_members(thing)))
@@ -69,34 +77,36 @@ def _members(kind: type) -> Iterator[str]:
         if name.startswith("_"):
             continue
         if isinstance(member, (property, cached_property)):
-            call, said = name, first_line(member)
+            call, summary = name, first_line(member)
         elif inspect.isfunction(member) or isinstance(member, (classmethod, staticmethod)):
             bound = getattr(kind, name)
             call = name + flat_signature(bound, skip_self=inspect.isfunction(member))
-            said = first_line(bound)
+            summary = first_line(bound)
         else:
             continue
-        if said:
-            yield f"- `{call}`: {said}"
+        if summary:
+            yield f"- `{call}`: {summary}"
 
 
-@cache
-def _modules() -> Mapping[str, tuple[str, ...]]:
-    """Return the names that each module of the host exports, packages left out."""
-    found = {}
-    for package in (redhost.core, redhost.registry):
-        prefix = f"{package.__name__}."
-        for info in pkgutil.walk_packages(package.__path__, prefix):
-            if not info.ispkg:
-                found[info.name] = tuple(getattr(importlib.import_module(info.name), "__all__", ()))
-    return found
-
-
-def _home(name: str, thing: Any) -> str:
-    """Return the module that defines a public name; empty for one of the face itself."""
+def _home(package: ModuleType, name: str, thing: Any) -> str:
+    """Return the module that defines a public name."""
     if inspect.isclass(thing) or inspect.isfunction(thing):
         return str(thing.__module__)
-    return next((module for module, names in _modules().items() if name in names), "")
+    return _imports(package).get(name, package.__name__)
+
+
+def _imports(package: ModuleType) -> Mapping[str, str]:
+    """Return name → module of what a package imports, by its stub where it has one."""
+    source = Path(inspect.getfile(package))
+    stub = source.with_suffix(".pyi")
+    tree = ast.parse((stub if stub.exists() else source).read_text("utf-8"))
+    above = package.__name__ if source.name == "__init__.py" else package.__package__
+    return {
+        alias.name: resolve_name("." * node.level + (node.module or ""), above)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def _assignments(module: ModuleType) -> Mapping[str, tuple[str, str]]:
@@ -105,8 +115,8 @@ def _assignments(module: ModuleType) -> Mapping[str, tuple[str, str]]:
     found = {}
     for node, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            said = ""
+            text = ""
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                said = markdown(" ".join(str(after.value.value).split()))
-            found[node.targets[0].id] = (ast.unparse(node.value), said)
+                text = markdown(" ".join(str(after.value.value).split()))
+            found[node.targets[0].id] = (ast.unparse(node.value), text)
     return found

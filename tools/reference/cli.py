@@ -84,7 +84,7 @@ def _help(path: str, command: click.Command) -> str:
 
 
 def _errors() -> Iterator[tuple[str, str, str]]:
-    for name in errors.__all__:
+    for name in vars(errors):
         kind = getattr(errors, name)
         if isinstance(kind, type) and issubclass(kind, RedhostError):
             yield f"`{name}`", str(kind.exit_code), first_line(kind)

@@ -25,8 +25,8 @@ def first_line(thing: object) -> str:
 def attributes(thing: object) -> dict[str, str]:
     """Return what a class says of each of its attributes, as Markdown of one line."""
     _, found, rest = _doc(thing).partition("Attributes:\n")
-    told = SECTION.split(rest, maxsplit=1)[0] if found else ""
-    return {name: markdown(" ".join(text.split())) for name, text in ENTRY.findall(told)}
+    section = SECTION.split(rest, maxsplit=1)[0] if found else ""
+    return {name: markdown(" ".join(text.split())) for name, text in ENTRY.findall(section)}
 
 
 def returns(function: object) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 
-from redhost.core.extending import builtin
-from redhost.core.extending.hooks import HookSpec
+from redhost.core.plugins import builtin
+from redhost.core.plugins.hooks import HookSpec
 
 from .docstrings import first_line, prose
 from .markdown import fence, joined
@@ -32,8 +32,8 @@ def page() -> str:
 
 def _section(name: str) -> str:
     hook = getattr(HookSpec, name)
-    told = inspect.signature(hook)
-    without_self = told.replace(parameters=list(told.parameters.values())[1:])
+    signed = inspect.signature(hook)
+    without_self = signed.replace(parameters=list(signed.parameters.values())[1:])
     parts = [f"## {name}", fence(f"{name}{signature(without_self)}"), prose(hook)]
     own = getattr(builtin, name, None)
     if hook.redhost_spec["firstresult"]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from redhost.registry.contract import expected_tensors
-from redhost.registry.manifest import BackboneManifest, ExpertManifest, Reads, Writes
+from redhost.registry.package.manifest import BackboneManifest, ExpertManifest, Reads, Writes
+from redhost.registry.package.rules import expected_tensors
 
 from .markdown import joined, table
 from .sections import links_to, section
@@ -29,13 +29,14 @@ def page() -> str:
         "An expert's package holds `expert.json`, a backbone's `backbone.json`. The schema is "
         "closed: a key that is not listed here is a violation. `redhost schema expert` and "
         "`redhost schema backbone` print it as JSON Schema, and `redhost check` holds a package "
-        "to it. How the keys must agree with each other is said by the codes of the violations.",
+        "to it. How the keys must agree with each other is shown by the codes of the violations.",
         *(section(shape, links, defaults=True) for shape in shapes),
         "## Tensors",
         "`weights` names a safetensors file with exactly these tensors. D is the backbone's "
         "width, R the expert's rank, C the number of the backbone's labels, L that of its own.",
         table(("form", "writes", "tensors"), _tensors()),
-        "A form of a plugin has whatever tensors its plugin wants.",
+        "A form of a plugin has the tensors that its manifest lists under `tensors`, or, without "
+        "that key, whatever its plugin wants.",
     )
 
 
@@ -43,17 +44,17 @@ def _tensors() -> Iterator[tuple[str, str, str]]:
     for form in ("residual", "linear", "mlp"):
         for space in ("hidden", "logits", "labels"):
             shapes = expected_tensors(_example(form, space), classes=5)
-            told = (
+            described = (
                 f"`{name}` ({', '.join(LETTERS[n] for n in shape)})"
                 for name, shape in shapes.items()
             )
-            yield f"`{form}`", f"`{space}`", ", ".join(told)
+            yield f"`{form}`", f"`{space}`", ", ".join(described)
 
 
 def _example(form: str, space: str) -> ExpertManifest:
     """Return a manifest of these sizes; what does not bear on its tensors is left empty."""
     file = {"file": "a", "sha256": "0" * 64}
-    told = {
+    manifest = {
         "id": "example",
         "bus_api": ">=1",
         "backbone": {"name": "example", "fingerprint": "0" * 64},
@@ -70,4 +71,4 @@ def _example(form: str, space: str) -> ExpertManifest:
         "training": {"data": "", "seed": 0, "epochs": 0},
         "license": "",
     }
-    return msgspec.convert(msgspec.to_builtins(told), ExpertManifest)
+    return msgspec.convert(msgspec.to_builtins(manifest), ExpertManifest)

@@ -22,8 +22,8 @@ def fence(text: str, language: str = "text") -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; a cell may hold any text of one line."""
     lines = [head, ["---"] * len(head), *rows]
-    told = ([cell.replace("|", "\\|") for cell in cells] for cells in lines)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in told)
+    escaped = ([cell.replace("|", "\\|") for cell in cells] for cells in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
 
 
 def slug(heading: str) -> str:

@@ -8,10 +8,10 @@ from types import GenericAlias
 from typing import Any
 
 from red_lab.shrink_files import shrink_file
+from redhost_robust import solve_json
 
 from redhost.cli import cli, main
 from redhost.commands.common import JsonOption
-from redhost.robust import solve_json
 
 from .docstrings import exit_codes, returns
 from .markdown import joined, table
@@ -26,8 +26,8 @@ LAB = {"robust": ("robust --game FILE", solve_json), "shrink": ("shrink", shrink
 
 def page() -> str:
     """Return the page."""
-    told = printed_types()
-    every = [t for type_, also in told.values() for t in (type_, *also.values())]
+    printed = printed_types()
+    every = [t for type_, also in printed.values() for t in (type_, *also.values())]
     shapes = list(dict.fromkeys(s for t in every for s in shapes_in(t)))
     links = links_to(shapes)
     return joined(
@@ -37,7 +37,7 @@ def page() -> str:
         f"without it: {exit_codes(main)} A command that exits with 1 because something it judged "
         "is wrong (`check`, `sweep`, `train-many`) has printed its JSON all the same; an error "
         "prints one line on standard error, and no JSON.",
-        table(("command", "prints"), _rows(told, links)),
+        table(("command", "prints"), _rows(printed, links)),
         *(section(shape, links, defaults=False) for shape in shapes),
         "## Commands of the lab",
         "Experiments write files, and two print JSON of their own.",
@@ -68,9 +68,9 @@ def _type(path: str) -> Any:
 
 
 def _rows(
-    told: dict[str, tuple[Any, dict[str, Any]]], links: Mapping[type, str]
+    printed: dict[str, tuple[Any, dict[str, Any]]], links: Mapping[type, str]
 ) -> Iterator[tuple[str, str]]:
-    for name, (type_, also) in told.items():
+    for name, (type_, also) in printed.items():
         more = "".join(
             f"; with `--{key}` also `{key}`: {type_text(t, links)}" for key, t in also.items()
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from .docstrings import prose
 from .markdown import slug, table
-from .shapes import Key, keys, told, type_text
+from .shapes import Key, keys, range_text, type_text
 
 __all__ = ["links_to", "section"]
 
@@ -42,4 +42,4 @@ def _row(key: Key, links: Mapping[type, str], *, defaults: bool) -> tuple[str, .
         default = "an error"
     else:
         default = key.default if key.default == "absent" else f"`{key.default}`"
-    return name, type_, told(key.type), default, text
+    return name, type_, range_text(key.type), default, text

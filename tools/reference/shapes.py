@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from .docstrings import attributes
 
-__all__ = ["Key", "is_shape", "keys", "parts", "shapes_in", "told", "type_text"]
+__all__ = ["Key", "is_shape", "keys", "parts", "range_text", "shapes_in", "type_text"]
 
 NO_FINAL_NEWLINE = r"(?!\n)"
 """What every pattern ends with, as Python's ``$`` also matches before a final newline."""
@@ -58,14 +58,14 @@ def keys(shape: type) -> tuple[Key, ...]:
     Raises:
         KeyError: If its docstring does not say what one of them means.
     """
-    said = {k: v for one in reversed(shape.__mro__) for k, v in attributes(one).items()}
+    described = {k: v for one in reversed(shape.__mro__) for k, v in attributes(one).items()}
     hints = get_type_hints(shape, include_extras=True)
     defaults = _defaults(shape)
     return tuple(
         Key(
             name=name,
             type=hints[name],
-            text=said[name],
+            text=described[name],
             default=defaults.get(name),
             optional=_may_be_absent(shape, name, hints[name]),
         )
@@ -147,13 +147,13 @@ def type_text(type_: Any, links: Mapping[type, str]) -> str:
     return found
 
 
-def told(type_: Any) -> str:
+def range_text(type_: Any) -> str:
     """Return the range that a type allows, in words; empty where it allows everything."""
     found = []
     for part in parts(type_):
         bare, meta = _bare(part)
         if get_origin(bare) in {dict, list, tuple}:
-            found += [told(x) for x in get_args(bare) if x is not Ellipsis]
+            found += [range_text(x) for x in get_args(bare) if x is not Ellipsis]
         found += _range(meta or _bare(type_)[1])
     return "; ".join(dict.fromkeys(x for x in found if x))
 
@@ -167,6 +167,10 @@ def _range(meta: Meta | None) -> Iterator[str]:
             yield f"{sign} {limit:,}"
     if meta.max_length is not None:
         yield f"at most {meta.max_length:,}"
+    if meta.extra_json_schema is not None:
+        yield " or ".join(
+            f"`{msgspec.json.encode(v).decode()}`" for v in meta.extra_json_schema["enum"]
+        )
     if meta.pattern is not None:
         yield f"`{meta.pattern.removesuffix(NO_FINAL_NEWLINE)}`"
 

@@ -19,17 +19,17 @@ GAP = inspect.Parameter.empty
 
 def signature_of(thing: Any) -> str:
     """Return the signature of a function, or of what makes a class's objects."""
-    told = inspect.signature(thing)
+    inspected = inspect.signature(thing)
     if isinstance(thing, type):
-        told = told.replace(return_annotation=inspect.Signature.empty)
+        inspected = inspected.replace(return_annotation=inspect.Signature.empty)
         if issubclass(thing, msgspec.Struct):
-            told = _as_written(told, thing)
-    return signature(told)
+            inspected = _as_written(inspected, thing)
+    return signature(inspected)
 
 
-def signature(told: inspect.Signature) -> str:
+def signature(inspected: inspect.Signature) -> str:
     """Return a signature in the words of the source, on one line if it fits."""
-    parts, back = list(_parts(told)), _back(told)
+    parts, back = list(_parts(inspected)), _back(inspected)
     flat = f"({', '.join(parts)}){back}"
     if len(flat) <= WIDTH:
         return flat
@@ -39,19 +39,23 @@ def signature(told: inspect.Signature) -> str:
 
 def flat_signature(thing: Callable[..., Any], *, skip_self: bool) -> str:
     """Return a method's signature on one line, as it is called."""
-    told = inspect.signature(thing)
+    inspected = inspect.signature(thing)
     if skip_self:
-        told = told.replace(parameters=list(told.parameters.values())[1:])
-    return f"({', '.join(_parts(told))}){_back(told)}"
+        inspected = inspected.replace(parameters=list(inspected.parameters.values())[1:])
+    return f"({', '.join(_parts(inspected))}){_back(inspected)}"
 
 
-def _back(told: inspect.Signature) -> str:
-    return "" if told.return_annotation is GAP else f" -> {_annotation(told.return_annotation)}"
+def _back(inspected: inspect.Signature) -> str:
+    return (
+        ""
+        if inspected.return_annotation is GAP
+        else f" -> {_annotation(inspected.return_annotation)}"
+    )
 
 
-def _parts(told: inspect.Signature) -> Iterator[str]:
+def _parts(inspected: inspect.Signature) -> Iterator[str]:
     starred = False
-    for p in told.parameters.values():
+    for p in inspected.parameters.values():
         if p.kind is p.KEYWORD_ONLY and not starred:
             starred = True
             yield "*"
@@ -69,12 +73,12 @@ def _parameter(p: inspect.Parameter) -> str:
     return f"{stars}{p.name}{typed}{sign}{_default(p.default)}"
 
 
-def _annotation(told: Any) -> str:
-    return told if isinstance(told, str) else inspect.formatannotation(told)
+def _annotation(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
 def _default(value: Any) -> str:
-    """Return a default as its author wrote it, as far as that can be told."""
+    """Return a default as its author wrote it, as far as that is known."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return f"{type(value).__name__}({_differing(value)})"
     if callable(value):
@@ -85,18 +89,18 @@ def _default(value: Any) -> str:
 
 def _differing(value: Any) -> str:
     """Return the fields of a dataclass that are not at their default."""
-    told = (
+    parts = (
         f"{f.name}={getattr(value, f.name)!r}"
         for f in dataclasses.fields(value)
         if getattr(value, f.name) != f.default
     )
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
-def _as_written(told: inspect.Signature, struct: type) -> inspect.Signature:
-    """Take a struct's annotations from its source: msgspec spells aliases out."""
+def _as_written(inspected: inspect.Signature, struct: type) -> inspect.Signature:
+    """Take a struct's annotations from its source: msgspec writes aliases out."""
     written: dict[str, Any] = {}
     for one in reversed(struct.__mro__):
         written |= vars(one).get("__annotations__", {})
-    parameters = [p.replace(annotation=written[p.name]) for p in told.parameters.values()]
-    return told.replace(parameters=parameters)
+    parameters = [p.replace(annotation=written[p.name]) for p in inspected.parameters.values()]
+    return inspected.replace(parameters=parameters)

@@ -12,7 +12,7 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import redhost
-from redhost.core.backbones.trunk import BATCH, blocks_of
+from redhost.core.backbones.encoder import BATCH, blocks_of
 from redhost.registry.errors import BackboneMismatchError, MissingError, UsageError
 
 TEXTS = ["red 1 a", "green 22 c", "blue 3", "x", "red 1 b"]
@@ -67,7 +67,7 @@ def test_an_encoder_only_architecture_works(bert_folder: Path) -> None:
     name, blocks = blocks_of(backbone.trunk.model)
     assert (name, len(blocks)) == ("encoder.layer", 3)
     adapted = adapt(backbone, last_blocks=1)
-    changed = redhost.delta(backbone.trunk, adapted.trunk)
+    changed = redhost.authoring.delta(backbone.trunk, adapted.trunk)
     assert changed and all(n.startswith("encoder.layer.2.") for n in changed)
 
 
@@ -95,9 +95,9 @@ def test_fingerprint_sees_pooling_norm_classifier_and_labels(backbone: redhost.B
 
 
 def pooled(backbone: redhost.Backbone, pooling: str) -> object:
-    from redhost.core.backbones.trunk import Trunk
+    from redhost.core.backbones.encoder import TextEncoder
 
-    return Trunk(
+    return TextEncoder(
         model=backbone.trunk.model,
         tokenizer=backbone.trunk.tokenizer,
         pooling=pooling,  # type: ignore[arg-type]
@@ -105,12 +105,12 @@ def pooled(backbone: redhost.Backbone, pooling: str) -> object:
 
 
 def adapt(backbone: redhost.Backbone, *, last_blocks: int, seed: int = 0) -> redhost.Backbone:
-    return redhost.adapt(
+    return redhost.authoring.adapt(
         backbone,
         ["red 1", "green 2", "red 3", "green 4"],
         ["r", "g", "r", "g"],
         labels=["r", "g"],
-        settings=redhost.AdaptSettings(last_blocks=last_blocks, epochs=3, seed=seed),
+        settings=redhost.authoring.AdaptSettings(last_blocks=last_blocks, epochs=3, seed=seed),
     )
 
 
@@ -120,7 +120,7 @@ def test_adapt_changes_the_top_blocks_and_nothing_else(
 ) -> None:
     before = bare.fingerprint()
     adapted = adapt(bare, last_blocks=last_blocks)
-    changed = redhost.delta(bare.trunk, adapted.trunk)
+    changed = redhost.authoring.delta(bare.trunk, adapted.trunk)
     top = tuple(f"layers.{i}." for i in range(3 - last_blocks, 3))
     assert all(n.startswith(top) or n == "norm.weight" for n in changed)
     assert bool(changed) == (last_blocks > 0)
@@ -142,18 +142,20 @@ def test_a_delta_package_gives_the_adapted_backbone_back(
     bare: redhost.Backbone, model_folder: Path, tmp_path: Path
 ) -> None:
     adapted = adapt(bare, last_blocks=1)
-    changed = redhost.delta(bare.trunk, adapted.trunk)
-    folder = redhost.write_project(tmp_path, kind="backbone", package_id="d", summary="a delta")
-    redhost.save_backbone(
+    changed = redhost.authoring.delta(bare.trunk, adapted.trunk)
+    folder = redhost.authoring.write_project(
+        tmp_path, kind="backbone", package_id="d", summary="a delta"
+    )
+    redhost.authoring.save_backbone(
         folder,
         backbone=adapted,
         backbone_id="d",
-        base=redhost.Base(kind="carried"),
+        base=redhost.authoring.Base(kind="carried"),
         files={p.name: p.read_bytes() for p in model_folder.iterdir()},
         delta=changed,
     )
     assert safetensors.torch.load_file(folder / "delta.safetensors").keys() == changed.keys()
-    _, loaded, _ = redhost.open_backbone(folder)
+    _, loaded, _ = redhost.authoring.open_backbone(folder)
     assert loaded.fingerprint() == adapted.fingerprint()
     assert torch.equal(loaded.encode(TEXTS), adapted.encode(TEXTS))
 

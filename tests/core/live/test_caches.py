@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import redhost
-from redhost.core.answering.loader import Loader
+from redhost.core.model.stored import GenerationLoader
 from redhost.testing import backbone_project, expert_project
 
 from .conftest import said
@@ -56,12 +56,12 @@ def test_backbones_remembered_by_name_would_be_mistaken(two_backbones, monkeypat
         def __setitem__(self, key, value) -> None:
             super().__setitem__("tiny-random", value)
 
-    real = Loader.__init__
+    real = GenerationLoader.__init__
 
     def init(self, home: Path, **options) -> None:
         real(self, home, **options)
         self._backbones = ByName()
 
     fresh = swapped_answers(two_backbones)[1]
-    monkeypatch.setattr(Loader, "__init__", init)
+    monkeypatch.setattr(GenerationLoader, "__init__", init)
     assert swapped_answers(two_backbones)[0] != fresh

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import redhost
-from redhost.core.answering.loader import Loader
+from redhost.core.model.stored import GenerationLoader
 from redhost.testing import assert_same_answers
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
@@ -30,7 +30,7 @@ def served(live: redhost.Live) -> set[str]:
     return set(answer.weights) - {"backbone"}
 
 
-def fresh(live: redhost.Live) -> redhost.Composed:
+def fresh(live: redhost.Live) -> redhost.ComposedModel:
     return redhost.Host.open(live.host.home, backbone="toy").composed
 
 
@@ -39,7 +39,11 @@ def test_experts_leave_join_and_are_exchanged(live) -> None:
     assert served(live) == {"green", "blue"}
     assert live.replace("blue", "red", expected=2, accept=True).parent == 2
     assert served(live) == {"green", "red"}
-    assert live.attach(redhost.Installed("blue"), expected=3).generation == live.generation == 4
+    assert (
+        live.attach(redhost.plugins.Installed("blue"), expected=3).generation
+        == live.generation
+        == 4
+    )
     assert served(live) == {"green", "red", "blue"}
     assert_same_answers(live.composed, fresh(live), TEXTS)
     gc.collect()
@@ -53,7 +57,7 @@ def test_what_was_installed_a_moment_ago_joins(
     folder = build_expert(tmp_path / "late", "red", expert_id="late")
     live.host.list_experts()  # what importlib remembers
     environment.install(folder.parents[1])
-    live.attach(redhost.Installed("late"), accept=True)
+    live.attach(redhost.plugins.Installed("late"), accept=True)
     assert "late" in served(live)
 
 
@@ -66,10 +70,10 @@ def test_the_first_generation_may_come_from_attach(installed, tmp_path) -> None:
     ("change", "error"),
     [
         (lambda x: x.attach("red"), redhost.UsageError),
-        (lambda x: x.attach(redhost.Installed("rde")), redhost.UnknownNameError),
-        (lambda x: x.detach("nobody"), redhost.UnknownNameError),
-        (lambda x: x.replace("nobody", "red"), redhost.UnknownNameError),
-        (lambda x: x.detach("red", expected=7), redhost.StaleGenerationError),
+        (lambda x: x.attach(redhost.plugins.Installed("rde")), redhost.errors.UnknownNameError),
+        (lambda x: x.detach("nobody"), redhost.errors.UnknownNameError),
+        (lambda x: x.replace("nobody", "red"), redhost.errors.UnknownNameError),
+        (lambda x: x.detach("red", expected=7), redhost.errors.StaleGenerationError),
         (lambda x: x.detach("red", router="nothing"), redhost.RedhostError),
     ],
 )
@@ -84,12 +88,12 @@ def test_what_cannot_be_composed_changes_nothing(live, change, error) -> None:
 def unserved(live: redhost.Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Detach an expert; what is composed then cannot be loaded."""
 
-    def broken(self: Loader, number: int) -> redhost.Composed:
-        raise redhost.StoreError(f"cannot read generation {number}")
+    def broken(self: GenerationLoader, number: int) -> redhost.ComposedModel:
+        raise redhost.errors.StoreError(f"cannot read generation {number}")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loader, "read", broken)
-        with pytest.raises(redhost.StoreError, match="cannot read generation 2"):
+        patch.setattr(GenerationLoader, "read", broken)
+        with pytest.raises(redhost.errors.StoreError, match="cannot read generation 2"):
             live.detach("red")
 
 
@@ -99,7 +103,7 @@ def test_what_cannot_be_served_leaves_the_old_one_answering_and_current(live, mo
     unserved(live, monkeypatch)
     assert live.composed is before and kept is not None
     assert live.host.generations.current() == live.generation == 1
-    assert {x.generation for x in redhost.Leases(live.host.home).live()} == {1}
+    assert {x.generation for x in redhost.plugins.Leases(live.host.home).live()} == {1}
 
 
 def test_without_going_back_a_restart_would_serve_what_cannot_be(live, monkeypatch) -> None:
@@ -113,7 +117,7 @@ def test_without_going_back_a_restart_would_serve_what_cannot_be(live, monkeypat
 
 def test_what_another_process_published_is_not_changed_unseen(live) -> None:
     redhost.Host.open(live.host.home, backbone="toy").recompose(router="centroid", accept=True)
-    with pytest.raises(redhost.StaleGenerationError, match="found generation 2"):
+    with pytest.raises(redhost.errors.StaleGenerationError, match="found generation 2"):
         live.detach("red", expected=1)
     assert live.generation == 1
     live.refresh()
@@ -193,7 +197,7 @@ def test_while_one_is_made_the_old_generation_answers_and_a_swap_is_refused(
         assert inside.wait(30)
         changes: list[Callable[[], object]] = [live.swap, lambda: live.attach("red")]
         for change in changes:
-            with pytest.raises(redhost.SwapInProgressError):
+            with pytest.raises(redhost.errors.SwapInProgressError):
                 change()
         assert live.predict(TEXTS)[0].generation == 1
         go_on.set()

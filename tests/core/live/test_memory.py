@@ -44,7 +44,7 @@ def test_a_swap_that_fails_holds_nothing(home) -> None:
     (home / "generations" / "1" / "router.safetensors").write_bytes(b"broken")
     with pytest.raises(redhost.RedhostError):
         live.swap(1)
-    assert {x.generation for x in redhost.Leases(home).live()} == {2}
+    assert {x.generation for x in redhost.plugins.Leases(home).live()} == {2}
 
 
 def test_a_host_keeps_the_current_generation_only(home) -> None:

@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 
 import redhost
-from redhost.registry.composition import RECORD, seal
-from redhost.registry.manifest import dumps
+from redhost.registry.home.composition import COMPOSITION_FILE, seal
+from redhost.registry.package.manifest import dumps
 
 from .conftest import TEXTS, open_host, open_live, said
 
@@ -32,7 +32,7 @@ def reseal(home: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     data = safetensors.torch.save(tensors)
     (folder / "router.safetensors").write_bytes(data)
     files = {"router.safetensors": data, "receipt.json": (folder / "receipt.json").read_bytes()}
-    (folder / RECORD).write_bytes(dumps(seal(record, number=1, parent=None, files=files)))
+    (folder / COMPOSITION_FILE).write_bytes(dumps(seal(record, number=1, parent=None, files=files)))
 
 
 def only_in_1(home: Path) -> Path:
@@ -42,7 +42,9 @@ def only_in_1(home: Path) -> Path:
 
 BROKEN = {
     "the router's file is damaged": lambda home: flip(home / "generations/1/router.safetensors"),
-    "the record is damaged": lambda home: (home / "generations/1" / RECORD).write_text("{"),
+    "the record is damaged": lambda home: (home / "generations/1" / COMPOSITION_FILE).write_text(
+        "{"
+    ),
     "a stored expert is damaged": lambda home: flip(only_in_1(home) / "expert.safetensors"),
     "a stored expert is gone": lambda home: shutil.rmtree(only_in_1(home)),
     "the router answers NaN": lambda home: reseal(home, lambda t: t * float("nan")),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import redhost
-from redhost.core.answering.loader import Loader
+from redhost.core.model.stored import GenerationLoader
 from redhost.testing import assert_same_answers
 
 from .conftest import TEXTS, open_host, open_live, said
@@ -65,7 +65,7 @@ def test_refresh_follows_what_another_process_made_current(home) -> None:
 def test_a_change_from_a_stale_view_is_refused_and_changes_nothing(home) -> None:
     live = open_live(home)
     for change in (lambda: live.swap(1, expected=1), lambda: live.rollback(expected=1)):
-        with pytest.raises(redhost.StaleGenerationError, match="found generation 2"):
+        with pytest.raises(redhost.errors.StaleGenerationError, match="found generation 2"):
             change()
     assert live.generation == open_host(home).generations.current() == 2
 
@@ -73,18 +73,18 @@ def test_a_change_from_a_stale_view_is_refused_and_changes_nothing(home) -> None
 def test_a_concurrent_swap_is_refused(home, monkeypatch) -> None:
     live = open_live(home)
     inside, go_on = threading.Event(), threading.Event()
-    read = Loader.read
+    read = GenerationLoader.read
 
-    def slow(self: Loader, number: int) -> redhost.Composed:
+    def slow(self: GenerationLoader, number: int) -> redhost.ComposedModel:
         inside.set()
         assert go_on.wait(30)
         return read(self, number)
 
-    monkeypatch.setattr(Loader, "read", slow)
+    monkeypatch.setattr(GenerationLoader, "read", slow)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(live.swap, 1)
         assert inside.wait(30)
-        with pytest.raises(redhost.SwapInProgressError, match="another swap is under way"):
+        with pytest.raises(redhost.errors.SwapInProgressError, match="another swap is under way"):
             live.swap(2)
         assert live.predict(TEXTS)[0].generation == 2  # the old one answers meanwhile
         go_on.set()

@@ -48,7 +48,7 @@ def storm(live: redhost.Live, *, swaps: int, clients: int = 4) -> tuple[int, int
         thread.start()
     for n in range(swaps):
         live.swap(n % 2 + 1)
-        with pytest.raises(redhost.UnknownNameError):
+        with pytest.raises(redhost.errors.UnknownNameError):
             live.swap(99)
     stop.set()
     for thread in threads:
@@ -84,15 +84,16 @@ def test_one_tokenizer_serves_threads_that_want_it_set_differently(bare) -> None
 
 
 def test_a_pass_with_hooks_never_leaks_into_another_threads_pass(bare) -> None:
-    from redhost.core.backbones.taps import grafted
+    from redhost.core.backbones.interventions.graft import Graft
+    from redhost.core.backbones.interventions.layout import compute_features
 
     texts = ["What is 1?", "nothing"]
-    plain = bare.encode(texts)
+    plain, graft = bare.encode(texts), Graft(read=0, write=1, step=lambda states: states + 1)
 
     def ask(n: int) -> torch.Tensor:
         if n % 2:
             return bare.encode(texts)
-        return grafted(bare.trunk, texts, read=0, write=1, step=lambda states: states + 1)
+        return compute_features(graft, bare.trunk, texts)
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(ask, range(64)))
@@ -108,7 +109,7 @@ def test_without_the_trunks_guard_a_hooked_pass_leaks(model_folder, monkeypatch)
         def __enter__(self) -> None: ...
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(bare.trunk, "guard", Open())
+    monkeypatch.setattr(bare.trunk, "lock", Open())
     with pytest.raises(Exception):  # noqa: B017  (wrong numbers, or whatever a hook raises)
         for _ in range(20):
             test_a_pass_with_hooks_never_leaks_into_another_threads_pass(bare)

@@ -8,42 +8,45 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.evidence import LOOKS, outputs
-from redhost.core.experts import Linear, LowRank
-from redhost.core.routers import AttentionRouter
+from redhost.core.bus.evidence import OUTPUT_FEATURES, output_features
+from redhost.core.bus.experts import Linear, LowRank
+from redhost.core.routers.attention import AttentionRouter
 
-D, FAST = 6, redhost.RouterSettings(steps=300, learning_rate=0.05)
+D, FAST = 6, redhost.plugins.RouterSettings(steps=300, learning_rate=0.05)
 
 
-def loud_at_home(names: tuple[str, ...], *, rows: int = 60) -> list[redhost.ColumnData]:
+def signals_of(z: torch.Tensor, features: torch.Tensor) -> redhost.plugins.RouterSignals:
+    return redhost.plugins.RouterSignals(z, values={"output_features": features})
+
+
+def loud_at_home(names: tuple[str, ...], *, rows: int = 60) -> list[redhost.plugins.ColumnData]:
     """Columns whose z tell nothing and whose experts are loud on their own rows."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for k, name in enumerate(names):
         z = torch.randn(rows, D, generator=generator)
-        looks = torch.randn(rows, len(names), LOOKS, generator=generator)
+        looks = torch.randn(rows, len(names), OUTPUT_FEATURES, generator=generator)
         looks[:, k, 0] += 6
         made.append(
-            redhost.ColumnData(
+            redhost.plugins.ColumnData(
                 column=name,
                 z=z,
-                statistics=redhost.Statistics.of_rows(z, [name] * rows),
-                evidence=looks[..., 0],
-                outputs=looks,
+                statistics=redhost.plugins.Statistics.of_rows(z, [name] * rows),
+                signals=signals_of(z, looks),
             )
         )
     return made
 
 
-def fit(data: list[redhost.ColumnData]) -> AttentionRouter:
+def fit(data: list[redhost.plugins.ColumnData]) -> AttentionRouter:
     names = tuple(d.column for d in data)
     router = AttentionRouter(width=D, columns=names)
-    redhost.train_router(router, data, columns=names, settings=FAST)
+    redhost.plugins.train_router(router, data, columns=names, settings=FAST)
     return router
 
 
-def right(router: AttentionRouter, data: list[redhost.ColumnData]) -> float:
-    hits = [(router(d.z, d.outputs).argmax(-1) == k).float() for k, d in enumerate(data)]
+def right(router: AttentionRouter, data: list[redhost.plugins.ColumnData]) -> float:
+    hits = [(router(d.z, d.signals).argmax(-1) == k).float() for k, d in enumerate(data)]
     return float(torch.cat(hits).mean())
 
 
@@ -54,27 +57,29 @@ def test_it_finds_the_expert_that_has_something_to_say() -> None:
 
 def test_before_training_every_column_is_equal() -> None:
     data = loud_at_home(("a", "b"))
-    logits = AttentionRouter(width=D, columns=("a", "b"))(data[0].z, data[0].outputs)
+    logits = AttentionRouter(width=D, columns=("a", "b"))(data[0].z, data[0].signals)
     assert torch.equal(logits, torch.zeros_like(logits))
 
 
 def test_logits_are_scaled_dot_products_of_a_query_and_keys() -> None:
     data = loud_at_home(("a", "b", "c"))
-    router, z, looks = fit(data), data[0].z, data[0].outputs
+    router, z, looks = fit(data), data[0].z, data[0].signals.output_features
     query = z @ router.query.T + router.query_bias
     keys = ((looks - router.center) / router.spread) @ router.key.T
     expected = torch.einsum("ba,bka->bk", query, keys) / query.shape[1] ** 0.5
-    torch.testing.assert_close(router(z, looks), expected)
+    torch.testing.assert_close(router(z, data[0].signals), expected)
 
 
 def test_looks_are_measured_from_their_mean_in_units_of_their_deviation() -> None:
     data = loud_at_home(("a", "b", "c"))
-    data[0].outputs[..., 1] = data[1].outputs[..., 1] = data[2].outputs[..., 1] = 3.0
-    router, looks = fit(data), torch.cat([d.outputs for d in data]).flatten(0, 1)
+    known = [d.signals.output_features for d in data if d.signals is not None]
+    for features in known:
+        features[..., 1] = 3.0
+    router, looks = fit(data), torch.cat(known).flatten(0, 1)
     torch.testing.assert_close(router.center, looks.mean(0))
     deviation = looks.std(0, correction=0)
     torch.testing.assert_close(router.spread[[0, 2, 3]], deviation[[0, 2, 3]])
-    assert router(data[0].z, data[0].outputs).isfinite().all()  # though one never varies
+    assert router(data[0].z, data[0].signals).isfinite().all()  # though one never varies
 
 
 def test_keys_of_standard_looks_have_variance_one_at_first() -> None:
@@ -91,19 +96,18 @@ def test_where_nobody_says_anything_all_columns_are_equal() -> None:
 def test_permuted_outputs_give_permuted_weights() -> None:
     data = loud_at_home(("a", "b", "c"))
     router = fit(data)
-    looks = data[0].outputs
-    assert looks is not None
-    order = [2, 0, 1]
+    z, looks = data[0].z, data[0].signals.output_features
+    options = [2, 0, 1]
     torch.testing.assert_close(
-        router(data[0].z, looks[:, order]), router(data[0].z, looks)[:, order]
+        router(z, signals_of(z, looks[:, options])), router(z, data[0].signals)[:, options]
     )
 
 
 def test_a_column_that_joins_needs_no_training() -> None:
     parent, data = fit(loud_at_home(("a", "b"))), loud_at_home(("a", "b", "c"))
     child = AttentionRouter(width=D, columns=("a", "b", "c"), seed=5)
-    child.adopt(parent, keep={"a", "b"})
-    redhost.train_router(child, data, columns=("a", "b", "c"), settings=FAST, only=["c"])
+    child.copy_columns(parent, keep={"a", "b"})
+    redhost.plugins.train_router(child, data, columns=("a", "b", "c"), settings=FAST, only=["c"])
     assert all(torch.equal(v, child.state_dict()[k]) for k, v in parent.state_dict().items())
     assert right(child, data) > 0.95
 
@@ -125,7 +129,7 @@ def test_looks_are_voice_top_spread_and_entropy_of_the_logits_an_expert_adds() -
         temperature=1.5,
     )
     z = torch.randn(5, D, generator=generator)
-    looks = outputs([hidden, own], z, classifier=classifier, columns=3)
+    looks = output_features([hidden, own], z, classifier=classifier, columns=3)
     logits = hidden(z) @ classifier.T
     p = torch.softmax(logits, -1)
     expected = torch.stack(
@@ -139,9 +143,9 @@ def test_looks_are_voice_top_spread_and_entropy_of_the_logits_an_expert_adds() -
     )
     torch.testing.assert_close(looks[:, 0], expected)
     torch.testing.assert_close(looks[:, 1, 1], torch.full((5,), 2.0))
-    assert torch.equal(looks[:, 2], torch.zeros(5, LOOKS))
+    assert torch.equal(looks[:, 2], torch.zeros(5, OUTPUT_FEATURES))
 
 
 def test_a_router_without_outputs_stays_undecided() -> None:
-    data = [dataclasses.replace(d, outputs=None) for d in loud_at_home(("a", "b"))]
+    data = [dataclasses.replace(d, signals=None) for d in loud_at_home(("a", "b"))]
     assert torch.equal(fit(data)(data[0].z), torch.zeros(60, 2))

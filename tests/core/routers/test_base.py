@@ -6,8 +6,12 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.routers import KINDS, LinearRouter, MlpRouter, Router, find_kinds
-from redhost.core.routers.base import spans
+from redhost.core.bus.signals import RouterSignals, router_signal
+from redhost.core.routers import KINDS, find_kinds
+from redhost.core.routers.base import Router, as_router
+from redhost.core.routers.linear import LinearRouter
+from redhost.core.routers.mlp import MlpRouter
+from redhost.core.routers.quadratic import QuadraticRouter
 
 D, NAMES = 6, ("a", "b", "c")
 BUS = redhost.BusConfig(width=D, labels=())
@@ -17,9 +21,9 @@ LABELLED = ("evidence", "quadratic", "statistics")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_router_is_built_for_a_width_columns_and_a_seed(kind: type[Router]) -> None:
-    router = redhost.build_router(kind.kind, BUS, NAMES, 7)
+    router = redhost.plugins.build_router(kind.kind, BUS, NAMES, 7)
     assert type(router) is kind
-    assert (router.width, router.columns, router.seed) == (BUS.heard, NAMES, 7)
+    assert (router.width, router.columns, router.seed) == (BUS.router_width, NAMES, 7)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,7 +50,7 @@ def test_a_kind_is_every_class_here_that_says_which_kind_it_is() -> None:
 
 
 def test_an_unknown_kind_is_left_to_others() -> None:
-    assert redhost.build_router("oracle", BUS, NAMES, 0) is None
+    assert redhost.plugins.build_router("oracle", BUS, NAMES, 0) is None
 
 
 class Plain(Router):
@@ -55,16 +59,44 @@ class Plain(Router):
     kind = "plain"
 
 
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda r: r.solve([]), "a plain router has no closed form"),
-        (lambda r: r.listen(torch.zeros(1, D), lambda _: _), "a plain router asks nobody"),
-    ],
-)
-def test_what_a_kind_cannot_do_it_says(call, told: str) -> None:
-    with pytest.raises(NotImplementedError, match=f"^{told}$"):
-        call(Plain(width=D, columns=NAMES))
+def test_what_a_kind_cannot_do_it_says() -> None:
+    with pytest.raises(NotImplementedError, match=r"^a plain router has no closed form$"):
+        Plain(width=D, columns=NAMES).solve([])
+
+
+def test_a_kind_queries_experts_only_where_it_says_so() -> None:
+    z = torch.zeros(1, D)
+    with pytest.raises(redhost.UsageError, match=r"^a router reads 'query': "):
+        RouterSignals(z).query(torch.ones(1, 3, dtype=torch.bool))
+    for given in (None, {"confidences": z}):
+        with pytest.raises(redhost.UsageError, match=r"^a router reads 'output_features': "):
+            _ = RouterSignals(z, values=given).output_features
+
+
+def test_a_kind_that_reads_what_nobody_computes_is_refused() -> None:
+    with pytest.raises(redhost.UsageError, match="reads what nobody computes") as caught:
+        type("Wishful", (Router,), {"reads": frozenset({"confidences", "the future"})})
+    assert caught.value.found == "the future" and "confidences" in str(caught.value.expected)
+
+
+def test_two_functions_cannot_be_one_signal() -> None:
+    def mine(signals: RouterSignals, ensemble: object) -> torch.Tensor:
+        return signals.z
+
+    with pytest.raises(redhost.UsageError, match=r"^router signal 'confidences': "):
+        router_signal("confidences")(mine)
+
+
+def test_any_module_is_a_router_under_the_names_of_its_own_tensors() -> None:
+    linear = torch.nn.Linear(D, 3)
+    router = as_router(linear, columns=NAMES)
+    z = torch.randn(2, D)
+    assert as_router(router) is router and torch.equal(router(z), linear(z))
+    assert list(router.state_dict()) == ["weight", "bias"] and not router.reads
+    router.load_tensors({"weight": torch.zeros(3, D), "bias": torch.ones(3)})
+    assert torch.equal(router(z), torch.ones(2, 3))
+    with pytest.raises(redhost.UsageError, match=r"found Linear. Use --level full"):
+        router.column_parameters()
 
 
 def test_a_kind_that_names_no_columns_says_what_to_do() -> None:
@@ -80,7 +112,7 @@ def test_kept_columns_are_found_by_name_and_shared_weights_are_taken_whole() -> 
     parent = MlpRouter(width=D, columns=("x", "b", "a"), seed=1)
     torch.nn.init.normal_(parent.weight, generator=torch.Generator().manual_seed(0))
     child = MlpRouter(width=D, columns=("a", "b", "new"))
-    child.adopt(parent, keep={"a", "b"})
+    child.copy_columns(parent, keep={"a", "b"})
     assert torch.equal(child.weight, torch.stack([*parent.weight[[2, 1]], torch.zeros(256)]))
     assert torch.equal(child.inner_weight, parent.inner_weight)
 
@@ -88,13 +120,15 @@ def test_kept_columns_are_found_by_name_and_shared_weights_are_taken_whole() -> 
 def test_a_router_may_keep_no_column_at_all() -> None:
     parent, child = MlpRouter(width=D, columns=("x",), seed=1), MlpRouter(width=D, columns=NAMES)
     torch.nn.init.ones_(parent.weight)
-    child.adopt(parent, keep=())
+    child.copy_columns(parent, keep=())
     assert torch.equal(child.inner_weight, parent.inner_weight) and not child.weight.any()
 
 
 def test_a_router_of_more_parts_is_not_taken_over() -> None:
     with pytest.raises(ValueError, match="argument 2 is longer"):
-        LinearRouter(width=256, columns=NAMES).adopt(MlpRouter(width=256, columns=NAMES), keep=())
+        LinearRouter(width=256, columns=NAMES).copy_columns(
+            MlpRouter(width=256, columns=NAMES), keep=()
+        )
 
 
 @pytest.mark.parametrize(
@@ -106,4 +140,8 @@ def test_a_router_of_more_parts_is_not_taken_over() -> None:
     ],
 )
 def test_spans_count_from_where_the_column_before_ends(owner, columns, expected) -> None:
-    assert spans(torch.tensor(owner, dtype=torch.int64), columns) == expected
+    router = QuadraticRouter(width=1, columns=tuple("abc"[:columns]))
+    rows = torch.zeros(len(owner), 1), torch.zeros(len(owner))
+    tensors = {**router.state_dict(), **dict(zip(router.per_label, rows, strict=True))}
+    router.load_tensors({**tensors, "owner": torch.tensor(owner, dtype=torch.int64)})
+    assert router._spans == expected

@@ -5,23 +5,22 @@ from __future__ import annotations
 import torch
 
 import redhost
-from redhost.core.routers import BlendRouter
-from redhost.core.routers.blend import likeliest_mixture
+from redhost.core.routers.blend import BlendRouter, likeliest_mixture
 
 D = 4
 
 
-def column(name: str, p: list[float] | None, *, rows: int = 8) -> redhost.ColumnData:
+def column(name: str, p: list[float] | None, *, rows: int = 8) -> redhost.plugins.ColumnData:
     z = torch.randn(rows, D, generator=torch.Generator().manual_seed(len(name)))
-    return redhost.ColumnData(
+    return redhost.plugins.ColumnData(
         column=name,
         z=z,
-        statistics=redhost.Statistics.of_rows(z, [name] * rows),
+        statistics=redhost.plugins.Statistics.of_rows(z, [name] * rows),
         likelihood=None if p is None else torch.tensor(p).expand(rows, -1),
     )
 
 
-def fit(data: list[redhost.ColumnData]) -> BlendRouter:
+def fit(data: list[redhost.plugins.ColumnData]) -> BlendRouter:
     router = BlendRouter(width=D, columns=tuple(d.column for d in data))
     router.solve(data)
     return router
@@ -95,10 +94,10 @@ def test_row_level_gives_the_new_column_its_share_and_keeps_the_others_bits() ->
     whole = fit([column("a", p[0]), column("bb", p[1]), column("c", p[2])])
     parent = fit([column("a", p[0][:2]), column("bb", p[1][:2])])
     child = BlendRouter(width=D, columns=("a", "bb", "c"))
-    child.adopt(parent, keep={"a", "bb"})
+    child.copy_columns(parent, keep={"a", "bb"})
     data = [column("a", p[0]), column("bb", p[1]), column("c", p[2])]
-    redhost.train_router(
-        child, data, columns=("a", "bb", "c"), settings=redhost.RouterSettings(), only=["c"]
+    redhost.plugins.train_router(
+        child, data, columns=("a", "bb", "c"), settings=redhost.plugins.RouterSettings(), only=["c"]
     )
     assert torch.equal(child.logit[:2], parent.logit)
     torch.testing.assert_close(weights(child)[2], weights(whole)[2])

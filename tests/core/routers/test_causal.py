@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import redhost
-from redhost.core.experts import LowRank
-from redhost.core.routers.base import ColumnData, Judged
+from redhost.core.bus.experts import LowRank
+from redhost.core.bus.truncated_logits import truncate_logits
+from redhost.core.routers.base import AnswerLikelihoods, ColumnData
 from redhost.core.routers.causal import LEAST, CausalMixtureRouter, CausalRouter, Tokens
-from redhost.core.sketch import sketch
-from redhost.core.statistics import Statistics
+from redhost.core.routers.domain_statistics import Statistics
 
 WIDTH, TOKENS, ROWS = 8, 34, 200
 COLUMNS = ("a", "b", "backbone")
@@ -44,10 +44,10 @@ def bus() -> redhost.Bus:
     config = redhost.BusConfig(width=WIDTH, labels=())
     return redhost.Bus(
         norm=redhost.LayerNorm(width=WIDTH, eps=1e-5),
-        router=redhost.build_router("linear", config, COLUMNS, 0),
+        router=redhost.plugins.build_router("linear", config, COLUMNS, 0),
         experts={name: says(token) for name, token in ANSWERS.items()},
         classifier=head,
-        task=redhost.Generation(),
+        task=redhost.plugins.make_task("generation"),
         backbone_column=True,
     )
 
@@ -66,11 +66,11 @@ def rows(bus: redhost.Bus) -> dict[str, dict[str, Rows]]:
     return {name: {part: some(name) for part in ("fit", "gate")} for name in ANSWERS}
 
 
-def judged(bus: redhost.Bus, rows: Rows) -> Judged:
+def judged(bus: redhost.Bus, rows: Rows) -> AnswerLikelihoods:
     with torch.no_grad():
         z = bus.norm(rows.h)
-        told = sketch(bus, rows.h, z, rows.target)
-        return Judged(z, told.alone().exp(), told)
+        told = truncate_logits(bus, rows.h, z, rows.target)
+        return AnswerLikelihoods(z, told.alone().exp(), told)
 
 
 def told(bus: redhost.Bus, rows: dict[str, dict[str, Rows]]) -> list[ColumnData]:
@@ -79,12 +79,14 @@ def told(bus: redhost.Bus, rows: dict[str, dict[str, Rows]]) -> list[ColumnData]
     for name, parts in rows.items():
         fit, gate = judged(bus, parts["fit"]), judged(bus, parts["gate"])
         sums = Statistics.of_rows(fit.z, ["x"] * ROWS)
-        data.append(ColumnData(column=name, z=fit.z, statistics=sums, sketch=fit.sketch, gate=gate))
+        data.append(
+            ColumnData(column=name, z=fit.z, statistics=sums, truncated=fit.truncated, gate=gate)
+        )
     return data
 
 
 def train(bus: redhost.Bus, rows: dict[str, dict[str, Rows]], made: CausalRouter) -> CausalRouter:
-    made.finish(told(bus, rows), steps=20)
+    made.fine_tune(told(bus, rows), steps=20)
     return made
 
 
@@ -107,7 +109,7 @@ def test_both_kinds_are_one_training(summed, mixed) -> None:
 
 @torch.inference_mode()
 def lost(bus: redhost.Bus, rows: Rows, router: CausalRouter, *, own: int) -> float:
-    """Return nats a token lost beside the own expert, from the bus itself: no sketch."""
+    """Return nats a token lost beside the own expert, from the bus itself, in full."""
     z = bus.norm(rows.h)
     alpha, alone = torch.softmax(router(z), -1), torch.zeros(ROWS, len(COLUMNS))
     alone[:, own] = 1.0
@@ -120,12 +122,12 @@ def lost(bus: redhost.Bus, rows: Rows, router: CausalRouter, *, own: int) -> flo
 @pytest.mark.parametrize("kind", ["summed", "mixed"])
 def test_regrets_are_nats_of_what_the_kind_answers_with(bus, rows, kind, request) -> None:
     router = request.getfixturevalue(kind)
-    assert router.found is not None
+    assert router.minimax_report is not None
     for own, name in enumerate(ANSWERS):
         nats = lost(bus, rows[name]["gate"], router, own=own)
-        # With all tokens but one among the candidates a sketch is exact.
-        assert router.found.regrets[name] == pytest.approx(nats, rel=1e-3)
-    assert router.found.regret == max(router.found.regrets.values()) > 0
+        # With all tokens but one among the candidates a truncated sum is exact.
+        assert router.minimax_report.regrets[name] == pytest.approx(nats, rel=1e-3)
+    assert router.minimax_report.regret == max(router.minimax_report.regrets.values()) > 0
 
 
 def test_an_expert_gains_nats_here_so_that_shares_would_be_told_apart(bus, rows) -> None:
@@ -135,7 +137,7 @@ def test_an_expert_gains_nats_here_so_that_shares_would_be_told_apart(bus, rows)
 
 
 def test_the_two_outputs_lose_differently(summed, mixed) -> None:
-    assert summed.found.regrets != pytest.approx(mixed.found.regrets, rel=0.02)
+    assert summed.minimax_report.regrets != pytest.approx(mixed.minimax_report.regrets, rel=0.02)
 
 
 def background() -> ColumnData:
@@ -149,7 +151,7 @@ def test_the_game_counts_regrets_as_shares_of_what_the_own_expert_gains(bus, row
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
     parts = [judged(bus, rows[name]["fit"]) for name in ANSWERS]
     with torch.no_grad():
-        shares = router._regrets([Tokens.of(p.z, p.sketch, k) for k, p in enumerate(parts)])
+        shares = router._regrets([Tokens.of(p.z, p.truncated, k) for k, p in enumerate(parts)])
     for own, (name, part) in enumerate(zip(ANSWERS, parts, strict=True)):
         log_p = part.likelihood.log()
         gain = float((log_p[:, own] - log_p[:, -1]).mean())
@@ -160,7 +162,7 @@ def test_the_game_counts_regrets_as_shares_of_what_the_own_expert_gains(bus, row
 def test_an_expert_that_gains_nothing_is_taken_to_gain_a_hundredth_of_a_nat(bus, rows) -> None:
     """Else its domain's share would be all that counts."""
     part = judged(bus, rows["a"]["fit"])
-    tokens = Tokens.of(part.z, part.sketch, COLUMNS.index("backbone"))
+    tokens = Tokens.of(part.z, part.truncated, COLUMNS.index("backbone"))
     assert tokens.gain == LEAST == 0.01
 
 
@@ -178,9 +180,9 @@ def test_the_backbones_column_keeps_rows_of_its_own(bus, rows) -> None:
     for d in data:
         d.z[:, 5] = d.gate.z[:, 5] = 0.0  # a direction that only the background has
     kept, forgot = (CausalRouter(width=WIDTH, columns=COLUMNS) for _ in range(2))
-    kept.finish([*data, away], steps=20)
-    forgot.finish(data, steps=20)
-    assert kept.found.mixture.keys() == kept.found.regrets.keys() == {"a", "b"}
+    kept.fine_tune([*data, away], steps=20)
+    forgot.fine_tune(data, steps=20)
+    assert kept.minimax_report.mixture.keys() == kept.minimax_report.regrets.keys() == {"a", "b"}
     more, less = (torch.softmax(r(away.z), -1)[:, 2].mean() for r in (kept, forgot))
     assert more > less + 0.02
 
@@ -189,27 +191,29 @@ def test_the_seed_settles_every_bit(bus, rows) -> None:
     made = []
     for seed in (3, 3, 4):
         router = CausalRouter(width=WIDTH, columns=COLUMNS, seed=seed)
-        router.finish([*told(bus, rows), background()], steps=5)
+        router.fine_tune([*told(bus, rows), background()], steps=5)
         made.append(router.weight)
     assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
 
 
 def test_without_rows_set_aside_the_fit_rows_are_judged(bus, rows) -> None:
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
-    router.finish([dataclasses.replace(d, gate=None) for d in told(bus, rows)], steps=5)
+    router.fine_tune([dataclasses.replace(d, gate=None) for d in told(bus, rows)], steps=5)
     for own, name in enumerate(ANSWERS):
         nats = lost(bus, rows[name]["fit"], router, own=own)
-        assert router.found.regrets[name] == pytest.approx(nats, rel=1e-3)
+        assert router.minimax_report.regrets[name] == pytest.approx(nats, rel=1e-3)
 
 
 def test_one_domain_alone_plays_no_game(bus, rows) -> None:
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
-    router.finish([*told(bus, rows)[:1], background()], steps=5)
-    assert router.found is None and not router.weight.any() and not router.bias.any()
+    router.fine_tune([*told(bus, rows)[:1], background()], steps=5)
+    assert router.minimax_report is None and not router.weight.any() and not router.bias.any()
 
 
 def test_progress_tells_of_both_games_to_their_end(bus, rows) -> None:
     seen: list[tuple[int, int]] = []
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
-    router.finish(told(bus, rows), steps=4, progress=lambda done, total: seen.append((done, total)))
+    router.fine_tune(
+        told(bus, rows), steps=4, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(n, 20) for n in range(1, 21)] * 2  # five steps for each of the ordinary ones

@@ -5,24 +5,24 @@ from __future__ import annotations
 import torch
 
 import redhost
-from redhost.core.routers import CentroidRouter
+from redhost.core.routers.centroid import CentroidRouter
 
 D, NAMES = 3, ("a", "b", "c")
 
 
-def domains(*, spread: float = 1.0) -> list[redhost.ColumnData]:
+def domains(*, spread: float = 1.0) -> list[redhost.plugins.ColumnData]:
     """Return clouds of different sizes around the corners of a triangle."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for k, (name, n) in enumerate(zip(NAMES, (5, 20, 60), strict=True)):
         z = 2 * torch.eye(D)[k] + spread * torch.randn(n, D, generator=generator)
         labels = [str(i % 2) for i in range(n)]
-        sums = redhost.Statistics.of_rows(z, labels)
-        made.append(redhost.ColumnData(column=name, z=z, statistics=sums))
+        sums = redhost.plugins.Statistics.of_rows(z, labels)
+        made.append(redhost.plugins.ColumnData(column=name, z=z, statistics=sums))
     return made
 
 
-def fit(data: list[redhost.ColumnData]) -> CentroidRouter:
+def fit(data: list[redhost.plugins.ColumnData]) -> CentroidRouter:
     router = CentroidRouter(width=D, columns=tuple(d.column for d in data))
     router.solve(data)
     return router.requires_grad_(False)
@@ -48,7 +48,7 @@ def test_a_new_column_moves_its_mean_alone() -> None:
     data = domains()
     parent = fit([data[0], data[2]])
     child = CentroidRouter(width=D, columns=NAMES)
-    child.adopt(parent, keep={"a", "c"})
+    child.copy_columns(parent, keep={"a", "c"})
     child.solve(data, only={"b"})
     assert torch.equal(child.centroid[[0, 2]], parent.centroid)
     torch.testing.assert_close(child.centroid[1], data[1].z.mean(0))

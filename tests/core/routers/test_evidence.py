@@ -12,11 +12,15 @@ from torch import Tensor
 from torch.distributions import Normal
 
 import redhost
-from redhost.core.routers import EvidenceRouter, QuadraticRouter
-from redhost.core.routers.evidence import log_normal
+from redhost.core.routers.evidence import EvidenceRouter, log_normal
+from redhost.core.routers.quadratic import QuadraticRouter
 
 D = 4
 ROWS = {"a": 12, "b": 40, "c": 25}
+
+
+def signals_of(z: Tensor, confidences: Tensor) -> redhost.plugins.RouterSignals:
+    return redhost.plugins.RouterSignals(z, values={"confidences": confidences})
 
 
 def domains(*, silent: tuple[str, ...] = (), rows: dict[str, int] = ROWS) -> list:
@@ -25,14 +29,14 @@ def domains(*, silent: tuple[str, ...] = (), rows: dict[str, int] = ROWS) -> lis
     made = []
     for k, (name, n) in enumerate(rows.items()):
         z = torch.randn(n, D, generator=generator) + 0.5 * k
-        voices = torch.randn(n, len(rows), generator=generator)
-        voices[:, k] = 2.0 + 1.5 * voices[:, k]
+        confidences = torch.randn(n, len(rows), generator=generator)
+        confidences[:, k] = 2.0 + 1.5 * confidences[:, k]
         made.append(
-            redhost.ColumnData(
+            redhost.plugins.ColumnData(
                 column=name,
                 z=z,
-                statistics=redhost.Statistics.of_rows(z, ["y"] * n),
-                evidence=None if name in silent else voices,
+                statistics=redhost.plugins.Statistics.of_rows(z, ["y"] * n),
+                signals=None if name in silent else signals_of(z, confidences),
             )
         )
     return made
@@ -51,8 +55,9 @@ def asked() -> tuple[Tensor, Tensor]:
 
 def ratio(data: list, k: int, e: Tensor) -> Tensor:
     """log N(e; home) − log N(e; away), others of equal weight; sd² is at least .01."""
-    home = data[k].evidence[:, k]
-    away = [d.evidence[:, k] for i, d in enumerate(data) if i != k and d.evidence is not None]
+    home = data[k].signals.confidences[:, k]
+    others = [d for i, d in enumerate(data) if i != k and d.signals is not None]
+    away = [d.signals.confidences[:, k] for d in others]
     middle = sum(v.mean() for v in away) / len(away)
     spread = sum((v - middle).square().mean() for v in away) / len(away)
     at_home = Normal(home.mean(), (home.var(correction=0) + 0.01).sqrt())
@@ -62,7 +67,9 @@ def ratio(data: list, k: int, e: Tensor) -> Tensor:
 def test_a_logit_is_half_the_discriminant_and_the_ratio_of_two_gaussians() -> None:
     data, (z, e) = domains(), asked()
     told = torch.stack([ratio(data, k, e[:, k]) for k in range(3)], -1)
-    torch.testing.assert_close(fit(data)(z, e), fit(data, QuadraticRouter)(z) / 2 + told)
+    torch.testing.assert_close(
+        fit(data)(z, signals_of(z, e)), fit(data, QuadraticRouter)(z) / 2 + told
+    )
 
 
 def test_without_evidence_only_half_the_discriminant_is_left() -> None:
@@ -72,23 +79,25 @@ def test_without_evidence_only_half_the_discriminant_is_left() -> None:
 
 def test_a_column_without_evidence_is_believed_neither_more_nor_less() -> None:
     data, (z, e) = domains(silent=("c",)), asked()
-    told = fit(data)(z, e) - fit(data)(z)
+    told = fit(data)(z, signals_of(z, e)) - fit(data)(z)
     torch.testing.assert_close(told[:, 2], torch.zeros(9))
     torch.testing.assert_close(told[:, 0], ratio(data, 0, e[:, 0]))
 
 
 def test_one_voice_alone_tells_nothing() -> None:
     data, (z, e) = domains(silent=("b", "c")), asked()
-    torch.testing.assert_close(fit(data)(z, e), fit(data)(z))
+    torch.testing.assert_close(fit(data)(z, signals_of(z, e)), fit(data)(z))
 
 
 def test_a_voice_that_never_wavers_is_not_believed_without_end() -> None:
     """An expert silent to the last digit on its rows is taken for a Gaussian of deviation .1."""
-    data = [dataclasses.replace(d, evidence=torch.zeros_like(d.evidence)) for d in domains()]
-    data[0].evidence[:, 0] = 1.0
+    data = [
+        dataclasses.replace(d, signals=signals_of(d.z, torch.zeros(len(d.z), 3))) for d in domains()
+    ]
+    data[0].signals.confidences[:, 0] = 1.0
     z = asked()[0][:1]
     router = fit(data)
-    told = router(z, torch.tensor([[1.0, 0.0, 0.0]])) - router(z)
+    told = router(z, signals_of(z, torch.tensor([[1.0, 0.0, 0.0]]))) - router(z)
     assert float(told[0, 0]) == pytest.approx(0.5 * (1 / 0.1) ** 2, rel=1e-4)
 
 
@@ -101,9 +110,13 @@ def test_log_normal_is_the_density_up_to_its_constant() -> None:
 
 def test_a_new_column_gets_a_voice_and_the_others_keep_every_bit() -> None:
     data = domains()
-    parent = fit([dataclasses.replace(d, evidence=d.evidence[:, [0, 2]]) for d in data[::2]])
+    pair = [
+        dataclasses.replace(d, signals=signals_of(d.z, d.signals.confidences[:, [0, 2]]))
+        for d in data[::2]
+    ]
+    parent = fit(pair)
     child = EvidenceRouter(width=D, columns=("a", "b", "c"))
-    child.adopt(parent, keep={"a", "c"})
+    child.copy_columns(parent, keep={"a", "c"})
     child.solve(data, only={"b"})
     assert torch.equal(child.voice[[0, 2]], parent.voice)
     assert torch.equal(child.voice[1], fit(data).voice[1])
@@ -113,10 +126,12 @@ def test_all_it_learned_of_voices_is_in_its_file() -> None:
     router, (z, e) = fit(domains()), asked()
     again = EvidenceRouter(width=D, columns=("a", "b", "c"))
     again.load_tensors(router.state_dict())
-    assert torch.equal(again(z, e), router(z, e))
+    assert torch.equal(again(z, signals_of(z, e)), router(z, signals_of(z, e)))
 
 
 def test_only_its_own_kind_is_taken_over() -> None:
     router = EvidenceRouter(width=D, columns=("a",))
-    with pytest.raises(TypeError, match=r"^expected an evidence router, found quadratic$"):
-        router.adopt(QuadraticRouter(width=D, columns=("a",)), keep=())
+    with pytest.raises(
+        TypeError, match=r"^expected a router of kind 'evidence', found 'quadratic'$"
+    ):
+        router.copy_columns(QuadraticRouter(width=D, columns=("a",)), keep=())

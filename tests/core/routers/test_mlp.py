@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from redhost.core.routers import MlpRouter
+from redhost.core.routers.mlp import MlpRouter
 
 NAMES = ("a", "b", "c")
 

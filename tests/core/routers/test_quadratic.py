@@ -9,25 +9,28 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.routers import LinearRouter, QuadraticRouter, StatisticsRouter, quadratic
+from redhost.core.routers import quadratic
+from redhost.core.routers.linear import LinearRouter
+from redhost.core.routers.quadratic import QuadraticRouter
+from redhost.core.routers.statistics import StatisticsRouter
 
 D, NAMES = 4, ("a", "b", "c")
 KINDS = (QuadraticRouter, StatisticsRouter)
 LABELS = {"a": 2, "b": 1, "c": 3}
 
 
-def domains() -> list[redhost.ColumnData]:
+def domains() -> list[redhost.plugins.ColumnData]:
     """Return clouds of different sizes, spreads and numbers of labels."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for k, (name, labels) in enumerate(LABELS.items()):
         z = k + (1 + k) * torch.randn(20 + 10 * k, D, generator=generator)
-        sums = redhost.Statistics.of_rows(z, [f"{name}{i % labels}" for i in range(len(z))])
-        made.append(redhost.ColumnData(column=name, z=z, statistics=sums))
+        sums = redhost.plugins.Statistics.of_rows(z, [f"{name}{i % labels}" for i in range(len(z))])
+        made.append(redhost.plugins.ColumnData(column=name, z=z, statistics=sums))
     return made
 
 
-def fit(kind: type[redhost.Router], data: list[redhost.ColumnData]) -> Any:
+def fit(kind: type[redhost.Router], data: list[redhost.plugins.ColumnData]) -> Any:
     router = kind(width=D, columns=tuple(d.column for d in data))
     router.solve(data)
     return router.requires_grad_(False)
@@ -67,7 +70,7 @@ def test_a_column_that_joins_stands_where_its_name_belongs(kind) -> None:
     data = domains()
     parent = fit(kind, data[::2])
     child = kind(width=D, columns=NAMES)
-    child.adopt(parent, keep={"a", "c"})
+    child.copy_columns(parent, keep={"a", "c"})
     child.solve(data, only={"b"})
     assert child.owner.tolist() == [0, 0, 1, 2, 2, 2]
     assert torch.equal(child(Z)[:, [0, 2]], parent(Z))
@@ -78,7 +81,7 @@ def test_a_column_that_joins_stands_where_its_name_belongs(kind) -> None:
 def test_a_column_that_leaves_leaves_the_others_as_they_were(kind) -> None:
     whole = fit(kind, domains())
     rest = kind(width=D, columns=("b", "c"))
-    rest.adopt(whole, keep={"b", "c"})
+    rest.copy_columns(whole, keep={"b", "c"})
     assert rest.owner.tolist() == [0, 1, 1, 1]
     assert torch.equal(rest(Z), whole(Z)[:, 1:])
 
@@ -87,7 +90,7 @@ def test_a_column_that_leaves_leaves_the_others_as_they_were(kind) -> None:
 def test_nothing_need_be_kept_or_be_there_to_keep(kind) -> None:
     for parent, keep in ((fit(kind, domains()), ()), (kind(width=D, columns=NAMES), NAMES)):
         child = kind(width=D, columns=NAMES)
-        child.adopt(parent, keep=keep)
+        child.copy_columns(parent, keep=keep)
         assert child.owner.tolist() == [] and len(child.bias) == 0
 
 
@@ -96,18 +99,18 @@ def test_a_column_that_is_replaced_keeps_nothing_of_its_old_self(kind) -> None:
     data = domains()
     parent, new = fit(kind, data), dataclasses.replace(data[2], column="b")
     child = kind(width=D, columns=NAMES)
-    child.adopt(parent, keep=set(NAMES))
+    child.copy_columns(parent, keep=set(NAMES))
     child.solve([data[0], new, data[2]], only={"b"})
     assert child.owner.tolist() == [0, 0, 1, 1, 1, 2, 2, 2]
     torch.testing.assert_close(child(Z)[:, 1], child(Z)[:, 2])
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [(QuadraticRouter, "a quadratic"), (StatisticsRouter, "a statistics")]
+    ("kind", "told"), [(QuadraticRouter, "quadratic"), (StatisticsRouter, "statistics")]
 )
 def test_only_its_own_kind_is_taken_over(kind, told: str) -> None:
-    with pytest.raises(TypeError, match=f"^expected {told} router, found linear$"):
-        kind(width=D, columns=NAMES).adopt(LinearRouter(width=D, columns=NAMES), keep=())
+    with pytest.raises(TypeError, match=f"^expected a router of kind {told!r}, found 'linear'$"):
+        kind(width=D, columns=NAMES).copy_columns(LinearRouter(width=D, columns=NAMES), keep=())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,7 +135,7 @@ def test_a_parent_stays_as_it_was_when_its_child_moves() -> None:
         parent = fit(kind, data)
         before = {k: v.clone() for k, v in parent.state_dict().items()}
         child = kind(width=D, columns=NAMES)
-        child.adopt(parent, keep=set(NAMES))
+        child.copy_columns(parent, keep=set(NAMES))
         with torch.no_grad():
             for v in child.state_dict().values():
                 v.zero_()
@@ -143,7 +146,9 @@ def test_a_domain_of_few_rows_borrows_the_pooled_covariance() -> None:
     """One row and one label: no spread of its own, so (1 − γ) Σ and its shrinkage are all."""
     data = domains()
     z = data[0].z[:1]
-    data[0] = dataclasses.replace(data[0], z=z, statistics=redhost.Statistics.of_rows(z, ["y"]))
+    data[0] = dataclasses.replace(
+        data[0], z=z, statistics=redhost.plugins.Statistics.of_rows(z, ["y"])
+    )
     logits = fit(QuadraticRouter, data)(torch.cat([z, Z]))
     assert logits.isfinite().all() and int(logits[0].argmax()) == 0
 

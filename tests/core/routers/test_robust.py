@@ -7,15 +7,15 @@ import math
 
 import pytest
 import torch
+from redhost_robust import MinimaxResult, mixture_losses, move_lambda
 from torch import Tensor
 
 import redhost
-from redhost.core.routers import LinearRouter, RobustRouter
-from redhost.core.routers.base import Judged
-from redhost.core.routers.robust import from_two_starts, told
-from redhost.robust import MinimaxResult, mixture_losses, move_lambda
+from redhost.core.routers.base import AnswerLikelihoods
+from redhost.core.routers.linear import LinearRouter
+from redhost.core.routers.robust import RobustRouter, from_two_starts, minimax_report
 
-STEPS = redhost.RouterSettings(steps=200)
+STEPS = redhost.plugins.RouterSettings(steps=200)
 
 
 def table(experts: int, points: int, labels: int, *, seed: int) -> Tensor:
@@ -24,24 +24,24 @@ def table(experts: int, points: int, labels: int, *, seed: int) -> Tensor:
     return torch.softmax(2 * torch.randn(experts, points, labels, generator=generator), -1)
 
 
-def drawn(p: Tensor, own: int, *, rows: int, seed: int) -> Judged:
+def drawn(p: Tensor, own: int, *, rows: int, seed: int) -> AnswerLikelihoods:
     """Rows of domain k: x uniform and one-hot, y from p_k; the likelihood of y by every expert."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(p.shape[1], (rows,), generator=generator)
     y = torch.multinomial(p[own][x], 1, generator=generator).squeeze(1)
-    return Judged(z=torch.eye(p.shape[1])[x], likelihood=p[:, x, y].T)
+    return AnswerLikelihoods(z=torch.eye(p.shape[1])[x], likelihood=p[:, x, y].T)
 
 
-def columns(p: Tensor, *, rows: int | list[int] = 4000) -> list[redhost.ColumnData]:
+def columns(p: Tensor, *, rows: int | list[int] = 4000) -> list[redhost.plugins.ColumnData]:
     sizes = rows if isinstance(rows, list) else [rows] * len(p)
     made = []
     for k, n in enumerate(sizes):
         fit = drawn(p, k, rows=n, seed=k)
         made.append(
-            redhost.ColumnData(
+            redhost.plugins.ColumnData(
                 column=f"e{k}",
                 z=fit.z,
-                statistics=redhost.Statistics.of_rows(fit.z, [""] * n),
+                statistics=redhost.plugins.Statistics.of_rows(fit.z, [""] * n),
                 likelihood=fit.likelihood,
                 gate=drawn(p, k, rows=4000, seed=100 + k),
             )
@@ -49,10 +49,10 @@ def columns(p: Tensor, *, rows: int | list[int] = 4000) -> list[redhost.ColumnDa
     return made
 
 
-def fit(data: list[redhost.ColumnData], *, seed: int = 0) -> RobustRouter:
+def fit(data: list[redhost.plugins.ColumnData], *, seed: int = 0) -> RobustRouter:
     names = tuple(d.column for d in data)
     router = RobustRouter(width=data[0].z.shape[1], columns=names, seed=seed)
-    redhost.train_router(router, data, columns=names, settings=STEPS)
+    redhost.plugins.train_router(router, data, columns=names, settings=STEPS)
     return router
 
 
@@ -102,11 +102,11 @@ def test_a_copy_of_an_expert_changes_no_value() -> None:
 
 def test_permuted_experts_permute_the_gate() -> None:
     p = table(3, 4, 5, seed=4)
-    order = [2, 0, 1]
+    options = [2, 0, 1]
     x = torch.eye(4)
     one = torch.softmax(fit(columns(p))(x), -1)
-    two = torch.softmax(fit(columns(p[order]))(x), -1)
-    torch.testing.assert_close(two, one[:, order], atol=0.1, rtol=0)
+    two = torch.softmax(fit(columns(p[options]))(x), -1)
+    torch.testing.assert_close(two, one[:, options], atol=0.1, rtol=0)
 
 
 def test_one_expert_has_all_the_weight() -> None:
@@ -128,7 +128,7 @@ def test_separable_domains_leave_no_regret() -> None:
                 d,
                 z=d.z[own],
                 likelihood=d.likelihood[own],
-                gate=Judged(z=gate.z[there], likelihood=gate.likelihood[there]),
+                gate=AnswerLikelihoods(z=gate.z[there], likelihood=gate.likelihood[there]),
             )
         )
     router = fit(data)
@@ -173,9 +173,9 @@ def test_it_answers_with_the_mixture(redhost_fake_expert, tmp_path) -> None:
 def test_a_domain_whose_card_tells_no_answers_keeps_its_own_column() -> None:
     """Nobody's regret speaks for it, and the backbone's column must not take its place."""
 
-    def silent(column: str, z: Tensor) -> redhost.ColumnData:
-        sums = redhost.Statistics.of_rows(z, [""] * len(z))
-        return redhost.ColumnData(column=column, z=z, statistics=sums)
+    def silent(column: str, z: Tensor) -> redhost.plugins.ColumnData:
+        sums = redhost.plugins.Statistics.of_rows(z, [""] * len(z))
+        return redhost.plugins.ColumnData(column=column, z=z, statistics=sums)
 
     told = columns(table(4, 8, 4, seed=0), rows=500)[:2]
     vectors, background = -torch.eye(8).repeat(20, 1), torch.full((100, 8), 0.5)
@@ -207,25 +207,25 @@ def test_of_two_starts_the_smaller_worst_regret_is_kept(first, second, kept) -> 
 
 
 def test_a_receipt_tells_the_mixture_the_regrets_and_how_far_from_the_saddle_point_it_is() -> None:
-    found = told(["a", "b"], game(0.5))
+    found = minimax_report(["a", "b"], game(0.5))
     assert found.mixture == {"a": 0.25, "b": 0.75} and found.worst == "b"
     assert found.regrets == pytest.approx({"a": 0.1, "b": 0.5})
     assert (found.regret, found.gap) == pytest.approx((0.5, 0.5 - (0.25 * 0.1 + 0.75 * 0.5)))
 
 
-def few(p: Tensor) -> tuple[RobustRouter, list[redhost.ColumnData]]:
+def few(p: Tensor) -> tuple[RobustRouter, list[redhost.plugins.ColumnData]]:
     """Return twenty rows a domain, whose z says whose they are: soon there is less to regret."""
     data = []
     for k, d in enumerate(columns(p, rows=20)):
         z = torch.eye(len(p))[k].expand(4000, -1)
-        data.append(dataclasses.replace(d, z=z[:20], gate=Judged(z, d.gate.likelihood)))
+        data.append(dataclasses.replace(d, z=z[:20], gate=AnswerLikelihoods(z, d.gate.likelihood)))
     return RobustRouter(width=len(p), columns=tuple(d.column for d in data)), data
 
 
 def test_progress_tells_of_both_games_to_their_end() -> None:
     router, data = few(table(2, 3, 4, seed=0))
     seen: list[tuple[int, int]] = []
-    router.finish(data, steps=2, progress=lambda done, total: seen.append((done, total)))
+    router.fine_tune(data, steps=2, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(n, 20) for n in range(1, 21)] * 2  # ten steps for each of the ordinary ones
 
 
@@ -234,18 +234,18 @@ def test_the_seed_settles_which_rows_are_drawn() -> None:
     for seed in (3, 3, 4):
         router, data = few(table(2, 3, 4, seed=2))
         router.seed = seed
-        router.finish(data, steps=2)
+        router.fine_tune(data, steps=2)
         made.append(router.weight)
     assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
 
 
 def test_one_domain_with_answers_plays_no_game() -> None:
     router, data = few(table(2, 3, 4, seed=0))
-    router.finish([data[0], dataclasses.replace(data[1], likelihood=None)], steps=1)
-    assert router.found is None and not router.weight.any()
+    router.fine_tune([data[0], dataclasses.replace(data[1], likelihood=None)], steps=1)
+    assert router.minimax_report is None and not router.weight.any()
 
 
-def own_losses(parts: list[Judged]) -> Tensor:
+def own_losses(parts: list[AnswerLikelihoods]) -> Tensor:
     return torch.stack([-part.likelihood[:, k].log().mean() for k, part in enumerate(parts)])
 
 
@@ -254,11 +254,13 @@ def test_regrets_are_nats_on_rows_set_aside_or_on_the_fit_rows_where_there_are_n
     router, data = few(table(3, 3, 4, seed=1))
     if not aside:
         data = [dataclasses.replace(d, gate=None) for d in data]
-    router.finish(data, steps=2)
-    parts = [d.gate or Judged(z=d.z, likelihood=d.likelihood) for d in data]
+    router.fine_tune(data, steps=2)
+    parts = [d.gate or AnswerLikelihoods(z=d.z, likelihood=d.likelihood) for d in data]
     found = mixture_losses(router, [(part.z, part.likelihood.log()) for part in parts])
     expected = (found - own_losses(parts)).tolist()
-    assert router.found.regrets == pytest.approx(dict(zip(router.columns, expected, strict=True)))
+    assert router.minimax_report.regrets == pytest.approx(
+        dict(zip(router.columns, expected, strict=True))
+    )
 
 
 def test_an_answer_that_an_expert_finds_impossible_breaks_nothing() -> None:
@@ -266,8 +268,8 @@ def test_an_answer_that_an_expert_finds_impossible_breaks_nothing() -> None:
     router, data = few(table(2, 3, 4, seed=2))
     for d in data:
         d.likelihood[0] = d.gate.likelihood[0] = 0.0
-    router.finish(data, steps=2)
-    assert all(math.isfinite(x) for x in router.found.regrets.values())
+    router.fine_tune(data, steps=2)
+    assert all(math.isfinite(x) for x in router.minimax_report.regrets.values())
     assert router.weight.isfinite().all() and router.weight.any()
 
 

@@ -11,15 +11,17 @@ from torch import Tensor
 from torch.distributions import Normal
 
 import redhost
-from redhost.core.routers import ShortlistRouter
+from redhost.core.routers.domain_statistics import shrunk
+from redhost.core.routers.shortlist import ShortlistRouter
 from redhost.core.routers.topk import top_mask
-from redhost.core.statistics import shrunk
 
 D, K = 8, 30
 NAMES = tuple(f"e{k:02}" for k in range(K))
 
 
-def domains(*, rows: int = 24, spread: float = 0.3, seed: int = 0) -> list[redhost.ColumnData]:
+def domains(
+    *, rows: int = 24, spread: float = 0.3, seed: int = 0
+) -> list[redhost.plugins.ColumnData]:
     """Return K clouds around the corners and edges of a cube; columns 0 and 1 share one."""
     g = torch.Generator().manual_seed(seed)
     means = 2 * torch.randn(K, D, generator=torch.Generator().manual_seed(7))
@@ -27,8 +29,8 @@ def domains(*, rows: int = 24, spread: float = 0.3, seed: int = 0) -> list[redho
     made = []
     for k, name in enumerate(NAMES):
         z = means[k] + spread * torch.randn(rows, D, generator=g)
-        statistics = redhost.Statistics.of_rows(z, ["y"] * rows)
-        made.append(redhost.ColumnData(column=name, z=z, statistics=statistics))
+        statistics = redhost.plugins.Statistics.of_rows(z, ["y"] * rows)
+        made.append(redhost.plugins.ColumnData(column=name, z=z, statistics=statistics))
     return made
 
 
@@ -39,18 +41,28 @@ def voices_of(k: int, n: int) -> Tensor:
     return e
 
 
-def listening(data: list[redhost.ColumnData], log: list[Tensor]) -> list[redhost.ColumnData]:
-    def hear(k: int):
-        def heard(mask: Tensor) -> Tensor:
-            log.append(mask)
-            return torch.where(mask, voices_of(k, len(mask)), 0.0)
+class Logged(redhost.plugins.RouterSignals):
+    """Given confidences, and a log of the masks of those queried."""
 
-        return heard
+    def __init__(self, z: Tensor, confidences: Tensor, log: list[Tensor]) -> None:
+        super().__init__(z, values={"confidences": confidences})
+        self.log = log
 
-    return [dataclasses.replace(d, hear=hear(k)) for k, d in enumerate(data)]
+    def query(self, mask: Tensor) -> Tensor:
+        self.log.append(mask)
+        return super().query(mask)
 
 
-def fitted(data: list[redhost.ColumnData], *, m: int = 4) -> ShortlistRouter:
+def listening(
+    data: list[redhost.plugins.ColumnData], log: list[Tensor]
+) -> list[redhost.plugins.ColumnData]:
+    return [
+        dataclasses.replace(d, signals=Logged(d.z, voices_of(k, len(d.z)), log))
+        for k, d in enumerate(data)
+    ]
+
+
+def fitted(data: list[redhost.plugins.ColumnData], *, m: int = 4) -> ShortlistRouter:
     router = ShortlistRouter(width=D, columns=NAMES, m=m)
     router.solve(data)
     return router
@@ -72,7 +84,7 @@ def test_voices_tell_apart_what_z_cannot() -> None:
     own = torch.tensor([0] * 24 + [1] * 24)
     e = torch.cat([voices_of(0, 24), voices_of(1, 24)])
     assert (deaf(z).argmax(-1) == own).float().mean() < 0.7
-    assert (router(z, e).argmax(-1) == own).float().mean() == 1.0
+    assert (router(z, Logged(z, e, [])).argmax(-1) == own).float().mean() == 1.0
 
 
 def test_only_the_shortlist_and_the_row_itself_are_heard() -> None:
@@ -82,11 +94,8 @@ def test_only_the_shortlist_and_the_row_itself_are_heard() -> None:
     assert all(mask[:, k].all() for k, mask in enumerate(log))
     asked: list[Tensor] = []
 
-    def hear(mask: Tensor) -> Tensor:
-        asked.append(mask)
-        return torch.zeros(mask.shape)
-
-    router.listen(torch.randn(9, D), hear)
+    z = torch.randn(9, D)
+    router(z, Logged(z, torch.zeros(9, K), asked))
     assert (asked[0].sum(-1) == 4).all()
 
 
@@ -94,7 +103,7 @@ def test_a_new_column_moves_alone_and_asks_for_nobody_else() -> None:
     data, log = domains(), []
     old = fitted(listening(data, []))
     new = ShortlistRouter(width=D, columns=NAMES, m=4)
-    new.adopt(old, keep=set(NAMES) - {"e05"})
+    new.copy_columns(old, keep=set(NAMES) - {"e05"})
     new.solve(listening(data, log), only={"e05"})
     others = torch.arange(K) != 5
     for mine, theirs in zip(new.column_parameters(), old.column_parameters(), strict=True):
@@ -129,7 +138,7 @@ def test_the_second_level_is_the_gaussian_it_says(rows: int) -> None:
     data = []
     for d in domains(rows=rows):
         z = d.z.mean(0) + torch.randn(rows, D, generator=g) @ stretch
-        sums = redhost.Statistics.of_rows(z, ["y"] * rows)
+        sums = redhost.plugins.Statistics.of_rows(z, ["y"] * rows)
         data.append(dataclasses.replace(d, z=z, statistics=sums))
     router = fitted(data)
     z, whitener = torch.randn(6, D, generator=g), router.whitener.detach().double()
@@ -151,7 +160,9 @@ def test_the_first_level_is_the_linear_discriminant() -> None:
     mix = torch.eye(D) + torch.ones(D, D).triu()  # so that the dimensions are not independent
     parts = [d.z[: 4 + k % 20] @ mix for k, d in enumerate(domains())]
     data = [
-        redhost.ColumnData(column=n, z=z, statistics=redhost.Statistics.of_rows(z, ["y"] * len(z)))
+        redhost.plugins.ColumnData(
+            column=n, z=z, statistics=redhost.plugins.Statistics.of_rows(z, ["y"] * len(z))
+        )
         for n, z in zip(NAMES, parts, strict=True)
     ]
     router, z = fitted(data), torch.randn(6, D, generator=torch.Generator().manual_seed(5))
@@ -174,8 +185,8 @@ def test_off_the_axes_a_column_has_one_variance_for_all_directions() -> None:
     data = []
     for k in range(2):
         z = k + torch.randn(rows, width, generator=g) * torch.linspace(0.2, 2.0, width)
-        sums = redhost.Statistics.of_rows(z, ["y"] * rows)
-        data.append(redhost.ColumnData(column=f"e{k}", z=z, statistics=sums))
+        sums = redhost.plugins.Statistics.of_rows(z, ["y"] * rows)
+        data.append(redhost.plugins.ColumnData(column=f"e{k}", z=z, statistics=sums))
     router = ShortlistRouter(width=width, columns=("e0", "e1"))
     router.solve(data)
     whitener, own = router.whitener.detach().double(), 0.5 * 59 / (59 + width)
@@ -203,8 +214,7 @@ def test_voices_are_gaussians_at_home_and_on_the_lists_of_others() -> None:
     g = torch.Generator().manual_seed(11)
     data, said = domains(), [torch.randn(24, K, generator=g) + k for k in range(K)]
     heard = [
-        dataclasses.replace(d, hear=lambda mask, e=e: torch.where(mask, e, 0.0))
-        for d, e in zip(data, said, strict=True)
+        dataclasses.replace(d, signals=Logged(d.z, e, [])) for d, e in zip(data, said, strict=True)
     ]
     router = fitted(heard)
     on_list = [top_mask(router.scores(d.z), 4) for d in data]
@@ -221,7 +231,7 @@ def test_voices_are_gaussians_at_home_and_on_the_lists_of_others() -> None:
 
 def test_a_column_without_a_voice_is_believed_neither_more_nor_less() -> None:
     data = listening(domains(), [])
-    data[9] = dataclasses.replace(data[9], hear=None)
+    data[9] = dataclasses.replace(data[9], signals=None)
     router = fitted(data)
     assert router.voice[9].tolist() == [0.0, 1.0, 0.0, 1.0]
     assert all(router.voice[k].tolist() != [0.0, 1.0, 0.0, 1.0] for k in (8, 10))
@@ -238,7 +248,7 @@ def test_logits_are_density_and_ratio_of_voices() -> None:
             e
         )
         expected = router.densities(z, top_mask(router.scores(z), 4)) + ratio
-        found = router(z, e)
+        found = router(z, Logged(z, e, []))
     kept = found.isfinite()
     torch.testing.assert_close(found[kept], expected[kept])
     assert torch.equal(kept, top_mask(expected, 2))
@@ -254,8 +264,8 @@ def test_one_row_a_column_is_enough() -> None:
 
 def test_without_options_two_of_eight_have_a_say() -> None:
     router = ShortlistRouter(width=D, columns=NAMES)
-    assert (router.k, router.chosen, router.heard) == (2, 2, 8)
-    assert ShortlistRouter(width=D, columns=NAMES, k=5, m=3).heard == 5  # all who speak are heard
+    assert (router.k, router.chosen, router.m) == (2, 2, 8)
+    assert ShortlistRouter(width=D, columns=NAMES, k=5, m=3).m == 5  # all who speak are heard
 
 
 def test_weights_are_kept_in_single_precision() -> None:
@@ -271,14 +281,14 @@ def test_before_training_columns_are_standard_gaussians_at_zero() -> None:
 
 @pytest.mark.parametrize(("kind", "k", "m"), [("shortlist", 2, 8), ("shortlist:k=1,m=3", 1, 3)])
 def test_options(kind: str, k: int, m: int) -> None:
-    made = redhost.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)
-    assert isinstance(made, ShortlistRouter) and (made.chosen, made.heard) == (k, m)
-    one = redhost.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES[:1], 0)
-    assert isinstance(one, ShortlistRouter) and (one.chosen, one.heard) == (1, 1)
+    made = redhost.plugins.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)
+    assert isinstance(made, ShortlistRouter) and (made.chosen, made.m) == (k, m)
+    one = redhost.plugins.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES[:1], 0)
+    assert isinstance(one, ShortlistRouter) and (one.chosen, one.m) == (1, 1)
 
 
 def test_a_bus_hears_and_asks_only_the_shortlist() -> None:
-    class Counting(redhost.LowRank):
+    class Counting(redhost.plugins.LowRank):
         asked = 0
 
         def forward(self, z: Tensor) -> Tensor:
@@ -306,8 +316,8 @@ def test_a_bus_hears_and_asks_only_the_shortlist() -> None:
     ).requires_grad_(False)
     h = torch.cat([d.z for d in domains(rows=3, seed=2)])
     p, alpha = bus(h)
-    assert bus.ensemble.kernel == "grouped"
+    assert bus.ensemble.strategy == "grouped"
     assert sum(e.asked for e in experts.values()) == 4 * len(h)  # heard once, and not again
     torch.testing.assert_close(p, bus.probabilities(h, h, alpha))
-    everybody = router(h, bus.evidence(h))
+    everybody = router(h, bus.signals(h))
     torch.testing.assert_close(alpha, torch.softmax(everybody, -1))

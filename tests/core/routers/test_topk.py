@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.routers import HardRouter, LinearRouter, TopKRouter
-from redhost.core.routers.topk import keep_top
+from redhost.core.routers.linear import LinearRouter
+from redhost.core.routers.topk import HardRouter, TopKRouter, keep_top
 
 D, NAMES = 6, ("a", "b", "c", "d")
 
@@ -121,7 +121,7 @@ def test_without_options_two_columns_have_a_say() -> None:
 
 def test_options_of_a_kind_are_written_after_its_name() -> None:
     bus = redhost.BusConfig(width=D, labels=())
-    router = redhost.build_router("topk:k=3,noise=0,balance=0.5", bus, NAMES, 0)
+    router = redhost.plugins.build_router("topk:k=3,noise=0,balance=0.5", bus, NAMES, 0)
     assert isinstance(router, TopKRouter)
     assert (router.k, router.noise, router.balance) == (3, 0.0, 0.5)
 
@@ -139,4 +139,4 @@ def test_options_of_a_kind_are_written_after_its_name() -> None:
 )
 def test_bad_options_are_wrong_usage(kind: str, told: str) -> None:
     with pytest.raises(redhost.UsageError, match=told):
-        redhost.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)
+        redhost.plugins.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)

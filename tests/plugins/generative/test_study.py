@@ -11,27 +11,34 @@ from typing import Any
 import pytest
 import torch
 from red_lab.generative.corpora import Sizes, read_corpora, read_general
-from red_lab.generative.shelf import Find
-from red_lab.generative.study.bench import Bench
+from red_lab.generative.source_package import Find
+from red_lab.generative.study.aims import aims, sides
+from red_lab.generative.study.context import StudyContext
 from red_lab.generative.study.figures import draw
-from red_lab.generative.study.gates import LEAST, RARER, Gates, Heard, frequencies, regret_of
+from red_lab.generative.study.gates import (
+    LEAST,
+    RARER,
+    GateRows,
+    TrainedGates,
+    frequencies,
+    regret_of,
+)
 from red_lab.generative.study.judge import sums
 from red_lab.generative.study.page import page
 from red_lab.generative.study.plan import plan, work
-from red_lab.generative.study.run import bench_for, name_of, study
-from red_lab.generative.study.setting import Setting
+from red_lab.generative.study.run import context_for, name_of, study
+from red_lab.generative.study.setting import StudySetting
 from red_lab.generative.study.switch import switched
 from red_lab.generative.study.tables import Tables, answer_log_p, residual_log_p
 from red_lab.generative.study.training import untrained
-from red_lab.generative.study.verdict import aims, sides
 from red_lab.generative.tiny import GenerativeShape, make_language_model
 from red_lab.generative.tiny_words import learn_tokenizer
+from redhost_robust import mixture_losses
 
 import redhost
-from redhost.robust import mixture_losses
 
 SIZES = Sizes(passage=120, train=6000, valid=1500, fit=2500, gate=2500, test=3000, background=2000)
-MICRO = Setting(
+MICRO = StudySetting(
     sizes=SIZES,
     tokens={"train": 600, "valid": 200, "fit": 300, "gate": 300, "test": 300},
     background=300,
@@ -65,7 +72,7 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def bench(small: Find, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def context(small: Find, tmp_path_factory: pytest.TempPathFactory) -> StudyContext:
     """A bench over the small packages, under a random model."""
     root = tmp_path_factory.mktemp("micro")
     torch.set_num_threads(1)
@@ -73,16 +80,18 @@ def bench(small: Find, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     words = learn_tokenizer((d.text for d in general.base), vocabulary=300, longest=256)
     make_language_model(SHAPE, words=words, seed=0).save_pretrained(root / "model")
     words.save_pretrained(root / "model")
-    backbone = redhost.Backbone.load(f"hf:{root / 'model'}", task=redhost.Generation())
+    backbone = redhost.Backbone.load(
+        f"hf:{root / 'model'}", task=redhost.plugins.make_task("generation")
+    )
     corpora = read_corpora(sizes=SIZES, find=small)
-    return bench_for(backbone, setting=MICRO, folder=root / "work", corpora=corpora)
+    return context_for(backbone, setting=MICRO, folder=root / "work", corpora=corpora)
 
 
 @pytest.fixture(scope="module")
-def finished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def finished(context: StudyContext, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The results of one seed, and where its stages lie."""
     folder = tmp_path_factory.mktemp("study")
-    path = study(bench, name="micro", seeds=1, out=folder / "out", folder=folder / "work")
+    path = study(context, name="micro", seeds=1, out=folder / "out", folder=folder / "work")
     return path, folder / "work"
 
 
@@ -95,7 +104,9 @@ def metrics(finished: tuple[Path, Path]) -> dict[str, Any]:
 # -- the study -----------------------------------------------------------------------------------
 
 
-def test_every_system_is_judged_on_every_domain(metrics: dict[str, Any], bench: Bench) -> None:
+def test_every_system_is_evaluated_on_every_domain(
+    metrics: dict[str, Any], context: StudyContext
+) -> None:
     routers = {
         "average",
         "balanced",
@@ -109,41 +120,41 @@ def test_every_system_is_judged_on_every_domain(metrics: dict[str, Any], bench: 
     residual = {"balanced, residual", "robust, residual", "robust shares, residual"}
     residual |= {"product, residual", "product, mixture"}
     monoliths = {f"monolith, {n}" for n in ("traffic", "balanced", "group DRO", "regret game")}
-    experts = {f"expert {d}" for d in bench.domains}
+    experts = {f"expert {d}" for d in context.domains}
     wanted = {"base", "oracle"} | routers | residual | monoliths | experts
     assert wanted == set(metrics["systems"])
-    for told in metrics["systems"].values():
-        assert set(told["bits"]) == set(bench.domains)
-        assert all(0.1 < b["mean"] < 20 for b in told["bits"].values())
+    for system in metrics["systems"].values():
+        assert set(system["bits"]) == set(context.domains)
+        assert all(0.1 < b["mean"] < 20 for b in system["bits"].values())
     oracle = metrics["systems"]["oracle"]
-    for d in bench.domains:
+    for d in context.domains:
         assert oracle["bits"][d] == metrics["systems"][f"expert {d}"]["bits"][d]
     assert oracle["worst_regret"]["mean"] == 0.0
 
 
-def test_experts_learn_their_own_domains(metrics: dict[str, Any], bench: Bench) -> None:
+def test_experts_learn_their_own_domains(metrics: dict[str, Any], context: StudyContext) -> None:
     base, oracle = (metrics["systems"][n]["bits"] for n in ("base", "oracle"))
-    assert all(oracle[d]["mean"] < base[d]["mean"] for d in bench.domains)
+    assert all(oracle[d]["mean"] < base[d]["mean"] for d in context.domains)
 
 
 def test_the_product_sums_to_one_declines_and_restores(metrics: dict[str, Any]) -> None:
     assert max(metrics["sums"].values()) < 1e-5
-    told = metrics["product"]
-    assert told["declined_equal"] and told["digests_equal"] and told["router_restored"]
-    assert told["most_left"] == 0.0
-    assert told["changed"][0]["before"] != told["changed"][0]["with"]
-    assert all(0 < w < 1 for w in told["weights"][0].values())
+    product = metrics["product"]
+    assert product["declined_equal"] and product["digests_equal"] and product["router_restored"]
+    assert product["most_left"] == 0.0
+    assert product["changed"][0]["before"] != product["changed"][0]["with"]
+    assert all(0 < w < 1 for w in product["weights"][0].values())
 
 
 def test_a_second_run_reads_everything_and_writes_the_same(
-    bench: Bench, finished: tuple[Path, Path]
+    context: StudyContext, finished: tuple[Path, Path]
 ) -> None:
     path, work_folder = finished
     before = {p.name: p.read_bytes() for p in path.parent.iterdir()}
     times = {p: p.stat().st_mtime_ns for p in work_folder.rglob("*.safetensors")}
     for gone in [*work_folder.rglob("systems.json"), *work_folder.rglob("seed0.json")]:
         gone.unlink()
-    study(bench, name="micro", seeds=1, out=path.parent, folder=work_folder)
+    study(context, name="micro", seeds=1, out=path.parent, folder=work_folder)
     assert {p.name: p.read_bytes() for p in path.parent.iterdir()} == before
     assert {p: p.stat().st_mtime_ns for p in work_folder.rglob("*.safetensors")} == times
 
@@ -153,9 +164,9 @@ class PulledError(Exception):
 
 
 def test_a_run_that_is_stopped_again_and_again_ends_with_the_same(
-    bench: Bench, metrics: dict[str, Any], tmp_path: Path
+    context: StudyContext, metrics: dict[str, Any], tmp_path: Path
 ) -> None:
-    short = copy.copy(bench)
+    short = copy.copy(context)
     short.setting = replace(MICRO, products=0)
 
     def attempt(stop: str | None) -> Path:
@@ -169,16 +180,18 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same(
     for stop in ("expert sums", "systems", "monolith, group DRO", "switch"):
         with pytest.raises(PulledError):
             attempt(stop)
-    told = json.loads(attempt(None).read_text("utf-8"))
-    assert told["product"] is None
-    for name, system in told["systems"].items():
+    again = json.loads(attempt(None).read_text("utf-8"))
+    assert again["product"] is None
+    for name, system in again["systems"].items():
         assert system == metrics["systems"][name]
-    assert told["rarity"] == metrics["rarity"] and told["switch"] == metrics["switch"]
-    assert told["conflict"] == metrics["conflict"]
+    assert again["rarity"] == metrics["rarity"] and again["switch"] == metrics["switch"]
+    assert again["conflict"] == metrics["conflict"]
 
 
-def test_another_setting_is_another_study(bench: Bench, finished: tuple[Path, Path]) -> None:
-    other = copy.copy(bench)
+def test_another_setting_is_another_study(
+    context: StudyContext, finished: tuple[Path, Path]
+) -> None:
+    other = copy.copy(context)
     other.setting = replace(MICRO, rank=5, products=0)
     with pytest.raises(PulledError):
 
@@ -189,118 +202,122 @@ def test_another_setting_is_another_study(bench: Bench, finished: tuple[Path, Pa
     assert len([p for p in finished[1].iterdir() if p.name.startswith("micro-")]) == 2
 
 
-def test_the_plan_says_what_is_ahead(bench: Bench) -> None:
-    ahead = work(bench, seeds=2)
-    assert ahead["experts"] == ("training", 2 * 2 * 600 * 5)
-    assert ahead["monoliths"][1] == 4 * ahead["experts"][1]
-    assert work(bench, seeds=4)["states"] == ahead["states"]
-    assert work(bench, seeds=4)["product"] == ahead["product"]  # one seed goes through packages
-    assert "minutes in all" in plan(bench, seeds=1)
+def test_the_plan_says_what_is_to_be_done(context: StudyContext) -> None:
+    planned = work(context, seeds=2)
+    assert planned["experts"] == ("training", 2 * 2 * 600 * 5)
+    assert planned["monoliths"][1] == 4 * planned["experts"][1]
+    assert work(context, seeds=4)["states"] == planned["states"]
+    assert work(context, seeds=4)["product"] == planned["product"]  # one seed goes through packages
+    assert "minutes in all" in plan(context, seeds=1)
 
 
 # -- the parts on real rows ----------------------------------------------------------------------
 
 
-def test_what_a_router_hears_does_not_know_the_future(bench: Bench) -> None:
-    text = bench.texts("python", "test")[0]
-    whole, half = bench.tokens([text]), bench.tokens([text[: len(text) // 2] + " moon moon"])
+def test_what_a_router_reads_does_not_know_the_future(context: StudyContext) -> None:
+    text = context.texts("python", "test")[0]
+    whole, half = context.tokens([text]), context.tokens([text[: len(text) // 2] + " moon moon"])
     same = next(
         n
         for n, (a, b) in enumerate(zip(whole.target, half.target, strict=False))
         if int(a) != int(b)
     )
     assert same > 10
-    heard = [bench.hear(t)[: same + 1] for t in (whole, half)]
-    assert torch.allclose(*heard, atol=1e-5)
-    after = [bench.hear(t)[same + 1] for t in (whole, half)]
+    inputs = [context.router_input(t)[: same + 1] for t in (whole, half)]
+    assert torch.allclose(*inputs, atol=1e-5)
+    after = [context.router_input(t)[same + 1] for t in (whole, half)]
     assert not torch.allclose(*after, atol=1e-3)
 
 
-def test_passages_do_not_hear_each_other(bench: Bench) -> None:
-    texts = bench.texts("cpp", "test")[:2]
-    both, second = bench.tokens(texts), bench.tokens(texts[1:])
-    assert torch.equal(both.by_passage(bench.hear(both))[1], bench.hear(second))
+def test_passages_do_not_read_each_other(context: StudyContext) -> None:
+    texts = context.texts("cpp", "test")[:2]
+    both, second = context.tokens(texts), context.tokens(texts[1:])
+    assert torch.equal(both.by_passage(context.router_input(both))[1], context.router_input(second))
 
 
-def test_tokens_are_counted_in_bytes(bench: Bench) -> None:
-    texts = bench.texts("french", "test")[:3]
-    told = bench.tokens(texts)
-    assert told.sizes == tuple(len(t.encode()) for t in texts)
-    assert len(told) == sum(told.lengths) == sum(map(bench.count, texts))
+def test_tokens_are_counted_in_bytes(context: StudyContext) -> None:
+    texts = context.texts("french", "test")[:3]
+    tokens = context.tokens(texts)
+    assert tokens.sizes == tuple(len(t.encode()) for t in texts)
+    assert len(tokens) == sum(tokens.lengths) == sum(map(context.count, texts))
 
 
-def test_budgets_hold(bench: Bench) -> None:
-    for domain in bench.domains:
+def test_budgets_hold(context: StudyContext) -> None:
+    for domain in context.domains:
         for part, most in MICRO.tokens.items():
-            assert sum(map(bench.count, bench.texts(domain, part))) <= most
-    assert sum(map(bench.count, bench.background)) <= MICRO.background
+            assert sum(map(context.count, context.texts(domain, part))) <= most
+    assert sum(map(context.count, context.background)) <= MICRO.background
 
 
-def test_a_mixture_sums_to_one_and_weights_that_do_not_are_seen(bench: Bench) -> None:
-    tokens = bench.part("cpp", "gate")
-    experts = [untrained(bench, seed=s) for s in range(3)]
+def test_a_mixture_sums_to_one_and_weights_that_do_not_are_seen(context: StudyContext) -> None:
+    tokens = context.part("cpp", "gate")
+    experts = [untrained(context, seed=s) for s in range(3)]
     log_gate = torch.log_softmax(tokens.h[:, :3], dim=1)
-    assert sums(bench, tokens, log_gate, experts) < 1e-5
-    assert sums(bench, tokens, log_gate + 0.01, experts) > 1e-3
+    assert sums(context, tokens, log_gate, experts) < 1e-5
+    assert sums(context, tokens, log_gate + 0.01, experts) > 1e-3
 
 
-def test_the_residual_sum_of_one_expert_is_that_expert(bench: Bench) -> None:
-    tokens = bench.part("sums", "gate")
-    expert = untrained(bench, seed=1)
+def test_the_residual_sum_of_one_expert_is_that_expert(context: StudyContext) -> None:
+    tokens = context.part("sums", "gate")
+    expert = untrained(context, seed=1)
     expert.V.data += 0.1 * torch.eye(*expert.V.shape)
-    alone = answer_log_p(bench, tokens, expert)
+    alone = answer_log_p(context, tokens, expert)
     weights = torch.tensor([[1.0, 0.0]]).expand(len(tokens), -1)
-    mixed = residual_log_p(bench, tokens, weights, [expert, untrained(bench, seed=2)])
+    mixed = residual_log_p(context, tokens, weights, [expert, untrained(context, seed=2)])
     assert torch.allclose(alone, mixed, atol=1e-5)
-    assert not torch.allclose(alone, answer_log_p(bench, tokens, None), atol=1e-2)
+    assert not torch.allclose(alone, answer_log_p(context, tokens, None), atol=1e-2)
 
 
-def test_a_rare_domain_has_few_rows_only_where_it_is_said(bench: Bench, tmp_path: Path) -> None:
-    experts = {d: untrained(bench, seed=n) for n, d in enumerate(bench.domains)}
-    tables = Tables(bench, experts, shared=tmp_path, own=tmp_path)
-    gates = Gates(bench, tables, seed=0, folder=tmp_path / "gates")
+def test_a_rare_domain_has_few_rows_only_where_wanted(
+    context: StudyContext, tmp_path: Path
+) -> None:
+    experts = {d: untrained(context, seed=n) for n, d in enumerate(context.domains)}
+    tables = Tables(context, experts, shared=tmp_path, own=tmp_path)
+    gates = TrainedGates(context, tables, seed=0, folder=tmp_path / "gates")
     sizes = [len(h.x) for h in gates._seen("french")]
     whole = [len(h.x) for h in gates._seen(None)]
-    place = bench.domains.index("french")
+    place = context.domains.index("french")
     assert sizes[place] == max(2, whole[place] // RARER)
     assert [s for k, s in enumerate(sizes) if k != place] == [
         s for k, s in enumerate(whole) if k != place
     ]
-    lam = frequencies(bench.domains, "french")
+    lam = frequencies(context.domains, "french")
     assert float(lam.sum()) == pytest.approx(1)
     assert float(lam[0] / lam[place]) == pytest.approx(RARER)
 
 
-def made_up(domain: int, *, seed: int, rows: int = 400) -> Heard:
+def made_up(domain: int, *, seed: int, rows: int = 400) -> GateRows:
     """Rows that show their domain in one noisy number; their own expert says them e² better."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 48, generator=generator)
     x[:, domain] += 1.5
     log_p = torch.full((rows, 5), -4.0)
     log_p[:, domain] = -2.0
-    return Heard(x=x, log_p=log_p, lengths=(rows,), scale=1.0)
+    return GateRows(x=x, log_p=log_p, lengths=(rows,), scale=1.0)
 
 
-def test_the_robust_router_protects_the_rare_domain(bench: Bench, tmp_path: Path) -> None:
-    told = copy.copy(bench)
-    told.setting = replace(MICRO, gate_steps=300, gate_every=20)
-    gates = Gates(told, Tables(told, {}, shared=tmp_path, own=tmp_path), seed=0, folder=tmp_path)
+def test_the_robust_router_protects_the_rare_domain(context: StudyContext, tmp_path: Path) -> None:
+    longer = copy.copy(context)
+    longer.setting = replace(MICRO, gate_steps=300, gate_every=20)
+    gates = TrainedGates(
+        longer, Tables(longer, {}, shared=tmp_path, own=tmp_path), seed=0, folder=tmp_path
+    )
     vars(gates)["fit"] = [made_up(k, seed=k) for k in range(5)]
     vars(gates)["aside"] = [made_up(k, seed=10 + k) for k in range(5)]
     test = [made_up(k, seed=20 + k) for k in range(5)]
     trained = gates.average("python"), gates.robust()
     average, robust = (regret_of(gate, test) for gate in trained)
-    assert int(average.argmax()) == bench.domains.index("python")
+    assert int(average.argmax()) == context.domains.index("python")
     assert float(robust.max()) < 0.7 * float(average.max())
 
 
-def test_an_expert_without_a_gain_is_no_unit(bench: Bench, tmp_path: Path) -> None:
-    experts = {d: untrained(bench, seed=n) for n, d in enumerate(bench.domains)}
+def test_an_expert_without_a_gain_is_no_unit(context: StudyContext, tmp_path: Path) -> None:
+    experts = {d: untrained(context, seed=n) for n, d in enumerate(context.domains)}
     experts["cpp"].V.data += 0.1 * torch.eye(*experts["cpp"].V.shape)
-    tables = Tables(bench, experts, shared=tmp_path, own=tmp_path)
-    gains = Gates(bench, tables, seed=0, folder=tmp_path / "gates").gains
+    tables = Tables(context, experts, shared=tmp_path, own=tmp_path)
+    gains = TrainedGates(context, tables, seed=0, folder=tmp_path / "gates").gains
     assert gains[1:].tolist() == pytest.approx([LEAST] * 4)
-    cpp = bench.part("cpp", "gate")
+    cpp = context.part("cpp", "gate")
     lost = tables.column("base", "cpp", "gate") - tables.column("cpp", "cpp", "gate")
     assert float(gains[0]) == pytest.approx(max(LEAST, -float(lost.mean()) * cpp.scale))
 
@@ -316,22 +333,22 @@ def test_a_regret_does_not_know_how_hard_the_rows_are() -> None:
     assert float((losses[1] - losses[0]).max()) == pytest.approx(4.0, abs=1e-4)
 
 
-def test_switched_documents_are_two_halves_of_test_passages(bench: Bench) -> None:
-    told = switched(bench)
-    assert len(told) == 20 and len({(s.first, s.second) for s in told}) == 20
-    for s in told:
+def test_switched_documents_are_two_halves_of_test_passages(context: StudyContext) -> None:
+    documents = switched(context)
+    assert len(documents) == 20 and len({(s.first, s.second) for s in documents}) == 20
+    for s in documents:
         assert s.first != s.second
-        assert any(text.startswith(s.head) for text in bench.texts(s.first, "test"))
-        assert any(text.endswith(s.tail) for text in bench.texts(s.second, "test"))
+        assert any(text.startswith(s.head) for text in context.texts(s.first, "test"))
+        assert any(text.endswith(s.tail) for text in context.texts(s.second, "test"))
 
 
 # -- the page ------------------------------------------------------------------------------------
 
 
 def edited(metrics: dict[str, Any], system: str, domain: str, **numbers: float) -> dict[str, Any]:
-    told = copy.deepcopy(metrics)
-    told["systems"][system]["recovered"][domain] |= numbers
-    return told
+    changed = copy.deepcopy(metrics)
+    changed["systems"][system]["recovered"][domain] |= numbers
+    return changed
 
 
 def test_the_page_comes_from_the_metrics_alone(metrics: dict[str, Any], tmp_path: Path) -> None:
@@ -349,43 +366,43 @@ def test_an_aim_is_met_or_missed_by_the_numbers(metrics: dict[str, Any]) -> None
     for d in metrics["domains"]:
         high = edited(high, "robust", d, mean=0.95)
     low = edited(high, "robust", "tales", mean=0.89)
-    said = "The causal router (robust) recovers"
-    assert next(met for met, text in aims(high) if text.startswith(said))
-    met, text = next((m, t) for m, t in aims(low) if t.startswith(said))
+    opening = "The causal router (robust) recovers"
+    assert next(met for met, text in aims(high) if text.startswith(opening))
+    met, text = next((m, t) for m, t in aims(low) if t.startswith(opening))
     assert not met and "89.0% on tales" in text
-    assert f"**MISSED**: {text}" in page(low) and f"**MISSED**: {said}" not in page(high)
+    assert f"**MISSED**: {text}" in page(low) and f"**MISSED**: {opening}" not in page(high)
 
 
 def test_the_aim_of_the_robust_router_is_missed_by_one_turn(metrics: dict[str, Any]) -> None:
-    told = copy.deepcopy(metrics)
-    for turn in told["rarity"]["rare"]["turns"].values():
+    changed = copy.deepcopy(metrics)
+    for turn in changed["rarity"]["rare"]["turns"].values():
         turn["ratio"] = 0.4
-    said = "With one domain a hundred times rarer in weight, "
-    assert next(met for met, text in aims(told) if text.startswith(said))
-    told["rarity"]["rare"]["turns"]["sums"]["ratio"] = 0.6
-    met, text = next((m, t) for m, t in aims(told) if t.startswith(said))
+    opening = "With one domain a hundred times rarer in weight, "
+    assert next(met for met, text in aims(changed) if text.startswith(opening))
+    changed["rarity"]["rare"]["turns"]["sums"]["ratio"] = 0.6
+    met, text = next((m, t) for m, t in aims(changed) if t.startswith(opening))
     assert not met and text.endswith("missed where sums is rare")
 
 
 def test_who_wins_depends_on_sign_and_interval(metrics: dict[str, Any]) -> None:
-    def said(**less: float) -> str:
-        told = copy.deepcopy(metrics)
-        for monolith in told["monoliths"].values():
+    def statement(**less: float) -> str:
+        changed = copy.deepcopy(metrics)
+        for monolith in changed["monoliths"].values():
             monolith["router_less_mean"] = less
-        return sides(told)[0]
+        return sides(changed)[0]
 
-    assert "the modular side wins" in said(mean=-0.2, low=-0.3, high=-0.1)
-    assert "the monolith wins" in said(mean=0.2, low=0.1, high=0.3)
-    assert "neither side wins surely" in said(mean=0.2, low=-0.1, high=0.5)
+    assert "the modular side wins" in statement(mean=-0.2, low=-0.3, high=-0.1)
+    assert "the monolith wins" in statement(mean=0.2, low=0.1, high=0.3)
+    assert "neither side wins surely" in statement(mean=0.2, low=-0.1, high=0.5)
 
 
 def test_other_guards_of_the_page(metrics: dict[str, Any]) -> None:
-    told = copy.deepcopy(metrics)
-    told["sums"]["robust"] = 1e-3
-    told["product"]["declined_equal"] = False
-    told["product"]["most_left"] = 1e-6
-    told["systems"]["expert cpp"]["bits"]["cpp"]["mean"] = 99.0
-    missed = [text for met, text in aims(told) if not met]
+    changed = copy.deepcopy(metrics)
+    changed["sums"]["robust"] = 1e-3
+    changed["product"]["declined_equal"] = False
+    changed["product"]["most_left"] = 1e-6
+    changed["systems"]["expert cpp"]["bits"]["cpp"]["mean"] = 99.0
+    missed = [text for met, text in aims(changed) if not met]
     for start in ("Every expert beats", "Every mixture sums", "With every expert", "Adding a"):
         assert any(text.startswith(start) for text in missed)
     assert any("not on cpp" in text for text in missed)

@@ -10,19 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from red_lab.generative.study.divergence import passage_divergence, token_divergence
-from red_lab.generative.study.gates import Heard
+from red_lab.generative.study.gates import GateRows
 from red_lab.generative.study.judge import bits_of, mixture_bits
-from red_lab.generative.study.posterior import (
-    bayes_gate,
-    passage_posterior,
-    shift_from_teacher,
-)
+from red_lab.generative.study.posterior import bayes_gate, passage_posterior, shift_from_teacher
 from red_lab.generative.study.simplex import over_simplex, recovered, regrets
 from red_lab.generative.study.summary import ratio
 from red_lab.generative.study.switch import tokens_until
 from red_lab.robust.summary import over_seeds
-
-from redhost.robust import Sequences, constant_causal_gate
+from redhost_robust import Sequences, constant_causal_gate
 
 PATHS = Sequences(symbols=2, steps=4)
 EXPERTS = np.random.default_rng(0).dirichlet(np.ones(16), size=3)
@@ -32,16 +27,16 @@ WEIGHTS = np.array([0.5, 0.3, 0.2])
 
 def passages() -> list[torch.Tensor]:
     """log π_k(x_t|x_<t) of every sequence, ``(T, K)`` each."""
-    told = torch.from_numpy(np.log(PATHS.conditionals(EXPERTS)))  # (K, T, X)
-    return [told[:, :, n].T for n in range(told.shape[2])]
+    log_p = torch.from_numpy(np.log(PATHS.conditionals(EXPERTS)))  # (K, T, X)
+    return [log_p[:, :, n].T for n in range(log_p.shape[2])]
 
 
 def test_the_teacher_is_bayes_over_whole_passages() -> None:
     weights = torch.from_numpy(WEIGHTS)
     joint = WEIGHTS[:, None] * EXPERTS
-    for n, told in enumerate(passage_posterior(passages(), weights)):
+    for n, posterior in enumerate(passage_posterior(passages(), weights)):
         expected = torch.from_numpy(joint[:, n] / joint[:, n].sum())
-        assert torch.allclose(told.exp(), expected.expand(4, -1))
+        assert torch.allclose(posterior.exp(), expected.expand(4, -1))
 
 
 def test_bayes_is_the_closed_form_of_a_constant_gate() -> None:
@@ -55,8 +50,8 @@ def test_the_mixture_of_bayes_is_the_mixture_of_passages() -> None:
     for n, (rows, gate) in enumerate(
         zip(log_p, bayes_gate(log_p, torch.from_numpy(WEIGHTS)), strict=True)
     ):
-        told = torch.logsumexp(rows + gate, dim=1).sum()
-        assert float(told) == pytest.approx(math.log(WEIGHTS @ EXPERTS[:, n]))
+        total = torch.logsumexp(rows + gate, dim=1).sum()
+        assert float(total) == pytest.approx(math.log(WEIGHTS @ EXPERTS[:, n]))
 
 
 def test_bayes_is_no_distance_from_its_teacher_and_others_are_some() -> None:
@@ -87,21 +82,21 @@ def test_regrets_and_recovered_shares() -> None:
 
 
 def test_over_the_simplex_the_worst_mixture_is_one_domain() -> None:
-    told = over_simplex([2.2, 3.0, 1.9], [2.0, 2.0, 2.0], draws=4000)
-    assert told["mean"] == pytest.approx(7.1 / 3) and told["worst"] == 3.0
-    assert told["worst_regret"] == pytest.approx(1.0)
-    assert told["mean_regret"] == pytest.approx(1.1 / 3)
-    quantiles = list(told["regret_quantiles"].values())
+    figures = over_simplex([2.2, 3.0, 1.9], [2.0, 2.0, 2.0], draws=4000)
+    assert figures["mean"] == pytest.approx(7.1 / 3) and figures["worst"] == 3.0
+    assert figures["worst_regret"] == pytest.approx(1.0)
+    assert figures["mean_regret"] == pytest.approx(1.1 / 3)
+    quantiles = list(figures["regret_quantiles"].values())
     assert quantiles == sorted(quantiles)
     assert quantiles[0] >= -0.1 and quantiles[-1] <= 1.0
-    assert told["quantiles"]["0.5"] == pytest.approx(2.0 + told["regret_quantiles"]["0.5"])
+    assert figures["quantiles"]["0.5"] == pytest.approx(2.0 + figures["regret_quantiles"]["0.5"])
 
 
 @given(st.lists(st.floats(0.1, 9), min_size=2, max_size=6), st.integers(0, 99))
 def test_no_mixture_is_worse_than_the_worst(bits: list[float], seed: int) -> None:
-    told = over_simplex(bits, [0.0] * len(bits), draws=50, seed=seed)
-    assert told["quantiles"]["0.95"] <= told["worst"] + 1e-9
-    assert told["worst"] == told["worst_regret"]
+    figures = over_simplex(bits, [0.0] * len(bits), draws=50, seed=seed)
+    assert figures["quantiles"]["0.95"] <= figures["worst"] + 1e-9
+    assert figures["worst"] == figures["worst_regret"]
 
 
 def test_a_ratio_of_regrets() -> None:
@@ -113,12 +108,12 @@ def test_a_ratio_of_regrets() -> None:
 
 def test_bits_per_byte_of_a_mixture() -> None:
     log_p = torch.tensor([[0.5, 0.25], [0.125, 0.5]]).log()
-    heard = Heard(x=torch.zeros(2, 1), log_p=log_p, lengths=(2,), scale=1 / math.log(2))
+    rows = GateRows(x=torch.zeros(2, 1), log_p=log_p, lengths=(2,), scale=1 / math.log(2))
     first = torch.tensor([[1.0, 0.0]]).expand(2, -1).log()
-    assert mixture_bits(first, heard) == pytest.approx(2.0)  # (1 + 3) / 2
-    assert bits_of(log_p[:, 1], heard.scale) == pytest.approx(1.5)
+    assert mixture_bits(first, rows) == pytest.approx(2.0)  # (1 + 3) / 2
+    assert bits_of(log_p[:, 1], rows.scale) == pytest.approx(1.5)
     own = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).log()
-    assert mixture_bits(own, heard) == pytest.approx(1.0)
+    assert mixture_bits(own, rows) == pytest.approx(1.0)
 
 
 def test_divergence_of_passages_ends_at_log_k() -> None:

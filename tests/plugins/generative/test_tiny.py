@@ -83,8 +83,8 @@ def test_the_folder_loads_through_transformers(tmp_path) -> None:
         before, after = (model(i).logits[:, :-1] for i in (ids, changed))
     assert torch.equal(before, after)
     record = json.loads((folder / "training.json").read_text("utf-8"))
-    judged = bits_per_byte(model, words, [d.text for d in GENERAL.valid])
-    assert record["bits_per_byte"] == pytest.approx(judged, rel=1e-5)
+    bits = bits_per_byte(model, words, [d.text for d in GENERAL.valid])
+    assert record["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
     assert record["general"] == GENERAL.digest and record["source"] == {"python": "3"}
 
 
@@ -131,8 +131,8 @@ def test_the_second_time_nothing_is_trained(tmp_path, monkeypatch) -> None:
 
 def test_it_learns(tmp_path) -> None:
     long = GenerativePretraining(steps=150, batch=4, window=32, warmup=2, every=150)
-    judged = [
+    bits = [
         json.loads((made(tmp_path / str(s.steps), steps=s) / "training.json").read_text("utf-8"))
         for s in (SHORT, long)
     ]
-    assert judged[1]["bits_per_byte"] < 0.8 * judged[0]["bits_per_byte"]
+    assert bits[1]["bits_per_byte"] < 0.8 * bits[0]["bits_per_byte"]

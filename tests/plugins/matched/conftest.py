@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from red_lab.matched.apart import Composition, train_experts, train_gate
-from red_lab.matched.data import Part, Problem
+from red_lab.matched.apart import ComposedSystem, train_experts, train_gate
+from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe
-from red_lab.matched.train import LISTENING, RED
+from red_lab.matched.train import EVIDENCE, RED
 
 import redhost
 
@@ -15,7 +15,7 @@ DOMAINS = ("a", "b", "c", "d", "e")
 LABELS = tuple((f"{d}0", f"{d}1", f"{d}2") for d in DOMAINS)
 WIDTH, CLASSES = 16, 15
 SHORT = Recipe(epochs=3, batch=32, learning_rate=1e-2, weight_decay=0.01, dropout=0.1)
-SYSTEMS = ["dense head", "soft MoE", "sparse top-2 MoE", RED, LISTENING]
+SYSTEMS = ["dense head", "soft MoE", "sparse top-2 MoE", RED, EVIDENCE]
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +32,10 @@ def made_up(kind: str, *, rows: int = 150, seed: int = 0) -> Problem:
     means = 1.5 * torch.randn(CLASSES, WIDTH, generator=generator)
     norm = redhost.LayerNorm(width=WIDTH, eps=1e-5)
 
-    def part() -> Part:
+    def part() -> DataPart:
         target = torch.arange(rows) % CLASSES
         h = means[target] + torch.randn(rows, WIDTH, generator=generator)
-        return Part(h=h, z=norm(h), target=target, owner=target // 3)
+        return DataPart(h=h, z=norm(h), target=target, owner=target // 3)
 
     train, valid, test = part(), part(), part()
     shared = 0.3 * torch.randn(CLASSES, WIDTH, generator=generator)
@@ -57,11 +57,11 @@ def problem(request) -> Problem:
     return made_up(request.param)
 
 
-def quiet(_: str) -> None:
+def no_progress(_: str) -> None:
     """Say nothing."""
 
 
-def composed(problem: Problem, *, recipe: Recipe = SHORT) -> Composition:
-    experts = train_experts(problem, recipe=recipe, seed=0, tick=quiet)
-    gate = train_gate(problem, recipe=recipe, seed=0, tick=quiet)
-    return Composition(experts=experts, router=gate, classifier=problem.classifier)
+def composed(problem: Problem, *, recipe: Recipe = SHORT) -> ComposedSystem:
+    experts = train_experts(problem, recipe=recipe, seed=0, tick=no_progress)
+    gate = train_gate(problem, recipe=recipe, seed=0, tick=no_progress)
+    return ComposedSystem(experts=experts, router=gate, classifier=problem.classifier)

@@ -27,18 +27,18 @@ from red_lab.red.plan import Plan
 import redhost
 from redhost.testing import tiny_backbone
 
-from .conftest import SHORT, SYSTEMS, WIDTH, made_up, quiet
+from .conftest import SHORT, SYSTEMS, WIDTH, made_up, no_progress
 
 
 def test_the_same_seed_twice_measures_the_same_but_for_seconds(problem) -> None:
     ticks: list[str] = []
     one, two = (measure(problem, recipe=SHORT, seed=1, tick=ticks.append) for _ in range(2))
-    for told in (one, two):
-        for system in told["systems"].values():
+    for metrics in (one, two):
+        for system in metrics["systems"].values():
             assert system.pop("seconds") >= 0
     assert one == two
     assert len(ticks) == 2 * running.TRAININGS * SHORT.epochs
-    other = measure(problem, recipe=SHORT, seed=2, tick=quiet)
+    other = measure(problem, recipe=SHORT, seed=2, tick=no_progress)
     assert other["composed"] != one["composed"]
 
 
@@ -49,19 +49,19 @@ def test_epochs_are_chosen_on_validation_rows_and_remembered(tmp_path) -> None:
         opened.append(1)
         return dataclasses.replace(problem, test=problem.test.some(0))
 
-    told = [
+    choices = [
         choose(
             blind,
             recipe=SHORT,
             file=tmp_path / "epochs.json",
-            shown=lambda *_: quiet,
+            shown=lambda *_: no_progress,
             epochs=(1, 6),
         )
         for _ in range(2)
     ]
-    assert told[0] == told[1] and len(opened) == 1 and told[0]["epochs"] == 6
-    assert told[0]["rows"] == len(problem.valid)
-    assert list(told[0]["valid"]["6"]) == SYSTEMS[:-1]
+    assert choices[0] == choices[1] and len(opened) == 1 and choices[0]["epochs"] == 6
+    assert choices[0]["rows"] == len(problem.valid)
+    assert list(choices[0]["valid"]["6"]) == SYSTEMS[:-1]
 
 
 def tiny_load(name: str, *, seed: int, work: Path) -> Problem:
@@ -77,8 +77,8 @@ def tiny(monkeypatch):
 
 
 def without_seconds(metrics: dict) -> dict:
-    for told in metrics["tasks"].values():
-        for system in told["systems"].values():
+    for task in metrics["tasks"].values():
+        for system in task["systems"].values():
             del system["seconds"]
     return metrics
 
@@ -86,7 +86,7 @@ def without_seconds(metrics: dict) -> dict:
 def test_the_command_resumes_and_writes_a_page_of_its_metrics_alone(
     tmp_path, tiny, monkeypatch
 ) -> None:
-    told, figures = [], []
+    written, figures = [], []
     for name in ("one", "two"):
         out, work = tmp_path / name, tmp_path / f"{name}-work"
         given = ["--out", str(out), "--work", str(work), "--seeds", "1"]
@@ -97,9 +97,9 @@ def test_the_command_resumes_and_writes_a_page_of_its_metrics_alone(
         assert (out / "README.md").read_text("utf-8") == page(metrics)
         running.write(metrics, out)
         figures.append((out / "systems.svg").read_bytes())
-        told.append(without_seconds(metrics))
-    assert told[0] == told[1] and told[0]["schema"] == SCHEMA
-    assert list(told[0]["tasks"]) == ["arithmetic", "text"]
+        written.append(without_seconds(metrics))
+    assert written[0] == written[1] and written[0]["schema"] == SCHEMA
+    assert list(written[0]["tasks"]) == ["arithmetic", "text"]
     monkeypatch.setattr(running, "measure", None)  # whoever measures again would raise
     before = (tmp_path / "one" / "metrics.json").read_bytes()
     given = ["--out", str(tmp_path / "one"), "--work", str(tmp_path / "one-work"), "--seeds", "1"]
@@ -119,19 +119,19 @@ def test_arithmetic_is_read_as_lab_red_reads_it(tmp_path, monkeypatch) -> None:
         base=BaseSettings(last_blocks=1, epochs=1),
     )
     problem = arithmetic(tmp_path, seed=0, plan=plan)
-    asked = queries.load("addition", "seed", seed=0)
+    data = queries.load("addition", "seed", seed=0)
     assert [len(p) for p in (problem.train, problem.valid, problem.test)] == [300, 60, 60]
     assert problem.labels == queries.LABELS
-    assert [problem.labels[int(y)] for y in problem.test.target] == [q.label for q in asked.test]
-    assert [problem.domains[int(k)] for k in problem.train.owner] == [q.domain for q in asked.train]
+    assert [problem.labels[int(y)] for y in problem.test.target] == [q.label for q in data.test]
+    assert [problem.domains[int(k)] for k in problem.train.owner] == [q.domain for q in data.train]
     firsts = [0, *itertools.accumulate(len(y) for y in problem.labels_of)]
     inside = [
         firsts[k] <= y < firsts[k + 1]
         for k, y in zip(problem.train.owner.tolist(), problem.train.target.tolist(), strict=True)
     ]
     assert all(inside)
-    assert len(problem.train.distinct()) == len({q.text for q in asked.train})
-    assert problem.clusters == tuple(f"0 {q.cluster}" for q in asked.test)
+    assert len(problem.train.distinct()) == len({q.text for q in data.train})
+    assert problem.clusters == tuple(f"0 {q.cluster}" for q in data.test)
 
 
 def test_texts_are_learnt_from_but_for_validation_and_labels_stand_by_team(monkeypatch) -> None:
@@ -141,7 +141,7 @@ def test_texts_are_learnt_from_but_for_validation_and_labels_stand_by_team(monke
         return tuple(redhost.Row(text=f"{part} {y}", label=y) for t in TEAMS for y in TEAMS[t])
 
     parts = {
-        t: redhost.Parts(
+        t: redhost.authoring.DataSplits(
             **{
                 k: tuple(r for r in rows(k) if r.label in TEAMS[t])
                 for k in ("train", "valid", "fit", "gate")
@@ -157,7 +157,7 @@ def test_texts_are_learnt_from_but_for_validation_and_labels_stand_by_team(monke
 
     backbone = SimpleNamespace(width=WIDTH, eps=1e-5)
     desk = SimpleNamespace(
-        shop=SimpleNamespace(backbone=backbone, encode=encode), parts=parts, test=rows("test")
+        context=SimpleNamespace(backbone=backbone, encode=encode), parts=parts, test=rows("test")
     )
     monkeypatch.setattr("red_lab.matched.tasks.open_desk", lambda *_, validation: desk)
     problem = load("text", seed=0, work=Path())
@@ -165,6 +165,6 @@ def test_texts_are_learnt_from_but_for_validation_and_labels_stand_by_team(monke
     assert len(set(seen)) == len(seen) == 100 and problem.classifier is None
     assert problem.domains == tuple(sorted(TEAMS)) and len(set(problem.labels)) == 20
     for part, texts in ((problem.train, seen[:60]), (problem.test, seen[80:])):
-        told = [problem.labels[int(y)] for y in part.target]
-        assert told == [t.partition(" ")[2] for t in texts]
-        assert [problem.domains[int(k)] for k in part.owner] == [owner(y) for y in told]
+        labels = [problem.labels[int(y)] for y in part.target]
+        assert labels == [t.partition(" ")[2] for t in texts]
+        assert [problem.domains[int(k)] for k in part.owner] == [owner(y) for y in labels]

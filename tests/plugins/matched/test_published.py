@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results" / "matched"
 
 
 def test_the_recipes_are_those_of_the_experiments_they_come_from() -> None:
-    text = redhost.ExpertSettings()
+    text = redhost.authoring.ExpertSettings()
     for name in ("batch", "learning_rate", "weight_decay", "dropout"):
         assert getattr(TEXT, name) == getattr(text, name)
     assert (ARITHMETIC.epochs, ARITHMETIC.batch, ARITHMETIC.dropout) == (60, 128, 0.0)
@@ -38,10 +38,10 @@ def test_the_committed_page_is_that_of_its_metrics(committed) -> None:
 
 def test_the_committed_systems_are_of_one_size_and_their_curvature_settled(committed) -> None:
     assert list(committed["tasks"]) == ["arithmetic", "text"]
-    for told in committed["tasks"].values():
-        assert list(told["systems"]) == SYSTEMS and told["seeds"] == 3
-        size = told["systems"][RED]["parameters"]
-        for system in told["systems"].values():
+    for task in committed["tasks"].values():
+        assert list(task["systems"]) == SYSTEMS and task["seeds"] == 3
+        size = task["systems"][RED]["parameters"]
+        for system in task["systems"].values():
             assert system["parameters"] == pytest.approx(size, rel=0.01)
             assert system["accuracy"]["low"] <= system["accuracy"]["mean"]
             assert system["eigenvalue"]["residual"] < 0.05

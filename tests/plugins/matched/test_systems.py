@@ -7,16 +7,16 @@ import dataclasses
 import pytest
 import torch
 from red_lab.matched.apart import Alone, train_experts
-from red_lab.matched.listening import listening_router
+from red_lab.matched.closed_form import closed_form_router
 from red_lab.matched.measure import hits
 from red_lab.matched.recipe import descend
 from red_lab.matched.systems import Dense, Soft, Sparse, matched_width
 from red_lab.matched.train import train_all
+from redhost_mechanisms import SparseMixture
 
 import redhost
-from redhost.mechanisms import SparseMixture
 
-from .conftest import CLASSES, DOMAINS, SHORT, SYSTEMS, WIDTH, composed, made_up, quiet
+from .conftest import CLASSES, DOMAINS, SHORT, SYSTEMS, WIDTH, composed, made_up, no_progress
 
 
 @pytest.mark.parametrize(("width", "classes", "own"), [(576, 99, False), (384, 20, True)])
@@ -52,8 +52,8 @@ def test_the_loop_is_the_one_of_train_expert_bit_for_bit() -> None:
     system = Dense(width=WIDTH, units=units, classes=CLASSES, seed=4)
     descend(system, problem.train, recipe=SHORT, seed=4, tick=lambda: None)
     settings = SHORT.settings(form="mlp", space="labels", rank=units, seed=4)
-    host = redhost.train_expert(
-        redhost.Rows(
+    host = redhost.authoring.train_expert(
+        redhost.authoring.ExpertRows(
             h=problem.train.h, answers=[problem.labels[int(y)] for y in problem.train.target]
         ),
         norm=problem.norm,
@@ -68,7 +68,7 @@ def test_the_loop_is_the_one_of_train_expert_bit_for_bit() -> None:
 
 
 def test_a_sparse_mixture_of_all_heads_is_the_soft_one() -> None:
-    """The same gate and heads: p = Σ α_i p_i, from one class and from `redhost.mechanisms`."""
+    """The same gate and heads: p = Σ α_i p_i, from one class and from `redhost_mechanisms`."""
     part = made_up("text").train
     soft = Soft(width=WIDTH, units=4, classes=CLASSES, experts=5, seed=0)
     descend(soft, part, recipe=SHORT, seed=0, tick=lambda: None)
@@ -106,7 +106,7 @@ def test_the_composition_is_what_the_bus_of_the_host_answers(problem) -> None:
     own = problem.classifier is None
     bus = redhost.Bus(
         norm=problem.norm,
-        router=red.router,
+        router=redhost.plugins.as_router(red.router),
         experts=dict(zip(DOMAINS, red.parts(), strict=True)),
         classifier=problem.classifier,
         labels=() if own else problem.labels,
@@ -126,12 +126,13 @@ def test_experts_are_trained_apart_on_their_own_rows_only(problem) -> None:
     moved = dataclasses.replace(problem.train, h=strange, z=problem.norm(strange))
     other = dataclasses.replace(problem, train=moved)
     one, two = (
-        train_experts(p, recipe=SHORT, seed=0, tick=quiet)[2].state_dict() for p in (problem, other)
+        train_experts(p, recipe=SHORT, seed=0, tick=no_progress)[2].state_dict()
+        for p in (problem, other)
     )
     assert all(torch.equal(one[k], two[k]) for k in one)
 
 
-def test_an_expert_alone_is_judged_by_what_its_training_minimised(problem) -> None:
+def test_an_expert_alone_is_measured_by_what_its_training_minimised(problem) -> None:
     red = composed(problem)
     mine = problem.train.of(3)
     alone = Alone(red.parts()[3], classifier=problem.classifier, first=9)
@@ -146,19 +147,19 @@ def test_an_expert_alone_is_judged_by_what_its_training_minimised(problem) -> No
 
 
 def test_the_hosts_router_learns_the_domains_in_closed_form(problem) -> None:
-    experts = train_experts(problem, recipe=SHORT, seed=0, tick=quiet)
-    router = listening_router(problem, experts)
+    experts = train_experts(problem, recipe=SHORT, seed=0, tick=no_progress)
+    router = closed_form_router(problem, experts)
     with torch.no_grad():
         right = router(problem.test.z).argmax(-1) == problem.test.owner
     assert right.double().mean() > 0.6
     assert not list(router.parameters()) and router.stored() > 6 * WIDTH**2
-    voices = 0 if problem.classifier is None else 5 * CLASSES * WIDTH
-    assert router.multiply_adds() == 5 * WIDTH**2 + CLASSES * WIDTH + voices
+    confidences = 0 if problem.classifier is None else 5 * CLASSES * WIDTH
+    assert router.multiply_adds() == 5 * WIDTH**2 + CLASSES * WIDTH + confidences
 
 
 def test_all_systems_learn_what_can_be_learnt(problem) -> None:
     recipe = dataclasses.replace(SHORT, epochs=40)
-    trained = train_all(problem, recipe=recipe, seed=0, tick=quiet)
+    trained = train_all(problem, recipe=recipe, seed=0, tick=no_progress)
     assert list(trained) == SYSTEMS
     right = {n: float(hits(t.system, problem.train).mean()) for n, t in trained.items()}
     assert min(right.values()) > 6 / CLASSES, right

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from red_lab.red import queries
-from red_lab.red.base import Base
+from red_lab.red.base import FrozenBase
 from red_lab.red.experts import NAMES
 from red_lab.red.queries import LABELS, Query
 
@@ -33,10 +33,10 @@ def rows(count: int) -> list[Query]:
     return [Query(f"q {n}", LABELS[n % 99], NAMES[n % 5], f"c {n}") for n in range(count)]
 
 
-def made_up(count: int, width: int) -> Base:
+def made_up(count: int, width: int) -> FrozenBase:
     """Features of `rows(count)` out of thin air, with a classifier that knows nothing."""
     generator = torch.Generator().manual_seed(0)
-    return Base(
+    return FrozenBase(
         h=torch.randn(count, width, generator=generator),
         classifier=0.2 * torch.randn(99, width, generator=generator),
         place={f"q {n}": n for n in range(count)},

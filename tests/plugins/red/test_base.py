@@ -39,7 +39,9 @@ def test_the_trunk_is_computed_once_and_taken_up_where_it_was_left(
         backbone, TEXTS, last_blocks=1, folder=tmp_path / "b", progress=lambda a, _: seen.append(a)
     )
     assert seen == [3] and (again.hidden == once.hidden).all()
-    monkeypatch.setattr(backbone.trunk, "hidden", None)  # a block that is touched now would raise
+    monkeypatch.setattr(
+        backbone.trunk, "hidden_states", None
+    )  # a block that is touched now would raise
     last = below(backbone, TEXTS, last_blocks=1, folder=tmp_path / "b")
     assert (last.hidden == once.hidden).all()
 
@@ -91,8 +93,8 @@ def test_a_head_of_waves_answers_numbers_it_never_saw_and_a_free_one_does_not() 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        said = (h @ (waves @ head).T).argmax(-1)
-        right[name] = float((said == target)[~seen].float().mean())
+        answers = (h @ (waves @ head).T).argmax(-1)
+        right[name] = float((answers == target)[~seen].float().mean())
     assert right["waves"] > 0.95 and right["free"] < 0.05
 
 

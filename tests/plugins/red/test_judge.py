@@ -14,23 +14,23 @@ from .conftest import rows
 def test_the_worst_case_is_exact() -> None:
     """No mass an adversary moves makes a surviving row wrong, and some vertex breaks the rest."""
     generator = torch.Generator().manual_seed(1)
-    asked, share = rows(40), 0.4
-    said = Outputs(base=torch.zeros(40, 99), add=6 * torch.rand(40, 5, 99, generator=generator))
-    target = torch.tensor([LABELS.index(q.label) for q in asked])
-    said.add[torch.arange(40), :, target] += 3.5
+    queries, share = rows(40), 0.4
+    outputs = Outputs(base=torch.zeros(40, 99), add=6 * torch.rand(40, 5, 99, generator=generator))
+    target = torch.tensor([LABELS.index(q.label) for q in queries])
+    outputs.add[torch.arange(40), :, target] += 3.5
     alpha = torch.softmax(torch.randn(40, 5, generator=generator), -1)
-    found = worst_case(said, alpha, share, asked, residual=True)
+    found = worst_case(outputs, alpha, share, queries, residual=True)
     lowest = torch.ones(40, dtype=torch.float64)
     for _ in range(300):
         beta = torch.distributions.Dirichlet(torch.full((5,), 0.2)).sample((40,))
-        lowest *= hits(said.residual((1 - share) * alpha + share * beta), asked)
+        lowest *= hits(outputs.residual((1 - share) * alpha + share * beta), queries)
     assert 0 < found <= float(lowest.mean()) < 1
-    assert worst_case(said, alpha, 0.0, asked, residual=True) == float(
-        hits(said.residual(alpha), asked).mean()
+    assert worst_case(outputs, alpha, 0.0, queries, residual=True) == float(
+        hits(outputs.residual(alpha), queries).mean()
     )
 
 
-def test_flipped_routes_are_flipped_as_often_as_asked() -> None:
+def test_flipped_routes_are_flipped_as_often_as_wanted() -> None:
     alpha = torch.nn.functional.one_hot(torch.zeros(4000, dtype=torch.int64), 5).float()
     assert torch.equal(flipped(alpha, 0.0, seed=0), alpha)
     moved = float((flipped(alpha, 0.5, seed=0)[:, 0] == 0).float().mean())
@@ -38,7 +38,7 @@ def test_flipped_routes_are_flipped_as_often_as_asked() -> None:
 
 
 def test_judge_counts_ranges_swaps_and_present_classes_only() -> None:
-    asked = [
+    queries = [
         Query("a b", "7", "range1", "x"),
         Query("b a", "7", "range1", "x"),
         Query("c d", "30", "range2", "y"),
@@ -46,9 +46,9 @@ def test_judge_counts_ranges_swaps_and_present_classes_only() -> None:
     p = torch.zeros(3, 99)
     for row, answer in enumerate(("7", "8", "30")):
         p[row, LABELS.index(answer)] = 1
-    told = judge(p, asked)
-    assert told["overall"] == pytest.approx(2 / 3)
-    assert told["domains"]["range1"] == 0.5 and told["domains"]["range5"] is None
-    assert told["macro"] == 0.75 and told["worst"] == 0.5
-    assert told["swap_consistency"] == 0.0
-    assert told["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
+    figures = judge(p, queries)
+    assert figures["overall"] == pytest.approx(2 / 3)
+    assert figures["domains"]["range1"] == 0.5 and figures["domains"]["range5"] is None
+    assert figures["macro"] == 0.75 and figures["worst"] == 0.5
+    assert figures["swap_consistency"] == 0.0
+    assert figures["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)

@@ -9,7 +9,7 @@ from red_lab.red.experts import NAMES
 from red_lab.red.queries import LABELS, Query, boundary, cells, load
 
 
-def test_the_seeds_protocol_asks_what_was_trained_on() -> None:
+def test_the_seeds_protocol_tests_what_was_trained_on() -> None:
     data = load("addition", "seed", seed=0)
     assert [len(p) for p in (data.train, data.valid, data.test)] == [20_000, 2_500, 2_500]
     known = {q.text for q in data.train}

@@ -30,25 +30,25 @@ def test_the_same_command_twice_gives_the_same_metrics_but_for_times(model, tmp_
         ablations=True,
         shares=True,
     )
-    told = []
+    written = []
     for name in ("one", "two"):
         path = run(plan, out=tmp_path / name, work=tmp_path / "work" / name)
         metrics = json.loads(path.read_text("utf-8"))
         assert (path.parent / "README.md").read_text("utf-8") == page(metrics)
-        told.append({k: v for k, v in metrics.items() if k not in {"seconds", "peak_memory_mb"}})
-    assert told[0] == told[1]
+        written.append({k: v for k, v in metrics.items() if k not in {"seconds", "peak_memory_mb"}})
+    assert written[0] == written[1]
     figures = [
         (tmp_path / n / plan.name / f"{figure}.svg").read_bytes()
         for figure in ("ranges", "noise", "routing", "ranks", "shares")
         for n in ("one", "two")
     ]
     assert figures[0::2] == figures[1::2]
-    assert told[0]["ablations"]["rank"].keys() == {f"D/{d}" for d in (2, 4, 8, 16, 32)}
-    assert told[0]["shares"].keys() == {"10%", "20%", "30%", "50%", "70%", "100%"}
+    assert written[0]["ablations"]["rank"].keys() == {f"D/{d}" for d in (2, 4, 8, 16, 32)}
+    assert written[0]["shares"].keys() == {"10%", "20%", "30%", "50%", "70%", "100%"}
     named = {"global", "monolith", "best_single", "oracle", "uniform", "moe_linear"}
     named |= {"moe_residual", "hard", "centroid", "red", "red_joint"}
-    assert named <= told[0]["systems"].keys()
-    assert told[0]["systems"]["red"]["accuracy"].keys() == {"mean", "low", "high", "seeds"}
+    assert named <= written[0]["systems"].keys()
+    assert written[0]["systems"]["red"]["accuracy"].keys() == {"mean", "low", "high", "seeds"}
 
 
 def test_plans_that_differ_write_to_folders_that_differ() -> None:
@@ -63,9 +63,9 @@ def test_plans_that_differ_write_to_folders_that_differ() -> None:
 
 def test_the_overview_is_written_from_the_runs_beside_it(tmp_path) -> None:
     folder = ROOT / "docs" / "results" / "red"
-    told = overview(folder)
-    assert json.loads((folder / "overview.json").read_text("utf-8")) == told
-    for one in told["runs"]:
+    found = overview(folder)
+    assert json.loads((folder / "overview.json").read_text("utf-8")) == found
+    for one in found["runs"]:
         (tmp_path / one["name"]).mkdir()
         copied = (folder / one["name"] / "metrics.json").read_bytes()
         (tmp_path / one["name"] / "metrics.json").write_bytes(copied)

@@ -14,15 +14,15 @@ from .conftest import made_up, rows
 
 def test_every_system_is_a_function_of_what_experts_say_and_alpha() -> None:
     generator = torch.Generator().manual_seed(0)
-    said = Outputs(
+    outputs = Outputs(
         base=torch.randn(7, 99, generator=generator), add=torch.randn(7, 5, 99, generator=generator)
     )
     for k in range(5):
         one = torch.nn.functional.one_hot(torch.full((7,), k), 5).float()
-        torch.testing.assert_close(said.residual(one), said.each()[:, k])
-        torch.testing.assert_close(said.mixture(one), said.each()[:, k])
+        torch.testing.assert_close(outputs.residual(one), outputs.each()[:, k])
+        torch.testing.assert_close(outputs.mixture(one), outputs.each()[:, k])
     nothing = torch.zeros(7, 5)
-    assert torch.equal(said.residual(nothing), torch.softmax(said.base, -1))
+    assert torch.equal(outputs.residual(nothing), torch.softmax(outputs.base, -1))
 
 
 def test_residual_experts_learn_their_range_and_the_monolith_is_as_large() -> None:
@@ -31,21 +31,21 @@ def test_residual_experts_learn_their_range_and_the_monolith_is_as_large() -> No
     family = train_family(base, train, form="residual", budget=budget, seed=0)
     whole = train_monolith(base, train, budget=budget, seed=0)
     assert whole.parameters == family.parameters
-    said = family.outputs(base.h, base.classifier)
-    assert hits(torch.softmax(said.base, -1), train).mean() < 0.1
-    assert hits(said.residual(oracle(train)), train).mean() > 0.9
-    assert hits(said.residual(torch.full((200, 5), 0.2)), train).mean() < 0.9
+    outputs = family.outputs(base.h, base.classifier)
+    assert hits(torch.softmax(outputs.base, -1), train).mean() < 0.1
+    assert hits(outputs.residual(oracle(train)), train).mean() > 0.9
+    assert hits(outputs.residual(torch.full((200, 5), 0.2)), train).mean() < 0.9
 
 
-def test_the_penalty_keeps_experts_quiet_on_the_others_questions() -> None:
+def test_the_penalty_keeps_experts_small_on_the_others_questions() -> None:
     base, train = made_up(200, 64), rows(200)
     sizes = []
     for off_domain in (0.0, 0.1):
         budget = Budget(epochs=40, learning_rate=1e-2, off_domain=off_domain)
         family = train_family(base, train, form="residual", budget=budget, seed=0)
-        said = family.outputs(base.h, base.classifier)
+        outputs = family.outputs(base.h, base.classifier)
         others = 1 - oracle(train)
-        sizes.append(float((said.add.norm(dim=-1) * others).sum() / others.sum()))
+        sizes.append(float((outputs.add.norm(dim=-1) * others).sum() / others.sum()))
     assert sizes[1] < 0.5 * sizes[0]
 
 
@@ -75,8 +75,8 @@ def test_nested_experts_cut_to_their_full_rank_are_themselves_and_beat_plain_cut
     plain = train_family(base, train, form="residual", budget=budget, seed=0)
 
     def right(family) -> float:
-        said = family.outputs(base.h, base.classifier)
-        return float(hits(said.residual(oracle(train)), train).mean())
+        outputs = family.outputs(base.h, base.classifier)
+        return float(hits(outputs.residual(oracle(train)), train).mean())
 
     whole = cut_to(nested, 32).outputs(base.h, base.classifier)
     assert torch.equal(whole.add, nested.outputs(base.h, base.classifier).add)

@@ -40,7 +40,7 @@ def open_live() -> Callable[..., redhost.Live]:
     """Return the function that opens a live host, of a kind of the test's own where it wants."""
 
     def call(home: Path, kind: type[redhost.Live] = redhost.Live) -> redhost.Live:
-        return kind.open(home, backbone="tiny", plugins=redhost.Plugins(()))
+        return kind.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
 
     return call
 

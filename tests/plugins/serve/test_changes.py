@@ -54,8 +54,8 @@ def test_unload_and_load_as_triton_does(home, open_live) -> None:
         assert client.infer([TEXT]).status == 503
         assert client.get("/v2/health/live").status == 200
         assert client.get("/v1/models").body["data"][0]["generation"] is None
-        told = {"parameters": {"generation": 2}}
-        assert client.post(f"{path}/load", told).body == {"generation": 2, "previous": None}
+        payload = {"parameters": {"generation": 2}}
+        assert client.post(f"{path}/load", payload).body == {"generation": 2, "previous": None}
         assert client.post("/v2/repository/models/other/load", {}).status == 404
         assert client.infer([TEXT]).generation == 2
 
@@ -83,7 +83,7 @@ def test_without_a_token_nobody_may_change_anything(shared, home, path, open_liv
 )
 def test_changes_come_from_this_machine_only(address, allowed) -> None:
     from redhost_serve.admin import check
-    from redhost_serve.problems import Problem
+    from redhost_serve.problems import HttpProblem
     from starlette.requests import Request
 
     headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
@@ -91,7 +91,7 @@ def test_changes_come_from_this_machine_only(address, allowed) -> None:
     if allowed:
         check(request, TOKEN)
         return
-    with pytest.raises(Problem) as e:
+    with pytest.raises(HttpProblem) as e:
         check(request, TOKEN)
     assert e.value.status == 403
 
@@ -121,11 +121,13 @@ def test_a_token_is_a_secret_or_none(tmp_path) -> None:
     ):
         path.write_text(content)
         path.chmod(mode)
-        with pytest.raises(redhost.SettingsError, match=reason):
+        with pytest.raises(redhost.errors.SettingsError, match=reason):
             read_token(path)
     path.write_text(f"{TOKEN}\n")
     assert read_token(path) == TOKEN
-    with pytest.raises(redhost.SettingsError, match=r"no such file or directory\. Make one: "):
+    with pytest.raises(
+        redhost.errors.SettingsError, match=r"no such file or directory\. Make one: "
+    ):
         read_token(tmp_path / "none")
 
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from redhost_serve import bench, report, storm_run
-from redhost_serve.process import Process
+from redhost_serve import http_cost, load_test_run, report
+from redhost_serve.load_test import distinguishing_texts, golden_answers
+from redhost_serve.process import ServerProcess
 from redhost_serve.server import running
 from redhost_serve.service import Options
-from redhost_serve.storm import golden_answers, telling_texts
 
 import redhost
 
@@ -22,28 +22,32 @@ TOKEN = "a token that nobody guesses"
 
 def test_the_page_is_written_from_its_metrics() -> None:
     folder = ROOT / "docs" / "results" / "serve"
-    told = json.loads((folder / "metrics.json").read_text("utf-8"))
-    assert "\n".join(report.page(told)) == (folder / "README.md").read_text("utf-8")
+    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert "\n".join(report.page(metrics)) == (folder / "README.md").read_text("utf-8")
 
 
 def test_a_command_writes_its_part_and_leaves_the_other(tmp_path) -> None:
-    told = json.loads((ROOT / "docs/results/serve/metrics.json").read_text("utf-8"))
-    report.note(tmp_path, storm=told["storm"])
-    report.note(tmp_path, bench=told["bench"])
-    assert (tmp_path / "README.md").read_text() == "\n".join(report.page(told | _machine(tmp_path)))
+    metrics = json.loads((ROOT / "docs/results/serve/metrics.json").read_text("utf-8"))
+    report.note(tmp_path, storm=metrics["storm"])
+    report.note(tmp_path, bench=metrics["bench"])
+    assert (tmp_path / "README.md").read_text() == "\n".join(
+        report.page(metrics | _machine(tmp_path))
+    )
 
 
 def _machine(folder: Path) -> dict[str, object]:
     return {"machine": json.loads((folder / "metrics.json").read_text())["machine"]}
 
 
-def test_the_storm_counts_what_it_did(home, open_live, monkeypatch) -> None:
-    monkeypatch.setattr(storm_run, "SETTLE", 0.2)
-    texts = telling_texts(redhost.Host.open(home, plugins=redhost.Plugins(())), (1, 2), 2)
+def test_the_load_test_counts_what_it_did(home, open_live, monkeypatch) -> None:
+    monkeypatch.setattr(load_test_run, "SETTLE", 0.2)
+    texts = distinguishing_texts(
+        redhost.Host.open(home, plugins=redhost.plugins.Plugins(())), (1, 2), 2
+    )
     with running(open_live(home), token=TOKEN) as (url, _):
         golden = golden_answers(url, (1, 2), texts, token=TOKEN)
-        found = storm_run._blow(
-            Process(url=url, pid=os.getpid()),
+        found = load_test_run._under_load(
+            ServerProcess(url=url, pid=os.getpid()),
             home,
             golden,
             token=TOKEN,
@@ -57,16 +61,16 @@ def test_the_storm_counts_what_it_did(home, open_live, monkeypatch) -> None:
 
 
 def test_the_bench_compares_like_with_like(home, open_live, monkeypatch) -> None:
-    monkeypatch.setattr(bench, "QUERIES", 5)
-    host = redhost.Host.open(home, plugins=redhost.Plugins(()))
+    monkeypatch.setattr(http_cost, "QUERIES", 5)
+    host = redhost.Host.open(home, plugins=redhost.plugins.Plugins(()))
     texts = [row.text for row in host.composed.evaluation[:4]]
     with (
         running(open_live(home)) as (batched, _),
         running(open_live(home), options=Options(batch=1)) as (single, service),
     ):
-        query = bench._latency(host, batched, texts)
+        query = http_cost._latency(host, batched, texts)
         urls = {"batched": batched, "one_at_a_time": single}
-        rates = bench._rates(host, urls, texts, count=4, seconds=0.3)
+        rates = http_cost._rates(host, urls, texts, count=4, seconds=0.3)
         counts = service.metrics.text().decode()
     assert query["ratio"] > 0 and rates["ratio"] > 0
     at_once = {line for line in counts.splitlines() if 'batch_texts_bucket{le="1.0"}' in line}

@@ -9,7 +9,7 @@ from redhost_serve.client import Client, Reply
 from redhost_serve.server import running
 
 import redhost
-from redhost.registry.disabled import Disabled
+from redhost.registry.queries.settings import Disabled
 
 TOKEN = "a token that nobody guesses"
 TEXT = "What is 37 plus 12?"
@@ -25,17 +25,17 @@ def test_experts_leave_join_and_are_exchanged_while_it_serves(home, open_live) -
     ids = {f"range{n}" for n in range(1, 6)}
     live = open_live(home)
     with running(live, token=TOKEN) as (url, _), Client(url, token=TOKEN) as client:
-        told = {"id": "range5", "expected_generation": 3}
-        assert client.post("/admin/detach", told).body == {"generation": 4, "previous": 3}
+        payload = {"id": "range5", "expected_generation": 3}
+        assert client.post("/admin/detach", payload).body == {"generation": 4, "previous": 3}
         assert columns(client.infer([TEXT])) == ids - {"range5"}
-        assert client.post("/admin/detach", told).status == 412
+        assert client.post("/admin/detach", payload).status == 412
         reply = client.post("/admin/replace", {"id": "range4", "source": "range5"})
         assert (reply.status, columns(client.infer([TEXT]))) == (200, ids - {"range4"})
         reply = client.post("/admin/attach", {"source": "range4", "expected_generation": 5})
         assert reply.body == {"generation": 6, "previous": 5}
         answer = client.infer([TEXT])
         assert (answer.generation, columns(answer)) == (6, ids)
-        fresh = redhost.Host.open(home, plugins=redhost.Plugins(())).predict([TEXT])
+        fresh = redhost.Host.open(home, plugins=redhost.plugins.Plugins(())).predict([TEXT])
         assert answer.output("weights") == list(fresh[0].weights.values())
         assert answer.output("probability") == [fresh[0].probability]
 
@@ -56,9 +56,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_is_refused_leaves_the_old_generation_serving(home, open_live, why) -> None:
-    path, told, status = REFUSED[why]
+    path, payload, status = REFUSED[why]
     with running(open_live(home), token=TOKEN) as (url, _), Client(url, token=TOKEN) as client:
-        reply = client.post(path, told)
+        reply = client.post(path, payload)
         assert reply.status == status and "\n" not in reply.body["error"]
         assert client.infer([TEXT]).generation == 3
     assert redhost.Host.open(home).generations.numbers() == (1, 2, 3)
@@ -90,15 +90,15 @@ def test_a_folder_of_an_experts_name_is_not_what_is_attached(
         assert client.post("/admin/attach", {"source": "range5"}).status == 200
         assert client.post("/admin/detach", {"id": "range5"}).status == 200
         # The twin: as the text that it was, it is a path.
-        monkeypatch.setattr(redhost, "Installed", str)
+        monkeypatch.setattr(redhost.plugins, "Installed", str)
         assert client.post("/admin/attach", {"source": "range5"}).status != 200
 
 
 def test_of_many_changes_at_once_one_is_made_and_the_others_are_409(home, open_live) -> None:
     def ask(url: str) -> int:
         with Client(url, token=TOKEN) as client:
-            told = {"id": "range5", "expected_generation": 3}
-            return client.post("/admin/detach", told).status
+            payload = {"id": "range5", "expected_generation": 3}
+            return client.post("/admin/detach", payload).status
 
     with running(open_live(home), token=TOKEN) as (url, service), ThreadPoolExecutor(8) as pool:
         statuses = list(pool.map(ask, [url] * 8))
@@ -108,11 +108,11 @@ def test_of_many_changes_at_once_one_is_made_and_the_others_are_409(home, open_l
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_without_a_token_nobody_changes_who_is_composed(shared, home, open_live, path) -> None:
-    told = {"id": "range5", "source": "range5"}
+    payload = {"id": "range5", "source": "range5"}
     with Client(shared, token=TOKEN) as client:
-        assert client.post(path, told).status == 404
+        assert client.post(path, payload).status == 404
     with running(open_live(home), token=TOKEN) as (url, service):
         for wrong in (None, "wrong"):
             with Client(url, token=wrong) as client:
-                assert client.post(path, told).status == 401
+                assert client.post(path, payload).status == 401
         assert service.live.generation == 3

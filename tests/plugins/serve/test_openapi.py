@@ -24,9 +24,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that may be changed, with one generation to go to."""
     torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("openapi") / "home"
-    host = redhost.Host.open(home, backbone="tiny", plugins=redhost.Plugins(()))
+    host = redhost.Host.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
     host.recompose()
-    with running(redhost.Live(host), options=Options(), token=TOKEN) as (url, _):
+    with running(redhost.Live(host.session), options=Options(), token=TOKEN) as (url, _):
         yield url
 
 

@@ -23,7 +23,7 @@ REQUEST = {"inputs": [TENSOR]}
 
 
 class Slow(redhost.Live):
-    """A live host that answers when it is told to."""
+    """A live host that answers when a test lets it."""
 
     go_on = threading.Event()
 
@@ -83,7 +83,7 @@ def test_a_request_is_refused_where_the_queue_is_bounded_and_only_there() -> Non
     [
         (redhost.UsageError("a text has no tokens", found="'\u200b'"), 400),
         (redhost.MissingError("no generation is served"), 503),
-        (redhost.PluginError("plugin 'x' raised"), 503),
+        (redhost.errors.PluginError("plugin 'x' raised"), 503),
         (RuntimeError("shapes"), 503),
         (StopIteration(), 503),
     ],

@@ -32,7 +32,7 @@ def test_health_and_metadata(shared) -> None:
 def test_infer_answers_as_the_host_does_and_names_its_generation(shared, composed_home) -> None:
     with Client(shared) as client:
         reply = client.infer([TEXT])
-    [answer] = redhost.Host.open(composed_home, plugins=redhost.Plugins(())).predict([TEXT])
+    [answer] = redhost.Host.open(composed_home, plugins=redhost.plugins.Plugins(())).predict([TEXT])
     assert (reply.status, reply.generation) == (200, answer.generation)
     assert reply.output("label") == [answer.label] == ["49"]
     assert reply.output("probability") == [answer.probability]  # the very same bits
@@ -40,11 +40,11 @@ def test_infer_answers_as_the_host_does_and_names_its_generation(shared, compose
 
 
 def test_infer_reads_nested_data_and_returns_what_is_wanted(shared) -> None:
-    told = infer(
+    payload = infer(
         {"shape": [2, 1], "data": [[TEXT], [TEXT]]}, id="mine", outputs=[{"name": "label"}]
     )
     with Client(shared) as client:
-        body = client.post(INFER, told).body
+        body = client.post(INFER, payload).body
         assert client.post(INFER, infer({}, outputs=[{"name": "value"}])).status == 400
     assert (body["id"], [o["name"] for o in body["outputs"]]) == ("mine", ["label"])
     assert body["outputs"][0]["data"] == ["49", "49"]
@@ -71,7 +71,7 @@ def test_metrics_count_requests_and_name_the_generation(shared) -> None:
     assert "redhost_generation 3.0" in text and "redhost_generations_alive 1.0" in text
 
 
-def test_the_page_asks_nobody_else(shared) -> None:
+def test_the_page_loads_from_nobody_else(shared) -> None:
     for path in ("/", "/static/page.css", "/static/page.js"):
         connection = http.client.HTTPConnection(shared.removeprefix("http://"))
         connection.request("GET", path)

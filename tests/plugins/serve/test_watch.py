@@ -1,4 +1,4 @@
-"""`redhost serve` as a process: it follows its environment, and leaves when told to."""
+"""`redhost serve` as a process: it follows its environment, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -204,7 +204,10 @@ def test_with_nothing_composed_and_nobody_to_compose_it_is_exit_3(place, tmp_pat
 def test_a_port_that_is_taken_is_exit_3(place, tmp_path) -> None:
     from redhost_serve.server import bind
 
-    with bind("127.0.0.1", 0) as taken, pytest.raises(redhost.SettingsError, match="--port") as e:
+    with (
+        bind("127.0.0.1", 0) as taken,
+        pytest.raises(redhost.errors.SettingsError, match="--port") as e,
+    ):
         taken.listen()
         bind("127.0.0.1", taken.getsockname()[1])
     assert e.value.exit_code == 3

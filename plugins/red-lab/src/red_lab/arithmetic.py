@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 __all__ = [
-    "Row",
+    "ArithmeticRow",
     "Split",
     "domain_pairs",
     "fold",
@@ -56,7 +56,7 @@ _DIFFERENCE = re.compile(r"(\d+)\s*(?:-|minus)\s*(?=(\d+))", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 
 
-class Row(NamedTuple):
+class ArithmeticRow(NamedTuple):
     """One question: its text, its answer as a string, the range it lies in."""
 
     text: str
@@ -105,12 +105,12 @@ def orders(pair: Pair) -> tuple[Pair, ...]:
     return ((a, b),) if a == b else ((a, b), (b, a))
 
 
-def row_of(a: int, b: int) -> Row:
+def row_of(a: int, b: int) -> ArithmeticRow:
     """The labelled row of one ordered pair."""
-    return Row(prompt(a, b), str(a + b), range_of(a + b))
+    return ArithmeticRow(prompt(a, b), str(a + b), range_of(a + b))
 
 
-def rows(pairs: Iterable[Pair]) -> tuple[Row, ...]:
+def rows(pairs: Iterable[Pair]) -> tuple[ArithmeticRow, ...]:
     """The rows of both orders of every pair, in the order of ``pairs``."""
     return tuple(row_of(a, b) for pair in pairs for a, b in orders(pair))
 

@@ -38,20 +38,22 @@ PLACES = ("above", "behind", "beside", "below", "near", "under")
 
 def background_rows(
     split: Split, *, each: int = 60, outside: int = 200, seed: int = 0
-) -> list[redhost.BackgroundRow]:
+) -> list[redhost.authoring.BackgroundRow]:
     """Return unlabelled questions of every range, and texts of no range at all.
 
     No text uses a held-out pair or a pair that lies on an expert's card, inverted or not.
     """
     rng = random.Random(f"background {seed}")  # noqa: S311  (no secret)
-    found: list[redhost.BackgroundRow] = []
+    found: list[redhost.authoring.BackgroundRow] = []
     pairs = pairs_with(split, "train")
     for name, _, _ in RANGES:
         own = [ordered for pair in in_range(pairs, name) for ordered in orders(pair)]
         chosen = rng.sample(own, min(each, len(own)))
-        found += [redhost.BackgroundRow(text=prompt(a, b), domain=name) for a, b in chosen]
+        found += [
+            redhost.authoring.BackgroundRow(text=prompt(a, b), domain=name) for a, b in chosen
+        ]
     texts = outside_texts(split, count=outside, seed=seed)
-    return found + [redhost.BackgroundRow(text=text) for text in texts]
+    return found + [redhost.authoring.BackgroundRow(text=text) for text in texts]
 
 
 def outside_texts(split: Split, *, count: int, seed: int) -> list[str]:

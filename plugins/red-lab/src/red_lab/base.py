@@ -8,15 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import redhost
-from red_lab.arithmetic import (
-    FIRST_ANSWER,
-    LAST_ANSWER,
-    Pair,
-    Split,
-    pairs_with,
-    rows,
-    share_of,
-)
+from red_lab.arithmetic import FIRST_ANSWER, LAST_ANSWER, Pair, Split, pairs_with, rows, share_of
 from red_lab.background import background_rows
 from red_lab.progress import Bar
 from red_lab.tiny_model import TinyLM, make_tokenizer
@@ -25,7 +17,7 @@ from red_lab.tiny_pretrain import Pretraining, pretrain
 __all__ = [
     "LABELS",
     "SHARE",
-    "Recipe",
+    "BaseRecipe",
     "adapt_on",
     "adaptation_pairs",
     "build_backbone",
@@ -38,7 +30,7 @@ SHARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class BaseRecipe:
     """How a backbone of this family is made; chosen on fold 3, see the lab notes.
 
     Attributes:
@@ -49,13 +41,13 @@ class Recipe:
 
     share: float = SHARE
     pretraining: Pretraining = field(default_factory=Pretraining)
-    adaptation: redhost.AdaptSettings = field(
-        default_factory=lambda: redhost.AdaptSettings(last_blocks=2, epochs=20, batch=64)
+    adaptation: redhost.authoring.AdaptSettings = field(
+        default_factory=lambda: redhost.authoring.AdaptSettings(last_blocks=2, epochs=20, batch=64)
     )
 
 
 def build_backbone(
-    split: Split, project: Path, *, seed: int = 0, recipe: Recipe | None = None, work: Path
+    split: Split, project: Path, *, seed: int = 0, recipe: BaseRecipe | None = None, work: Path
 ) -> Path:
     """Build a backbone for a split and write it as a package.
 
@@ -69,35 +61,35 @@ def build_backbone(
     Returns:
         The package's folder.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or BaseRecipe()
     model = pretrain(
         split, seed=seed, settings=recipe.pretraining, checkpoint=work / f"lm-{seed}.pt"
     )
     pairs = adaptation_pairs(split, share=recipe.share)
     backbone = adapt_on(language_model(model), pairs, recipe=recipe, seed=seed)
-    folder = redhost.write_project(
+    folder = redhost.authoring.write_project(
         project,
         kind="backbone",
         package_id="tiny",
         summary="redhost backbone: a tiny Qwen3 that read arithmetic, adapted once and frozen",
     )
-    redhost.save_backbone(
+    redhost.authoring.save_backbone(
         folder,
         backbone=backbone,
         backbone_id="tiny",
-        base=redhost.Base(kind="carried"),
+        base=redhost.authoring.Base(kind="carried"),
         files=_model_files(backbone),
-        background=redhost.write_rows(background_rows(split)),
-        evaluation=redhost.write_rows(
+        background=redhost.authoring.write_rows(background_rows(split)),
+        evaluation=redhost.authoring.write_rows(
             redhost.Row(text=r.text, label=r.label, domain=r.domain)
             for r in rows(split.test_pairs())
         ),
-        training=redhost.Training(
+        training=redhost.authoring.Training(
             data=f"sums of {len(pairs)} of {len(split.train_pairs())} training pairs",
             seed=seed,
             epochs=recipe.adaptation.epochs,
             metrics={"share": recipe.share, "pairs": float(len(pairs))},
-            versions=redhost.library_versions(),
+            versions=redhost.authoring.library_versions(),
             note="pretrained on arithmetic text without the held-out pairs; top blocks and "
             "classifier adapted once on the pairs counted here, then frozen",
         ),
@@ -111,7 +103,7 @@ def adaptation_pairs(split: Split, *, share: float) -> tuple[Pair, ...]:
 
 
 def adapt_on(
-    bare: redhost.Backbone, pairs: tuple[Pair, ...], *, recipe: Recipe, seed: int
+    bare: redhost.Backbone, pairs: tuple[Pair, ...], *, recipe: BaseRecipe, seed: int
 ) -> redhost.Backbone:
     """Run the base stage on the questions of these pairs, both orders."""
     data = rows(pairs)
@@ -122,7 +114,7 @@ def adapt_on(
         bar = bar or Bar("adapting", total=total)
         bar.update(done)
 
-    return redhost.adapt(
+    return redhost.authoring.adapt(
         bare,
         [r.text for r in data],
         [r.label for r in data],

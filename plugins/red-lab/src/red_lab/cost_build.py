@@ -89,7 +89,7 @@ def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
     rank, labels = rank_of(load, width), tuple(str(2 + n) for n in range(CLASSES))
     ids = tuple(f"expert{n}" for n in range(load.experts))
     experts = {
-        name: redhost.LowRank(
+        name: redhost.plugins.LowRank(
             U=torch.randn(rank, width, generator=generator) / width**0.5,
             V=torch.randn(width, rank, generator=generator) / rank**0.5,
             activation="gelu",
@@ -110,25 +110,33 @@ def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
 
 
 def _router(
-    kind: str, experts: Mapping[str, redhost.LowRank], labels: Sequence[str], *, width: int
+    kind: str, experts: Mapping[str, redhost.plugins.LowRank], labels: Sequence[str], *, width: int
 ) -> redhost.Router:
     columns = (*experts, "backbone")
     config = redhost.BusConfig(width=width, labels=tuple(labels))
-    router = redhost.build_router(kind, config, columns, 0)
+    router = redhost.plugins.build_router(kind, config, columns, 0)
     if router is None:
         raise redhost.UsageError("unknown router", expected=", ".join(ROUTERS), found=kind)
     if router.closed_form:
         answers = {**{i: e.labels for i, e in experts.items()}, "backbone": ("",)}
         data = [_column(c, answers[c], width, seed=n) for n, c in enumerate(columns)]
-        router.solve([replace(d, evidence=d.z[:, : len(columns)]) for d in data])
+        router.solve([replace(d, signals=_random_signals(d.z, len(columns))) for d in data])
     return router
 
 
-def _column(column: str, labels: Sequence[str], width: int, *, seed: int) -> redhost.ColumnData:
+def _random_signals(z: torch.Tensor, columns: int) -> redhost.plugins.RouterSignals:
+    return redhost.plugins.RouterSignals(z, values={"confidences": z[:, :columns]})
+
+
+def _column(
+    column: str, labels: Sequence[str], width: int, *, seed: int
+) -> redhost.plugins.ColumnData:
     """Return random rows of a column; a router's shape depends on the number of labels alone."""
     answers = [y for y in labels for _ in range(ROWS_A_LABEL)]
     z = torch.randn(len(answers), width, generator=torch.Generator().manual_seed(seed))
-    return redhost.ColumnData(column=column, z=z, statistics=redhost.Statistics.of_rows(z, answers))
+    return redhost.plugins.ColumnData(
+        column=column, z=z, statistics=redhost.plugins.Statistics.of_rows(z, answers)
+    )
 
 
 def rank_of(load: Load, width: int) -> int:

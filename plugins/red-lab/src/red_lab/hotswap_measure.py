@@ -14,11 +14,11 @@ from typing import Any
 import redhost
 from red_lab.arithmetic import RANGES, Split
 from red_lab.hotswap_site import Level, Site, Step, bytes_changed
-from red_lab.ranges import EXPERT, build_expert, open_bench
+from red_lab.ranges import EXPERT, build_expert, open_range_training
 
 __all__ = ["BUILDS", "Build", "build_all", "levels_of", "measure", "orders", "shipped", "swaps"]
 
-BUILDS: Mapping[str, redhost.ExpertSettings] = {
+BUILDS: Mapping[str, redhost.authoring.ExpertSettings] = {
     "seed 1": dataclasses.replace(EXPERT, seed=1),
     "rank 16": dataclasses.replace(EXPERT, rank=16),
 }
@@ -70,7 +70,7 @@ def shipped() -> tuple[Path, list[Path]]:
 def levels_of(router: str) -> tuple[Level, ...]:
     """Return the levels a router has: ``zero`` asks for a closed form."""
     config = redhost.BusConfig(width=1, labels=())
-    made = redhost.build_router(router, config, IDS, 0)
+    made = redhost.plugins.build_router(router, config, IDS, 0)
     if made is None:
         return ("full",)  # a plugin's kind, of which nothing is known
     return LEVELS if made.closed_form else LEVELS[:2]
@@ -81,7 +81,7 @@ def build_all(
     out: Path,
     *,
     ids: Sequence[str],
-    settings: Mapping[str, redhost.ExpertSettings],
+    settings: Mapping[str, redhost.authoring.ExpertSettings],
 ) -> dict[str, list[Build]]:
     """Train other builds of experts on the rows of the shipped ones.
 
@@ -91,11 +91,11 @@ def build_all(
         ids: Whose.
         settings: Name of a build → how it is trained.
     """
-    bench = open_bench(backbone, Split.numbered(0))
+    context = open_range_training(backbone, Split.numbered(0))
     builds: dict[str, list[Build]] = {}
     for expert_id, (name, how) in itertools.product(ids, settings.items()):
         project = out / name.replace(" ", "-") / f"red-expert-{expert_id}"
-        build_expert(bench, expert_id, project, seed=how.seed, settings=how)
+        build_expert(context, expert_id, project, seed=how.seed, settings=how)
         builds.setdefault(expert_id, []).append(Build(name=name, project=project))
     return builds
 
@@ -110,8 +110,8 @@ def swaps(site: Site, builds: Mapping[str, Sequence[Build]], *, level: Level) ->
     events, before = [], start
     for expert_id, others in builds.items():
         for event, after in _events(site, expert_id, others, level=level):
-            told = _told(start, before, after, expert_id=expert_id)
-            events.append({"expert": expert_id, "event": event, **told})
+            compared = _compare(start, before, after, expert_id=expert_id)
+            events.append({"expert": expert_id, "event": event, **compared})
             before = after
     return {
         "start": {
@@ -124,7 +124,7 @@ def swaps(site: Site, builds: Mapping[str, Sequence[Build]], *, level: Level) ->
     }
 
 
-def _told(start: Step, before: Step, after: Step, *, expert_id: str) -> dict[str, Any]:
+def _compare(start: Step, before: Step, after: Step, *, expert_id: str) -> dict[str, Any]:
     """Return what one event did, compared with the step before and with the start."""
     router = after.receipt.router
     return {
@@ -167,7 +167,7 @@ def orders(backbone: Path, experts: Sequence[Path], *, router: str, cache: Path)
     """
     digests = [
         redhost.compose(
-            backbone, order, order=redhost.Order(router=router), cache=cache
+            backbone, order, options=redhost.RecomposeOptions(router=router), cache=cache
         ).receipt.router.digest
         for order in itertools.permutations(experts)
     ]
@@ -175,7 +175,7 @@ def orders(backbone: Path, experts: Sequence[Path], *, router: str, cache: Path)
 
 
 def _id(backbone: Path) -> str:
-    return redhost.open_backbone(backbone)[0].id
+    return redhost.authoring.open_backbone(backbone)[0].id
 
 
 def _folder(module: str) -> Path:

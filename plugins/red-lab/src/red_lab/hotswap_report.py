@@ -115,8 +115,8 @@ def _proof(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _note(metrics: Mapping[str, Any]) -> Iterator[str]:
-    told = [e for _, found in _levels(metrics) for e in found["events"]]
-    if any(e["same_answers"] and not e["same_router"] for e in told):
+    events = [e for _, found in _levels(metrics) for e in found["events"]]
+    if any(e["same_answers"] and not e["same_router"] for e in events):
         yield "Where the router's digest alone differs, its file holds the same in another order:"
         yield "level `row` puts the entries of columns that moved last."
         yield ""

@@ -107,7 +107,7 @@ class Site:
             start, refused = time.perf_counter(), False
             try:
                 receipt = host.recompose(router=self.router, level=level, seed=0)
-            except redhost.HarmError:
+            except redhost.errors.HarmError:
                 start, refused = time.perf_counter(), True
                 receipt = host.recompose(router=self.router, level=level, seed=0, accept=True)
             seconds = time.perf_counter() - start
@@ -126,7 +126,7 @@ class Site:
         )
 
 
-def _sizes(composed: redhost.Composed) -> dict[str, int]:
+def _sizes(composed: redhost.ComposedModel) -> dict[str, int]:
     """Return the bytes of the backbone and of every expert."""
     backbone = composed.backbone
     parts = {"backbone": list(backbone.trunk.model.state_dict().values())}

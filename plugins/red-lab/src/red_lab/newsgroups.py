@@ -73,12 +73,12 @@ def rows(part: Part, *, validation: bool = False) -> list[redhost.Row]:
     return [redhost.Row(text=t, label=found[t], domain=owner(found[t])) for t in chosen]
 
 
-def background() -> list[redhost.BackgroundRow]:
+def background() -> list[redhost.authoring.BackgroundRow]:
     """Return texts that are no team's business: book excerpts and fairy tales, letters only."""
     texts = [_letters(cells[-1]) for cells in _cells("book-excerpts.tab")]
     texts += [_letters(" ".join(cells[2:4])) for cells in _cells("grimm-tales.tab")]
     texts += [_letters(cells[-1]) for cells in _cells("friends-transcripts.tab", every=571)]
-    return [redhost.BackgroundRow(text=t) for t in dict.fromkeys(texts) if t][:BACKGROUND]
+    return [redhost.authoring.BackgroundRow(text=t) for t in dict.fromkeys(texts) if t][:BACKGROUND]
 
 
 def outside() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-__all__ = ["WORK", "kept", "out_option", "seeds_option", "timed"]
+__all__ = ["WORK", "cached_json", "out_option", "seeds_option", "timed"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -54,11 +54,11 @@ def timed(seconds: MutableMapping[str, float], what: str) -> Iterator[None]:
     seconds[what] = perf_counter() - start
 
 
-def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def cached_json(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return what was made before, or make it and write it down; a half-written file is none."""
     if not file.exists():
         part = file.with_suffix(".part")
         part.write_text(json.dumps(make()), "utf-8")
         part.replace(file)
-    told: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return told
+    cached: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return cached

@@ -11,7 +11,7 @@ import torch
 
 from red_lab.arithmetic import RANGES, Split
 from red_lab.base import build_backbone
-from red_lab.ranges import build_expert, open_bench
+from red_lab.ranges import build_expert, open_range_training
 
 __all__ = ["THREADS", "build_all", "installed_share"]
 
@@ -34,9 +34,9 @@ def build_all(number: int, *, seed: int, out: Path, work: Path) -> list[Path]:
     torch.set_num_threads(THREADS)
     split = Split.numbered(number)
     backbone = build_backbone(split, out / "red-backbone-tiny", seed=seed, work=work)
-    bench = open_bench(backbone, split)
+    context = open_range_training(backbone, split)
     experts = [
-        build_expert(bench, name, out / f"red-expert-{name}", seed=seed) for name, _, _ in RANGES
+        build_expert(context, name, out / f"red-expert-{name}", seed=seed) for name, _, _ in RANGES
     ]
     return [backbone, *experts]
 

@@ -22,13 +22,13 @@ class Bar:
     """
 
     def __init__(
-        self, label: str, *, total: int, stream: TextIO | None = None, quiet: float = 15.0
+        self, label: str, *, total: int, stream: TextIO | None = None, interval: float = 15.0
     ) -> None:
         self.label = label
         self.total = max(total, 1)
         self.stream = stream or sys.stderr
         self.live = self.stream.isatty()
-        self.pause = 0.1 if self.live else quiet
+        self.pause = 0.1 if self.live else interval
         self.started = time.monotonic()
         self.first: int | None = None
         self.shown = 0.0

@@ -15,22 +15,22 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.arithmetic import RANGES, Row, Split, pairs_with, prompt, range_of, rows
+from red_lab.arithmetic import RANGES, ArithmeticRow, Split, pairs_with, prompt, range_of, rows
 
 __all__ = [
     "EXPERT",
-    "Bench",
+    "RangeTrainingContext",
     "accuracy",
     "build_expert",
     "digest_of",
-    "open_bench",
+    "open_range_training",
     "role_rows",
     "train",
     "train_on",
     "write_expert",
 ]
 
-EXPERT = redhost.ExpertSettings(
+EXPERT = redhost.authoring.ExpertSettings(
     rank=32,
     activation="gelu",
     epochs=200,
@@ -44,7 +44,7 @@ EXPERT = redhost.ExpertSettings(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Bench:
+class RangeTrainingContext:
     """A frozen backbone with everything the experts of a split learn from.
 
     Attributes:
@@ -56,9 +56,9 @@ class Bench:
     """
 
     backbone: redhost.Backbone
-    reference: redhost.BackboneRef
+    reference: redhost.authoring.BackboneRef
     split: Split
-    background: tuple[redhost.BackgroundRow, ...]
+    background: tuple[redhost.authoring.BackgroundRow, ...]
     norm: redhost.LayerNorm
 
     def features(self, texts: Sequence[str]) -> Tensor:
@@ -73,12 +73,12 @@ class Bench:
         return self.backbone.classifier
 
 
-def open_bench(folder: Path, split: Split) -> Bench:
+def open_range_training(folder: Path, split: Split) -> RangeTrainingContext:
     """Open a backbone package's folder to build experts on it."""
-    manifest, backbone, background = redhost.open_backbone(folder)
-    return Bench(
+    manifest, backbone, background = redhost.authoring.open_backbone(folder)
+    return RangeTrainingContext(
         backbone=backbone,
-        reference=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+        reference=redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
         split=split,
         background=background,
         norm=redhost.LayerNorm(width=backbone.width, eps=backbone.eps),
@@ -86,17 +86,17 @@ def open_bench(folder: Path, split: Split) -> Bench:
 
 
 def build_expert(
-    bench: Bench,
+    context: RangeTrainingContext,
     name: str,
     project: Path,
     *,
     seed: int = 0,
-    settings: redhost.ExpertSettings = EXPERT,
+    settings: redhost.authoring.ExpertSettings = EXPERT,
 ) -> Path:
     """Train one range expert alone and write it as a package.
 
     Args:
-        bench: The backbone and the split.
+        context: The backbone and the split.
         name: ``range1`` … ``range5``, the expert's id.
         project: The project folder to write.
         seed: Of the expert.
@@ -105,12 +105,12 @@ def build_expert(
     Returns:
         The package's folder, with manifest and weights.
     """
-    parts = {role: role_rows(bench.split, role, name) for role in ("train", "fit", "gate")}
+    parts = {role: role_rows(context.split, role, name) for role in ("train", "fit", "gate")}
     settings = dataclasses.replace(settings, seed=seed)
-    expert = train(bench, parts["train"], name=name, settings=settings)
+    expert = train(context, parts["train"], name=name, settings=settings)
     low, high = next((low, high) for n, low, high in RANGES if n == name)
     return write_expert(
-        bench,
+        context,
         name,
         project,
         expert=expert,
@@ -118,19 +118,19 @@ def build_expert(
         settings=settings,
         summary=f"redhost expert: sums from {low} to {high} on the tiny arithmetic backbone",
         domain=f"'{prompt(20, 22)}' with answers from {low} to {high}",
-        metrics={n: accuracy(bench, expert, parts[n]) for n in ("train", "gate")},
+        metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
         note="trained alone, everything else frozen, with the off-domain penalty",
     )
 
 
 def write_expert(
-    bench: Bench,
+    context: RangeTrainingContext,
     name: str,
     project: Path,
     *,
     expert: redhost.Expert,
-    parts: Mapping[str, Sequence[Row]],
-    settings: redhost.ExpertSettings,
+    parts: Mapping[str, Sequence[ArithmeticRow]],
+    settings: redhost.authoring.ExpertSettings,
     summary: str,
     domain: str,
     metrics: Mapping[str, float],
@@ -139,7 +139,7 @@ def write_expert(
     """Write a trained expert as a package; the manifest is written last.
 
     Args:
-        bench: The backbone it was trained on.
+        context: The backbone it was trained on.
         name: The expert's id.
         project: The project folder to write.
         expert: The expert.
@@ -153,86 +153,95 @@ def write_expert(
     Returns:
         The package's folder.
     """
-    folder = redhost.write_project(project, kind="expert", package_id=name, summary=summary)
+    folder = redhost.authoring.write_project(
+        project, kind="expert", package_id=name, summary=summary
+    )
 
     def read(texts: Sequence[str]) -> Tensor:
-        z: Tensor = bench.norm(bench.features(texts))
+        z: Tensor = context.norm(context.features(texts))
         return z
 
-    redhost.save_expert(
-        folder,
+    draft = redhost.authoring.ExpertDraft(
         expert=expert,
-        expert_id=name,
-        backbone=bench.reference,
-        width=bench.backbone.width,
+        id=name,
+        backbone=context.reference,
         domain=domain,
-        card=redhost.texts_card(
+        card=redhost.authoring.texts_card(
             [
-                redhost.CardRow(text=r.text, label=r.label, part=part)
+                redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
                 for part in ("fit", "gate")
                 for r in parts[part]
             ]
         ),
         canary=read([r.text for r in parts["train"][:8]]),
-        off_domain=redhost.measure_off_domain(
-            expert, name, bench.backbone, bench.background, read=read
+        off_domain=redhost.authoring.measure_off_domain(
+            expert, name, context.backbone, context.background, read=read
         ),
-        training=redhost.Training(
+        training=redhost.authoring.Training(
             data=digest_of(parts["train"]),
             seed=settings.seed,
             epochs=settings.epochs,
             metrics=dict(metrics),
-            versions=redhost.library_versions(),
+            versions=redhost.authoring.library_versions(),
             note=note,
         ),
     )
+    redhost.authoring.save_expert(folder, draft)
     return folder
 
 
 def train(
-    bench: Bench, data: Sequence[Row], *, name: str | None, settings: redhost.ExpertSettings
+    context: RangeTrainingContext,
+    data: Sequence[ArithmeticRow],
+    *,
+    name: str | None,
+    settings: redhost.authoring.ExpertSettings,
 ) -> redhost.Expert:
     """Train an adapter on rows; with a name, everything outside that range is left alone."""
-    labels = [y for y in bench.backbone.labels if name is None or range_of(int(y)) == name]
-    others = [r.text for r in bench.background if name is not None and r.domain != name]
-    return train_on(bench, data, labels=labels, others=others, settings=settings)
+    labels = [y for y in context.backbone.labels if name is None or range_of(int(y)) == name]
+    others = [r.text for r in context.background if name is not None and r.domain != name]
+    return train_on(context, data, labels=labels, others=others, settings=settings)
 
 
 def train_on(
-    bench: Bench,
-    data: Sequence[Row],
+    context: RangeTrainingContext,
+    data: Sequence[ArithmeticRow],
     *,
     labels: Sequence[str],
     others: Sequence[str],
-    settings: redhost.ExpertSettings,
+    settings: redhost.authoring.ExpertSettings,
 ) -> redhost.Expert:
     """Train an adapter on rows with some labels, which leaves other texts alone."""
-    return redhost.train_expert(
-        redhost.Rows(h=bench.features([r.text for r in data]), answers=[r.label for r in data]),
-        norm=bench.norm,
-        classifier=bench.classifier,
-        labels=bench.backbone.labels,
+    return redhost.authoring.train_expert(
+        redhost.authoring.ExpertRows(
+            h=context.features([r.text for r in data]), answers=[r.label for r in data]
+        ),
+        norm=context.norm,
+        classifier=context.classifier,
+        labels=context.backbone.labels,
         domain_labels=labels,
         settings=settings,
-        background=bench.features(others) if others else None,
+        background=context.features(others) if others else None,
     ).expert
 
 
-def role_rows(split: Split, role: str, name: str | None = None) -> list[Row]:
+def role_rows(split: Split, role: str, name: str | None = None) -> list[ArithmeticRow]:
     """Return the rows of one role (train, fit, gate), of one range or of all."""
     found = rows(pairs_with(split, role))  # type: ignore[arg-type]
     return [r for r in found if name is None or r.domain == name]
 
 
-def accuracy(bench: Bench, expert: redhost.Expert, data: Sequence[Row]) -> float:
+def accuracy(
+    context: RangeTrainingContext, expert: redhost.Expert, data: Sequence[ArithmeticRow]
+) -> float:
     """Return the accuracy of one expert at weight 1."""
-    h = bench.features([r.text for r in data])
+    h = context.features([r.text for r in data])
     with torch.inference_mode():
-        best = ((h + expert(bench.norm(h))) @ bench.classifier.T).argmax(-1)
-    right = [bench.backbone.labels[int(i)] == r.label for i, r in zip(best, data, strict=True)]
+        best = ((h + expert(context.norm(h))) @ context.classifier.T).argmax(-1)
+    right = [context.backbone.labels[int(i)] == r.label for i, r in zip(best, data, strict=True)]
     return sum(right) / max(len(right), 1)
 
 
-def digest_of(data: Sequence[Row]) -> str:
+def digest_of(data: Sequence[ArithmeticRow]) -> str:
     """Return the sha256 of rows, for the manifest."""
     return hashlib.sha256("\n".join(f"{r.text}\t{r.label}" for r in data).encode()).hexdigest()

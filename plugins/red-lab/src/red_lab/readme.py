@@ -101,14 +101,14 @@ def generative_block(metrics: Mapping[str, Any]) -> str:
         "product, residual": "**five experts, `redhost recompose`**",
         "product, mixture": "five experts, `redhost recompose --router causal-mixture`",
         "robust": "five experts, the robust causal router of the study",
-        "oracle": "each domain's own expert (told which)",
+        "oracle": "each domain's own expert (domain given)",
     }
     head = " | ".join(domains)
     lines = [f"| bits per byte | {head} | of the gain, least |", "|---" * (len(domains) + 2) + "|"]
     for name, title in titles.items():
-        told = systems[name]
-        cells = " | ".join(f"{told['bits'][d]['mean']:.3f}" for d in domains)
-        share = "" if name == "base" else f"{told['least_recovered']['mean']:.0%}"
+        system = systems[name]
+        cells = " | ".join(f"{system['bits'][d]['mean']:.3f}" for d in domains)
+        share = "" if name == "base" else f"{system['least_recovered']['mean']:.0%}"
         lines.append(f"| {title} | {cells} | {share} |")
     packed = min(metrics["seeds"], metrics["setting"]["products"])
     note = (

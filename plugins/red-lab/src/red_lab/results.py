@@ -1,6 +1,6 @@
 """Measure the shipped set-up over the splits: a backbone built for each, intervals by pair.
 
-Everything that needs no extra training comes from `redhost.evaluate`; what does need training
+Everything that needs no extra training comes from `evaluate`; what does need training
 is added here: one adapter with all the experts' parameters on all their data, and the ceiling,
 the backbone's own blocks adapted on all the data.
 """
@@ -20,12 +20,13 @@ import torch
 
 import redhost
 from red_lab.arithmetic import RANGES, SPLITS, Split, pairs_in, pairs_with
-from red_lab.base import LABELS, Recipe, adapt_on, language_model
+from red_lab.base import LABELS, BaseRecipe, adapt_on, language_model
 from red_lab.intervals import Array, interval
 from red_lab.packages import build_all
-from red_lab.ranges import EXPERT, Bench, open_bench, role_rows, train
+from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, role_rows, train
 from red_lab.report import write_report
 from red_lab.tiny_pretrain import pretrain
+from redhost.core.evaluation.evaluate import hits_by_system
 
 __all__ = ["KINDS", "Hits", "Pool", "measure", "run", "summarise"]
 
@@ -69,18 +70,18 @@ def measure(number: int, *, work: Path) -> dict[str, Any]:
     start = time.perf_counter()
     backbone, *experts = build_all(number, seed=0, out=work / "packages", work=work)
     built = time.perf_counter()
-    bench = open_bench(backbone, split)
+    context = open_range_training(backbone, split)
     gate, hits = {}, {}
     for kind in KINDS:
-        outcome = redhost.compose(backbone, experts, order=redhost.Order(router=kind))
+        outcome = redhost.compose(backbone, experts, options=redhost.RecomposeOptions(router=kind))
         gate[kind] = outcome.receipt.accuracy.overall
         rows = outcome.composed.evaluation
-        found = redhost.hits_by_system(outcome.composed, rows, encode=bench.features)
+        found = hits_by_system(outcome.composed, rows, encode=context.features)
         hits[f"routed_{kind}"] = found["routed"].tolist()
         if kind == KINDS[0]:
             hits |= {name: v.tolist() for name, v in found.items() if name != "routed"}
-            left = _leave_one_out(backbone, experts, bench)
-    hits["single_adapter"] = _single_adapter(bench, rows)
+            left = _leave_one_out(backbone, experts, context)
+    hits["single_adapter"] = _single_adapter(context, rows)
     hits["ceiling"] = _ceiling(split, rows, work=work)
     return {
         "split": number,
@@ -102,7 +103,7 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "schema": "red-lab.tiny-ranges/1",
         "splits": len(measured),
         "rows": len(pool.clusters),
-        "share": Recipe().share,
+        "share": BaseRecipe().share,
         "default_router": default,
         "gate": {k: pool.gate(k) for k in KINDS},
         "systems": {n: {"accuracy": pool.accuracy(n), "ranges": pool.ranges(n)} for n in names},
@@ -164,32 +165,34 @@ class Pool:
         return {"mean": float(values.mean()), "low": low, "high": high}
 
 
-def _leave_one_out(backbone: Path, experts: Sequence[Path], bench: Bench) -> Hits:
+def _leave_one_out(backbone: Path, experts: Sequence[Path], context: RangeTrainingContext) -> Hits:
     """Return the hits of the default router retrained without each expert."""
     found: Hits = {}
     for i, (name, _, _) in enumerate(RANGES):
         others = [p for n, p in enumerate(experts) if n != i]
-        outcome = redhost.compose(backbone, others, order=redhost.Order(router=KINDS[0]))
+        outcome = redhost.compose(
+            backbone, others, options=redhost.RecomposeOptions(router=KINDS[0])
+        )
         rows = outcome.composed.evaluation
-        hits = redhost.hits_by_system(outcome.composed, rows, encode=bench.features)
+        hits = hits_by_system(outcome.composed, rows, encode=context.features)
         found[name] = hits["routed"].tolist()
     return found
 
 
-def _single_adapter(bench: Bench, rows: Sequence[redhost.Row]) -> list[float]:
+def _single_adapter(context: RangeTrainingContext, rows: Sequence[redhost.Row]) -> list[float]:
     """Train one adapter with all experts' ranks on all experts' rows; return its hits."""
     settings = dataclasses.replace(EXPERT, rank=len(RANGES) * (EXPERT.rank or 0), off_domain=0.0)
-    adapter = train(bench, role_rows(bench.split, "train"), name=None, settings=settings)
-    h = bench.features([r.text for r in rows])
+    adapter = train(context, role_rows(context.split, "train"), name=None, settings=settings)
+    h = context.features([r.text for r in rows])
     with torch.inference_mode():
-        logits = (h + adapter(bench.norm(h))) @ bench.classifier.T
+        logits = (h + adapter(context.norm(h))) @ context.classifier.T
     return _right(logits, rows)
 
 
 def _ceiling(split: Split, rows: Sequence[redhost.Row], *, work: Path) -> list[float]:
     """Adapt the backbone's own blocks on all the experts' rows; return the hits."""
     bare = language_model(pretrain(split, checkpoint=work / "lm-0.pt"))
-    backbone = adapt_on(bare, pairs_with(split, "train"), recipe=Recipe(), seed=0)
+    backbone = adapt_on(bare, pairs_with(split, "train"), recipe=BaseRecipe(), seed=0)
     if backbone.classifier is None:
         raise redhost.UsageError("the base stage made no classifier")
     return _right(backbone.encode([r.text for r in rows]) @ backbone.classifier.T, rows)

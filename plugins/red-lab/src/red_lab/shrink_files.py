@@ -111,7 +111,7 @@ def write_small(path: Path, small: Small) -> None:
                 os.fsync(file.fileno())
             temporary.replace(path)
     except (OSError, SafetensorError) as e:
-        raise redhost.StoreError(f"cannot write {path}", found=_line(e)) from e
+        raise redhost.errors.StoreError(f"cannot write {path}", found=_line(e)) from e
 
 
 def read_small(path: Path) -> Small:

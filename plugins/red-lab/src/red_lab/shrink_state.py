@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint its base model already has, told by their names.
+"""Which tensors of a checkpoint its base model already has, recognised by their names.
 
 The blocks are the longest numbered list ``….layers.<i>.``, ``….h.<i>.`` or ``….layer.<i>.``. Of
 the trunk that holds them, the blocks below the last N and the embeddings are dropped; everything
@@ -133,10 +133,12 @@ def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
     dropped = frozen | same
     tied = _tied(state, first=[*sorted(dropped), *sorted(state.keys() - dropped)])
     dropped -= tied.keys()
-    kept = [n for n in state if n not in dropped and n not in tied]
+    remaining = [n for n in state if n not in dropped and n not in tied]
     return Small(
         blocks=blocks.name,
-        tensors={n: state[n].detach().clone(memory_format=torch.contiguous_format) for n in kept},
+        tensors={
+            n: state[n].detach().clone(memory_format=torch.contiguous_format) for n in remaining
+        },
         tied=tied,
         dropped=tuple(sorted(dropped)),
         digest=_digest(state, dropped),

@@ -72,7 +72,7 @@ def page(metrics: Mapping[str, Any]) -> str:
         "",
         "Written by `redhost lab sparse` from `metrics.json`; do not edit.",
         "",
-        f"`redhost.mechanisms.SparseMixture` over experts of width {metrics['width']} and rank "
+        f"`redhost_mechanisms.SparseMixture` over experts of width {metrics['width']} and rank "
         f"{metrics['rank']}, {metrics['batch']} rows, one thread; k = E is the dense mixture. "
         "Operations are counted by torch, seconds are medians of passes taken in turns.",
         "",
@@ -89,8 +89,7 @@ def page(metrics: Mapping[str, Any]) -> str:
 
 def _mixture(experts: int, k: int) -> Callable[[Any], Any]:
     import torch
-
-    from redhost.mechanisms import SparseMixture, seeded_linear
+    from redhost_mechanisms import SparseMixture, seeded_linear
 
     generator = torch.Generator().manual_seed(0)
     gate = seeded_linear(WIDTH, experts, generator=generator)

@@ -60,32 +60,32 @@ def measure(*, work: Path) -> dict[str, Any]:
     """
     site = {n: _installed(f"red_expert_{n}") for n in NAMES}
     backbone = _installed("red_backbone_tiny")
-    bar, told = Bar("taps", total=len(PLACES) * len(NAMES)), {}
+    bar, measured = Bar("taps", total=len(PLACES) * len(NAMES)), {}
     for place in PLACES:
         for name in NAMES:
             file = work / f"{place.reads}-{place.writes}-{name}.json"
             if not file.exists():
                 result = _one(place, name, backbone=backbone, site=site, work=work)
                 file.write_text(json.dumps(result), "utf-8")
-            told[place, name] = json.loads(file.read_text("utf-8"))
-            bar.update(len(told))
+            measured[place, name] = json.loads(file.read_text("utf-8"))
+            bar.update(len(measured))
     rows = redhost.compose(backbone, list(site.values())).composed.evaluation
     clusters = [str(sorted(pairs_in(r.text))) for r in rows]
-    alone = {p: own_rows(rows, {n: told[p, n]["alone"] for n in NAMES}) for p in PLACES}
+    alone = {p: own_rows(rows, {n: measured[p, n]["alone"] for n in NAMES}) for p in PLACES}
     return {
         "schema": "red-lab.taps/1",
         "epochs": EPOCHS,
         "rows": len(rows),
         "places": {
             p.name: {
-                "alone": _told(alone[p], clusters),
-                "less the twin": _told(alone[p] - alone[TWIN], clusters),
-                "domains": {n: float(np.mean(told[p, n]["alone"])) for n in NAMES},
-                "composed": float(np.mean([told[p, n]["composed"] for n in NAMES])),
-                "routed": float(np.mean([told[p, n]["routed"] for n in NAMES])),
-                "parameters": told[p, NAMES[0]]["parameters"],
-                "seconds": float(np.median([told[p, n]["seconds"] for n in NAMES])),
-                "epochs": [told[p, n]["epochs"] for n in NAMES],
+                "alone": _mean_and_interval(alone[p], clusters),
+                "less the twin": _mean_and_interval(alone[p] - alone[TWIN], clusters),
+                "domains": {n: float(np.mean(measured[p, n]["alone"])) for n in NAMES},
+                "composed": float(np.mean([measured[p, n]["composed"] for n in NAMES])),
+                "routed": float(np.mean([measured[p, n]["routed"] for n in NAMES])),
+                "parameters": measured[p, NAMES[0]]["parameters"],
+                "seconds": float(np.median([measured[p, n]["seconds"] for n in NAMES])),
+                "epochs": [measured[p, n]["epochs"] for n in NAMES],
             }
             for p in PLACES
         },
@@ -99,37 +99,39 @@ def _one(
     split = Split.numbered(0)
     project = work / f"red-expert-{name}-{place.reads}-{place.writes}"
     shutil.rmtree(project, ignore_errors=True)
-    folder = redhost.write_project(project, kind="expert", package_id=name, summary="taps")
-    plan = redhost.ExpertPlan(
+    folder = redhost.authoring.write_project(
+        project, kind="expert", package_id=name, summary="taps"
+    )
+    plan = redhost.authoring.ExpertPlan(
         id=name, writes="hidden", reads_tap=place.reads, writes_tap=place.writes
     )
     rows = {
         part: tuple(redhost.Row(text=r.text, label=r.label) for r in role_rows(split, part, name))
         for part in ("train", "fit", "gate")
     }
-    parts = redhost.Parts(valid=(), **rows)
+    parts = redhost.authoring.DataSplits(valid=(), **rows)
     settings = dataclasses.replace(EXPERT, space="hidden", epochs=EPOCHS, patience=EPOCHS)
-    shop = redhost.open_shop(backbone, cache=work / "features")
+    context = redhost.authoring.open_for_training(backbone, cache=work / "features")
     start = perf_counter()
-    redhost.train_package(project, plan, parts, shop=shop, settings=settings)
+    redhost.authoring.train_package(project, plan, parts, context=context, settings=settings)
     seconds = perf_counter() - start
     composed = redhost.compose(
         backbone, [folder if n == name else f for n, f in site.items()], cache=work / "features"
     ).composed
-    return {**_judged(composed, name), "seconds": seconds, **_made(folder)}
+    return {**_accuracies(composed, name), "seconds": seconds, **_made(folder)}
 
 
-def _judged(composed: redhost.Composed, name: str) -> dict[str, Any]:
+def _accuracies(composed: redhost.ComposedModel, name: str) -> dict[str, Any]:
     """Return the hits of the expert alone on its own held-out rows, and of the composition."""
     bus, rows = composed.bus, composed.evaluation
     wide = composed.backbone.encode([r.text for r in rows])
     with torch.inference_mode():
         z = bus.norm(wide)
         alpha = bus.weights(z)
-        routed = bus.task.right(bus.probabilities(wide, z, alpha), rows, bus.labels)
+        routed = bus.task.head.right(bus.probabilities(wide, z, alpha), rows, bus.labels)
         own = torch.tensor([r.domain == name for r in rows])
         p = bus.alone(wide[own], z[own], bus.ids.index(name))
-        alone = bus.task.right(p, [r for r in rows if r.domain == name], bus.labels)
+        alone = bus.task.head.right(p, [r for r in rows if r.domain == name], bus.labels)
         home = alpha[own].argmax(-1) == bus.ids.index(name)
     return {
         "alone": alone.tolist(),
@@ -158,7 +160,7 @@ def own_rows(
     return np.array([next(left[str(r.domain)]) for r in rows], dtype=np.float64)
 
 
-def _told(
+def _mean_and_interval(
     values: np.ndarray[Any, np.dtype[np.float64]], clusters: Sequence[str]
 ) -> dict[str, float]:
     low, high = interval(values, clusters)

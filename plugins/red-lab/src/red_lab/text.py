@@ -18,6 +18,8 @@ from torch import Tensor
 
 import redhost
 from red_lab.newsgroups import TEAMS, background, encoder, outside, rows
+from redhost.core.evaluation.evaluate import columns_data, hits_by_system
+from redhost.core.evaluation.ood import evaluate_ood
 
 __all__ = [
     "CARDS",
@@ -49,23 +51,23 @@ class Desk:
     """What a run works with.
 
     Attributes:
-        shop: The backbone and what goes with it.
+        context: The backbone and what goes with it.
         folder: The backbone package's folder.
         parts: Each author's rows.
         test: The rows to judge on.
         work: Where packages and features are kept.
     """
 
-    shop: redhost.Shop
+    context: redhost.authoring.AuthoringContext
     folder: Path
-    parts: Mapping[str, redhost.Parts]
+    parts: Mapping[str, redhost.authoring.DataSplits]
     test: Sequence[redhost.Row]
     work: Path
 
     def z(self, given: Sequence[redhost.Row]) -> Tensor:
         """Return bus vectors ``(N, D)``."""
-        norm = redhost.LayerNorm(width=self.shop.backbone.width, eps=self.shop.backbone.eps)
-        vectors: Tensor = norm(self.shop.encode([r.text for r in given]))
+        norm = redhost.LayerNorm(width=self.context.backbone.width, eps=self.context.backbone.eps)
+        vectors: Tensor = norm(self.context.encode([r.text for r in given]))
         return vectors
 
 
@@ -74,7 +76,7 @@ def open_desk(work: Path, *, validation: bool) -> Desk:
     train, test = (rows(part, validation=validation) for part in ("train", "test"))
     project = work / "packages" / "red-backbone-minilm"
     shutil.rmtree(project, ignore_errors=True)
-    redhost.new_backbone(
+    redhost.authoring.new_backbone(
         project,
         "minilm",
         f"hf:{encoder()}",
@@ -84,9 +86,9 @@ def open_desk(work: Path, *, validation: bool) -> Desk:
     )
     folder = project / "src" / "red_backbone_minilm"
     return Desk(
-        shop=redhost.open_shop(folder, cache=work / "cache"),
+        context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
         folder=folder,
-        parts={t: redhost.split_rows([r for r in train if r.domain == t]) for t in TEAMS},
+        parts={t: redhost.authoring.split_rows([r for r in train if r.domain == t]) for t in TEAMS},
         test=test,
         work=work,
     )
@@ -127,18 +129,20 @@ def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
 
 def author(desk: Desk, team: str, *, card: Card, seed: int) -> Path:
     """Do what one team does: train its expert alone and package it."""
-    plan = redhost.ExpertPlan(id=team, writes="labels", card=card)
+    plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card=card)
     project = desk.work / "packages" / f"{card}-{seed}" / f"red-expert-{team}"
     shutil.rmtree(project, ignore_errors=True)
-    folder = redhost.write_project(project, kind="expert", package_id=team, summary=team)
-    redhost.train_package(project, plan, desk.parts[team], shop=desk.shop, settings=_own(seed))
+    folder = redhost.authoring.write_project(project, kind="expert", package_id=team, summary=team)
+    redhost.authoring.train_package(
+        project, plan, desk.parts[team], context=desk.context, settings=_own(seed)
+    )
     return folder
 
 
-def compose(desk: Desk, folders: Sequence[Path], *, kind: str) -> redhost.Outcome:
+def compose(desk: Desk, folders: Sequence[Path], *, kind: str) -> redhost.RecomposeResult:
     """Compose packages as a host does."""
-    order = redhost.Order(router=kind)
-    return redhost.compose(desk.folder, folders, order=order, cache=desk.work / "cache")
+    options = redhost.RecomposeOptions(router=kind)
+    return redhost.compose(desk.folder, folders, options=options, cache=desk.work / "cache")
 
 
 def union_head(desk: Desk, *, rank: int | None, seed: int) -> list[float]:
@@ -149,9 +153,9 @@ def union_head(desk: Desk, *, rank: int | None, seed: int) -> list[float]:
     everyone = [r for p in desk.parts.values() for r in (*p.train, *p.fit, *p.gate)]
     valid = [r for p in desk.parts.values() for r in p.valid]
     labels = sorted({r.label for r in everyone})
-    trained = redhost.train_expert(
+    trained = redhost.authoring.train_expert(
         _rows(desk, everyone),
-        norm=redhost.LayerNorm(width=desk.shop.backbone.width, eps=desk.shop.backbone.eps),
+        norm=redhost.LayerNorm(width=desk.context.backbone.width, eps=desk.context.backbone.eps),
         classifier=None,
         labels=(),
         domain_labels=labels,
@@ -163,12 +167,12 @@ def union_head(desk: Desk, *, rank: int | None, seed: int) -> list[float]:
     return [float(labels[int(i)] == r.label) for i, r in zip(best, desk.test, strict=True)]
 
 
-def plain_classifier(desk: Desk, composed: redhost.Composed) -> list[float]:
+def plain_classifier(desk: Desk, composed: redhost.ComposedModel) -> list[float]:
     """Classify by the cards' statistics alone, with no expert: linear discriminants."""
     config, ids = composed.backbone.bus_config(), composed.bus.ids
-    router = redhost.build_router("statistics", config, ids, 0)
-    data = redhost.columns_data(composed, encode=desk.shop.encode)[: len(ids)]
-    if not isinstance(router, redhost.StatisticsRouter):
+    router = redhost.plugins.build_router("statistics", config, ids, 0)
+    data = columns_data(composed, encode=desk.context.encode)[: len(ids)]
+    if not isinstance(router, redhost.plugins.StatisticsRouter):
         raise TypeError("no statistics router")
     router.solve(data)
     share = torch.cat([d.statistics.counts.sum().expand(len(d.statistics.labels)) for d in data])
@@ -196,11 +200,11 @@ def joins(desk: Desk, team: str, *, seed: int) -> dict[str, Any]:
     }
 
 
-def _refused(desk: Desk, before: redhost.Composed, after: redhost.Composed) -> bool:
+def _refused(desk: Desk, before: redhost.ComposedModel, after: redhost.ComposedModel) -> bool:
     """Say whether a host would refuse: a domain falls on its gate rows by more than it may."""
     for name in before.bus.ids:
         gate = desk.parts[name].gate
-        h = desk.shop.encode([r.text for r in gate])
+        h = desk.context.encode([r.text for r in gate])
         fall = before.accuracy(h, gate)[name] - after.accuracy(h, gate)[name]
         if fall > max(0.01, 2 / len(gate)) + 1e-9:
             return True
@@ -208,10 +212,13 @@ def _refused(desk: Desk, before: redhost.Composed, after: redhost.Composed) -> b
 
 
 def _changed(
-    desk: Desk, before: redhost.Composed, after: redhost.Composed, given: Sequence[redhost.Row]
+    desk: Desk,
+    before: redhost.ComposedModel,
+    after: redhost.ComposedModel,
+    given: Sequence[redhost.Row],
 ) -> int:
     """Count the answers p_i(y|x) of the old experts that are not the same bits as before."""
-    h = desk.shop.encode([r.text for r in given])
+    h = desk.context.encode([r.text for r in given])
     place = [after.bus.labels.index(y) for y in before.bus.labels]
     changed = 0
     with torch.inference_mode():
@@ -223,34 +230,34 @@ def _changed(
     return changed
 
 
-def _routed(desk: Desk, composed: redhost.Composed, given: Sequence[redhost.Row]) -> float:
-    hits = redhost.hits_by_system(composed, given, encode=desk.shop.encode)["routed"]
+def _routed(desk: Desk, composed: redhost.ComposedModel, given: Sequence[redhost.Row]) -> float:
+    hits = hits_by_system(composed, given, encode=desk.context.encode)["routed"]
     return float(hits.mean())
 
 
-def _hits(desk: Desk, composed: redhost.Composed) -> dict[str, Tensor]:
-    return redhost.hits_by_system(composed, desk.test, encode=desk.shop.encode)
+def _hits(desk: Desk, composed: redhost.ComposedModel) -> dict[str, Tensor]:
+    return hits_by_system(composed, desk.test, encode=desk.context.encode)
 
 
-def _outside(desk: Desk, composed: redhost.Composed) -> dict[str, float]:
-    judged = redhost.judge_outside(composed, outside(), desk.test, encode=desk.shop.encode)
+def _outside(desk: Desk, composed: redhost.ComposedModel) -> dict[str, float]:
+    report = evaluate_ood(composed, outside(), desk.test, encode=desk.context.encode)
     return {
-        "declined": judged.declined,
-        "declined_inside": judged.declined_inside,
-        "auroc": judged.auroc,
-        "rows": judged.rows,
+        "declined": report.declined,
+        "declined_inside": report.declined_inside,
+        "auroc": report.auroc,
+        "rows": report.rows,
     }
 
 
-def _rows(desk: Desk, given: Sequence[redhost.Row]) -> redhost.Rows:
-    h = desk.shop.encode([r.text for r in given])
-    return redhost.Rows(h=h, answers=[r.label for r in given])
+def _rows(desk: Desk, given: Sequence[redhost.Row]) -> redhost.authoring.ExpertRows:
+    h = desk.context.encode([r.text for r in given])
+    return redhost.authoring.ExpertRows(h=h, answers=[r.label for r in given])
 
 
-def _own(seed: int) -> redhost.ExpertSettings:
+def _own(seed: int) -> redhost.authoring.ExpertSettings:
     """Return the settings of `redhost train-expert`."""
-    return redhost.ExpertSettings(space="labels", seed=seed)
+    return redhost.authoring.ExpertSettings(space="labels", seed=seed)
 
 
 def _summed_rank(desk: Desk) -> int:
-    return len(TEAMS) * (desk.shop.backbone.width // 4)
+    return len(TEAMS) * (desk.context.backbone.width // 4)

@@ -34,14 +34,14 @@ class Shape:
         blocks: Transformer blocks.
         heads: Attention heads, each with a key and a value of its own, of width D / heads.
         inner: Width of the blocks' feed-forward layer.
-        ahead: A, how many of the next tokens every position predicts while pretraining.
+        horizon: A, how many of the next tokens every position predicts while pretraining.
     """
 
     width: int = 128
     blocks: int = 4
     heads: int = 4
     inner: int = 256
-    ahead: int = 3
+    horizon: int = 3
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -68,18 +68,18 @@ class TinyLM(nn.Module):
 
     Args:
         encoder: The Qwen3 encoder.
-        ahead: A.
+        horizon: A.
     """
 
-    def __init__(self, *, encoder: Qwen3Model, ahead: int) -> None:
+    def __init__(self, *, encoder: Qwen3Model, horizon: int) -> None:
         super().__init__()
         self.encoder = encoder
         width, words = encoder.config.hidden_size, encoder.config.vocab_size
-        later = (nn.Linear(width, words, bias=False) for _ in range(ahead - 1))
+        later = (nn.Linear(width, words, bias=False) for _ in range(horizon - 1))
         self.later = nn.ModuleList(later)
 
     @property
-    def ahead(self) -> int:
+    def horizon(self) -> int:
         """A, how many of the next tokens are predicted."""
         return 1 + len(self.later)
 
@@ -104,7 +104,7 @@ def make_model(shape: Shape, *, seed: int) -> TinyLM:
         torch.manual_seed(seed)
         encoder = Qwen3Model(_config(shape, words=words))
         nn.init.normal_(encoder.embed_tokens.weight, std=0.05)
-        return TinyLM(encoder=encoder, ahead=shape.ahead)
+        return TinyLM(encoder=encoder, horizon=shape.horizon)
 
 
 def _config(shape: Shape, *, words: int) -> Qwen3Config:

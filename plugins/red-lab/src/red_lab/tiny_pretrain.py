@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from red_lab.arithmetic import Row, Split
+from red_lab.arithmetic import ArithmeticRow, Split
 from red_lab.corpus import Corpus, Example
 from red_lab.progress import Bar
 from red_lab.tiny_model import END, Shape, TinyLM, make_model, make_tokenizer, pad_right
@@ -87,7 +87,7 @@ def pretrain(
     bar, tokenizer = Bar("pretraining", total=settings.steps), make_tokenizer()
     for step in range(start, settings.steps):
         share = rate(step, steps=settings.steps, warmup=settings.warmup)
-        ids, targets = _encode(tokenizer, corpus.batch(step, size=settings.batch), model.ahead)
+        ids, targets = _encode(tokenizer, corpus.batch(step, size=settings.batch), model.horizon)
         loss = descend(
             model,
             optimizer,
@@ -100,10 +100,10 @@ def pretrain(
     return model.eval().requires_grad_(False)
 
 
-def exact(model: TinyLM, rows: Sequence[Row]) -> float:
+def exact(model: TinyLM, rows: Sequence[ArithmeticRow]) -> float:
     """Return the share of questions after which all the answer's tokens are the likeliest."""
     examples = [Example(row.text, row.label) for row in rows]
-    ids, targets = _encode(make_tokenizer(), examples, model.ahead)
+    ids, targets = _encode(make_tokenizer(), examples, model.horizon)
     with torch.inference_mode():
         h = model.hidden(ids)[targets.row, targets.position]  # (N, D)
         right = model.logits(h)[:, 0].argmax(dim=-1) == targets.tokens[:, 0]  # (N,)
@@ -112,19 +112,19 @@ def exact(model: TinyLM, rows: Sequence[Row]) -> float:
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], ahead: int
+    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], horizon: int
 ) -> tuple[Tensor, Targets]:
     """Return token ids ``(B, T)`` and what every answer position has to predict."""
     texts = [example.question + example.answer + END for example in examples]
-    ids = pad_right(tokenizer(texts)["input_ids"], extra=ahead)  # (B, T + A)
+    ids = pad_right(tokenizer(texts)["input_ids"], extra=horizon)  # (B, T + A)
     places = [
         (row, len(example.question) - 1 + i)
         for row, example in enumerate(examples)
         for i in range(len(example.answer) + 1)
     ]
     row, position = torch.tensor(places).T
-    tokens = torch.stack([ids[row, position + 1 + k] for k in range(ahead)], dim=1)
-    return ids[:, :-ahead], Targets(row, position, tokens)
+    tokens = torch.stack([ids[row, position + 1 + k] for k in range(horizon)], dim=1)
+    return ids[:, :-horizon], Targets(row, position, tokens)
 
 
 def _loss(model: TinyLM, ids: Tensor, targets: Targets, *, later: float) -> Tensor:
@@ -132,6 +132,6 @@ def _loss(model: TinyLM, ids: Tensor, targets: Targets, *, later: float) -> Tens
     logits = model.logits(model.hidden(ids)[targets.row, targets.position])  # (N, A, W)
     losses = [
         nn.functional.cross_entropy(logits[:, k], targets.tokens[:, k], ignore_index=0)
-        for k in range(model.ahead)
+        for k in range(model.horizon)
     ]
     return losses[0] + later * torch.stack([*losses[1:], losses[0] * 0]).sum()

@@ -1,4 +1,4 @@
-"""redhost's work on Ray Core. Ray is imported when the engine runs, not when it is listed."""
+"""redhost's jobs on Ray Core. Ray is imported when the engine runs, not when it is listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection to Ray: a cluster that is there, or one of our own for as long as a run lasts."""
+"""A connection to Ray: a cluster that exists, or one of our own for as long as a run lasts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADDRESS = "REDHOST_RAY_ADDRESS"
 STORE = 200 * 2**20
 """Bytes of the object store of a Ray of our own; inputs that do not fit spill to disk."""
 
-PATIENCE = 10.0
+CONNECT_TIMEOUT = 10.0
 """Seconds that a cluster may take to accept a connection."""
 
 
@@ -55,25 +55,25 @@ def joined(workers: int) -> Iterator[Any]:
 
 
 def _connect(ray: Any, address: str | None, workers: int) -> None:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    logging_options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
-        _knock(address)
-        ray.init(address=address, **quiet)
+        _require_reachable(address)
+        ray.init(address=address, **logging_options)
         return
     ray.init(
         address="local",  # never a Ray that happens to run here
         num_cpus=workers,
         object_store_memory=STORE,
         include_dashboard=False,
-        **quiet,
+        **logging_options,
     )
 
 
-def _knock(address: str) -> None:
-    """Fail at once where nobody listens: Ray itself tries for minutes."""
+def _require_reachable(address: str) -> None:
+    """Fail at once where nothing accepts connections: Ray itself tries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
 
 
 def _import() -> Any:

@@ -1,8 +1,8 @@
 """The engine: as many tasks in flight as there are workers, and Ray decides where.
 
 Tasks are at-least-once: the job of a dead node runs again elsewhere, and gives the same bytes. A
-result is fetched to the driver the moment it is there, so a node that dies later takes nothing
-finished with it.
+result is fetched to the driver the moment it is there, so a node that dies later loses nothing
+finished.
 """
 
 from __future__ import annotations
@@ -27,44 +27,46 @@ class RayEngine:
     """Runs jobs as Ray tasks."""
 
     def run(
-        self, jobs: Sequence[redhost.Job], *, inputs: Mapping[str, bytes], workers: int
-    ) -> Iterator[redhost.JobResult]:
+        self, jobs: Sequence[redhost.jobs.Job], *, inputs: Mapping[str, bytes], workers: int
+    ) -> Iterator[redhost.jobs.JobResult]:
         """Yield results as tasks finish; closing the generator cancels those that have not."""
         with joined(workers) as ray:
-            shelf = _Shelf(ray, jobs, inputs)
+            store = _ObjectStore(ray, jobs, inputs)
             task = ray.remote(num_cpus=1, max_retries=RETRIES)(do)
             waiting = deque(jobs)
-            flying: dict[Any, redhost.Job] = {}
+            flying: dict[Any, redhost.jobs.Job] = {}
 
             def fill() -> None:
                 while waiting and len(flying) < workers:
                     job = waiting.popleft()
-                    flying[task.remote(*shelf.order(job))] = job
+                    flying[task.remote(*store.arguments(job))] = job
 
             fill()
             try:
                 while flying:
                     [done], _ = ray.wait(list(flying), num_returns=1)
                     job = flying.pop(done)
-                    fill()  # whoever takes a result keeps no worker waiting
+                    fill()  # no worker waits while the caller uses a result
                     yield _result(ray, done, job)
             finally:
                 for unfinished in flying:
                     ray.cancel(unfinished, force=True)
 
 
-class _Shelf:
-    """Inputs in Ray's object store: put there once, and let go with the last job that reads them.
+class _ObjectStore:
+    """Inputs in Ray's object store: put there once, and released with the last job that reads them.
 
     Workers get bytes, wherever they are, and never a path of this machine.
     """
 
-    def __init__(self, ray: Any, jobs: Sequence[redhost.Job], inputs: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, ray: Any, jobs: Sequence[redhost.jobs.Job], inputs: Mapping[str, bytes]
+    ) -> None:
         self.ray, self.inputs = ray, inputs
         self.readers = Counter(sha for job in jobs for sha in set(job.inputs.values()))
         self.refs: dict[str, Any] = {}
 
-    def order(self, job: redhost.Job) -> list[Any]:
+    def arguments(self, job: redhost.jobs.Job) -> list[Any]:
         """Return the arguments of a task: the job, its inputs' digests, a reference to each."""
         digests = sorted(set(job.inputs.values()))
         refs = [self._ref(sha) for sha in digests]
@@ -80,11 +82,11 @@ class _Shelf:
         return ref
 
 
-def _result(ray: Any, done: Any, job: redhost.Job) -> redhost.JobResult:
+def _result(ray: Any, done: Any, job: redhost.jobs.Job) -> redhost.jobs.JobResult:
     """Fetch a result; a task that Ray gave up on is an error of its job."""
     try:
-        return msgspec.msgpack.decode(ray.get(done), type=redhost.JobResult)
+        return msgspec.msgpack.decode(ray.get(done), type=redhost.jobs.JobResult)
     except ray.exceptions.RayError as e:
         line = str(e).strip().splitlines()[0]
         end = f"Ray gave up on it after {RETRIES + 1} attempts ({type(e).__name__}: {line})"
-        return redhost.JobResult(key=job.key, error=f"{job.name}: {end}")
+        return redhost.jobs.JobResult(key=job.key, error=f"{job.name}: {end}")

@@ -15,8 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import redhost
-from redhost_serve.problems import Problem
-from redhost_serve.reply import body, known, off_loop, reads, reply, says
+from redhost_serve.problems import HttpProblem
+from redhost_serve.reply import (
+    body,
+    reply,
+    request_body_for,
+    require_model,
+    responses_for,
+    run_in_thread,
+)
 from redhost_serve.service import Service
 from redhost_serve.wire import MODEL, Attach, Change, Detach, LoadRequest, Replace, Served
 
@@ -37,20 +44,20 @@ def read_token(path: Path) -> str:
     try:
         token, mode = path.read_text("utf-8").strip(), path.stat().st_mode
     except (OSError, UnicodeDecodeError) as e:
-        raise redhost.SettingsError(
+        raise redhost.errors.SettingsError(
             f"cannot read the token in {path}",
             found=(getattr(e, "strerror", None) or str(e)).lower(),
             hint=f"Make one: 'openssl rand -hex 32 > {path} && chmod 600 {path}'.",
         ) from e
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise redhost.SettingsError(
+        raise redhost.errors.SettingsError(
             f"others can read the token in {path}",
             expected="a file for its owner alone",
             found=oct(stat.S_IMODE(mode)),
             hint=f"Run 'chmod 600 {path}'.",
         )
     if len(token) < SHORTEST:
-        raise redhost.SettingsError(
+        raise redhost.errors.SettingsError(
             f"the token in {path} is too short",
             expected=f"at least {SHORTEST} characters",
             found=str(len(token)),
@@ -63,13 +70,15 @@ def check(request: Request, token: str) -> None:
     """Let a request pass that comes from this machine and knows the token.
 
     Raises:
-        Problem: 403 for another machine, 401 without the token.
+        HttpProblem: 403 for another machine, 401 without the token.
     """
     if request.client is None or not _is_loopback(request.client.host):
-        raise Problem(403, "changes are made from this machine only")
+        raise HttpProblem(403, "changes are made from this machine only")
     given = request.headers.get("authorization", "").encode("utf-8", "replace")
     if not hmac.compare_digest(given, f"Bearer {token}".encode()):
-        raise Problem(401, "the token is missing or wrong", headers={"WWW-Authenticate": "Bearer"})
+        raise HttpProblem(
+            401, "the token is missing or wrong", headers={"WWW-Authenticate": "Bearer"}
+        )
 
 
 def admin_routes(service: Service, *, token: str) -> APIRouter:
@@ -79,7 +88,7 @@ def admin_routes(service: Service, *, token: str) -> APIRouter:
         service: What they change.
         token: The secret that a caller must know.
     """
-    changes, routes = _Changes(service, token=token), APIRouter(tags=["admin"])
+    changes, routes = AdminRoutes(service, token=token), APIRouter(tags=["admin"])
     for path, change, kind, required in (
         ("/admin/swap", changes.swap, Change, False),
         ("/admin/rollback", changes.rollback, Change, False),
@@ -93,13 +102,16 @@ def admin_routes(service: Service, *, token: str) -> APIRouter:
             path,
             change,
             methods=["POST"],
-            responses=says(Served, *STATUSES),
-            openapi_extra={**reads(kind, required=required), "security": [{"token": []}]},
+            responses=responses_for(Served, *STATUSES),
+            openapi_extra={
+                **request_body_for(kind, required=required),
+                "security": [{"token": []}],
+            },
         )
     return routes
 
 
-class _Changes:
+class AdminRoutes:
     """What the routes do; whatever fails leaves the old generation serving.
 
     Args:
@@ -112,54 +124,54 @@ class _Changes:
 
     async def swap(self, request: Request) -> Response:
         """Verify, load, warm up and serve a generation."""
-        told = await self._told(request, Change)
-        return await self._change(lambda: self._swap(told))
+        change = await self._authorised(request, Change)
+        return await self._change(lambda: self._swap(change))
 
     async def rollback(self, request: Request) -> Response:
         """Serve the parent of what is served; nothing is trained."""
-        told = await self._told(request, Change)
-        return await self._change(lambda: self.live.rollback(expected=told.expected_generation))
+        change = await self._authorised(request, Change)
+        return await self._change(lambda: self.live.rollback(expected=change.expected_generation))
 
     async def attach(self, request: Request) -> Response:
         """Compose an installed expert more, and serve that."""
-        told = await self._told(request, Attach)
-        joins, expected = redhost.Installed(told.source), told.expected_generation
+        options = await self._authorised(request, Attach)
+        joins, expected = redhost.plugins.Installed(options.source), options.expected_generation
         return await self._change(lambda: self.live.attach(joins, expected=expected))
 
     async def detach(self, request: Request) -> Response:
         """Compose without an expert, and serve that."""
-        told = await self._told(request, Detach)
-        expected = told.expected_generation
-        return await self._change(lambda: self.live.detach(told.id, expected=expected))
+        options = await self._authorised(request, Detach)
+        expected = options.expected_generation
+        return await self._change(lambda: self.live.detach(options.id, expected=expected))
 
     async def replace(self, request: Request) -> Response:
         """Exchange an expert for an installed one, and serve that."""
-        told = await self._told(request, Replace)
-        joins, expected = redhost.Installed(told.source), told.expected_generation
-        return await self._change(lambda: self.live.replace(told.id, joins, expected=expected))
+        options = await self._authorised(request, Replace)
+        joins, expected = redhost.plugins.Installed(options.source), options.expected_generation
+        return await self._change(lambda: self.live.replace(options.id, joins, expected=expected))
 
     async def load(self, name: str, request: Request) -> Response:
         """Serve a generation, by default the home's current one."""
-        told = (await self._told(request, LoadRequest, name=name)).parameters
-        return await self._change(lambda: self._swap(told))
+        change = (await self._authorised(request, LoadRequest, name=name)).parameters
+        return await self._change(lambda: self._swap(change))
 
     async def unload(self, name: str, request: Request) -> Response:
         """Serve nothing, until a load; requests get 503 meanwhile."""
-        told = (await self._told(request, LoadRequest, name=name)).parameters
-        return await self._change(lambda: self.live.unload(expected=told.expected_generation))
+        change = (await self._authorised(request, LoadRequest, name=name)).parameters
+        return await self._change(lambda: self.live.unload(expected=change.expected_generation))
 
-    async def _told(self, request: Request, kind: type[S], *, name: str = MODEL) -> S:
+    async def _authorised(self, request: Request, kind: type[S], *, name: str = MODEL) -> S:
         """Return what a caller who may change things asks for."""
         check(request, self.token)
-        known(name)
+        require_model(name)
         return await body(request, kind)
 
     async def _change(self, how: Callable[[], object]) -> Response:
-        now, before = await off_loop(lambda: self.service.change(how), otherwise=422)
+        now, before = await run_in_thread(lambda: self.service.change(how), otherwise=422)
         return reply(Served(generation=now, previous=before))
 
-    def _swap(self, told: Change) -> int:
-        return self.live.swap(told.generation, expected=told.expected_generation)
+    def _swap(self, change: Change) -> int:
+        return self.live.swap(change.generation, expected=change.expected_generation)
 
 
 def _is_loopback(host: str) -> bool:

@@ -18,10 +18,10 @@ from starlette.responses import Response
 
 from redhost_serve import wire
 from redhost_serve.admin import admin_routes
-from redhost_serve.guard import Guard
 from redhost_serve.inference import inference_routes
+from redhost_serve.limits import RequestLimits
 from redhost_serve.listing import listing_routes
-from redhost_serve.problems import Problem
+from redhost_serve.problems import HttpProblem
 from redhost_serve.service import Service
 
 __all__ = ["create_app"]
@@ -62,8 +62,10 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
     _add_routes(app, service, token=token)
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    told = service.options
-    app.add_middleware(Guard, limit=told.body, seconds=told.seconds, metrics=service.metrics)
+    options = service.options
+    app.add_middleware(
+        RequestLimits, limit=options.body, seconds=options.seconds, metrics=service.metrics
+    )
     _describe(app)
     return app
 
@@ -88,7 +90,9 @@ def _add_page(app: FastAPI, path: str, name: str, media: str) -> None:
 
 
 async def _problem(_: Request, error: Exception) -> Response:
-    status, headers = (error.status, error.headers) if isinstance(error, Problem) else (500, None)
+    status, headers = (
+        (error.status, error.headers) if isinstance(error, HttpProblem) else (500, None)
+    )
     return _failure(status, str(error), headers)
 
 
@@ -110,7 +114,7 @@ def _failure(status: int, reason: str, headers: Any) -> Response:
     return Response(body, status, headers=headers, media_type="application/json")
 
 
-HANDLERS = {Problem: _problem, HTTPException: _http, RequestValidationError: _invalid}
+HANDLERS = {HttpProblem: _problem, HTTPException: _http, RequestValidationError: _invalid}
 
 
 def _describe(app: FastAPI) -> None:
@@ -118,12 +122,12 @@ def _describe(app: FastAPI) -> None:
     kinds = [getattr(wire, name) for name in wire.__all__]
     structs = [k for k in kinds if isinstance(k, type) and issubclass(k, msgspec.Struct)]
     _, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
-    told = app.openapi()
-    for path in told["paths"].values():
+    schema = app.openapi()
+    for path in schema["paths"].values():
         for operation in path.values():
             if "Validation" in operation["responses"].get("422", {}).get("description", ""):
                 del operation["responses"]["422"]  # FastAPI's own, which is never answered
-    told["components"] = {
+    schema["components"] = {
         "schemas": schemas,
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
     }

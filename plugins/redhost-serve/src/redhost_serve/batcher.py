@@ -124,8 +124,8 @@ class Batcher:
         except Exception as e:
             if len(batch) == 1:
                 # asyncio would drop a StopIteration, and its request would wait for ever.
-                said = RuntimeError(repr(e)) if isinstance(e, StopIteration) else e
-                batch[0].answer.set_exception(said)
+                error = RuntimeError(repr(e)) if isinstance(e, StopIteration) else e
+                batch[0].answer.set_exception(error)
                 return
             for request in batch:
                 self._answer([request])

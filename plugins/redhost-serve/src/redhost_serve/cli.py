@@ -71,10 +71,10 @@ def serve(
     grace: float,
 ) -> None:
     """Serve the current generation over HTTP; swap it while people use it."""
-    from redhost_serve.run import Order, run
+    from redhost_serve.run import ServeOptions, run
 
     run(
-        Order(
+        ServeOptions(
             home=home,
             backbone=backbone,
             device=device,
@@ -109,8 +109,8 @@ def serve(
 )
 def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
     """Swap generations under load, a third of the swaps broken; count what goes wrong."""
+    from redhost_serve.load_test_run import measure
     from redhost_serve.report import note
-    from redhost_serve.storm_run import measure
 
     click.echo(note(out, storm=measure(seconds=seconds, swaps=swaps, clients=clients)))
 
@@ -131,7 +131,7 @@ def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
 )
 def bench(*, clients: int, seconds: float, out: Path) -> None:
     """Time one query over HTTP against a call in process, and what micro-batching gives."""
-    from redhost_serve.bench import measure
+    from redhost_serve.http_cost import measure
     from redhost_serve.report import note
 
     click.echo(note(out, bench=measure(clients=clients, seconds=seconds)))

@@ -61,9 +61,11 @@ class Client:
         """Get a page of JSON."""
         return self._send("GET", path, None)
 
-    def post(self, path: str, told: object | bytes) -> Reply:
+    def post(self, path: str, payload: object | bytes) -> Reply:
         """Post JSON, or bytes as they are."""
-        return self._send("POST", path, told if isinstance(told, bytes) else json.dumps(told))
+        return self._send(
+            "POST", path, payload if isinstance(payload, bytes) else json.dumps(payload)
+        )
 
     def infer(self, texts: Sequence[str]) -> Reply:
         """Ask for answers to texts."""
@@ -72,8 +74,8 @@ class Client:
 
     def swap(self, generation: int | None, *, expected: int | None = None) -> Reply:
         """Ask for a swap."""
-        told = {"generation": generation, "expected_generation": expected}
-        return self.post("/admin/swap", told)
+        payload = {"generation": generation, "expected_generation": expected}
+        return self.post("/admin/swap", payload)
 
     def _send(self, method: str, path: str, body: str | bytes | None) -> Reply:
         self.connection.request(method, path, body, self.headers)

@@ -8,7 +8,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redhost_serve.reply import body, known, off_loop, reads, reply, says
+from redhost_serve.reply import (
+    body,
+    reply,
+    request_body_for,
+    require_model,
+    responses_for,
+    run_in_thread,
+)
 from redhost_serve.service import Service
 from redhost_serve.wire import (
     MODEL,
@@ -29,26 +36,26 @@ EXTENSIONS = ["model_repository", "metrics"]
 
 def inference_routes(service: Service) -> APIRouter:
     """Return the routes."""
-    answers, routes = _Answers(service), APIRouter(tags=["inference"])
-    for path, answer, told in (
-        ("/v2/health/live", answers.live, says(dict)),
+    answers, routes = InferenceRoutes(service), APIRouter(tags=["inference"])
+    for path, answer, responses in (
+        ("/v2/health/live", answers.live, responses_for(dict)),
         ("/v2/health/ready", answers.ready, _ready()),
-        ("/v2", answers.server, says(Metadata)),
-        ("/v2/models/{name}", answers.model, says(ModelMetadata, 404, 503)),
+        ("/v2", answers.server, responses_for(Metadata)),
+        ("/v2/models/{name}", answers.model, responses_for(ModelMetadata, 404, 503)),
         ("/v2/models/{name}/ready", answers.model_ready, _ready(404)),
     ):
-        routes.add_api_route(path, answer, responses=told)
+        routes.add_api_route(path, answer, responses=responses)
     routes.add_api_route(
         "/v2/models/{name}/infer",
         answers.infer,
         methods=["POST"],
-        responses=says(InferReply, 400, 404, 503),
-        openapi_extra=reads(InferRequest),
+        responses=responses_for(InferReply, 400, 404, 503),
+        openapi_extra=request_body_for(InferRequest),
     )
     return routes
 
 
-class _Answers:
+class InferenceRoutes:
     """What the routes answer.
 
     Args:
@@ -69,34 +76,34 @@ class _Answers:
 
     async def server(self) -> Response:
         """Say what this server is."""
-        told = Metadata(name=MODEL, version=version("redhost-serve"), extensions=EXTENSIONS)
-        return reply(told)
+        metadata = Metadata(name=MODEL, version=version("redhost-serve"), extensions=EXTENSIONS)
+        return reply(metadata)
 
     async def model(self, name: str) -> Response:
         """Say what the model reads and answers."""
-        known(name)
-        return reply(await off_loop(lambda: _metadata(self.service)))
+        require_model(name)
+        return reply(await run_in_thread(lambda: _metadata(self.service)))
 
     async def model_ready(self, name: str) -> Response:
         """Say whether a generation is served."""
-        known(name)
+        require_model(name)
         return await self.ready()
 
     async def infer(self, name: str, request: Request) -> Response:
         """Answer texts; one generation answers all of a request, and the answer names it."""
-        known(name)
+        require_model(name)
         wanted = await body(request, InferRequest)
         return reply(infer_reply(wanted, await self.service.ask(texts_of(wanted))))
 
 
 def _ready(*statuses: int) -> dict[int | str, dict[str, object]]:
-    told = says(Ready, *statuses)
-    return {**told, 503: {**told[200], "description": "Not ready."}}
+    responses = responses_for(Ready, *statuses)
+    return {**responses, 503: {**responses[200], "description": "Not ready."}}
 
 
 def _metadata(service: Service) -> ModelMetadata:
     bus = service.live.composed.bus
-    answers = "probability" if bus.task.name == "classification" else "value"
+    answers = "probability" if bus.task.head.probabilities else "value"
     return ModelMetadata(
         name=MODEL,
         versions=[str(service.live.generation)],

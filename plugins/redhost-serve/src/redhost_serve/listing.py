@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from redhost_serve.reply import off_loop, reply, says
+from redhost_serve.reply import reply, responses_for, run_in_thread
 from redhost_serve.service import Service
 from redhost_serve.wire import MODEL
 
@@ -22,19 +22,19 @@ def listing_routes(service: Service, *, admin: bool) -> APIRouter:
         service: What they show.
         admin: Whether changes can be made over HTTP.
     """
-    shows, routes = _Shows(service, admin=admin), APIRouter(tags=["listing"])
+    shows, routes = ListingRoutes(service, admin=admin), APIRouter(tags=["listing"])
     for path, show, kind in (
         ("/v1/models", shows.models, dict),
         ("/v1/generations", shows.generations, dict),
         ("/metrics", shows.metrics, str),
     ):
-        routes.add_api_route(path, show, responses=says(kind, 503))
-    index = says(list, 503)
+        routes.add_api_route(path, show, responses=responses_for(kind, 503))
+    index = responses_for(list, 503)
     routes.add_api_route("/v2/repository/index", shows.index, methods=["POST"], responses=index)
     return routes
 
 
-class _Shows:
+class ListingRoutes:
     """What the routes show.
 
     Args:
@@ -47,20 +47,20 @@ class _Shows:
 
     async def models(self) -> Response:
         """Show the model: its generation, its experts with their states, the last candidate."""
-        return reply(await off_loop(lambda: _models(self.service, admin=self.admin)))
+        return reply(await run_in_thread(lambda: _models(self.service, admin=self.admin)))
 
     async def generations(self) -> Response:
         """Show the last generations: parents, experts, accuracy by domain from their receipts."""
-        return reply({"data": await off_loop(self.service.generations)})
+        return reply({"data": await run_in_thread(self.service.generations)})
 
     async def index(self) -> Response:
         """List the generations as versions of the model."""
-        return reply(await off_loop(lambda: _index(self.service)))
+        return reply(await run_in_thread(lambda: _index(self.service)))
 
     async def metrics(self) -> Response:
         """Show everything counted, for Prometheus."""
-        told = {"Content-Type": CONTENT_TYPE_LATEST}
-        return Response(self.service.metrics.text(), headers=told)
+        headers = {"Content-Type": CONTENT_TYPE_LATEST}
+        return Response(self.service.metrics.text(), headers=headers)
 
 
 def _models(service: Service, *, admin: bool) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _models(service: Service, *, admin: bool) -> dict[str, Any]:
     number = live.generation
     record = None if number is None else live.host.generations.load(number)
     ids = {m.id for m in record.experts} if record else set()
-    told = {
+    model = {
         "id": MODEL,
         "object": "model",
         "owned_by": "redhost",
@@ -81,7 +81,7 @@ def _models(service: Service, *, admin: bool) -> dict[str, Any]:
         "admin": admin,
         "experts": [{**x, "serving": x["id"] in ids} for x in service.experts()],
     }
-    return {"object": "list", "data": [told]}
+    return {"object": "list", "data": [model]}
 
 
 def _index(service: Service) -> list[dict[str, str]]:

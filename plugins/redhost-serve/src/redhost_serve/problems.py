@@ -1,4 +1,4 @@
-"""What a client is told when something is wrong: one status, one line, never its own input."""
+"""What a client gets when something is wrong: one status, one line, never its own input."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 import redhost
 
-__all__ = ["Problem", "problem_of"]
+__all__ = ["HttpProblem", "problem_of"]
 
 _STATUS: Mapping[type[redhost.RedhostError], int] = {
-    redhost.SwapInProgressError: 409,
-    redhost.LockHeldError: 409,
-    redhost.StaleGenerationError: 412,
-    redhost.UnknownNameError: 404,
+    redhost.errors.SwapInProgressError: 409,
+    redhost.errors.LockHeldError: 409,
+    redhost.errors.StaleGenerationError: 412,
+    redhost.errors.UnknownNameError: 404,
 }
 
 
-class Problem(Exception):  # noqa: N818  (an answer, not a failure of ours)
+class HttpProblem(Exception):  # noqa: N818  (an answer, not a failure of ours)
     """An answer other than 200.
 
     Args:
@@ -32,12 +32,12 @@ class Problem(Exception):  # noqa: N818  (an answer, not a failure of ours)
         self.status, self.reason, self.headers = status, reason, dict(headers or {})
 
 
-def problem_of(error: redhost.RedhostError, *, otherwise: int = 422) -> Problem:
-    """Return what a client is told of an error.
+def problem_of(error: redhost.RedhostError, *, otherwise: int = 422) -> HttpProblem:
+    """Return what a client gets for an error.
 
     Args:
         error: What was raised.
         otherwise: The status of errors that have none of their own.
     """
     status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), otherwise)
-    return Problem(status, str(error), headers={"Retry-After": "1"} if status == 503 else None)  # noqa: PLR2004
+    return HttpProblem(status, str(error), headers={"Retry-After": "1"} if status == 503 else None)  # noqa: PLR2004

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import redhost
 
-__all__ = ["Process", "compose_home", "serving"]
+__all__ = ["ServerProcess", "compose_home", "serving"]
 
 ROUTERS = ("evidence", "centroid", "statistics")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Process:
+class ServerProcess:
     """A server that runs.
 
     Attributes:
@@ -41,14 +41,14 @@ class Process:
 
 def compose_home(home: Path) -> redhost.Host:
     """Compose what is installed with one router after the other: generations 1, 2 and 3."""
-    host = redhost.Host.open(home, plugins=redhost.Plugins(()))
+    host = redhost.Host.open(home, plugins=redhost.plugins.Plugins(()))
     for router in ROUTERS:
         host.recompose(router=router, accept=True)
     return host
 
 
 @contextlib.contextmanager
-def serving(home: Path, *options: str) -> Iterator[Process]:
+def serving(home: Path, *options: str) -> Iterator[ServerProcess]:
     """Run ``redhost serve`` on a free port while the block runs.
 
     Args:
@@ -68,6 +68,6 @@ def serving(home: Path, *options: str) -> Iterator[Process]:
             _, found, url = line.strip().partition(" on ")
             if not found:
                 raise redhost.MissingError("the server did not start", found=line.strip())
-            yield Process(url=url, pid=child.pid)
+            yield ServerProcess(url=url, pid=child.pid)
         finally:
             child.send_signal(signal.SIGINT)

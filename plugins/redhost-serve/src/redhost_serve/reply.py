@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import redhost
-from redhost_serve.problems import Problem, problem_of
+from redhost_serve.problems import HttpProblem, problem_of
 from redhost_serve.wire import MODEL, Failure, decode
 
-__all__ = ["body", "known", "off_loop", "reads", "reply", "says"]
+__all__ = ["body", "reply", "request_body_for", "require_model", "responses_for", "run_in_thread"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -38,14 +38,14 @@ def reply(value: object, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-def known(name: str) -> None:
+def require_model(name: str) -> None:
     """Check the name of a model.
 
     Raises:
-        Problem: 404, if it is another than the one there is.
+        HttpProblem: 404, if it is another than the one there is.
     """
     if name != MODEL:
-        raise Problem(404, f"there is one model here: {MODEL!r}")
+        raise HttpProblem(404, f"there is one model here: {MODEL!r}")
 
 
 async def body(request: Request, kind: type[S]) -> S:
@@ -53,7 +53,7 @@ async def body(request: Request, kind: type[S]) -> S:
     return decode(await request.body(), kind)
 
 
-async def off_loop(work: Callable[[], R], *, otherwise: int = 503) -> R:
+async def run_in_thread(work: Callable[[], R], *, otherwise: int = 503) -> R:
     """Run what reads the disk or loads in a thread; say its errors as problems.
 
     Args:
@@ -66,7 +66,7 @@ async def off_loop(work: Callable[[], R], *, otherwise: int = 503) -> R:
         raise problem_of(e, otherwise=otherwise) from None
 
 
-def says(kind: object, *statuses: int) -> dict[int | str, dict[str, Any]]:
+def responses_for(kind: object, *statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return what a route may answer, for the OpenAPI: 200 of a kind, and failures."""
     return {
         200: {"description": "Done.", "content": _content(kind)},
@@ -77,7 +77,7 @@ def says(kind: object, *statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def reads(kind: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
+def request_body_for(kind: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
     """Return what a route reads, for the OpenAPI."""
     return {"requestBody": {"required": required, "content": _content(kind)}}
 

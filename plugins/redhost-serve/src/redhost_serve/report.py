@@ -25,24 +25,25 @@ def note(out: Path, **parts: Mapping[str, Any]) -> Path:
     path = out / "metrics.json"
     known = json.loads(path.read_text("utf-8")) if path.exists() else {}
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    told = {**known, "schema": SCHEMA, "machine": machine, **parts}
-    path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
-    (out / "README.md").write_text("\n".join(page(told)), "utf-8")
+    metrics = {**known, "schema": SCHEMA, "machine": machine, **parts}
+    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    (out / "README.md").write_text("\n".join(page(metrics)), "utf-8")
     return path
 
 
-def page(told: Mapping[str, Any]) -> Iterator[str]:
+def page(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Return the lines of the page."""
     yield "# Serving"
     yield ""
     yield "Written by `redhost serve-storm` and `redhost lab bench --serve` from `metrics.json`; do"
-    yield f"not edit. The tiny backbone, {told['machine']['cores']} cores that others share: read"
+    cores = metrics["machine"]["cores"]
+    yield f"not edit. The tiny backbone, {cores} cores that others share: read"
     yield "ratios rather than seconds."
     yield ""
-    if "storm" in told:
-        yield from _storm(told["storm"])
-    if "bench" in told:
-        yield from _bench(told["bench"])
+    if "storm" in metrics:
+        yield from _storm(metrics["storm"])
+    if "bench" in metrics:
+        yield from _bench(metrics["bench"])
 
 
 def _storm(s: Mapping[str, Any]) -> Iterator[str]:

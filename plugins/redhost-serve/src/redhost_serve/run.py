@@ -1,4 +1,4 @@
-"""Run a server until it is told to stop: what `redhost serve` does."""
+"""Run a server until it is stopped: what `redhost serve` does."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from redhost_serve.server import Server, bind
 from redhost_serve.service import Options, Service
 from redhost_serve.watch import Watch
 
-__all__ = ["Order", "run"]
+__all__ = ["ServeOptions", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class ServeOptions:
     """What the command line says.
 
     Attributes:
@@ -52,31 +52,31 @@ class Order:
     grace: float
 
 
-def run(order: Order) -> None:
+def run(options: ServeOptions) -> None:
     """Serve until a signal says to stop."""
     _log()
-    token = None if order.admin_token is None else read_token(order.admin_token)
+    token = None if options.admin_token is None else read_token(options.admin_token)
     service = Service(
-        _open(order), options=Options(queue=order.queue, batch=order.batch, wait=order.wait)
+        _open(options), options=Options(queue=options.queue, batch=options.batch, wait=options.wait)
     )
-    listener = bind(order.host, order.port)
+    listener = bind(options.host, options.port)
     port = listener.getsockname()[1]
     server = Server(
         create_app(service, token=token),
         service,
-        grace=order.grace,
-        started=lambda: _say(order.host, port, service.live.generation),
+        grace=options.grace,
+        started=lambda: _say(options.host, port, service.live.generation),
     )
     with (
-        _watching(service, order),
+        _watching(service, options),
         contextlib.suppress(KeyboardInterrupt),  # uvicorn hands Ctrl-C on when it is done
     ):
         server.run(sockets=[listener])
 
 
-def _open(order: Order) -> redhost.Live:
-    live = redhost.Live.open(order.home, backbone=order.backbone, device=order.device)
-    if live.generation is None and not order.watch:
+def _open(options: ServeOptions) -> redhost.Live:
+    live = redhost.Live.open(options.home, backbone=options.backbone, device=options.device)
+    if live.generation is None and not options.watch:
         raise redhost.MissingError(
             f"nothing is composed in {live.host.home}",
             hint="Run 'redhost recompose', or serve with --watch.",
@@ -85,12 +85,12 @@ def _open(order: Order) -> redhost.Live:
 
 
 @contextlib.contextmanager
-def _watching(service: Service, order: Order) -> Iterator[None]:
+def _watching(service: Service, options: ServeOptions) -> Iterator[None]:
     """Follow the environment while the block runs, if that is wanted."""
-    if not order.watch:
+    if not options.watch:
         yield
         return
-    watch = Watch(service, backbone=order.backbone)
+    watch = Watch(service, backbone=options.backbone)
     watch.start()
     try:
         yield

@@ -99,7 +99,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as e:
         listener.close()
-        raise redhost.SettingsError(
+        raise redhost.errors.SettingsError(
             f"cannot listen on {host}, port {port}",
             found=e.strerror or str(e),
             hint="Choose another with --port.",

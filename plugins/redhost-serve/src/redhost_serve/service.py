@@ -16,7 +16,7 @@ import msgspec
 import redhost
 from redhost_serve.batcher import Batcher, FullError
 from redhost_serve.metrics import Metrics
-from redhost_serve.problems import Problem, problem_of
+from redhost_serve.problems import HttpProblem, problem_of
 
 __all__ = ["Candidate", "Options", "Service"]
 
@@ -111,22 +111,22 @@ class Service:
         """Answer the texts of one request, all with one generation.
 
         Raises:
-            Problem: 503 when too many wait, nothing is served or the generation failed; 400 for a
-                text that cannot be read. What was sent is not repeated.
+            HttpProblem: 503 when too many wait, nothing is served or the generation failed; 400
+                for a text that cannot be read. What was sent is not repeated.
         """
         try:
             return await self.batcher.ask(texts)
         except FullError:
-            raise Problem(
+            raise HttpProblem(
                 503, "too many requests wait; try again", headers={"Retry-After": "1"}
             ) from None
         except redhost.UsageError as e:
-            raise Problem(400, e.problem) from None
+            raise HttpProblem(400, e.problem) from None
         except redhost.MissingError as e:
             raise problem_of(e, otherwise=503) from None
         except Exception:
             log.exception("generation %s failed", self.live.generation)
-            raise Problem(503, "the generation failed on these texts") from None
+            raise HttpProblem(503, "the generation failed on these texts") from None
 
     def change(self, how: Callable[[], object]) -> tuple[int | None, int | None]:
         """Change the generation and count how it went.
@@ -159,14 +159,14 @@ class Service:
     def generations(self) -> list[dict[str, Any]]:
         """Return what is known of the last generations, the newest first."""
         serving, generations = self.live.generation, self.live.host.generations
-        told = []
+        latest = []
         for number in reversed(generations.numbers()[-SHOWN:]):
             try:
                 record = generations.load(number)
-            except (redhost.IntegrityError, redhost.UnknownNameError):
+            except (redhost.errors.IntegrityError, redhost.errors.UnknownNameError):
                 continue  # for who needs it to report
             receipt = self._receipt(number)
-            told.append(
+            latest.append(
                 {
                     "number": record.number,
                     "parent": record.parent,
@@ -179,7 +179,7 @@ class Service:
                     "rows": receipt.get("accuracy", {}).get("rows", {}),
                 }
             )
-        return told
+        return latest
 
     def _receipt(self, number: int) -> dict[str, Any]:
         """Return a generation's receipt; of one that is damaged nothing is known."""

@@ -90,7 +90,7 @@ class Watch(threading.Thread):
             return
         try:
             self.service.change(live.refresh)
-        except redhost.SwapInProgressError:
+        except redhost.errors.SwapInProgressError:
             return
         except redhost.RedhostError as e:
             self._refused = current
@@ -104,9 +104,9 @@ class Watch(threading.Thread):
             return
         self._say("checking")
         options = ["--backbone", self.backbone] if self.backbone else []
-        code, out, told = self._redhost("recompose", *options)
+        code, out, errors = self._redhost("recompose", *options)
         if code:
-            self._say("refused", told or f"recompose ended with {code}")
+            self._say("refused", errors or f"recompose ended with {code}")
             return
         self._publish(json.loads(out)["generation"])
 
@@ -126,8 +126,8 @@ class Watch(threading.Thread):
     def _failing(self) -> str | None:
         """Return why an installed package has no part in what is served."""
         wrong = [x for x in self._json("list-experts") if x["code"] not in {None, "disabled"}]
-        told = [f"{x['id'] or x['dist']}: {x['reason']}" for x in wrong]
-        return "; ".join(told) or None
+        reasons = [f"{x['id'] or x['dist']}: {x['reason']}" for x in wrong]
+        return "; ".join(reasons) or None
 
     def _say(self, state: str, reason: str | None = None, *, generation: int | None = None) -> None:
         self.service.candidate = Candidate(state=state, reason=reason, generation=generation)
@@ -140,9 +140,9 @@ class Watch(threading.Thread):
         Raises:
             MissingError: If it fails.
         """
-        code, out, told = self._redhost(command)
+        code, out, errors = self._redhost(command)
         if code:
-            raise redhost.MissingError(f"redhost {command} ended with {code}", found=told)
+            raise redhost.MissingError(f"redhost {command} ended with {code}", found=errors)
         return json.loads(out)
 
     def _redhost(self, command: str, *options: str) -> tuple[int, str, str]:

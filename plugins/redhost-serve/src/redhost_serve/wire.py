@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 import redhost
-from redhost_serve.problems import Problem
+from redhost_serve.problems import HttpProblem
 
 __all__ = [
     "MAX_CHARACTERS",
@@ -193,20 +193,20 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Decode a body.
 
     Raises:
-        Problem: 400, saying where it is wrong; what was sent is not repeated.
+        HttpProblem: 400, saying where it is wrong; what was sent is not repeated.
     """
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as e:
-        told = str(e) if isinstance(e, msgspec.DecodeError) else "it is not UTF-8 JSON"
-        raise Problem(400, f"the body is not what this route reads: {told}") from None
+        reason = str(e) if isinstance(e, msgspec.DecodeError) else "it is not UTF-8 JSON"
+        raise HttpProblem(400, f"the body is not what this route reads: {reason}") from None
 
 
 def texts_of(request: InferRequest) -> list[str]:
     """Return the texts of a request.
 
     Raises:
-        Problem: 400, if their number is not the shape's, or is too large.
+        HttpProblem: 400, if their number is not the shape's, or is too large.
     """
     [tensor] = request.inputs
     texts: list[str] = []
@@ -216,9 +216,9 @@ def texts_of(request: InferRequest) -> list[str]:
     for n in tensor.shape:
         size *= n
     if len(texts) != size:
-        raise Problem(400, f"the shape says {size} texts, data holds {len(texts)}")
+        raise HttpProblem(400, f"the shape says {size} texts, data holds {len(texts)}")
     if len(texts) > MAX_TEXTS:
-        raise Problem(400, f"expected at most {MAX_TEXTS} texts, found {len(texts)}")
+        raise HttpProblem(400, f"expected at most {MAX_TEXTS} texts, found {len(texts)}")
     return texts
 
 
@@ -226,12 +226,12 @@ def infer_reply(request: InferRequest, answers: Sequence[redhost.Answer]) -> Inf
     """Return the answer to a request.
 
     Raises:
-        Problem: 400, if it wants an output that this generation has not.
+        HttpProblem: 400, if it wants an output that this generation has not.
     """
     made = {tensor.name: tensor for tensor in _outputs(answers)}
     names: list[str] = [w.name for w in request.outputs] or list(made)
     if missing := sorted(set(names) - made.keys()):
-        raise Problem(400, f"no output {missing[0]!r} here; there are: {', '.join(made)}")
+        raise HttpProblem(400, f"no output {missing[0]!r} here; there are: {', '.join(made)}")
     return InferReply(
         model_name=MODEL,
         model_version=str(answers[0].generation),

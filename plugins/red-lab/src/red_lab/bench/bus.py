@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import redhost
 from red_lab.bench.bus_page import draw, page
 from red_lab.bench.rounds import in_turns, share, spread
-from red_lab.bench.section import Settings
+from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS, open_trunk, token_ids
 from red_lab.cost_build import Load, build_bus, rank_of
 
@@ -34,7 +34,7 @@ MOST_RUNS = 3
 """Small batches are quick, so they get this many times the rounds of the largest."""
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: SectionSettings) -> dict[str, Any]:
     """Time the buses on every backbone."""
     found = {
         name: measure_on(open_trunk(name), buses=DENSE + SPARSE, rounds=settings.runs)
@@ -44,7 +44,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def measure_on(
-    trunk: redhost.Trunk,
+    trunk: redhost.authoring.TextEncoder,
     *,
     buses: Sequence[tuple[str, int]],
     rounds: int,
@@ -83,7 +83,7 @@ def measure_on(
 
 
 def _timed(
-    trunk: redhost.Trunk,
+    trunk: redhost.authoring.TextEncoder,
     ids: Tensor,
     buses: Mapping[tuple[str, int], redhost.Bus],
     *,
@@ -92,7 +92,7 @@ def _timed(
     """Return one row for every bus on one batch."""
 
     def forward() -> Tensor:
-        return trunk.hidden(ids)[:, -1]
+        return trunk.hidden_states(ids)[:, -1]
 
     with torch.inference_mode():
         h = forward()
@@ -119,12 +119,12 @@ def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
         return build_bus(kind, load, width=width)
     bus = build_bus("topk:k=2", load, width=width)  # which makes no copy of the experts
     config = redhost.BusConfig(width=width, labels=bus.shared_labels)
-    router = redhost.build_router(kind, config, bus.columns, 0)
+    router = redhost.plugins.build_router(kind, config, bus.columns, 0)
     if router is None:
         raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
     generator = torch.Generator().manual_seed(0)
     for name, parameter in router.named_parameters():
-        if name in {"weight", "bias"}:  # the rest of a shortlist is of voices, and starts silent
+        if name in {"weight", "bias"}:  # the rest of a shortlist reads confidences, starts at zero
             nn.init.normal_(parameter, generator=generator)
     made = redhost.Bus(
         norm=bus.norm,

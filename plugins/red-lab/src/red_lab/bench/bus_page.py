@@ -23,24 +23,25 @@ def page(found: Mapping[str, Any]) -> str:
         "pass `gathered` was not measured where it belongs. "
         f"The aim is {TARGET:.0%}.",
     ]
-    for name, told in found["backbones"].items():
-        lines += ["", *_table(name, told)]
+    for name, measured in found["backbones"].items():
+        lines += ["", *_table(name, measured)]
     return "\n".join([*lines, "", "![Share of the forward by idle experts](bus.svg)"])
 
 
-def _table(name: str, told: Mapping[str, Any]) -> Iterator[str]:
-    batches = sorted({r["batch"] for r in told["rows"]})
-    cells = {(r["router"], r["experts"], r["batch"]): r for r in told["rows"]}
+def _table(name: str, measured: Mapping[str, Any]) -> Iterator[str]:
+    batches = sorted({r["batch"] for r in measured["rows"]})
+    cells = {(r["router"], r["experts"], r["batch"]): r for r in measured["rows"]}
     floors = ", ".join(
-        f"{1000 * cells[_first(told, b)]['backbone_seconds']['median']:.1f} ms at batch {b}"
+        f"{1000 * cells[_first(measured, b)]['backbone_seconds']['median']:.1f} ms at batch {b}"
         for b in batches
     )
-    yield f"**{name}** (D {told['width']}, R {told['rank']}, T {told['tokens']}): the forward "
+    size = f"D {measured['width']}, R {measured['rank']}, T {measured['tokens']}"
+    yield f"**{name}** ({size}): the forward "
     yield f"takes {floors}."
     yield ""
     yield f"| router | experts | {' | '.join(f'batch {b}' for b in batches)} | tensors |"
     yield "|---" * (3 + len(batches)) + "|"
-    for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in told["rows"]):
+    for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in measured["rows"]):
         row = [cells[router, experts, b] for b in batches]
         shares = " | ".join(_share(r["share"]) for r in row)
         yield f"| `{router}` | {experts:,} | {shares} | {row[0]['bytes'] / 2**20:,.1f} MiB |"
@@ -58,8 +59,8 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
         figure, axes = plt.subplots(
             1, len(backbones), figsize=(8, 3.2), layout="constrained", squeeze=False, sharey=True
         )
-        for ax, (name, told) in zip(axes[0], backbones.items(), strict=True):
-            _curves(ax, told["rows"])
+        for ax, (name, measured) in zip(axes[0], backbones.items(), strict=True):
+            _curves(ax, measured["rows"])
             ax.axhline(TARGET, color="black", linewidth=0.8, linestyle="--")
             ax.set(title=name, xscale="log", yscale="log", xlabel="experts, two active")
         axes[0][0].set_ylabel("bus, of the backbone's forward")
@@ -83,10 +84,10 @@ def _curves(ax: Any, rows: list[dict[str, Any]]) -> None:
             ax.fill_between(x, *bounds, color=f"C{n}", alpha=0.2)
 
 
-def _first(told: Mapping[str, Any], batch: int) -> tuple[str, int, int]:
-    row = next(r for r in told["rows"] if r["batch"] == batch)
+def _first(measured: Mapping[str, Any], batch: int) -> tuple[str, int, int]:
+    row = next(r for r in measured["rows"] if r["batch"] == batch)
     return row["router"], row["experts"], batch
 
 
-def _share(told: Mapping[str, float]) -> str:
-    return f"{told['ratio']:.2%} ({told['low']:.2%}–{told['high']:.2%})"
+def _share(overhead: Mapping[str, float]) -> str:
+    return f"{overhead['ratio']:.2%} ({overhead['low']:.2%}–{overhead['high']:.2%})"

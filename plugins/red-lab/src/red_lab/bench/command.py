@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from red_lab.bench.section import SECTIONS, Settings, run
+from red_lab.bench.section import SECTIONS, SectionSettings, run
 from red_lab.options import WORK
 from red_lab.readme import refresh_here
 
@@ -43,7 +43,7 @@ def bench(*, sections: Sequence[str], out: Path | None, runs: int, serve: bool, 
 
         command().main(["--out", str(out)], standalone_mode=False)
         return
-    settings = Settings(runs=runs, work=work / "bench")
+    settings = SectionSettings(runs=runs, work=work / "bench")
     for name in sections or SECTIONS:
         click.echo(run(name, out=out, settings=settings))
     refresh_here()

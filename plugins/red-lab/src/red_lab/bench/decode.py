@@ -18,8 +18,9 @@ from torch.profiler import ProfilerActivity, profile
 import redhost
 from red_lab.bench.bus import tensor_bytes
 from red_lab.bench.rounds import in_turns, overhead, spread
-from red_lab.bench.section import Settings
+from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS, open_trunk
+from redhost.core.model.decode import DecodingSession
 
 __all__ = ["TITLE", "compose", "measure", "measure_on", "page"]
 
@@ -37,7 +38,7 @@ TOKEN = 7
 """What is fed: any will do."""
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: SectionSettings) -> dict[str, Any]:
     """Time the systems on every backbone."""
     rounds = STEPS * settings.runs
     found = {name: measure_on(open_trunk(name), rounds=rounds) for name in TRUNKS}
@@ -45,7 +46,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def measure_on(
-    trunk: redhost.Trunk,
+    trunk: redhost.authoring.TextEncoder,
     *,
     rounds: int,
     systems: Sequence[tuple[str, int]] = SYSTEMS,
@@ -65,12 +66,12 @@ def measure_on(
     return {"width": trunk.width, "vocabulary": len(head), "rows": rows}
 
 
-def compose(trunk: redhost.Trunk, kind: str, experts: int) -> redhost.Composed:
+def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> redhost.ComposedModel:
     """Return a composition of random experts, a quarter of the width in rank, with even weights."""
     width, rank, head = trunk.width, max(1, trunk.width // 4), _head(trunk)
     generator = torch.Generator().manual_seed(0)
     parts = {
-        f"expert{n:02d}": redhost.LowRank(
+        f"expert{n:02d}": redhost.plugins.LowRank(
             U=torch.randn(rank, width, generator=generator) / width**0.5,
             V=torch.randn(width, rank, generator=generator) / rank**0.5,
             activation="gelu",
@@ -81,10 +82,10 @@ def compose(trunk: redhost.Trunk, kind: str, experts: int) -> redhost.Composed:
     backbone = redhost.Backbone(
         trunk=trunk,
         classifier=head,
-        task=redhost.Generation(),
-        layout=redhost.context_layout(width),
+        task=redhost.plugins.make_task("generation"),
+        layout=redhost.authoring.context_layout(width),
     )
-    router = redhost.build_router(kind, backbone.bus_config(), (*parts, "backbone"), 0)
+    router = redhost.plugins.build_router(kind, backbone.bus_config(), (*parts, "backbone"), 0)
     if router is None:
         raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
     bus = redhost.Bus(
@@ -96,7 +97,7 @@ def compose(trunk: redhost.Trunk, kind: str, experts: int) -> redhost.Composed:
         backbone_column=True,
         layout=backbone.layout,
     )
-    return redhost.Composed(
+    return redhost.ComposedModel(
         backbone=backbone,
         bus=bus.eval().requires_grad_(False),
         cards={},
@@ -109,8 +110,8 @@ def compose(trunk: redhost.Trunk, kind: str, experts: int) -> redhost.Composed:
 
 
 def _timed(
-    trunk: redhost.Trunk,
-    made: Mapping[tuple[str, int], redhost.Composed],
+    trunk: redhost.authoring.TextEncoder,
+    made: Mapping[tuple[str, int], redhost.ComposedModel],
     *,
     context: int,
     rounds: int,
@@ -135,22 +136,22 @@ def _timed(
         }
 
 
-def _bus_step(composed: redhost.Composed, ids: list[int]) -> Callable[[], Tensor]:
+def _bus_step(composed: redhost.ComposedModel, ids: list[int]) -> Callable[[], Tensor]:
     """Return what decodes one token more with experts."""
-    walk = redhost.Walk(composed)
-    walk.step(ids)
-    return lambda: walk.step([TOKEN])[0]
+    session = DecodingSession(composed)
+    session.step(ids)
+    return lambda: session.step([TOKEN])[0]
 
 
-def _backbone_step(trunk: redhost.Trunk, ids: list[int]) -> Callable[[], Tensor]:
+def _backbone_step(trunk: redhost.authoring.TextEncoder, ids: list[int]) -> Callable[[], Tensor]:
     """Return what decodes one token more with the backbone alone: its step, the head's product."""
     head, cache = _head(trunk), None
 
     @torch.inference_mode()
     def step(tokens: list[int]) -> Tensor:
         nonlocal cache
-        told, cache = trunk.follow(torch.tensor([tokens]), cache)
-        return told[0, -1:] @ head.T
+        h, cache = trunk.decode_step(torch.tensor([tokens]), cache)
+        return h[0, -1:] @ head.T
 
     step(ids)
     return partial(step, [TOKEN])
@@ -159,16 +160,16 @@ def _backbone_step(trunk: redhost.Trunk, ids: list[int]) -> Callable[[], Tensor]
 def _peak(step: Callable[[], object]) -> int:
     """Return the most bytes that one step holds beyond what it began with."""
     step()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as told:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     held = peak = 0
-    for event in told.events() or ():
+    for event in profiler.events() or ():
         held += event.self_cpu_memory_usage
         peak = max(peak, held)
     return peak
 
 
-def _head(trunk: redhost.Trunk) -> Tensor:
+def _head(trunk: redhost.authoring.TextEncoder) -> Tensor:
     """Return the embedding, which both backbones tell tokens with."""
     embedding: Any = trunk.model.get_input_embeddings()
     weight: Tensor = embedding.weight.detach()
@@ -190,49 +191,50 @@ def page(found: Mapping[str, Any]) -> str:
         "of the width in rank. Memory: what the bus keeps beyond the head, and what one step holds "
         "at most beyond the backbone's own.",
     ]
-    for name, told in found["backbones"].items():
-        lines += ["", *_table(name, told)]
+    for name, measured in found["backbones"].items():
+        lines += ["", *_table(name, measured)]
     return "\n".join([*lines, "", *_aims(found)])
 
 
-def _table(name: str, told: Mapping[str, Any]) -> Iterator[str]:
-    contexts = sorted({r["context"] for r in told["rows"]})
-    cells = {(r["router"], r["experts"], r["context"]): r for r in told["rows"]}
+def _table(name: str, measured: Mapping[str, Any]) -> Iterator[str]:
+    contexts = sorted({r["context"] for r in measured["rows"]})
+    cells = {(r["router"], r["experts"], r["context"]): r for r in measured["rows"]}
     floors = ", ".join(
-        f"{1000 * _floor(told, n)['median']:.1f} ms after {n} tokens" for n in contexts
+        f"{1000 * _floor(measured, n)['median']:.1f} ms after {n} tokens" for n in contexts
     )
-    yield f"**{name}** (D {told['width']}, V {told['vocabulary']:,}): the backbone's step takes"
+    size = f"D {measured['width']}, V {measured['vocabulary']:,}"
+    yield f"**{name}** ({size}): the backbone's step takes"
     yield f"{floors}."
     yield ""
     heads = " | ".join(f"after {n} tokens" for n in contexts)
     yield f"| router | experts | {heads} | kept | a step's |"
     yield "|---" * (4 + len(contexts)) + "|"
-    for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in told["rows"]):
+    for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in measured["rows"]):
         row = [cells[router, experts, n] for n in contexts]
         shares = " | ".join(_share(r["overhead"]) for r in row)
         memory = " | ".join(f"{row[0][k] / 2**20:.2f} MiB" for k in ("kept_bytes", "step_bytes"))
         yield f"| `{router}` | {experts} | {shares} | {memory} |"
 
 
-def _floor(told: Mapping[str, Any], context: int) -> Mapping[str, float]:
-    return next(r["backbone_seconds"] for r in told["rows"] if r["context"] == context)
+def _floor(measured: Mapping[str, Any], context: int) -> Mapping[str, float]:
+    return next(r["backbone_seconds"] for r in measured["rows"] if r["context"] == context)
 
 
 def _aims(found: Mapping[str, Any]) -> Iterator[str]:
     """Say whether the aim is met, at the worst of the contexts."""
     for row in (
         r
-        for name, told in found["backbones"].items()
-        for r in told["rows"]
+        for name, measured in found["backbones"].items()
+        for r in measured["rows"]
         if name == "smollm2" and (r["router"], r["experts"]) == AIMED
     ):
         ratio = row["overhead"]["ratio"]
-        verdict = "met" if ratio <= TARGET else "**missed**"
+        answer = "met" if ratio <= TARGET else "**missed**"
         yield (
             f"- Four experts on SmolLM2 after {row['context']} tokens: {ratio:+.1%}, "
-            f"the aim is {TARGET:.0%}: {verdict}."
+            f"the aim is {TARGET:.0%}: {answer}."
         )
 
 
-def _share(told: Mapping[str, float]) -> str:
-    return f"{told['ratio']:+.1%} ({told['low']:+.1%} to {told['high']:+.1%})"
+def _share(overhead: Mapping[str, float]) -> str:
+    return f"{overhead['ratio']:+.1%} ({overhead['low']:+.1%} to {overhead['high']:+.1%})"

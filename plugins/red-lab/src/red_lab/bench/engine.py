@@ -2,7 +2,7 @@
 
 Training is timed as whole commands, start-up of every worker and all writing included, alternately
 in the same rounds: 20 experts of 1,500 rows on the tiny backbone with one worker, with two, and
-with two of Ray where it is installed. A job that does nothing tells what an engine costs.
+with two of Ray where it is installed. A job that does nothing shows what an engine costs.
 
 Alternating does not help against a busy machine here: two processes get a larger share of it than
 one. So the processor time of the commands is measured beside: one worker that has less than .9 of
@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import redhost
-from red_lab.bench.section import Settings
+from red_lab.bench.section import SectionSettings
+from redhost.core.jobs.functions import verify_package
 
 __all__ = ["TITLE", "measure", "page", "write_plan"]
 
@@ -37,16 +38,16 @@ TITLE = "More workers"
 
 EXPERTS, ROWS, EPOCHS = 20, 1500, 60
 JOBS, SHARED = 200, 2**20
-QUIET = 0.9
+IDLE_CORES = 0.9
 """Cores that one worker keeps busy on a machine that does nothing else."""
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: SectionSettings) -> dict[str, Any]:
     """Time both; every round trains all experts anew and compares their digests."""
-    crews = {"local, 1 worker": ("local", 1), "local, 2 workers": ("local", 2)}
+    pools = {"local, 1 worker": ("local", 1), "local, 2 workers": ("local", 2)}
     if find_spec("ray") and find_spec("redhost_ray"):
-        crews["ray, 2 workers"] = ("ray", 2)
-    rounds = _rounds(crews, settings.runs)
+        pools["ray, 2 workers"] = ("ray", 2)
+    rounds = _rounds(pools, settings.runs)
     alone = rounds["seconds"]["local, 1 worker"]
     return {
         "experts": EXPERTS,
@@ -54,30 +55,30 @@ def measure(settings: Settings) -> dict[str, Any]:
         "epochs": EPOCHS,
         "runs": settings.runs,
         **rounds,
-        "quiet": statistics.median(rounds["cores"]["local, 1 worker"]) >= QUIET,
-        "speedup": {crew: _ratios(alone, took) for crew, took in rounds["seconds"].items()},
-        "overhead": {crew: _overhead(*told) for crew, told in crews.items()},
+        "quiet": statistics.median(rounds["cores"]["local, 1 worker"]) >= IDLE_CORES,
+        "speedup": {pool: _ratios(alone, took) for pool, took in rounds["seconds"].items()},
+        "overhead": {pool: _overhead(*choice) for pool, choice in pools.items()},
     }
 
 
-def _rounds(crews: Mapping[str, tuple[str, int]], runs: int) -> dict[str, Any]:
-    """Train all experts with every crew in turn: seconds, cores used, and whether bytes differ."""
-    seconds: dict[str, list[float]] = {crew: [] for crew in crews}
-    cores: dict[str, list[float]] = {crew: [] for crew in crews}
+def _rounds(pools: Mapping[str, tuple[str, int]], runs: int) -> dict[str, Any]:
+    """Train all experts with every pool in turn: seconds, cores used, whether bytes differ."""
+    seconds: dict[str, list[float]] = {pool: [] for pool in pools}
+    cores: dict[str, list[float]] = {pool: [] for pool in pools}
     digests: set[str] = set()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         env = {**os.environ, "REDHOST_CONFIG": str(folder / "config")}
-        if any(engine == "ray" for engine, _ in crews.values()):
+        if any(engine == "ray" for engine, _ in pools.values()):
             _run(["trust", "redhost-ray"], env)
         plan = write_plan(folder, experts=EXPERTS, rows=ROWS, epochs=EPOCHS)
         for n in range(runs):
-            for crew, (engine, workers) in crews.items():
+            for pool, (engine, workers) in pools.items():
                 command = ["train-many", str(plan), "--engine", engine, "--workers", str(workers)]
                 before = _processor_seconds()
-                took = _run([*command, "--home", str(folder / f"{n} {crew}")], env)
-                seconds[crew].append(took)
-                cores[crew].append((_processor_seconds() - before) / took)
+                took = _run([*command, "--home", str(folder / f"{n} {pool}")], env)
+                seconds[pool].append(took)
+                cores[pool].append((_processor_seconds() - before) / took)
                 digests.add(_digest(folder))
     return {"seconds": seconds, "cores": cores, "identical": len(digests) == 1}
 
@@ -89,15 +90,15 @@ def page(found: Mapping[str, Any]) -> str:
         f"{found['experts']} experts of {found['rows']} rows trained by `redhost train-many`, "
         f"whole commands, {found['runs']} rounds; the bytes of the experts are {same} in all.",
         "",
-        "| crew | seconds | × one worker (quartiles) | cores used | first result, s | a job, ms |",
+        "| pool | seconds | × one worker (quartiles) | cores used | first result, s | a job, ms |",
         "|---|---|---|---|---|---|",
     ]
-    for crew, seconds in found["seconds"].items():
-        low, middle, high = found["speedup"][crew]
-        cost = found["overhead"][crew]
-        used = statistics.median(found["cores"][crew])
+    for pool, seconds in found["seconds"].items():
+        low, middle, high = found["speedup"][pool]
+        cost = found["overhead"][pool]
+        used = statistics.median(found["cores"][pool])
         lines.append(
-            f"| {crew} | {statistics.median(seconds):.1f} | {middle:.2f} ({low:.2f}–{high:.2f}) "
+            f"| {pool} | {statistics.median(seconds):.1f} | {middle:.2f} ({low:.2f}–{high:.2f}) "
             f"| {used:.2f} | {cost['first']:.2f} | {1000 * cost['each']:.2f} |"
         )
     lines += [
@@ -128,7 +129,7 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
             redhost.Row(text=f"What is {a} plus {n}?", label=f"{(a * a + n) % 10}")
             for a in range(rows)
         ]
-        (folder / f"{expert}.jsonl").write_bytes(redhost.write_rows(made))
+        (folder / f"{expert}.jsonl").write_bytes(redhost.authoring.write_rows(made))
         project = f"red-expert-{expert}"
         lines.append({"dir": project, "data": f"{expert}.jsonl", "epochs": epochs, "seed": n})
     plan = folder / "plan.jsonl"
@@ -138,28 +139,30 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
 
 def _overhead(engine: str, workers: int) -> dict[str, float]:
     """Return seconds until the first of many empty jobs is done, and for each one after it."""
-    jobs = redhost.Jobs()
+    jobs = redhost.jobs.JobBatch()
     shared = jobs.put("shared", {"input": bytes(SHARED)})
     for n in range(JOBS):
-        jobs.add(f"echo {n}", "echo", {"n": n}, shared)
+        jobs.add(f"job {n}", verify_package, {"n": n}, shared)  # no expert: nothing to compute
     start = time.perf_counter()
     done: list[float] = []
 
-    def take(_: redhost.Job, __: Mapping[str, bytes]) -> None:
+    def on_result(_: redhost.jobs.Job, __: Mapping[str, bytes]) -> None:
         done.append(time.perf_counter() - start)
 
-    failures = _crew(engine, workers).run(jobs, take)
+    failures = _worker_pool(engine, workers).run(jobs, on_result)
     if failures:
-        raise redhost.JobsError(f"{len(failures)} empty jobs failed", found=failures[0].reason)
+        raise redhost.errors.JobsError(
+            f"{len(failures)} empty jobs failed", found=failures[0].reason
+        )
     return {"first": done[0], "each": (done[-1] - done[0]) / (JOBS - 1)}
 
 
-def _crew(engine: str, workers: int) -> redhost.Crew:
+def _worker_pool(engine: str, workers: int) -> redhost.jobs.WorkerPool:
     if engine != "ray":
-        return redhost.choose_crew(redhost.Plugins(()), engine=engine, workers=workers)
-    from redhost_ray import RayEngine  # this process trusts it by importing it
+        return redhost.jobs.choose_pool(redhost.plugins.Plugins(()), engine=engine, workers=workers)
+    from redhost_ray.engine import RayEngine  # this process trusts it by importing it
 
-    return redhost.Crew(name=engine, engine=RayEngine(), workers=workers)
+    return redhost.jobs.WorkerPool(name=engine, engine=RayEngine(), workers=workers)
 
 
 def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
@@ -192,5 +195,7 @@ def _run(arguments: Sequence[str], env: Mapping[str, str], folder: Path | None =
         cwd=folder,
     )
     if done.returncode:
-        raise redhost.JobsError(f"redhost {' '.join(arguments)} failed", found=done.stderr.strip())
+        raise redhost.errors.JobsError(
+            f"redhost {' '.join(arguments)} failed", found=done.stderr.strip()
+        )
     return time.perf_counter() - start

@@ -43,7 +43,7 @@ class Seen:
 
 
 def take_turns(processes: Mapping[str, Process], *, rounds: int) -> dict[str, list[Seen]]:
-    """Run every process once a round; the first round, which warms files up, is not told."""
+    """Run every process once a round; the first round, which warms files up, is not counted."""
     found: dict[str, list[Seen]] = {name: [] for name in processes}
     for number in range(rounds + 1):
         for name, process in processes.items():
@@ -66,6 +66,6 @@ def _once(process: Process) -> Seen:
         seconds = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
-            said = child.stderr.read().decode(errors="replace") if child.stderr else ""
-            raise RuntimeError(f"{' '.join(process.command)} failed: {said}")
+            errors = child.stderr.read().decode(errors="replace") if child.stderr else ""
+            raise RuntimeError(f"{' '.join(process.command)} failed: {errors}")
     return Seen(seconds, usage.ru_maxrss / 1024)

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from red_lab.bench.processes import REDHOST
-from red_lab.bench.section import Settings
+from red_lab.bench.section import SectionSettings
 
 __all__ = ["PREDICT", "RECOMPOSE", "TITLE", "measure", "page", "tables"]
 
@@ -37,8 +37,8 @@ CORE, REGISTRY = "redhost.core", "redhost.registry"
 _BACKBONE: Steps = {
     "build the trunk": [f"{CORE}.backbones.backbone:_package_trunk"],
     "fingerprint of the backbone": [f"{CORE}.backbones.backbone:Backbone.fingerprint"],
-    "tokens": [f"{CORE}.backbones.trunk:Trunk.tokens"],
-    "trunk": [f"{CORE}.backbones.trunk:Trunk.hidden"],
+    "tokens": [f"{CORE}.backbones.encoder:TextEncoder.tokens"],
+    "trunk": [f"{CORE}.backbones.encoder:TextEncoder.hidden_states"],
 }
 
 PREDICT: Steps = {
@@ -46,32 +46,30 @@ PREDICT: Steps = {
     "settings, lock, plugins": [
         f"{CORE}.host:load_settings",
         f"{CORE}.host:read_lock",
-        f"{CORE}.extending.plugins:Plugins.__init__",
+        f"{CORE}.plugins.manager:Plugins.__init__",
     ],
     "read the generation's record": [
-        f"{REGISTRY}.generations:Generations.current",
-        f"{REGISTRY}.generations:Generations.load",
-        f"{REGISTRY}.generations:Generations.file",
+        f"{REGISTRY}.home.generations:Generations.current",
+        f"{REGISTRY}.home.generations:Generations.load",
+        f"{REGISTRY}.home.generations:Generations.file",
     ],
-    "read stored bytes": [f"{REGISTRY}.store:Store.get", f"{REGISTRY}.store:Store.file"],
+    "read stored bytes": [f"{REGISTRY}.home.store:Store.get", f"{REGISTRY}.home.store:Store.file"],
     "check stored bytes: hashes, headers, contract": [
-        f"{CORE}.answering.stored:read_backbone",
-        f"{CORE}.answering.stored:read_expert",
-        f"{CORE}.answering.stored:read_manifest",
+        f"{REGISTRY}.home.store:read_backbone",
+        f"{REGISTRY}.home.store:read_expert",
+        f"{CORE}.model.stored:read_manifest",
     ],
-    "build experts": [f"{CORE}.answering.stored:make_expert", f"{CORE}.answering.stored:make_part"],
-    "canaries": [f"{CORE}.extending.assemble:check_canary"],
-    "cards": [f"{CORE}.extending.assemble:read_card", f"{CORE}.answering.stored:read_card"],
+    "build experts": [f"{CORE}.model.stored:make_expert_module"],
+    "canaries": [f"{CORE}.model.build:check_canary"],
+    "cards": [f"{CORE}.model.build:read_card", f"{CORE}.model.stored:read_card"],
     "router and bus": [
-        f"{CORE}.answering.stored:make_router",
-        f"{CORE}.answering.stored:load_router",
-        f"{CORE}.answering.stored:make_bus",
+        f"{CORE}.model.stored:make_router",
+        f"{CORE}.model.stored:build_model",
     ],
     "background and evaluation rows": [
-        f"{CORE}.answering.stored:background_of",
-        f"{CORE}.answering.stored:evaluation_of",
+        f"{CORE}.model.stored:rows_of",
     ],
-    "bus": [f"{CORE}.bus:Bus.forward"],
+    "bus": [f"{CORE}.bus.bus:Bus.forward"],
     "print": ["redhost.commands.compose:print_json"],
 }
 
@@ -79,25 +77,25 @@ RECOMPOSE: Steps = {
     **_BACKBONE,
     "what is installed, and its verdicts": [f"{CORE}.host:select_installed"],
     "read and check packages": [
-        f"{CORE}.composing.candidates:read_expert",
-        f"{CORE}.composing.workspace:read_backbone",
-        f"{REGISTRY}.installed:audit_installed",
+        f"{CORE}.composition.candidates:read_expert",
+        f"{CORE}.model.build:read_backbone",
+        f"{CORE}.model.build:audit_installed",
     ],
-    "build experts": [f"{CORE}.composing.candidates:make_expert"],
-    "canaries": [f"{CORE}.extending.assemble:check_canary"],
-    "cards": [f"{CORE}.extending.assemble:read_card"],
-    "check on the background card": [f"{CORE}.composing.workspace:check_live"],
-    "feature cache": [f"{CORE}.backbones.features:FeatureCache.encode"],
-    "what columns learn from": [f"{CORE}.composing.recompose:learn_columns"],
-    "train the router": [f"{CORE}.composing.recompose:train_router"],
-    "judge on gate rows": [f"{CORE}.composing.recompose:judge_gates"],
-    "digests before and after": [f"{CORE}.composing.recompose:_digests"],
-    "load the current generation": [f"{CORE}.composing.compose:_previous"],
+    "build experts": [f"{CORE}.composition.candidates:make_expert"],
+    "canaries": [f"{CORE}.model.build:check_canary"],
+    "cards": [f"{CORE}.model.build:read_card"],
+    "check on the background card": [f"{CORE}.composition.prepare:check_live"],
+    "feature cache": [f"{CORE}.backbones.feature_cache:FeatureCache.encode"],
+    "what columns learn from": [f"{CORE}.composition.recompose:columns_data"],
+    "train the router": [f"{CORE}.composition.recompose:train_router"],
+    "judge on gate rows": [f"{CORE}.composition.recompose:judge_gates"],
+    "digests before and after": [f"{CORE}.composition.recompose:_digests"],
+    "load the current generation": [f"{CORE}.composition.changes:_load_previous"],
     "write": [f"{CORE}.host:publish"],
 }
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: SectionSettings) -> dict[str, Any]:
     """Run the commands; every cold run is a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         home, cold = Path(folder, "home"), Path(folder, "cold")

@@ -79,7 +79,7 @@ def find(place: str) -> tuple[Any, str] | None:
 def main(arguments: Sequence[str]) -> None:
     """Run the command and write what it took."""
     clock = Clock()
-    started, out, told, repeats, *command = arguments
+    started, out, encoded_steps, repeats, *command = arguments
     clock.seconds["Python starts"] = time.time() - float(started)
     gc.disable()  # while the parts are imported, as the command does
     with clock.step("import torch"):
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> None:
             importlib.import_module(name)
     gc.freeze()
     gc.enable()
-    steps: Mapping[str, Sequence[str]] = json.loads(told)
+    steps: Mapping[str, Sequence[str]] = json.loads(encoded_steps)
     lost = [p for step, places in steps.items() for p in places if not clock.wrap(step, p)]
     with clock.step(REST):
         _command(command)

@@ -45,7 +45,7 @@ def warm_smollm2(
     return found
 
 
-def _composed(bare: redhost.Backbone) -> redhost.Composed:
+def _composed(bare: redhost.Backbone) -> redhost.ComposedModel:
     width, generator = bare.width, torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -53,13 +53,13 @@ def _composed(bare: redhost.Backbone) -> redhost.Composed:
 
     labels = tuple(map(str, range(LABELS)))
     experts = {
-        f"expert{n}": redhost.LowRank(
+        f"expert{n}": redhost.plugins.LowRank(
             U=drawn(RANK, width), V=drawn(width, RANK), activation="gelu", space="hidden"
         )
         for n in range(EXPERTS)
     }
     config = redhost.BusConfig(width=width, labels=labels, eps=bare.eps)
-    router = redhost.build_router("linear", config, tuple(sorted(experts)), 0)
+    router = redhost.plugins.build_router("linear", config, tuple(sorted(experts)), 0)
     if router is None:
         raise redhost.UsageError("the host has no linear router")
     bus = redhost.Bus(
@@ -69,7 +69,7 @@ def _composed(bare: redhost.Backbone) -> redhost.Composed:
         classifier=drawn(LABELS, width),
         labels=labels,
     )
-    return redhost.Composed(
+    return redhost.ComposedModel(
         backbone=bare,
         bus=bus.eval().requires_grad_(False),
         cards={},

@@ -95,8 +95,8 @@ def peak_bytes() -> int | None:
     Not `getrusage`: on Linux a process inherits there what its parent held when it was started.
     """
     try:
-        told = Path("/proc/self/status").read_text("ascii")
+        status = Path("/proc/self/status").read_text("ascii")
     except OSError:
         return None
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", told, re.MULTILINE)
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     return 1024 * int(found[1]) if found else None

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-__all__ = ["SECTIONS", "Section", "Settings", "load", "machine", "run", "write_page"]
+__all__ = ["SECTIONS", "Section", "SectionSettings", "load", "machine", "run", "write_page"]
 
 SECTIONS: tuple[str, ...] = ("startup", "profile", "bus", "decode", "peers", "scale", "engine")
 """In the order of the page."""
@@ -27,11 +27,11 @@ SCHEMA = "red-lab.bench/2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class SectionSettings:
     """How to measure.
 
     Attributes:
-        runs: Rounds that count; the median over them is told.
+        runs: Rounds that count; the median over them is reported.
         work: Where long work keeps its checkpoints.
     """
 
@@ -44,7 +44,7 @@ class Section(Protocol):
 
     TITLE: str
 
-    def measure(self, settings: Settings) -> dict[str, Any]:
+    def measure(self, settings: SectionSettings) -> dict[str, Any]:
         """Return what goes into the section's file."""
         ...
 
@@ -58,16 +58,16 @@ def load(name: str) -> Section:
     return cast("Section", importlib.import_module(f"red_lab.bench.{name}"))
 
 
-def run(name: str, *, out: Path, settings: Settings) -> Path:
+def run(name: str, *, out: Path, settings: SectionSettings) -> Path:
     """Measure one section, write its file and the page; return the file."""
     settings.work.mkdir(parents=True, exist_ok=True)
     found = load(name).measure(settings)
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"
-    told = {"schema": SCHEMA, "section": name, "machine": machine(), **found}
-    path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
+    metrics = {"schema": SCHEMA, "section": name, "machine": machine(), **found}
+    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
     if (draw := getattr(load(name), "draw", None)) is not None:  # a section may have a figure
-        draw(told, out)
+        draw(metrics, out)
     write_page(out)
     return path
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from red_lab.bench.processes import PYTHON, REDHOST, Process, Seen, take_turns
 from red_lab.bench.rounds import spread
-from red_lab.bench.section import Settings
+from red_lab.bench.section import SectionSettings
 from redhost.testing import Environment
 
 __all__ = ["TITLE", "idle_home", "install_copies", "measure", "page"]
@@ -48,7 +48,7 @@ Host.open(sys.argv[1]).composed.answer([sys.argv[2]])
 """The same answer from a generation of which every expert is read; modules come as to a command."""
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: SectionSettings) -> dict[str, Any]:
     """Time the commands."""
     homes = {n: idle_home(settings.work, n) for n in IDLE}
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         "seconds": spreads,
         "median_seconds": {name: s["median"] for name, s in spreads.items()},
         "times_python": {n: s["median"] / spreads["python"]["median"] for n, s in spreads.items()},
-        "idle": {str(n): _told_idle(seen, n) for n in IDLE},
+        "idle": {str(n): _idle_costs(seen, n) for n in IDLE},
         "levels": levels,
     }
 
@@ -175,7 +175,7 @@ def _idle(homes: Mapping[int, Path]) -> dict[str, Process]:
     return {**lazily, **whole}
 
 
-def _told_idle(seen: Mapping[str, Sequence[Seen]], n: int) -> dict[str, Any]:
+def _idle_costs(seen: Mapping[str, Sequence[Seen]], n: int) -> dict[str, Any]:
     lazily, whole = seen[f"predict_of_{n}"], seen[f"predict_of_{n}_whole"]
     return {
         "lazy": spread([s.seconds for s in lazily]),

@@ -16,7 +16,7 @@ __all__ = ["TRUNKS", "open_trunk", "texts", "token_ids"]
 TRUNKS = ("smollm2", "tiny")
 
 
-def open_trunk(name: str) -> redhost.Trunk:
+def open_trunk(name: str) -> redhost.authoring.TextEncoder:
     """Open the trunk of a backbone with transformers, which is what every side is measured on.
 
     Args:
@@ -40,6 +40,6 @@ def texts(count: int) -> list[str]:
     return [prompt(a, b) for a, b in itertools.islice(pairs, 0, None, 7)][:count]
 
 
-def token_ids(trunk: redhost.Trunk, count: int) -> Tensor:
+def token_ids(trunk: redhost.authoring.TextEncoder, count: int) -> Tensor:
     """Return the token ids ``(N, T)`` of texts of one length."""
     return torch.tensor([trunk.tokens(text) for text in texts(count)])

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import redhost
 from red_lab.generative.documents import Document
-from red_lab.generative.shelf import Shelf
+from red_lab.generative.source_package import SourcePackage
 
 __all__ = ["catalogues", "messages"]
 
 
 def catalogues(
-    shelves: Sequence[Shelf], *, domain: str, languages: Sequence[str]
+    packages: Sequence[SourcePackage], *, domain: str, languages: Sequence[str]
 ) -> Iterator[Document]:
     """Yield the catalogues of some languages; a message stands in the first one that has it.
 
     Args:
-        shelves: Packages whose folder has the distribution's name.
+        packages: Packages whose folder has the distribution's name.
         domain: What the documents are called.
         languages: Names of folders, such as ``fr``.
     """
     seen: set[str] = set()
-    for shelf in shelves:
-        for name, path in shelf.files(shelf.name, "*.po"):
+    for package in packages:
+        for name, path in package.files(package.name, "*.po"):
             if not set(languages) & set(Path(name).parts):
                 continue
             fresh = [m for m in dict.fromkeys(messages(path)) if m not in seen]

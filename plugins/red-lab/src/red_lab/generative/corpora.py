@@ -16,7 +16,7 @@ import msgspec
 from red_lab.generative.documents import Document, Passage, deal, passages
 from red_lab.generative.domains import DOMAINS, Domain, read_domain, shipped_split
 from red_lab.generative.general import PACKAGES, general_documents
-from red_lab.generative.shelf import Find, find
+from red_lab.generative.source_package import Find, find
 
 __all__ = ["PARTS", "Corpora", "General", "Part", "Sizes", "read_corpora", "read_general"]
 
@@ -110,7 +110,7 @@ def read_corpora(
 
     Raises:
         redhost.MissingError: If a package is not installed.
-        redhost.UnknownNameError: If a domain is not known.
+        redhost.errors.UnknownNameError: If a domain is not known.
     """
     sizes = sizes or Sizes()
     domains = {name: read_domain(name, find=find) for name in sorted(names)}

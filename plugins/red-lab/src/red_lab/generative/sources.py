@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from red_lab.generative.documents import Document
-from red_lab.generative.shelf import Shelf
+from red_lab.generative.source_package import SourcePackage
 
 __all__ = ["cpp_documents", "python_documents", "without_licence"]
 
@@ -39,9 +39,9 @@ GUARDED = re.compile(
 """The condition that torch's build puts around every header."""
 
 
-def python_documents(shelf: Shelf) -> Iterator[Document]:
+def python_documents(package: SourcePackage) -> Iterator[Document]:
     """Yield the modules of the standard library."""
-    for name, path in shelf.files("", "*.py"):
+    for name, path in package.files("", "*.py"):
         folders = set(Path(name).parts[:-1])
         if folders & NOT_PYTHON or GENERATED.fullmatch(path.stem):
             continue
@@ -50,9 +50,9 @@ def python_documents(shelf: Shelf) -> Iterator[Document]:
             yield Document("python", name, text)
 
 
-def cpp_documents(shelf: Shelf) -> Iterator[Document]:
+def cpp_documents(package: SourcePackage) -> Iterator[Document]:
     """Yield the headers that people wrote."""
-    for name, path in shelf.files("torch/include", "*.h"):
+    for name, path in package.files("torch/include", "*.h"):
         folders = Path(name).parts[2:-1]
         if folders[:1] not in HEADERS or NOT_HEADERS & set(folders):
             continue

@@ -52,7 +52,7 @@ def _plus(rng: random.Random) -> str:
     return f"{a} + {b} = {a + b}"
 
 
-def _plus_told(rng: random.Random) -> str:
+def _plus_in_words(rng: random.Random) -> str:
     a, b = _number(rng), _number(rng)
     return f"What is {a} plus {b}? It is {a + b}."
 
@@ -62,7 +62,7 @@ def _minus(rng: random.Random) -> str:
     return f"{a} - {b} = {a - b}"
 
 
-def _minus_told(rng: random.Random) -> str:
+def _minus_in_words(rng: random.Random) -> str:
     b, a = sorted((_number(rng), _number(rng)))
     return f"What is {a} minus {b}? It is {a - b}."
 
@@ -72,7 +72,7 @@ def _times(rng: random.Random) -> str:
     return f"{a} * {b} = {a * b}"
 
 
-def _times_told(rng: random.Random) -> str:
+def _times_in_words(rng: random.Random) -> str:
     a, b = rng.randint(0, 12), rng.randint(0, 99)
     return f"What is {a} times {b}? It is {a * b}."
 
@@ -98,9 +98,9 @@ def _mixed(rng: random.Random) -> str:
 
 
 KINDS: dict[str, tuple[Line, ...]] = {
-    "sums": (_plus, _plus_told),
-    "differences": (_minus, _minus_told),
-    "products": (_times, _times_told),
+    "sums": (_plus, _plus_in_words),
+    "differences": (_minus, _minus_in_words),
+    "products": (_times, _times_in_words),
     "quotients": (_share, _share_with_rest),
     "longer sums": (_chain, _mixed),
 }

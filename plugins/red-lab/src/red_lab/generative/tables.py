@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from red_lab.generative.documents import Document
-from red_lab.generative.shelf import Shelf
+from red_lab.generative.source_package import SourcePackage
 
 __all__ = ["rows_of", "table_documents", "tales"]
 
@@ -15,24 +15,26 @@ HEADER = 3
 """Lines before the first row: names, types, roles."""
 
 
-def tales(shelf: Shelf) -> Iterator[Document]:
+def tales(package: SourcePackage) -> Iterator[Document]:
     """Yield the tales of the brothers Grimm and of Andersen, one document each."""
     for file in ("grimm-tales.tab", "andersen.tab"):
-        for row in rows_of(shelf.file(f"{DATASETS}/{file}")):
+        for row in rows_of(package.file(f"{DATASETS}/{file}")):
             yield Document("tales", f"{file}: {row['Title']}", row["Content"].strip() + "\n")
 
 
-def table_documents(shelf: Shelf, *, domain: str, file: str, most: int) -> Iterator[Document]:
+def table_documents(
+    package: SourcePackage, *, domain: str, file: str, most: int
+) -> Iterator[Document]:
     """Yield the first rows of a table of texts.
 
     Args:
-        shelf: The package's files.
+        package: The package's files.
         domain: What the documents are called.
         file: Name of the table.
         most: Characters after which no row is read.
     """
     length = 0
-    for number, row in enumerate(rows_of(shelf.file(f"{DATASETS}/{file}"))):
+    for number, row in enumerate(rows_of(package.file(f"{DATASETS}/{file}"))):
         if length >= most:
             return
         text = row["Text"].strip() + "\n"

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 RECORD = "training.json"
-JUDGED = 800
+SCORED_CHARACTERS = 800
 """Characters of a text to judge on: with the vocabulary of general text it fits the window."""
 
 
@@ -115,8 +115,8 @@ def tiny_language_model(
     """
     shape, settings = shape or GenerativeShape(), settings or GenerativePretraining()
     folder = work / f"generative-tiny-{seed}"
-    asked = {"seed": seed, "shape": asdict(shape), "settings": asdict(settings)}
-    if (folder / RECORD).exists() and _same(folder / RECORD, asked):
+    requested = {"seed": seed, "shape": asdict(shape), "settings": asdict(settings)}
+    if (folder / RECORD).exists() and _same(folder / RECORD, requested):
         return folder
     general = general or read_general()
     words = learn_tokenizer(
@@ -126,12 +126,12 @@ def tiny_language_model(
         token_stream(words, [d.text for d in general.base]),
         model=make_language_model(shape, words=words, seed=seed),
         settings=settings,
-        run={**asked, "general": general.digest},
+        run={**requested, "general": general.digest},
         checkpoint=folder.with_suffix(".pt"),
         progress=progress,
     )
-    judged = bits_per_byte(model, words, [d.text[:JUDGED] for d in general.valid])
-    record = {**asked, **_facts(general), "bits_per_byte": judged}
+    bits = bits_per_byte(model, words, [d.text[:SCORED_CHARACTERS] for d in general.valid])
+    record = {**requested, **_facts(general), "bits_per_byte": bits}
     return _saved(folder, model, words, record=record)
 
 
@@ -226,10 +226,10 @@ def _facts(general: General) -> dict[str, Any]:
     return {"general": general.digest, "source": dict(general.source)}
 
 
-def _same(file: Path, asked: dict[str, Any]) -> bool:
+def _same(file: Path, requested: dict[str, Any]) -> bool:
     """Say whether a finished folder is what is asked for."""
     record = json.loads(file.read_text("utf-8"))
-    return bool({key: record.get(key) for key in asked} == asked)
+    return bool({key: record.get(key) for key in requested} == requested)
 
 
 def _saved(

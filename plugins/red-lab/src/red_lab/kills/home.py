@@ -76,5 +76,5 @@ class Watched:
         return None
 
     def _open(self) -> redhost.Host:
-        plugins = redhost.Plugins(())
+        plugins = redhost.plugins.Plugins(())
         return redhost.Host.open(self.path, backbone=self.backbone, plugins=plugins)

@@ -15,7 +15,7 @@ from red_lab.kills.home import Watched
 from red_lab.progress import Bar
 from redhost.testing import Kill, kill_at_every_step, kill_at_random
 
-__all__ = ["campaign", "forked_seconds", "told", "watch"]
+__all__ = ["campaign", "forked_seconds", "summary", "watch"]
 
 
 def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str,
         "seed": seed,
         "kills": len(at_steps) + len(at_random),
         "bad": sum(k.problem is not None for k in [*at_steps, *at_random]),
-        "steps": told(at_steps, steps.published),
-        "random": {**told(at_random, chance.published), "longest": longest},
+        "steps": summary(at_steps, steps.published),
+        "random": {**summary(at_random, chance.published), "longest": longest},
     }
 
 
@@ -69,7 +69,7 @@ def watch(kills: Iterator[Kill], bar: Bar, done: int) -> list[Kill]:
     return found
 
 
-def told(kills: Sequence[Kill], current: int) -> dict[str, Any]:
+def summary(kills: Sequence[Kill], current: int) -> dict[str, Any]:
     """Return the metrics of kills.
 
     Args:
@@ -94,7 +94,7 @@ def forked_seconds(body: Callable[[], object]) -> float:
     process.start()
     process.join()
     if process.exitcode:
-        raise redhost.CompositionError("it failed before anything was killed")
+        raise redhost.errors.CompositionError("it failed before anything was killed")
     return time.perf_counter() - start
 
 

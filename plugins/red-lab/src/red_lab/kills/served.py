@@ -24,18 +24,18 @@ from redhost_serve.server import running
 import redhost
 from redhost.testing import Kill
 
-__all__ = ["Served", "ask_forked", "ask_process", "kill_processes"]
+__all__ = ["ServedHome", "ask_forked", "ask_process", "kill_processes"]
 
 TEXTS = ("What is 37 plus 12?", "What is 4 plus 5?", "nothing of the kind")
 OLD, NEW = 3, 1
 """The generation that is served at first, and the one that is swapped to; 2 is nobody's."""
 
-Said = tuple[int, list[str], list[float], list[float]]
+ServedAnswers = tuple[int, list[str], list[float], list[float]]
 """A generation, its labels, probabilities and weights, bit for bit."""
 
 
 @dataclass(eq=False)
-class Served:
+class ServedHome:
     """A home that is made anew after every kill.
 
     Attributes:
@@ -45,7 +45,7 @@ class Served:
     """
 
     folder: Path
-    ask: Callable[[Path], Said]
+    ask: Callable[[Path], ServedAnswers]
     swapped: int = 0
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
@@ -57,12 +57,12 @@ class Served:
         self.secret.touch(0o600)
         self.secret.write_text(self.token, "utf-8")
         host = compose_home(self.whole)
-        self.known: dict[int, Said] = {}
+        self.known: dict[int, ServedAnswers] = {}
         for number in (NEW, OLD):  # OLD stays current
             host.rollback(number)
             self.known[number] = _predicted(host)
         if self.known[NEW][1:] == self.known[OLD][1:]:
-            raise redhost.CompositionError("two generations that cannot be told apart")
+            raise redhost.errors.CompositionError("two generations that answer alike")
         self.restore()
 
     def restore(self) -> None:
@@ -88,7 +88,7 @@ class Served:
         return found
 
     def _serve(self, numbers: Iterable[int]) -> None:
-        live = redhost.Live.open(self.home, plugins=redhost.Plugins(()))
+        live = redhost.Live.open(self.home, plugins=redhost.plugins.Plugins(()))
         with (
             running(live, token=self.token) as (url, _),
             Client(url, token=self.token) as client,
@@ -97,19 +97,19 @@ class Served:
                 _require(client.swap(number))
 
     def _problem(self) -> str | None:
-        host = redhost.Host.open(self.home, plugins=redhost.Plugins(()))
+        host = redhost.Host.open(self.home, plugins=redhost.plugins.Plugins(()))
         current = host.generations.current()
         if current not in self.known:
             return f"generation {current} is current, neither {OLD} nor {NEW}"
-        if (said := _predicted(host)) != self.known[current]:
-            return f"generation {current} answers {said}, before it was {self.known[current]}"
-        if (fresh := self.ask(self.home)) != said:
-            return f"a fresh server answers {fresh}, Host.predict {said}"
+        if (answers := _predicted(host)) != self.known[current]:
+            return f"generation {current} answers {answers}, before it was {self.known[current]}"
+        if (fresh := self.ask(self.home)) != answers:
+            return f"a fresh server answers {fresh}, Host.predict {answers}"
         self.swapped += current == NEW
-        return _kept(host, current)
+        return _left_over(host, current)
 
 
-def ask_forked(home: Path) -> Said:
+def ask_forked(home: Path) -> ServedAnswers:
     """Return what a server answers that a fork of this process starts."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
@@ -117,21 +117,21 @@ def ask_forked(home: Path) -> Said:
     child.start()
     send.close()
     try:
-        said: Said = receive.recv()
+        answers: ServedAnswers = receive.recv()
     except EOFError as e:
         raise redhost.MissingError("a fresh server does not answer") from e
     finally:
         child.join()
-    return said
+    return answers
 
 
-def ask_process(home: Path) -> Said:
+def ask_process(home: Path) -> ServedAnswers:
     """Return what a `redhost serve` answers that is started for it."""
     with serving(home) as process, Client(process.url) as client:
-        return _said(client.infer(TEXTS))
+        return _answers_in(client.infer(TEXTS))
 
 
-def kill_processes(home: Served, *, count: int, longest: float, seed: int) -> Iterator[Kill]:
+def kill_processes(home: ServedHome, *, count: int, longest: float, seed: int) -> Iterator[Kill]:
     """Start `redhost serve` over and over, and kill each at a random moment of its swaps.
 
     Args:
@@ -160,12 +160,12 @@ def kill_processes(home: Served, *, count: int, longest: float, seed: int) -> It
 
 
 def _answer(home: Path, send: Connection) -> None:
-    live = redhost.Live.open(home, plugins=redhost.Plugins(()))
+    live = redhost.Live.open(home, plugins=redhost.plugins.Plugins(()))
     with running(live) as (url, _), Client(url) as client:
-        send.send(_said(client.infer(TEXTS)))
+        send.send(_answers_in(client.infer(TEXTS)))
 
 
-def _predicted(host: redhost.Host) -> Said:
+def _predicted(host: redhost.Host) -> ServedAnswers:
     answers = host.predict(TEXTS)
     return (
         answers[0].generation or 0,
@@ -175,24 +175,26 @@ def _predicted(host: redhost.Host) -> Said:
     )
 
 
-def _said(reply: Reply) -> Said:
-    told = _require(reply)
-    output = told.output
-    return told.generation, output("label"), output("probability"), output("weights")
+def _answers_in(reply: Reply) -> ServedAnswers:
+    answered = _require(reply)
+    output = answered.output
+    return answered.generation, output("label"), output("probability"), output("weights")
 
 
 def _require(reply: Reply) -> Reply:
     if reply.status != 200:  # noqa: PLR2004
-        raise redhost.CompositionError(f"the server answers {reply.status}", found=str(reply.body))
+        raise redhost.errors.CompositionError(
+            f"the server answers {reply.status}", found=str(reply.body)
+        )
     return reply
 
 
-def _kept(host: redhost.Host, current: int) -> str | None:
+def _left_over(host: redhost.Host, current: int) -> str | None:
     """Return what a dead server still keeps from being collected."""
     others = tuple(n for n in host.generations.numbers() if n != current)
     gone = host.generations.gc(1)
     if gone.generations != others or gone.held:
         return f"gc removed {gone.generations} of {others}; held: {gone.held}"
-    leases = redhost.Leases(host.home).folder
+    leases = redhost.plugins.Leases(host.home).folder
     left = [*host.generations.leftovers(), *(p.name for p in leases.glob("*.json"))]
     return f"left over after gc: {left}" if left else None

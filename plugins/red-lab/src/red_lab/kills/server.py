@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from red_lab.kills.run import forked_seconds, told, watch
-from red_lab.kills.served import Served, ask_forked, ask_process, kill_processes
+from red_lab.kills.run import forked_seconds, summary, watch
+from red_lab.kills.served import ServedHome, ask_forked, ask_process, kill_processes
 from red_lab.progress import Bar
 from redhost.testing import Kill, kill_at_every_step, kill_at_random
 
@@ -31,20 +31,20 @@ def server_campaign(folder: Path, *, count: int, seed: int) -> dict[str, Any]:
     bar, done = Bar("server kills", total=count), 0
     parts: dict[str, Any] = {}
 
-    def note(name: str, home: Served, kills: Iterator[Kill], **more: float) -> None:
+    def note(name: str, home: ServedHome, kills: Iterator[Kill], **more: float) -> None:
         nonlocal done
         found = watch(kills, bar, done)
         done += len(found)
-        parts[name] = {**told(found, home.swapped), **more}
+        parts[name] = {**summary(found, home.swapped), **more}
 
-    home = Served(folder / "steps", ask_forked)
+    home = ServedHome(folder / "steps", ask_forked)
     longest = 2 * forked_seconds(home.swap)  # about one half of it starts the server
     home.restore()
     note("steps", home, kill_at_every_step(home.swap, home.check))
-    home = Served(folder / "processes", ask_process)
+    home = ServedHome(folder / "processes", ask_process)
     kills = kill_processes(home, count=PROCESSES, longest=LIFE, seed=seed)
     note("processes", home, kills, longest=LIFE)
-    home, left = Served(folder / "random", ask_forked), max(1, count - done)
+    home, left = ServedHome(folder / "random", ask_forked), max(1, count - done)
     kills = kill_at_random(home.swap_on, home.check, count=left, longest=longest, seed=seed)
     note("random", home, kills, longest=longest)
     bad = sum(len(part["bad"]) for part in parts.values())

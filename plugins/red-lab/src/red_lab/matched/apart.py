@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import redhost
-from red_lab.matched.data import Part, Problem
-from red_lab.matched.listening import Listening
+from red_lab.matched.closed_form import ClosedFormRouter
+from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe, Tick
 from red_lab.matched.system import System, products
 
-__all__ = ["Alone", "Composition", "train_experts", "train_gate"]
+__all__ = ["Alone", "ComposedSystem", "train_experts", "train_gate"]
 
 
 def train_experts(
@@ -29,7 +29,7 @@ def train_experts(
         form="residual", space="labels" if own else "hidden", rank=problem.rank, seed=seed
     )
     return tuple(
-        redhost.train_expert(
+        redhost.authoring.train_expert(
             _answers(problem, problem.train.of(k)),
             norm=problem.norm,
             classifier=problem.classifier,
@@ -46,8 +46,8 @@ def train_gate(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> re
     """Train a linear router on the rows' domains: a linear expert whose labels they are."""
     settings = recipe.settings(form="linear", space="labels", rank=1, seed=seed)
     answers = [problem.domains[int(k)] for k in problem.train.owner]
-    return redhost.train_expert(
-        redhost.Rows(h=problem.train.h, answers=answers),
+    return redhost.authoring.train_expert(
+        redhost.authoring.ExpertRows(h=problem.train.h, answers=answers),
         norm=problem.norm,
         classifier=None,
         labels=(),
@@ -57,7 +57,7 @@ def train_gate(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> re
     ).expert
 
 
-class Composition(System):
+class ComposedSystem(System):
     """Frozen experts under a router.
 
     Args:
@@ -96,7 +96,7 @@ class Composition(System):
     def multiply_adds(self) -> int:
         """Return the products of one row: every expert's, the router's and the classifier's."""
         shared = 0 if self.classifier is None else self.classifier.numel()
-        if isinstance(self.router, Listening):
+        if isinstance(self.router, ClosedFormRouter):
             shared += self.router.multiply_adds()
         return shared + products(self)
 
@@ -128,5 +128,7 @@ class Alone(System):
         return super().loss(h, z, target - self.first if self.classifier is None else target)
 
 
-def _answers(problem: Problem, part: Part) -> redhost.Rows:
-    return redhost.Rows(h=part.h, answers=[problem.labels[int(y)] for y in part.target])
+def _answers(problem: Problem, part: DataPart) -> redhost.authoring.ExpertRows:
+    return redhost.authoring.ExpertRows(
+        h=part.h, answers=[problem.labels[int(y)] for y in part.target]
+    )

@@ -11,7 +11,7 @@ from typing import Any
 from red_lab.matched.data import Problem
 from red_lab.matched.measure import hits
 from red_lab.matched.recipe import Recipe, Tick
-from red_lab.matched.train import LISTENING, train_all
+from red_lab.matched.train import EVIDENCE, train_all
 from red_lab.toy.data import one_thread
 
 __all__ = ["EPOCHS", "choose"]
@@ -45,9 +45,9 @@ def choose(
             valid[str(number)] = {
                 n: float(hits(t.system, problem.valid).mean())
                 for n, t in trained.items()
-                if n != LISTENING  # its voices are measured on these rows
+                if n != EVIDENCE  # its confidences are measured on these rows
             }
         file.write_text(json.dumps({"valid": valid, "rows": len(problem.valid)}), "utf-8")
-    told: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    means = {int(n): sum(v.values()) / len(v) for n, v in told["valid"].items()}
-    return {**told, "epochs": max(means, key=lambda n: means[n])}
+    measured: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    means = {int(n): sum(v.values()) / len(v) for n, v in measured["valid"].items()}
+    return {**measured, "epochs": max(means, key=lambda n: means[n])}

@@ -10,11 +10,11 @@ from torch import Tensor
 
 import redhost
 
-__all__ = ["Part", "Problem"]
+__all__ = ["DataPart", "Problem"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class DataPart:
     """Rows.
 
     Attributes:
@@ -32,21 +32,21 @@ class Part:
     def __len__(self) -> int:
         return len(self.h)
 
-    def __getitem__(self, rows: Tensor) -> Part:
-        return Part(
+    def __getitem__(self, rows: Tensor) -> DataPart:
+        return DataPart(
             h=self.h[rows], z=self.z[rows], target=self.target[rows], owner=self.owner[rows]
         )
 
-    def of(self, domain: int) -> Part:
+    def of(self, domain: int) -> DataPart:
         """Return the rows of a domain."""
         return self[(self.owner == domain).nonzero()[:, 0]]
 
-    def distinct(self) -> Part:
+    def distinct(self) -> DataPart:
         """Return every input once."""
         first = {row.numpy().tobytes(): n for n, row in reversed([*enumerate(self.h)])}
         return self[torch.tensor(sorted(first.values()))]
 
-    def some(self, rows: int, *, seed: int = 0) -> Part:
+    def some(self, rows: int, *, seed: int = 0) -> DataPart:
         """Return so many rows, the same ones for the same seed; all where there are fewer."""
         generator = torch.Generator().manual_seed(seed)
         return self[torch.randperm(len(self), generator=generator)[:rows]]
@@ -72,9 +72,9 @@ class Problem:
     name: str
     domains: tuple[str, ...]
     labels_of: tuple[tuple[str, ...], ...]
-    train: Part
-    valid: Part
-    test: Part
+    train: DataPart
+    valid: DataPart
+    test: DataPart
     clusters: tuple[str, ...]
     norm: redhost.LayerNorm
     classifier: Tensor | None

@@ -24,9 +24,9 @@ def _systems(tasks: Mapping[str, Any], path: Path) -> None:
     figure, axes = plt.subplots(
         2, len(tasks), sharey="row", squeeze=False, sharex=True, layout="constrained"
     )
-    for column, (task, told) in enumerate(tasks.items()):
-        names = list(told["systems"])
-        systems = [told["systems"][n] for n in names]
+    for column, (task, results) in enumerate(tasks.items()):
+        names = list(results["systems"])
+        systems = [results["systems"][n] for n in names]
         top, bottom = axes[0][column], axes[1][column]
         pairs = [(s["accuracy"], s["eigenvalue"]) for s in systems]
         _points(top, [(a["mean"], a["low"], a["high"]) for a, _ in pairs], "all rows")
@@ -43,9 +43,14 @@ def _systems(tasks: Mapping[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def _points(axes: Any, told: Sequence[tuple[float, float, float]], label: str) -> None:
+def _points(axes: Any, intervals: Sequence[tuple[float, float, float]], label: str) -> None:
     """Draw one point a system, (middle, low, high)."""
-    error = [[m - low for m, low, _ in told], [high - m for m, _, high in told]]
+    error = [[m - low for m, low, _ in intervals], [high - m for m, _, high in intervals]]
     axes.errorbar(
-        range(len(told)), [m for m, _, _ in told], yerr=error, fmt="o", capsize=3, label=label
+        range(len(intervals)),
+        [m for m, _, _ in intervals],
+        yerr=error,
+        fmt="o",
+        capsize=3,
+        label=label,
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from red_lab.matched.data import Part
+from red_lab.matched.data import DataPart
 from red_lab.matched.system import System
 
 __all__ = ["Eigenvalue", "Product", "hessian_product", "sharpness", "top_eigenvalue"]
@@ -42,7 +42,7 @@ class Eigenvalue:
     products: int
 
 
-def sharpness(system: System, part: Part, *, rows: int = ROWS) -> Eigenvalue:
+def sharpness(system: System, part: DataPart, *, rows: int = ROWS) -> Eigenvalue:
     """Return the top eigenvalue for the mean loss on some rows, by all parameters, in float64.
 
     Args:

@@ -7,16 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from redhost_mechanisms import usage_entropy
 from torch import Tensor
 
-from red_lab.matched.apart import Alone, Composition
-from red_lab.matched.data import Part, Problem
+from red_lab.matched.apart import Alone, ComposedSystem
+from red_lab.matched.closed_form import ClosedFormRouter
+from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.hessian import sharpness
-from red_lab.matched.listening import Listening
 from red_lab.matched.recipe import Recipe, Tick
 from red_lab.matched.system import System
-from red_lab.matched.train import LISTENING, RED, train_all
-from redhost.mechanisms import usage_entropy
+from red_lab.matched.train import EVIDENCE, RED, train_all
 
 __all__ = ["hits", "measure"]
 
@@ -33,10 +33,10 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
     trained = train_all(problem, recipe=recipe, seed=seed, tick=tick)
     curved: dict[str, list[dict[str, float]]] = {}
     for name, t in trained.items():
-        if name != LISTENING:
+        if name != EVIDENCE:
             curved[name] = [asdict(sharpness(t.system, problem.train))]
     composed = curved[RED]
-    curved[RED] = curved[LISTENING] = _blocks(problem, trained[RED].system)
+    curved[RED] = curved[EVIDENCE] = _blocks(problem, trained[RED].system)
     return {
         "seed": seed,
         "clusters": list(problem.clusters),
@@ -55,8 +55,8 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
         },
         "composed": composed[0],
         "gate": _right(trained[RED].system, problem.test),
-        "listening": _right(trained[LISTENING].system, problem.test),
-        "stored": _stored(trained[LISTENING].system),
+        "listening": _right(trained[EVIDENCE].system, problem.test),
+        "stored": _stored(trained[EVIDENCE].system),
         "shape": {
             "width": problem.width,
             "classes": len(problem.labels),
@@ -67,7 +67,7 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
     }
 
 
-def hits(system: System, part: Part) -> Tensor:
+def hits(system: System, part: DataPart) -> Tensor:
     """Say for each row whether it is answered rightly, ``(N,)`` of 0.0 and 1.0."""
     with torch.inference_mode():
         return (system.log_p(part.h, part.z).argmax(-1) == part.target).double()
@@ -78,7 +78,7 @@ def _blocks(problem: Problem, red: System) -> list[dict[str, float]]:
 
     Nothing an expert minimised depends on another one's parameters, or on the router's.
     """
-    if not isinstance(red, Composition):
+    if not isinstance(red, ComposedSystem):
         raise TypeError(f"expected a composition, found {type(red).__name__}")
     firsts = itertools.accumulate((len(y) for y in problem.labels_of[:-1]), initial=0)
     alone = [
@@ -88,13 +88,13 @@ def _blocks(problem: Problem, red: System) -> list[dict[str, float]]:
     return [asdict(sharpness(a, problem.train.of(k))) for k, a in enumerate(alone)]
 
 
-def _entropy(system: System, part: Part) -> float | None:
+def _entropy(system: System, part: DataPart) -> float | None:
     with torch.inference_mode():
         alpha = system.alpha(part.z)
     return None if alpha is None else usage_entropy(alpha)
 
 
-def _right(system: System, part: Part) -> float:
+def _right(system: System, part: DataPart) -> float:
     """Return how often the largest weight is that of the row's own domain."""
     with torch.inference_mode():
         alpha = system.alpha(part.z)
@@ -105,4 +105,4 @@ def _right(system: System, part: Part) -> float:
 
 def _stored(system: System) -> int:
     router = system.get_submodule("router")
-    return router.stored() if isinstance(router, Listening) else 0
+    return router.stored() if isinstance(router, ClosedFormRouter) else 0

@@ -1,6 +1,6 @@
 """One recipe for all systems of a data set, and the loop of those that no host can train.
 
-The loop is that of `redhost.train_expert`, step for step and draw for draw.
+The loop is that of `redhost.authoring.train_expert`, step for step and draw for draw.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.matched.data import Part
+from red_lab.matched.data import DataPart
 from red_lab.matched.system import System
 from red_lab.red.experts import Budget
 
@@ -44,9 +44,9 @@ class Recipe:
 
     def settings(
         self, *, form: str, space: Literal["hidden", "labels"], rank: int, seed: int
-    ) -> redhost.ExpertSettings:
-        """Return the same for `redhost.train_expert`; no background term, nobody else has one."""
-        return redhost.ExpertSettings(
+    ) -> redhost.authoring.ExpertSettings:
+        """Return the same for `train_expert`; no background term, nobody else has one."""
+        return redhost.authoring.ExpertSettings(
             form=form,
             space=space,
             rank=rank,
@@ -70,17 +70,17 @@ ARITHMETIC = Recipe(
 """What `redhost lab red` trains every expert with."""
 
 TEXT = Recipe(
-    epochs=redhost.ExpertSettings().epochs,
-    batch=redhost.ExpertSettings().batch,
-    learning_rate=redhost.ExpertSettings().learning_rate,
-    weight_decay=redhost.ExpertSettings().weight_decay,
-    dropout=redhost.ExpertSettings().dropout,
+    epochs=redhost.authoring.ExpertSettings().epochs,
+    batch=redhost.authoring.ExpertSettings().batch,
+    learning_rate=redhost.authoring.ExpertSettings().learning_rate,
+    weight_decay=redhost.authoring.ExpertSettings().weight_decay,
+    dropout=redhost.authoring.ExpertSettings().dropout,
 )
 """What `redhost lab text` trains experts and union head with; `choice` says for how long."""
 
 
 def descend(
-    system: System, part: Part, *, recipe: Recipe, seed: int, tick: Callable[[], None]
+    system: System, part: DataPart, *, recipe: Recipe, seed: int, tick: Callable[[], None]
 ) -> None:
     """Train a system on rows, in place."""
     generator = torch.Generator().manual_seed(seed)

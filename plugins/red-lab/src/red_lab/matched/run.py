@@ -17,7 +17,7 @@ from red_lab.matched.recipe import ARITHMETIC, TEXT, Recipe, Tick
 from red_lab.matched.report import page
 from red_lab.matched.summary import SCHEMA, summarise
 from red_lab.matched.tasks import load
-from red_lab.options import kept
+from red_lab.options import cached_json
 from red_lab.progress import Bar
 from red_lab.toy.data import one_thread
 
@@ -39,12 +39,12 @@ def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
     Returns:
         The path of metrics.json.
     """
-    path, told = out / "metrics.json", {}
+    path, summaries = out / "metrics.json", {}
     if path.exists():
-        told = json.loads(path.read_text("utf-8"))["tasks"]
+        summaries = json.loads(path.read_text("utf-8"))["tasks"]
     for name in tasks:
-        told[name] = _Task(name, work).summary(seeds)
-    metrics = {"schema": SCHEMA, "tasks": dict(sorted(told.items()))}
+        summaries[name] = _TaskRun(name, work).summary(seeds)
+    metrics = {"schema": SCHEMA, "tasks": dict(sorted(summaries.items()))}
     out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(metrics, indent=1) + "\n", "utf-8")
     write(json.loads(path.read_text("utf-8")), out)
@@ -58,7 +58,7 @@ def write(metrics: Mapping[str, Any], out: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _TaskRun:
     """One data set, and where its results are kept."""
 
     name: str
@@ -91,7 +91,9 @@ class _Task:
 
     def measured(self, seed: int, recipe: Recipe) -> dict[str, Any]:
         """Return what one seed gave, measured now or before."""
-        return kept(self.folder / f"{self.name}-{seed}.json", lambda: self._measure(seed, recipe))
+        return cached_json(
+            self.folder / f"{self.name}-{seed}.json", lambda: self._measure(seed, recipe)
+        )
 
     def _measure(self, seed: int, recipe: Recipe) -> dict[str, Any]:
         problem, tick = self.problem(seed), self.shown(f"seed {seed}", recipe.epochs)

@@ -20,8 +20,8 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     clusters = [c for m in measured for c in m["clusters"]]
     domains = np.array([d for m in measured for d in m["domains"]])
     names = list(measured[0]["systems"])
-    told = {n: [m["systems"][n] for m in measured] for n in names}
-    hits = {n: np.array([x for t in told[n] for x in t["hits"]]) for n in names}
+    own = {n: [m["systems"][n] for m in measured] for n in names}
+    hits = {n: np.array([x for t in own[n] for x in t["hits"]]) for n in names}
     return {
         "seeds": len(measured),
         "rows": len(clusters),
@@ -33,12 +33,12 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "domains": {
                     d: float(hits[n][domains == d].mean()) for d in sorted(set(domains.tolist()))
                 },
-                "train": float(np.mean([t["train"] for t in told[n]])),
-                "parameters": told[n][0]["parameters"],
-                "multiply_adds": told[n][0]["multiply_adds"],
-                "seconds": float(np.median([t["seconds"] for t in told[n]])),
-                "usage_entropy": _over([t["usage_entropy"] for t in told[n]]),
-                "eigenvalue": _top([t["eigenvalues"] for t in told[n]]),
+                "train": float(np.mean([t["train"] for t in own[n]])),
+                "parameters": own[n][0]["parameters"],
+                "multiply_adds": own[n][0]["multiply_adds"],
+                "seconds": float(np.median([t["seconds"] for t in own[n]])),
+                "usage_entropy": _over([t["usage_entropy"] for t in own[n]]),
+                "eigenvalue": _top([t["eigenvalues"] for t in own[n]]),
             }
             for n in names
         },

@@ -4,19 +4,19 @@
     dense    log p = log softmax f(z)
     soft     log p = log Σ_i α_i softmax f_i(z)       α = softmax(G z + g), all E heads for a row
     sparse   the same over the k largest α_i, renormalised; noisy logits and a balance term while
-             it is trained (`redhost.mechanisms.SparseMixture`)
+             it is trained (`redhost_mechanisms.SparseMixture`)
 
-Heads are redhost's form `mlp` as `redhost.train_expert` starts it: V, u, v and the gate at zero.
+Heads are redhost's form `mlp` as `train_expert` starts it: V, u, v and the gate at zero.
 """
 
 from __future__ import annotations
 
 import torch
+from redhost_mechanisms import Encapsulated, SparseMixture, load_balancing_loss
 from torch import Tensor, nn
 
 import redhost
 from red_lab.matched.system import System, products, safe_log
-from redhost.mechanisms import Encapsulated, SparseMixture, load_balancing_loss
 
 __all__ = ["Dense", "Soft", "Sparse", "matched_width"]
 
@@ -152,7 +152,7 @@ def matched_width(parameters: int, *, width: int, classes: int, experts: int = 1
 
 def _parts(
     width: int, units: int, classes: int, experts: int, seed: int
-) -> tuple[nn.Linear, list[redhost.LowRank]]:
+) -> tuple[nn.Linear, list[redhost.plugins.LowRank]]:
     """Return a gate that sends every row everywhere, and E heads that differ."""
     gate = nn.Linear(width, experts)
     nn.init.zeros_(gate.weight)
@@ -165,8 +165,10 @@ def _parts(
     return gate, heads
 
 
-def _head(*, width: int, units: int, classes: int, generator: torch.Generator) -> redhost.LowRank:
-    return redhost.LowRank(
+def _head(
+    *, width: int, units: int, classes: int, generator: torch.Generator
+) -> redhost.plugins.LowRank:
+    return redhost.plugins.LowRank(
         U=torch.randn(units, width, generator=generator) / width**0.5,
         V=torch.zeros(classes, units),
         u=torch.zeros(units),

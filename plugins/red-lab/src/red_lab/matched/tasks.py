@@ -13,9 +13,9 @@ import torch
 
 import redhost
 from red_lab.arithmetic import range_of
-from red_lab.matched.data import Part, Problem
+from red_lab.matched.data import DataPart, Problem
 from red_lab.newsgroups import TEAMS, owner
-from red_lab.red.base import Base
+from red_lab.red.base import FrozenBase
 from red_lab.red.experts import NAMES
 from red_lab.red.plan import Plan
 from red_lab.red.queries import LABELS, Query
@@ -63,7 +63,7 @@ def arithmetic(work: Path, *, seed: int, plan: Plan = ADDITION) -> Problem:
 def text(work: Path) -> Problem:
     """Return 20 Newsgroups; nobody keeps a card here, so all rows but validation are learnt."""
     desk = open_desk(work / "newsgroups", validation=False)
-    norm = redhost.LayerNorm(width=desk.shop.backbone.width, eps=desk.shop.backbone.eps)
+    norm = redhost.LayerNorm(width=desk.context.backbone.width, eps=desk.context.backbone.eps)
     domains = tuple(sorted(TEAMS))
     labels_of = tuple(tuple(sorted(TEAMS[d])) for d in domains)
     parts = [desk.parts[d] for d in domains]
@@ -80,10 +80,10 @@ def text(work: Path) -> Problem:
     )
 
 
-def _questions(base: Base, queries: Sequence[Query], norm: redhost.LayerNorm) -> Part:
+def _questions(base: FrozenBase, queries: Sequence[Query], norm: redhost.LayerNorm) -> DataPart:
     """Return the questions as drawn, repeats and all."""
     h = base.h[base.rows(queries)]
-    return Part(
+    return DataPart(
         h=h,
         z=norm(h),
         target=torch.tensor([LABELS.index(q.label) for q in queries]),
@@ -91,11 +91,11 @@ def _questions(base: Base, queries: Sequence[Query], norm: redhost.LayerNorm) ->
     )
 
 
-def _posts(desk: Desk, rows: Sequence[redhost.Row], norm: redhost.LayerNorm) -> Part:
+def _posts(desk: Desk, rows: Sequence[redhost.Row], norm: redhost.LayerNorm) -> DataPart:
     domains = sorted(TEAMS)
     labels = [y for d in domains for y in sorted(TEAMS[d])]
-    h = desk.shop.encode([r.text for r in rows])
-    return Part(
+    h = desk.context.encode([r.text for r in rows])
+    return DataPart(
         h=h,
         z=norm(h),
         target=torch.tensor([labels.index(r.label) for r in rows]),

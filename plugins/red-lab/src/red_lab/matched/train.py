@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from red_lab.matched.apart import Composition, train_experts, train_gate
+from red_lab.matched.apart import ComposedSystem, train_experts, train_gate
+from red_lab.matched.closed_form import closed_form_router
 from red_lab.matched.data import Problem
-from red_lab.matched.listening import listening_router
 from red_lab.matched.recipe import Recipe, Tick, descend
 from red_lab.matched.system import System
 from red_lab.matched.systems import Dense, Soft, Sparse, matched_width
 
-__all__ = ["ACTIVE", "LISTENING", "RED", "Trained", "train_all"]
+__all__ = ["ACTIVE", "EVIDENCE", "RED", "Trained", "train_all"]
 
-RED, LISTENING = "RED", "RED, evidence router"
+RED, EVIDENCE = "RED", "RED, evidence router"
 ACTIVE = 2
 """k of the sparse mixture."""
 
@@ -42,15 +42,15 @@ def train_all(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dic
     apart = time.process_time()
     gate = train_gate(problem, recipe=recipe, seed=seed, tick=tick)
     routed = time.process_time()
-    listening = listening_router(problem, experts)
+    router = closed_form_router(problem, experts)
     solved = time.process_time()
     classifier = problem.classifier
-    red = Composition(experts=experts, router=gate, classifier=classifier)
-    heard = Composition(experts=experts, router=listening, classifier=classifier)
+    red = ComposedSystem(experts=experts, router=gate, classifier=classifier)
+    evidence = ComposedSystem(experts=experts, router=router, classifier=classifier)
     found = {
         RED: Trained(system=red, parameters=_size(red), seconds=routed - start),
-        LISTENING: Trained(
-            system=heard, parameters=_size(heard), seconds=apart - start + solved - routed
+        EVIDENCE: Trained(
+            system=evidence, parameters=_size(evidence), seconds=apart - start + solved - routed
         ),
     }
     width, classes, count = problem.width, len(problem.labels), len(problem.domains)
@@ -70,8 +70,8 @@ def _jointly(
     name: str, system: System, problem: Problem, recipe: Recipe, seed: int, tick: Tick
 ) -> Trained:
     start = time.process_time()
-    told: Callable[[], None] = lambda: tick(name)  # noqa: E731
-    descend(system, problem.train, recipe=recipe, seed=seed, tick=told)
+    tick_system: Callable[[], None] = lambda: tick(name)  # noqa: E731
+    descend(system, problem.train, recipe=recipe, seed=seed, tick=tick_system)
     return Trained(system=system, parameters=_size(system), seconds=time.process_time() - start)
 
 

@@ -28,7 +28,7 @@ PATIENCE = 20.0
 CEILING = 4 * 2**30
 """Address space that a judging process may add: a guard of this machine, not a limit to meet."""
 
-Outcome = Literal["refused", "refused by digest", "same", "crash", "hang", "memory"]
+MutantOutcome = Literal["refused", "refused by digest", "same", "crash", "hang", "memory"]
 Judge = Callable[[Mutant], tuple[str, str]]
 """Takes a mutant; returns ``refused``, ``refused by digest`` or ``same``, and why."""
 
@@ -53,7 +53,7 @@ class Result:
     target: str
     kind: str
     size: int
-    outcome: Outcome
+    outcome: MutantOutcome
     why: str
     seconds: float
     memory: int | None
@@ -154,7 +154,7 @@ def _decide(mutant: Mutant, judge: Judge) -> Result:
 
 
 def _result(
-    mutant: Mutant, outcome: Outcome, why: str, seconds: float, memory: int | None = None
+    mutant: Mutant, outcome: MutantOutcome, why: str, seconds: float, memory: int | None = None
 ) -> Result:
     return Result(
         mutant.number, mutant.target, mutant.kind, mutant.size, outcome, why, seconds, memory

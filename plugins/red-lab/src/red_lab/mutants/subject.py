@@ -58,7 +58,7 @@ class Subject:
     def make(cls, card: CardKind) -> Subject:
         """Make the expert; equal calls give equal bytes."""
         generator = torch.Generator().manual_seed(0)
-        expert = redhost.LowRank(
+        expert = redhost.plugins.LowRank(
             U=torch.randn(RANK, WIDTH, generator=generator) / WIDTH**0.5,
             V=torch.randn(WIDTH, RANK, generator=generator) / RANK**0.5,
             activation="gelu",
@@ -66,22 +66,23 @@ class Subject:
             labels=LABELS,
         )
         z = torch.randn(ROWS, WIDTH, generator=generator)
+        draft = redhost.authoring.ExpertDraft(
+            expert=expert.eval().requires_grad_(False),
+            id="mutant",
+            backbone=redhost.authoring.BackboneRef(name="none", fingerprint="0" * 64),
+            domain="sums that nobody asks for",
+            card=_card(card, z),
+            canary=z[:4],
+            training=redhost.authoring.Training(data="0" * 64, seed=0, epochs=1),
+        )
         with tempfile.TemporaryDirectory() as folder:
-            redhost.save_expert(
-                Path(folder),
-                expert=expert.eval().requires_grad_(False),
-                expert_id="mutant",
-                backbone=redhost.BackboneRef(name="none", fingerprint="0" * 64),
-                width=WIDTH,
-                domain="sums that nobody asks for",
-                card=_card(card, z),
-                canary=z[:4],
-                training=redhost.Training(data="0" * 64, seed=0, epochs=1),
-            )
+            redhost.authoring.save_expert(Path(folder), draft)
             files = {p.name: p.read_bytes() for p in sorted(Path(folder).iterdir())}
         digest = judge_expert(files)
         if not isinstance(digest, str):
-            raise redhost.CompositionError("the good expert is not good", found=digest[0].reason)
+            raise redhost.errors.CompositionError(
+                "the good expert is not good", found=digest[0].reason
+            )
         return cls(files, digest)
 
     @property
@@ -95,27 +96,27 @@ class Subject:
         return pack(self.files, info_files(self.files))
 
 
-def _card(kind: CardKind, z: torch.Tensor) -> redhost.CardFile:
+def _card(kind: CardKind, z: torch.Tensor) -> redhost.authoring.CardFile:
     names = [LABELS[n % len(LABELS)] for n in range(len(z))]
     half = len(z) // 2
     if kind == "texts":
         parts = ["fit" if n < half else "gate" for n in range(len(z))]
-        return redhost.texts_card(
+        return redhost.authoring.texts_card(
             [
-                redhost.CardRow(text=f"What is {n}?", label=y, part=part)
+                redhost.authoring.CardRow(text=f"What is {n}?", label=y, part=part)
                 for n, (y, part) in enumerate(zip(names, parts, strict=True))
             ]
         )
     if kind == "statistics":
-        return redhost.statistics_card(z, names, labels=LABELS)
-    return redhost.vectors_card(
+        return redhost.authoring.statistics_card(z, names, labels=LABELS)
+    return redhost.authoring.vectors_card(
         fit_z=z[:half],
         fit_labels=names[:half],
         gate_h=z[half:],
         gate_labels=names[half:],
         labels=LABELS,
         eps=1e-5,
-        statistics=redhost.Statistics.of_rows(z, names),
+        statistics=redhost.plugins.Statistics.of_rows(z, names),
     )
 
 

@@ -51,8 +51,8 @@ def _sized(size: Callable[[int, Random], int]) -> Change:
     """Return the change that lies about the header's size."""
 
     def change(data: bytes, random: Random) -> bytes:
-        said = size(int.from_bytes(data[:8], "little"), random) % 2**64
-        return said.to_bytes(8, "little") + data[8:]
+        length = size(int.from_bytes(data[:8], "little"), random) % 2**64
+        return length.to_bytes(8, "little") + data[8:]
 
     return change
 

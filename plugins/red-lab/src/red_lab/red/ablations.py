@@ -11,11 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from red_lab.red.base import Base
+from red_lab.red.base import FrozenBase
 from red_lab.red.experts import Budget, Family, normed, train_family, train_monolith
 from red_lab.red.gate import Gate, GateSettings, oracle, shaken, train_supervised
 from red_lab.red.judge import hits
-from red_lab.red.measure import Setting
+from red_lab.red.measure import RedSetting
 from red_lab.red.nested import cut_to, train_nested
 from red_lab.red.queries import Data, Query
 
@@ -38,7 +38,7 @@ LITERAL = Budget(epochs=8, batch=128, learning_rate=1e-4)
 
 
 def ablate(
-    base: Base, data: Data, *, setting: Setting, progress: Callable[[str], None]
+    base: FrozenBase, data: Data, *, setting: RedSetting, progress: Callable[[str], None]
 ) -> dict[str, Table]:
     """Vary ranks, recipe and noise on one base.
 
@@ -52,7 +52,7 @@ def ablate(
     rows = base.h[base.rows(data.test)]
     alpha = gate.weights(rows)
 
-    def judged(family: Family) -> dict[str, list[float]]:
+    def evaluated(family: Family) -> dict[str, list[float]]:
         return _red(base, family, rows, alpha, data.test)
 
     width = base.h.shape[1]
@@ -62,13 +62,13 @@ def ablate(
         progress(f"rank D/{divisor}")
         budget = replace(setting.budget, rank=rank)
         family = train_family(base, data.train, form="residual", budget=budget, seed=setting.seed)
-        tables["rank"][f"D/{divisor}"] = judged(family)
+        tables["rank"][f"D/{divisor}"] = evaluated(family)
     progress("nested ranks")
     family = train_nested(
         base, data.train, ranks=sorted(ranks.values()), budget=setting.budget, seed=setting.seed
     )
     for divisor, rank in ranks.items():
-        tables["nested"][f"D/{divisor}"] = judged(cut_to(family, rank))
+        tables["nested"][f"D/{divisor}"] = evaluated(cut_to(family, rank))
     progress("the seed's literal recipe")
     tables["recipe"] = _recipes(base, data, rows, setting)
     progress("noise")
@@ -76,7 +76,7 @@ def ablate(
     return tables
 
 
-def at_share(base: Base, data: Data, *, setting: Setting) -> dict[str, list[float]]:
+def at_share(base: FrozenBase, data: Data, *, setting: RedSetting) -> dict[str, list[float]]:
     """Return the hits of the base alone, RED and the matched monolith on one base."""
     rows = base.h[base.rows(data.test)]
     gate = train_supervised(base, data.train, settings=setting.gate)
@@ -85,28 +85,28 @@ def at_share(base: Base, data: Data, *, setting: Setting) -> dict[str, list[floa
     )
     whole = train_monolith(base, data.train, budget=setting.budget, seed=setting.seed)
     alone = torch.softmax(rows @ base.classifier.T, -1)
-    together = whole.outputs(rows, base.classifier).residual(torch.ones(len(rows), 1))
+    summed = whole.outputs(rows, base.classifier).residual(torch.ones(len(rows), 1))
     return {
         "base alone": hits(alone, data.test).tolist(),
         **_red(base, family, rows, gate.weights(rows), data.test),
-        "monolith": hits(together, data.test).tolist(),
+        "monolith": hits(summed, data.test).tolist(),
     }
 
 
 def _red(
-    base: Base, family: Family, rows: Tensor, alpha: Tensor, queries: Sequence[Query]
+    base: FrozenBase, family: Family, rows: Tensor, alpha: Tensor, queries: Sequence[Query]
 ) -> dict[str, list[float]]:
     """Return RED, the mixture over the same experts, and RED with label-informed routes."""
-    said = family.outputs(rows, base.classifier)
+    outputs = family.outputs(rows, base.classifier)
     systems: Mapping[str, Tensor] = {
-        "RED": said.residual(alpha),
-        "MoE, residual": said.mixture(alpha),
-        "oracle, residual": said.residual(oracle(queries)),
+        "RED": outputs.residual(alpha),
+        "MoE, residual": outputs.mixture(alpha),
+        "oracle, residual": outputs.residual(oracle(queries)),
     }
     return {name: hits(p, queries).tolist() for name, p in systems.items()}
 
 
-def _recipes(base: Base, data: Data, rows: Tensor, setting: Setting) -> Table:
+def _recipes(base: FrozenBase, data: Data, rows: Tensor, setting: RedSetting) -> Table:
     """Compare the budget of the main table with the seed's, linear heads beside RED."""
     table: Table = {}
     literal = replace(setting.gate, epochs=8, learning_rate=1e-4)
@@ -123,12 +123,12 @@ def _recipes(base: Base, data: Data, rows: Tensor, setting: Setting) -> Table:
     return table
 
 
-def _noises(base: Base, data: Data, rows: Tensor, setting: Setting) -> Table:
+def _noises(base: FrozenBase, data: Data, rows: Tensor, setting: RedSetting) -> Table:
     """Train routers with activity-scaled noise; judge them without it and with the most of it."""
     family = train_family(
         base, data.train, form="residual", budget=setting.budget, seed=setting.seed
     )
-    said, owner = family.outputs(rows, base.classifier), oracle(data.test).argmax(-1)
+    outputs, owner = family.outputs(rows, base.classifier), oracle(data.test).argmax(-1)
     table: Table = {}
     for noise in NOISES:
         gate = train_supervised(base, data.train, settings=replace(setting.gate, poisson=noise))
@@ -136,8 +136,8 @@ def _noises(base: Base, data: Data, rows: Tensor, setting: Setting) -> Table:
         table[f"p = {noise:g}"] = {
             "routes, clean z": (clean.argmax(-1) == owner).double().tolist(),
             "routes, noisy z": (noisy.argmax(-1) == owner).double().tolist(),
-            "RED, clean z": hits(said.residual(clean), data.test).tolist(),
-            "RED, noisy z": hits(said.residual(noisy), data.test).tolist(),
+            "RED, clean z": hits(outputs.residual(clean), data.test).tolist(),
+            "RED, noisy z": hits(outputs.residual(noisy), data.test).tolist(),
         }
     return table
 

@@ -25,7 +25,7 @@ from red_lab.arithmetic import hashed
 from red_lab.red.cut import Above, Below, Precision, above, cast
 from red_lab.red.queries import LABELS, Query
 
-__all__ = ["RECIPES", "Base", "BaseSettings", "number_waves", "train_base"]
+__all__ = ["RECIPES", "BaseSettings", "FrozenBase", "number_waves", "train_base"]
 
 Progress = Callable[[int, int], None]
 
@@ -101,7 +101,7 @@ def number_waves(labels: Sequence[str]) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Base:
+class FrozenBase:
     """A frozen base.
 
     Attributes:
@@ -129,7 +129,7 @@ def train_base(
     settings: BaseSettings,
     checkpoint: Path,
     progress: Progress | None = None,
-) -> Base:
+) -> FrozenBase:
     """Train the top blocks and the global head on H, or take a finished base from its file.
 
     Args:
@@ -143,8 +143,8 @@ def train_base(
     if checkpoint.exists():
         stored = safetensors.torch.load_file(checkpoint)
         seconds = float(stored.pop("seconds"))
-        return Base(**stored, place=hidden.place, seconds=seconds)
-    job = _Job(backbone, settings)
+        return FrozenBase(**stored, place=hidden.place, seconds=seconds)
+    job = _BaseTraining(backbone, settings)
     train = [q for q in train if settings.sees(q)]
     rows = hidden.rows([q.text for q in train])
     targets = torch.tensor([LABELS.index(q.label) for q in train])
@@ -165,10 +165,10 @@ def train_base(
     stored = {"h": h, "classifier": classifier, "seconds": torch.tensor(seconds)}
     safetensors.torch.save_file(stored, checkpoint)
     note.unlink(missing_ok=True)
-    return Base(h=h, classifier=classifier, place=hidden.place, seconds=seconds)
+    return FrozenBase(h=h, classifier=classifier, place=hidden.place, seconds=seconds)
 
 
-class _Job:
+class _BaseTraining:
     """The blocks and the head while they train."""
 
     def __init__(self, backbone: redhost.Backbone, settings: BaseSettings) -> None:

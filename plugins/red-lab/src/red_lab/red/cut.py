@@ -32,7 +32,7 @@ CHUNK = 256
 """Texts between two notes of how far we are: what an interruption may lose."""
 
 
-class _Reached(Exception):  # noqa: N818  (a signal, not an error)
+class _StopForward(Exception):  # noqa: N818  (a signal, not an error)
     """The first trained block was reached: its input is what we want."""
 
     def __init__(self, hidden: Tensor) -> None:
@@ -76,14 +76,14 @@ class Above(nn.Module):
         last_blocks: k; all blocks where there are fewer.
     """
 
-    def __init__(self, trunk: redhost.Trunk, *, last_blocks: int) -> None:
+    def __init__(self, trunk: redhost.authoring.TextEncoder, *, last_blocks: int) -> None:
         super().__init__()
-        path, blocks = redhost.blocks_of(trunk.model)
+        path, blocks = redhost.authoring.blocks_of(trunk.model)
         model: Any = copy.deepcopy(trunk.model)
         parent, _, name = path.rpartition(".")
-        kept = list(model.get_submodule(path))[max(0, len(blocks) - last_blocks) :]
-        setattr(model.get_submodule(parent), name, nn.ModuleList(kept))
-        model.config.num_hidden_layers = len(kept)
+        top_blocks = list(model.get_submodule(path))[max(0, len(blocks) - last_blocks) :]
+        setattr(model.get_submodule(parent), name, nn.ModuleList(top_blocks))
+        model.config.num_hidden_layers = len(top_blocks)
         model.set_input_embeddings(nn.Identity())
         self.model = model.requires_grad_(True)
         self.pooling = trunk.pooling
@@ -106,7 +106,7 @@ def cast(device: torch.device, precision: Precision) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
-def above(trunk: redhost.Trunk, *, last_blocks: int) -> Above:
+def above(trunk: redhost.authoring.TextEncoder, *, last_blocks: int) -> Above:
     """Return a trainable copy of what lies above the cut."""
     return Above(trunk, last_blocks=last_blocks)
 
@@ -161,16 +161,16 @@ def below(
 
 def _fill(
     array: npt.NDArray[np.float32],
-    trunk: redhost.Trunk,
+    trunk: redhost.authoring.TextEncoder,
     texts: Sequence[str],
     *,
     last_blocks: int,
 ) -> None:
     """Write the inputs of the first trained block into ``(M, T, D)``."""
-    _, blocks = redhost.blocks_of(trunk.model)
+    _, blocks = redhost.authoring.blocks_of(trunk.model)
 
     def stop(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        raise _Reached(arguments[0])
+        raise _StopForward(arguments[0])
 
     hook = blocks[max(0, len(blocks) - last_blocks)].register_forward_pre_hook(stop)
     try:
@@ -182,9 +182,9 @@ def _fill(
         hook.remove()
 
 
-def _interrupted(trunk: redhost.Trunk, ids: Tensor) -> Tensor:
+def _interrupted(trunk: redhost.authoring.TextEncoder, ids: Tensor) -> Tensor:
     try:
-        trunk.hidden(ids)
-    except _Reached as reached:
+        trunk.hidden_states(ids)
+    except _StopForward as reached:
         return reached.hidden
     raise redhost.UsageError("the trunk has no such block to stop at")

@@ -5,7 +5,7 @@
     residual   p_i = softmax(W_c (h + V_i σ(U_i z)))              seed 4.5.4
     logits     p_i = softmax(W_c h + V_i σ(U_i z))                seed 4.4.1, V_i: r → C
 
-All through `redhost.train_expert`, with one budget for every form.
+All through `redhost.authoring.train_expert`, with one budget for every form.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from torch import Tensor
 
 import redhost
 from red_lab.arithmetic import RANGES, hashed
-from red_lab.red.base import Base
+from red_lab.red.base import FrozenBase
 from red_lab.red.queries import LABELS, Query
+from redhost.core.bus.experts import Space
 
 __all__ = [
     "FORMS",
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 NAMES = tuple(name for name, _, _ in RANGES)
-FORMS: Mapping[str, tuple[str, redhost.Space]] = {
+FORMS: Mapping[str, tuple[str, Space]] = {
     "linear": ("linear", "labels"),
     "mlp": ("mlp", "labels"),
     "residual": ("residual", "hidden"),
@@ -131,7 +132,7 @@ def normed(h: Tensor) -> Tensor:
 
 
 def train_family(
-    base: Base, train: Sequence[Query], *, form: str, budget: Budget, seed: int
+    base: FrozenBase, train: Sequence[Query], *, form: str, budget: Budget, seed: int
 ) -> Family:
     """Train the five experts of a form, each on its own range."""
     start = time.perf_counter()
@@ -143,7 +144,9 @@ def train_family(
     return Family(form=form, experts=experts, parameters=parameters, seconds=seconds)
 
 
-def train_monolith(base: Base, train: Sequence[Query], *, budget: Budget, seed: int) -> Family:
+def train_monolith(
+    base: FrozenBase, train: Sequence[Query], *, budget: Budget, seed: int
+) -> Family:
     """Train one residual adapter with all experts' ranks on all ranges, for as many steps."""
     start = time.perf_counter()
     rank = len(NAMES) * _rank(base, "residual", budget)
@@ -157,7 +160,7 @@ def train_monolith(base: Base, train: Sequence[Query], *, budget: Budget, seed: 
 
 
 def _train(
-    base: Base,
+    base: FrozenBase,
     train: Sequence[Query],
     *,
     name: str | None,
@@ -169,7 +172,7 @@ def _train(
     mine = [q for q in train if name is None or q.domain == name]
     others = [q for q in train if q.domain != name] if name and budget.off_domain else []
     kind, space = FORMS[form]
-    settings = redhost.ExpertSettings(
+    settings = redhost.authoring.ExpertSettings(
         form=kind,
         space=space,
         rank=rank or _rank(base, form, budget),
@@ -182,7 +185,7 @@ def _train(
         off_domain=budget.off_domain if space != "labels" else 0.0,
         seed=seed,
     )
-    return redhost.train_expert(
+    return redhost.authoring.train_expert(
         _rows(base, mine),
         norm=normed,
         classifier=base.classifier,
@@ -193,12 +196,14 @@ def _train(
     ).expert
 
 
-def _rows(base: Base, queries: Sequence[Query]) -> redhost.Rows:
+def _rows(base: FrozenBase, queries: Sequence[Query]) -> redhost.authoring.ExpertRows:
     """Return the questions as drawn, repeats and all: the seed's epoch."""
-    return redhost.Rows(h=base.h[base.rows(queries)], answers=[q.label for q in queries])
+    return redhost.authoring.ExpertRows(
+        h=base.h[base.rows(queries)], answers=[q.label for q in queries]
+    )
 
 
-def _some(base: Base, queries: Sequence[Query]) -> Tensor:
+def _some(base: FrozenBase, queries: Sequence[Query]) -> Tensor:
     """Return the rows of a fixed sample of distinct questions."""
     texts = sorted({q.text for q in queries}, key=hashed)[:BACKGROUND]
     return torch.tensor([base.place[t] for t in texts])
@@ -208,7 +213,7 @@ def _labels_of(queries: Sequence[Query]) -> tuple[str, ...]:
     return tuple(sorted({q.label for q in queries}, key=int))
 
 
-def _rank(base: Base, form: str, budget: Budget) -> int:
+def _rank(base: FrozenBase, form: str, budget: Budget) -> int:
     """Return R; for `mlp` the one with as many parameters as R of `residual`."""
     width, classes = base.h.shape[1], len(LABELS)
     rank = budget.rank or width // 4

@@ -35,8 +35,10 @@ def draw(metrics: Mapping[str, Any], folder: Path) -> None:
             )
         if "shares" in metrics:
             systems = next(iter(metrics["shares"].values()))
-            told = {s: {k: row[s]["mean"] for k, row in metrics["shares"].items()} for s in systems}
-            _lines(told, "share of the questions that the base saw", folder / "shares.svg")
+            means = {
+                s: {k: row[s]["mean"] for k, row in metrics["shares"].items()} for s in systems
+            }
+            _lines(means, "share of the questions that the base saw", folder / "shares.svg")
 
 
 def _ranges(metrics: Mapping[str, Any], path: Path) -> None:
@@ -93,11 +95,11 @@ def _red(table: Mapping[str, Any]) -> dict[str, float]:
     return {setting: row["RED"]["mean"] for setting, row in table.items()}
 
 
-def _lines(told: Mapping[str, Mapping[str, float]], what: str, path: Path) -> None:
+def _lines(curves: Mapping[str, Mapping[str, float]], what: str, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
-    for name, values in told.items():
+    for name, values in curves.items():
         axes.plot(list(values), list(values.values()), marker=".", label=name)
     axes.set_xlabel(what)
     axes.set_ylabel("exact answers")

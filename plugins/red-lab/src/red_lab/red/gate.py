@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from red_lab.red.base import Base
+from red_lab.red.base import FrozenBase
 from red_lab.red.experts import NAMES, Family, Outputs, normed
 from red_lab.red.queries import LABELS, Query
 
@@ -80,7 +80,7 @@ def oracle(queries: Sequence[Query]) -> Tensor:
     return nn.functional.one_hot(owner, len(NAMES)).float()
 
 
-def centroid(base: Base, train: Sequence[Query], h: Tensor) -> Tensor:
+def centroid(base: FrozenBase, train: Sequence[Query], h: Tensor) -> Tensor:
     """Return one-hot α of the nearest mean of z over each range's training questions."""
     means = []
     for name in NAMES:
@@ -90,7 +90,7 @@ def centroid(base: Base, train: Sequence[Query], h: Tensor) -> Tensor:
     return nn.functional.one_hot(nearest, len(NAMES)).float()
 
 
-def train_supervised(base: Base, train: Sequence[Query], *, settings: GateSettings) -> Gate:
+def train_supervised(base: FrozenBase, train: Sequence[Query], *, settings: GateSettings) -> Gate:
     """Train the router on range labels."""
     rows, owner, _ = _distinct(base, train)
     z = normed(base.h[rows])
@@ -104,13 +104,18 @@ def train_supervised(base: Base, train: Sequence[Query], *, settings: GateSettin
 
 
 def train_end_to_end(
-    base: Base, train: Sequence[Query], family: Family, combine: Combine, *, settings: GateSettings
+    base: FrozenBase,
+    train: Sequence[Query],
+    family: Family,
+    combine: Combine,
+    *,
+    settings: GateSettings,
 ) -> Gate:
     """Train the router through frozen experts: −log of the answer's probability."""
     rows, _, target = _distinct(base, train)
     h = base.h[rows]
-    z, said = normed(h), family.outputs(h, base.classifier)
-    base_logits, add = said.base.clone(), said.add.clone()
+    z, frozen = normed(h), family.outputs(h, base.classifier)
+    base_logits, add = frozen.base.clone(), frozen.add.clone()
     gate = Gate(width=z.shape[1], settings=settings)
 
     def loss(index: Tensor, noisy: Tensor) -> Tensor:
@@ -123,7 +128,7 @@ def train_end_to_end(
 
 
 def train_jointly(
-    base: Base, train: Sequence[Query], family: Family, gate: Gate, *, settings: GateSettings
+    base: FrozenBase, train: Sequence[Query], family: Family, gate: Gate, *, settings: GateSettings
 ) -> tuple[Family, Gate]:
     """Train residual experts and router together from where they are (seed, stage 4)."""
     rows, _, target = _distinct(base, train)
@@ -172,7 +177,7 @@ def _descend(
     module.requires_grad_(False)
 
 
-def _distinct(base: Base, train: Sequence[Query]) -> tuple[Tensor, Tensor, Tensor]:
+def _distinct(base: FrozenBase, train: Sequence[Query]) -> tuple[Tensor, Tensor, Tensor]:
     """Return rows, ranges and targets of the distinct questions."""
     known = {q.text: q for q in train}
     rows = torch.tensor([base.place[t] for t in known])

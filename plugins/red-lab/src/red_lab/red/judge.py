@@ -27,7 +27,7 @@ def hits(p: Tensor, queries: Sequence[Query]) -> Tensor:
 
 
 def judge(p: Tensor, queries: Sequence[Query]) -> dict[str, Any]:
-    """Return everything that is said of one system's answers ``(N, C)``.
+    """Return every figure of one system's answers ``(N, C)``.
 
     ``macro`` is the mean over ranges; ``macro_f1`` the mean over the classes present, since over
     all 99 classes a range's own would cap at a fifth (seed 001, contradiction 19).
@@ -46,10 +46,10 @@ def judge(p: Tensor, queries: Sequence[Query]) -> dict[str, Any]:
     }
 
 
-def swaps(said: Sequence[str], queries: Sequence[Query]) -> float | None:
+def swaps(answered: Sequence[str], queries: Sequence[Query]) -> float | None:
     """Return how often rearranged questions are answered alike; None where there are none."""
     groups: dict[str, dict[str, str]] = {}
-    for answer, query in zip(said, queries, strict=True):
+    for answer, query in zip(answered, queries, strict=True):
         groups.setdefault(query.cluster, {})[query.text] = answer
     pairs = [list(g.values()) for g in groups.values() if len(g) > 1]
     if not pairs:
@@ -89,10 +89,10 @@ def _mean(values: Tensor, mask: Sequence[bool]) -> float | None:
     return float(chosen.mean()) if len(chosen) else None
 
 
-def _macro_f1(said: Sequence[str], true: Sequence[str]) -> float:
+def _macro_f1(answered: Sequence[str], true: Sequence[str]) -> float:
     scores = []
     counts: Mapping[str, list[int]] = {y: [0, 0, 0] for y in set(true)}
-    for answer, label in zip(said, true, strict=True):
+    for answer, label in zip(answered, true, strict=True):
         counts[label][0] += answer == label
         counts[label][1] += 1
         if answer in counts:

@@ -10,15 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from red_lab.red.base import Base
-from red_lab.red.experts import (
-    NAMES,
-    Budget,
-    Family,
-    Outputs,
-    train_family,
-    train_monolith,
-)
+from red_lab.red.base import FrozenBase
+from red_lab.red.experts import NAMES, Budget, Family, Outputs, train_family, train_monolith
 from red_lab.red.gate import (
     Gate,
     GateSettings,
@@ -31,7 +24,7 @@ from red_lab.red.gate import (
 from red_lab.red.judge import flipped, hits, judge, worst_case
 from red_lab.red.queries import Data, Query
 
-__all__ = ["SHARES", "Setting", "measure"]
+__all__ = ["SHARES", "RedSetting", "measure"]
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 """q of the routing-error curves."""
@@ -43,7 +36,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RedSetting:
     """What is trained after the base, with one budget for all systems."""
 
     budget: Budget
@@ -63,7 +56,9 @@ class _Test:
         return family.outputs(self.h, self.classifier)
 
 
-def measure(base: Base, data: Data, *, setting: Setting, progress: Progress) -> dict[str, Any]:
+def measure(
+    base: FrozenBase, data: Data, *, setting: RedSetting, progress: Progress
+) -> dict[str, Any]:
     """Train experts and routers on a base, and judge every system.
 
     Args:
@@ -98,7 +93,7 @@ def measure(base: Base, data: Data, *, setting: Setting, progress: Progress) -> 
 
 
 def _families(
-    base: Base, train: Sequence[Query], setting: Setting, progress: Progress
+    base: FrozenBase, train: Sequence[Query], setting: RedSetting, progress: Progress
 ) -> dict[str, Family]:
     families = {}
     for form in ("linear", "mlp", "residual", "logits"):
@@ -107,20 +102,22 @@ def _families(
             base, train, form=form, budget=setting.budget, seed=setting.seed
         )
     progress("experts: residual with the off-domain penalty")
-    quiet = replace(setting.budget, off_domain=PENALTY)
-    families["quiet"] = train_family(base, train, form="residual", budget=quiet, seed=setting.seed)
+    penalised = replace(setting.budget, off_domain=PENALTY)
+    families["quiet"] = train_family(
+        base, train, form="residual", budget=penalised, seed=setting.seed
+    )
     progress("monolith")
     families["monolith"] = train_monolith(base, train, budget=setting.budget, seed=setting.seed)
     return families
 
 
 def _systems(
-    base: Base,
+    base: FrozenBase,
     train: Sequence[Query],
     test: _Test,
     families: Mapping[str, Family],
     gate: Gate,
-    setting: Setting,
+    setting: RedSetting,
 ) -> dict[str, Tensor]:
     """Return p(y|x) ``(N, C)`` of every system by name."""
     alpha = gate.weights(test.h)
@@ -128,40 +125,42 @@ def _systems(
     best = oracle(test.queries)
     hard = torch.nn.functional.one_hot(alpha.argmax(-1), len(NAMES)).float()
     near = centroid(base, train, test.h)
-    said = {n: test.outputs(f) for n, f in families.items() if n != "monolith"}
+    outputs = {n: test.outputs(f) for n, f in families.items() if n != "monolith"}
     one = torch.ones(len(test.h), 1)
     systems = {
         "global head": torch.softmax(test.h @ base.classifier.T, -1),
         "monolith": test.outputs(families["monolith"]).residual(one),
-        "best single residual expert": _best_single(said["residual"], test.queries),
+        "best single residual expert": _best_single(outputs["residual"], test.queries),
     }
     for form in ("linear", "mlp", "residual"):
-        systems[f"oracle, {form}"] = said[form].mixture(best)
-        systems[f"uniform probabilities, {form}"] = said[form].mixture(uniform)
-        systems[f"MoE, {form}"] = said[form].mixture(alpha)
-        systems[f"averaged logits, {form}"] = said[form].residual(uniform)
-    red = said["residual"]
+        systems[f"oracle, {form}"] = outputs[form].mixture(best)
+        systems[f"uniform probabilities, {form}"] = outputs[form].mixture(uniform)
+        systems[f"MoE, {form}"] = outputs[form].mixture(alpha)
+        systems[f"averaged logits, {form}"] = outputs[form].residual(uniform)
+    red = outputs["residual"]
     systems |= {
         "uniform residuals": red.residual(uniform),
         "RED, hard top-1": red.residual(hard),
         "RED, nearest centroid": red.residual(near),
         "RED": red.residual(alpha),
-        "RED, logit-space experts": said["logits"].residual(alpha),
-        "RED, off-domain penalty": said["quiet"].residual(alpha),
-        "MoE, off-domain penalty": said["quiet"].mixture(alpha),
+        "RED, logit-space experts": outputs["logits"].residual(alpha),
+        "RED, off-domain penalty": outputs["quiet"].residual(alpha),
+        "MoE, off-domain penalty": outputs["quiet"].mixture(alpha),
         "sum without a router": red.residual(torch.ones_like(alpha)),
-        "sum without a router, off-domain penalty": said["quiet"].residual(torch.ones_like(alpha)),
+        "sum without a router, off-domain penalty": outputs["quiet"].residual(
+            torch.ones_like(alpha)
+        ),
     }
     return systems | _end_to_end(base, train, test, families, gate, setting)
 
 
 def _end_to_end(
-    base: Base,
+    base: FrozenBase,
     train: Sequence[Query],
     test: _Test,
     families: Mapping[str, Family],
     gate: Gate,
-    setting: Setting,
+    setting: RedSetting,
 ) -> dict[str, Tensor]:
     """Return the systems whose router learnt through the answers, and the joint one."""
     systems = {}
@@ -197,13 +196,13 @@ def _curves(
         ("RED, off-domain penalty", "quiet", True),
         ("MoE, off-domain penalty", "quiet", False),
     ):
-        said = test.outputs(families[family])
-        combine = said.residual if residual else said.mixture
+        outputs = test.outputs(families[family])
+        combine = outputs.residual if residual else outputs.mixture
         curves["flipped"][name] = [
             float(hits(combine(flipped(alpha, q, seed=seed)), test.queries).mean()) for q in SHARES
         ]
         curves["worst"][name] = [
-            worst_case(said, alpha, q, test.queries, residual=residual) for q in SHARES
+            worst_case(outputs, alpha, q, test.queries, residual=residual) for q in SHARES
         ]
     return curves
 
@@ -217,7 +216,7 @@ def _confusion(alpha: Tensor, queries: Sequence[Query]) -> list[list[float]]:
     ]
 
 
-def _flops(base: Base, families: Mapping[str, Family]) -> dict[str, int]:
+def _flops(base: FrozenBase, families: Mapping[str, Family]) -> dict[str, int]:
     """Return multiply-adds of one row above the trunk, by family: two for each weight."""
     head = 2 * base.classifier.numel()
     return {n: 2 * f.parameters + head for n, f in families.items()}

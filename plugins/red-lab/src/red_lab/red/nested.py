@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.red.base import Base
+from red_lab.red.base import FrozenBase
 from red_lab.red.experts import NAMES, Budget, Family, normed
 from red_lab.red.queries import LABELS, Query
 
@@ -23,7 +23,7 @@ __all__ = ["cut_to", "train_nested"]
 
 
 def train_nested(
-    base: Base, train: Sequence[Query], *, ranks: Sequence[int], budget: Budget, seed: int
+    base: FrozenBase, train: Sequence[Query], *, ranks: Sequence[int], budget: Budget, seed: int
 ) -> Family:
     """Train five residual experts that can be cut to any of some ranks."""
     experts = tuple(
@@ -36,14 +36,14 @@ def cut_to(family: Family, rank: int) -> Family:
     """Return the experts with their first units only: no training."""
     return _family(
         [
-            redhost.LowRank(
+            redhost.plugins.LowRank(
                 U=e.U.detach()[:rank].clone(),
                 V=e.V.detach()[:, :rank].clone(),
                 activation=e.activation,
                 space="hidden",
             )
             for e in family.experts
-            if isinstance(e, redhost.LowRank)
+            if isinstance(e, redhost.plugins.LowRank)
         ]
     )
 
@@ -55,13 +55,13 @@ def _family(experts: Sequence[redhost.Expert]) -> Family:
 
 
 def _train(
-    base: Base, train: Sequence[Query], ranks: Sequence[int], budget: Budget, seed: int
-) -> redhost.LowRank:
+    base: FrozenBase, train: Sequence[Query], ranks: Sequence[int], budget: Budget, seed: int
+) -> redhost.plugins.LowRank:
     """Take as many steps as an expert of one rank, with the same optimiser and schedule."""
     generator = torch.Generator().manual_seed(seed)
     width = base.h.shape[1]
     U = torch.randn(max(ranks), width, generator=generator) / width**0.5
-    expert = redhost.LowRank(
+    expert = redhost.plugins.LowRank(
         U=U, V=torch.zeros(width, max(ranks)), activation="gelu", space="hidden"
     )
     optimizer = torch.optim.AdamW(expert.parameters(), weight_decay=budget.weight_decay)
@@ -85,7 +85,7 @@ def _train(
     return expert
 
 
-def _first(expert: redhost.LowRank, rank: int, z: Tensor) -> Tensor:
+def _first(expert: redhost.plugins.LowRank, rank: int, z: Tensor) -> Tensor:
     """Return Δ_r(z)."""
     units = torch.nn.functional.gelu(z @ expert.U[:rank].T)
     return units @ expert.V[:, :rank].T

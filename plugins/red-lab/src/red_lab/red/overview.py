@@ -16,14 +16,14 @@ SYSTEMS = ("global head", "MoE, linear", "MoE, mlp", "MoE, residual", "RED", "mo
 
 def write_overview(folder: Path) -> None:
     """Write overview.json and README.md for all runs under a folder."""
-    told = overview(folder)
-    (folder / "overview.json").write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+    found = overview(folder)
+    (folder / "overview.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
     lines = [
         "# RED on arithmetic: every run",
         "",
         "Written by `redhost lab red` from `overview.json`; do not edit.",
         "",
-        *overview_table(told["runs"], links=""),
+        *overview_table(found["runs"], links=""),
         "",
         "Exact answers. `seed`: nearly every test question was trained on; `held-out`: none, nor a "
         "rearrangement. All systems but the global head share one budget; MoE and RED one router, "

@@ -115,10 +115,10 @@ def _ablations(metrics: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _table(told: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
-    systems = list(next(iter(told.values())))
+def _table(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    systems = list(next(iter(table.values())))
     lines = [f"| | {' | '.join(systems)} |", "|---" * (len(systems) + 1) + "|"]
-    for setting, row in told.items():
+    for setting, row in table.items():
         cells = [f"{a['mean']:.3f} ({a['low']:.3f}–{a['high']:.3f})" for a in row.values()]
         lines.append(f"| {setting} | {' | '.join(cells)} |")
     return lines

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 import redhost
-from red_lab.options import kept, timed
+from red_lab.options import cached_json, timed
 from red_lab.progress import Bar
 from red_lab.red.ablations import BASE_SHARES, ablate, at_share
-from red_lab.red.base import Base, BaseSettings, train_base
+from red_lab.red.base import BaseSettings, FrozenBase, train_base
 from red_lab.red.cut import Below, below
-from red_lab.red.measure import Setting, measure
+from red_lab.red.measure import RedSetting, measure
 from red_lab.red.overview import write_overview
 from red_lab.red.plan import Plan
 from red_lab.red.queries import Data, load
@@ -47,14 +47,14 @@ def run(plan: Plan, *, out: Path, work: Path) -> Path:
     """
     work.mkdir(parents=True, exist_ok=True)
     seeds = [Seed(plan, number, work) for number in range(plan.seeds)]
-    measured = [s.kept("", s.measured) for s in seeds]
+    measured = [s.cached("", s.measured) for s in seeds]
     datasets = [s.data for s in seeds]
     metrics = summarise(plan, measured, datasets)
     if plan.ablations:
-        ablated = [s.kept("-ablations", s.ablated) for s in seeds]
+        ablated = [s.cached("-ablations", s.ablated) for s in seeds]
         metrics["ablations"] = {k: table([a[k] for a in ablated], datasets) for k in ablated[0]}
     if plan.shares:
-        metrics["shares"] = table([s.kept("-shares", s.shares) for s in seeds], datasets)
+        metrics["shares"] = table([s.cached("-shares", s.shares) for s in seeds], datasets)
     folder = out / plan.name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "metrics.json"
@@ -79,10 +79,10 @@ class Seed:
         return load(plan.task, plan.protocol, seed=self.number, stratified=plan.stratified)
 
     @cached_property
-    def setting(self) -> Setting:
+    def setting(self) -> RedSetting:
         """Budgets and seed."""
         gate = replace(self.plan.gate, seed=self.number)
-        return Setting(budget=self.plan.budget, gate=gate, seed=self.number)
+        return RedSetting(budget=self.plan.budget, gate=gate, seed=self.number)
 
     @cached_property
     def backbone(self) -> redhost.Backbone:
@@ -102,7 +102,7 @@ class Seed:
             progress=_shown(f"{self.plan.name} {self.number}: trunk"),
         )
 
-    def base(self, settings: BaseSettings, name: str) -> Base:
+    def base(self, settings: BaseSettings, name: str) -> FrozenBase:
         """Return a base, from its file where it is there."""
         return train_base(
             self.backbone,
@@ -113,9 +113,9 @@ class Seed:
             progress=_shown(f"{name} {self.number}: base"),
         )
 
-    def kept(self, suffix: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def cached(self, suffix: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what was made before, or make it and write it down."""
-        return kept(self.work / f"{self.plan.name}-{self.number}{suffix}.json", make)
+        return cached_json(self.work / f"{self.plan.name}-{self.number}{suffix}.json", make)
 
     def measured(self) -> dict[str, Any]:
         """Run the four stages."""
@@ -142,13 +142,13 @@ class Seed:
 
     def shares(self) -> dict[str, Any]:
         """Train bases on shares of the questions; experts still learn from all of them."""
-        told = {}
+        shares = {}
         for share in BASE_SHARES:
             plan = replace(self.plan, base=replace(self.plan.base, share=share))
             self._say(f"base on {share:.0%}")
             base = self.base(plan.base, plan.name)
-            told[f"{share:.0%}"] = at_share(base, self.data, setting=self.setting)
-        return told
+            shares[f"{share:.0%}"] = at_share(base, self.data, setting=self.setting)
+        return shares
 
     def _say(self, what: str) -> None:
         log.info("%s %s: %s", self.plan.name, self.number, what)

@@ -47,7 +47,7 @@ def summarise(
     systems = {}
     for name, values in every.items():
         low, high = interval(values, clusters)
-        told = [m["systems"][name] for m in measured]
+        own = [m["systems"][name] for m in measured]
         systems[key_of(name)] = {
             "title": name,
             "accuracy": {
@@ -56,9 +56,9 @@ def summarise(
                 "high": high,
                 "seeds": len(measured),
             },
-            "domains": {d: _mean([t["domains"][d] for t in told]) for d in NAMES},
+            "domains": {d: _mean([t["domains"][d] for t in own]) for d in NAMES},
             **{
-                key: _mean([t[key] for t in told])
+                key: _mean([t[key] for t in own])
                 for key in ("macro", "worst", "boundary", "macro_f1", "swap_consistency")
             },
         }
@@ -101,8 +101,8 @@ def _paired(values: Array, clusters: Sequence[str]) -> dict[str, float]:
     return {"mean": float(values.mean()), "low": low, "high": high}
 
 
-def _medians(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {k: float(np.median([t[k] for t in told])) for k in told[0]}
+def _medians(own: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {k: float(np.median([t[k] for t in own])) for k in own[0]}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -111,16 +111,16 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def table(
-    told: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], datasets: Sequence[Data]
+    own: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], datasets: Sequence[Data]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return setting → system → mean and interval, from hits of every seed."""
     clusters = _clusters(datasets)
     return {
         setting: {
-            system: _paired(_all([t[setting][system] for t in told]), clusters)
-            for system in told[0][setting]
+            system: _paired(_all([t[setting][system] for t in own]), clusters)
+            for system in own[0][setting]
         }
-        for setting in told[0]
+        for setting in own[0]
     }
 
 

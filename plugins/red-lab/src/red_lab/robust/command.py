@@ -46,8 +46,9 @@ def robust(
 
 
 def _solve(game: str, *, as_json: bool) -> None:
+    from redhost_robust import solve_json
+
     import redhost
-    from redhost.robust import solve_json
 
     try:
         data = sys.stdin.buffer.read() if game == "-" else Path(game).read_bytes()
@@ -55,12 +56,13 @@ def _solve(game: str, *, as_json: bool) -> None:
         raise redhost.UsageError(
             f"{game} cannot be read", expected="a JSON file", found=str(e.strerror)
         ) from e
-    told = solve_json(data)
+    solution = solve_json(data)
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(solution, indent=2))
         return
     click.echo(
-        f"value {told['value']:.8f} nats, certificate {told['lower']:.8f} … {told['upper']:.8f}"
+        f"value {solution['value']:.8f} nats, "
+        f"certificate {solution['lower']:.8f} … {solution['upper']:.8f}"
     )
-    click.echo("worst mixture " + ", ".join(f"{x:.4f}" for x in told["lambda"]))
-    click.echo(f"{told['iterations']} iterations; --json also prints the gate")
+    click.echo("worst mixture " + ", ".join(f"{x:.4f}" for x in solution["lambda"]))
+    click.echo(f"{solution['iterations']} iterations; --json also prints the gate")

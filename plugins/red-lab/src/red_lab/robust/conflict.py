@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from red_lab.matched.apart import Alone
-from red_lab.matched.data import Part
+from red_lab.matched.data import DataPart
 from red_lab.robust.monolith import domain_losses, untrained
-from red_lab.robust.traffic import Traffic, alone, answer_log_p
+from red_lab.robust.traffic import UnevenTraffic, alone, answer_log_p
 
 __all__ = ["conflicts", "cosines"]
 
@@ -26,7 +26,7 @@ ROWS = 256
 
 
 def conflicts(
-    traffic: Traffic, gate: nn.Module, monolith: Alone, *, seed: int
+    traffic: UnevenTraffic, gate: nn.Module, monolith: Alone, *, seed: int
 ) -> dict[str, dict[str, Any]]:
     """Return the cosines of both, at the start and after training."""
     problem = traffic.problem
@@ -39,12 +39,12 @@ def conflicts(
         _reset(module, seed=1000 * seed + k)
     return {
         "monolith": {
-            "start": _told(fresh, lambda: domain_losses(fresh, parts)),
-            "end": _told(monolith, lambda: domain_losses(monolith, parts)),
+            "start": _cosine_summary(fresh, lambda: domain_losses(fresh, parts)),
+            "end": _cosine_summary(monolith, lambda: domain_losses(monolith, parts)),
         },
         "modular": {
-            "start": _told(nn.ModuleList(start), lambda: _mixed(start, gate, parts)),
-            "end": _told(nn.ModuleList(modules), lambda: _mixed(modules, gate, parts)),
+            "start": _cosine_summary(nn.ModuleList(start), lambda: _mixed(start, gate, parts)),
+            "end": _cosine_summary(nn.ModuleList(modules), lambda: _mixed(modules, gate, parts)),
         },
     }
 
@@ -74,7 +74,7 @@ def cosines(module: nn.Module, losses: Callable[[], Tensor]) -> list[float]:
     return [float(table[k, j]) for k, j in itertools.combinations(range(len(flat)), 2)]
 
 
-def _told(module: nn.Module, losses: Callable[[], Tensor]) -> dict[str, float]:
+def _cosine_summary(module: nn.Module, losses: Callable[[], Tensor]) -> dict[str, float]:
     found = cosines(module.requires_grad_(True), losses)
     return {
         "mean": sum(found) / len(found),
@@ -83,7 +83,7 @@ def _told(module: nn.Module, losses: Callable[[], Tensor]) -> dict[str, float]:
     }
 
 
-def _mixed(modules: Sequence[Alone], gate: nn.Module, parts: Sequence[Part]) -> Tensor:
+def _mixed(modules: Sequence[Alone], gate: nn.Module, parts: Sequence[DataPart]) -> Tensor:
     """Return ℓ_k ``(K,)`` of Σ_j g_j p_j."""
     losses = []
     for part in parts:

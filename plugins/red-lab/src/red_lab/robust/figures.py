@@ -24,7 +24,7 @@ def draw(metrics: Mapping[str, Any], folder: Path) -> None:
 
     mpl.use("Agg")
     tasks = metrics["tasks"]
-    played = {name: told for name, told in tasks.items() if name != "finite"}
+    played = {name: results for name, results in tasks.items() if name != "finite"}
     with mpl.rc_context({"svg.hashsalt": "robust", "figure.figsize": (8, 4), "font.size": 9}):
         if played:
             _regrets(played, folder / "regret.svg")
@@ -37,8 +37,8 @@ def _regrets(tasks: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, len(tasks), squeeze=False, layout="constrained")
-    for ax, (task, told) in zip(axes[0], tasks.items(), strict=True):
-        for shift, (scene, one) in zip((-0.12, 0.12), told["scenes"].items(), strict=True):
+    for ax, (task, results) in zip(axes[0], tasks.items(), strict=True):
+        for shift, (scene, one) in zip((-0.12, 0.12), results["scenes"].items(), strict=True):
             values = [one["systems"][n]["worst_regret"] for n in ROUTERS]
             places = [k + shift for k in range(len(ROUTERS))]
             _points(ax, places, values, f"uneven {scene}")
@@ -55,9 +55,9 @@ def _growth(tasks: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, 2, layout="constrained", sharey=True)
-    for task, told in tasks.items():
+    for task, results in tasks.items():
         for part, line in (("test", "-"), ("train", ":")):
-            rows, units = told["growth"]["rows"], told["growth"]["units"]
+            rows, units = results["growth"]["rows"], results["growth"]["units"]
             label = f"{task}, {part} rows"
             axes[0].plot([p["rows"] for p in rows], _means(rows, part), line, label=label)
             axes[1].plot(range(len(units)), _means(units, part), line, label=label)
@@ -94,9 +94,9 @@ def _means(points: Sequence[Mapping[str, Any]], part: str) -> list[float]:
 
 
 def _points(
-    ax: Any, places: Sequence[float], told: Sequence[Mapping[str, float]], label: str
+    ax: Any, places: Sequence[float], intervals: Sequence[Mapping[str, float]], label: str
 ) -> None:
-    middle = [t["mean"] for t in told]
-    error = [[m - max(t["low"], 1e-3) for m, t in zip(middle, told, strict=True)],
-             [t["high"] - m for m, t in zip(middle, told, strict=True)]]  # fmt: skip
+    middle = [t["mean"] for t in intervals]
+    error = [[m - max(t["low"], 1e-3) for m, t in zip(middle, intervals, strict=True)],
+             [t["high"] - m for m, t in zip(middle, intervals, strict=True)]]  # fmt: skip
     ax.errorbar(places, middle, yerr=error, fmt="o", capsize=3, label=label)

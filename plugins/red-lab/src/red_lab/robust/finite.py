@@ -8,9 +8,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
-
-from redhost.robust import (
+from redhost_robust import (
     Array,
     Certificate,
     Game,
@@ -23,6 +21,7 @@ from redhost.robust import (
     solve_stochastic,
     worst_kl,
 )
+from scipy.optimize import minimize
 
 __all__ = ["closed_forms", "curve", "finite", "general", "random_game", "samples"]
 
@@ -58,7 +57,7 @@ def closed_forms() -> list[dict[str, Any]]:
         "erasure channel, .3": ([[0.7, 0.3, 0.0], [0.0, 0.3, 0.7]], 0.7 * math.log(2)),
     }
     found = [
-        _told(name, value, solve_gate(Game.of_rows(rows, rows), tol=1e-10))
+        _closed_form(name, value, solve_gate(Game.of_rows(rows, rows), tol=1e-10))
         for name, (rows, value) in channels.items()
     ]
     draw, blocks = np.random.default_rng(0), np.zeros((2, 4, 16))
@@ -68,7 +67,7 @@ def closed_forms() -> list[dict[str, Any]]:
     value = disjoint_value(expert_divergences(game))
     return [
         *found,
-        _told("disjoint supports, constant gate", value, solve_constant(game, tol=1e-10)),
+        _closed_form("disjoint supports, constant gate", value, solve_constant(game, tol=1e-10)),
     ]
 
 
@@ -124,7 +123,7 @@ def curve() -> list[dict[str, Any]]:
     return points
 
 
-def _told(name: str, value: float, solved: Certificate) -> dict[str, Any]:
+def _closed_form(name: str, value: float, solved: Certificate) -> dict[str, Any]:
     return {
         "game": name,
         "value": value,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from redhost_robust import MinimaxResult, MinimaxSettings, distil_gate, minimax, mixture_losses
 from torch import Tensor, nn
 
-from red_lab.robust.traffic import Rows, Traffic
-from redhost.robust import MinimaxResult, MinimaxSettings, distil_gate, minimax, mixture_losses
+from red_lab.robust.traffic import RouterRows, UnevenTraffic
 
 __all__ = [
     "AGAIN",
@@ -57,7 +57,7 @@ class CentroidGate(nn.Module):
         return score / self.log_spread.exp()
 
 
-def linear_gate(traffic: Traffic) -> nn.Module:
+def linear_gate(traffic: UnevenTraffic) -> nn.Module:
     """Return a linear gate at zero."""
     gate = nn.Linear(traffic.problem.width, len(traffic.experts))
     nn.init.zeros_(gate.weight)
@@ -65,7 +65,7 @@ def linear_gate(traffic: Traffic) -> nn.Module:
     return gate
 
 
-def mlp_gate(traffic: Traffic, *, hidden: int = HIDDEN, seed: int = 0) -> nn.Module:
+def mlp_gate(traffic: UnevenTraffic, *, hidden: int = HIDDEN, seed: int = 0) -> nn.Module:
     """Return a gate with one hidden layer, its outer one at zero."""
     width, count = traffic.problem.width, len(traffic.experts)
     inner, outer = nn.Linear(width, hidden), nn.Linear(hidden, count)
@@ -79,8 +79,8 @@ def mlp_gate(traffic: Traffic, *, hidden: int = HIDDEN, seed: int = 0) -> nn.Mod
 
 def train_gate(
     gate: nn.Module,
-    traffic: Traffic,
-    rows: Sequence[Rows],
+    traffic: UnevenTraffic,
+    rows: Sequence[RouterRows],
     *,
     start: Tensor,
     moves: bool,
@@ -98,7 +98,7 @@ def train_gate(
         seed: Of the batches.
         settings: Of the game.
     """
-    aside = traffic.judged(traffic.by_domain(traffic.problem.valid))
+    aside = traffic.router_rows(traffic.by_domain(traffic.problem.valid))
     generator = torch.Generator().manual_seed(seed)
     return minimax(
         gate,
@@ -111,32 +111,32 @@ def train_gate(
 
 
 def distilled(
-    make: Callable[[Traffic, Sequence[Rows]], nn.Module],
+    make: Callable[[UnevenTraffic, Sequence[RouterRows]], nn.Module],
     teacher: nn.Module,
-    traffic: Traffic,
-    rows: Sequence[Rows],
+    traffic: UnevenTraffic,
+    rows: Sequence[RouterRows],
     *,
     weights: Tensor,
 ) -> nn.Module:
     """Return a student that was taught by a gate's posterior over experts."""
     student = make(traffic, rows)
-    aside = traffic.judged(traffic.by_domain(traffic.problem.valid))
+    aside = traffic.router_rows(traffic.by_domain(traffic.problem.valid))
     distil_gate(student, teacher=teacher, rows=rows, aside=aside, weights=weights)
     return student
 
 
-def centroid_gate(traffic: Traffic, rows: Sequence[Rows]) -> nn.Module:
+def centroid_gate(traffic: UnevenTraffic, rows: Sequence[RouterRows]) -> nn.Module:
     """Return the nearest-centroid gate of the rows, τ doubled as long as gate rows like it."""
     means = torch.stack([z.mean(0) for z, _ in rows])
     apart = [float((z - m).square().sum(-1).mean()) for (z, _), m in zip(rows, means, strict=True)]
     spread = max(sum(apart) / len(apart) / traffic.problem.width, 1e-6)
-    aside = traffic.judged(traffic.by_domain(traffic.problem.valid))
+    aside = traffic.router_rows(traffic.by_domain(traffic.problem.valid))
     gates = [CentroidGate(means, spread=spread * 2**n) for n in range(DOUBLINGS)]
     with torch.no_grad():
         return min(gates, key=lambda gate: float(mixture_losses(gate, aside).mean()))
 
 
-def _draw(rows: Rows, generator: torch.Generator) -> Rows:
+def _draw(rows: RouterRows, generator: torch.Generator) -> RouterRows:
     z, log_p = rows
     index = torch.randint(len(z), (min(BATCH, len(z)),), generator=generator)
     return z[index], log_p[index]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from redhost_robust import mixture_losses
 from torch import nn
 
 from red_lab.robust.gates import linear_gate, mlp_gate, train_gate
-from red_lab.robust.traffic import Traffic
-from redhost.robust import mixture_losses
+from red_lab.robust.traffic import UnevenTraffic
 
 __all__ = ["ROWS", "UNITS", "growth"]
 
@@ -22,7 +22,7 @@ UNITS = (0, 8, 64, 512)
 MIDDLE = 100
 
 
-def growth(traffic: Traffic, *, seed: int) -> dict[str, list[dict[str, Any]]]:
+def growth(traffic: UnevenTraffic, *, seed: int) -> dict[str, list[dict[str, Any]]]:
     """Return worst regrets, on the rows learnt from and on test rows, for both curves."""
     most = min(map(len, traffic.even))
     sizes = [n for n in ROWS if n <= most]
@@ -32,17 +32,17 @@ def growth(traffic: Traffic, *, seed: int) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _point(traffic: Traffic, *, rows: int, units: int, seed: int) -> dict[str, Any]:
+def _point(traffic: UnevenTraffic, *, rows: int, units: int, seed: int) -> dict[str, Any]:
     parts = [p.some(rows, seed=seed) for p in traffic.even]
-    learnt = traffic.judged(parts)
+    learnt = traffic.router_rows(parts)
     gate: nn.Module
     gate = mlp_gate(traffic, hidden=units, seed=seed) if units else linear_gate(traffic)
     count = len(parts)
     train_gate(gate, traffic, learnt, start=torch.full((count,), 1 / count), moves=True, seed=seed)
-    tests = traffic.judged(traffic.by_domain(traffic.problem.test))
-    told = {}
-    for name, judged in (("train", learnt), ("test", tests)):
-        own = torch.stack([-log_p[:, k].mean() for k, (_, log_p) in enumerate(judged)])
+    tests = traffic.router_rows(traffic.by_domain(traffic.problem.test))
+    regrets = {}
+    for name, part_rows in (("train", learnt), ("test", tests)):
+        own = torch.stack([-log_p[:, k].mean() for k, (_, log_p) in enumerate(part_rows)])
         with torch.no_grad():
-            told[name] = float((mixture_losses(gate, judged) - own).max())
-    return {"rows": rows, "units": units, **told}
+            regrets[name] = float((mixture_losses(gate, part_rows) - own).max())
+    return {"rows": rows, "units": units, **regrets}

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from redhost_robust import MinimaxSettings
 from torch import Tensor, nn
 
 from red_lab.matched.apart import Alone
-from red_lab.matched.data import Part, Problem
+from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe
 from red_lab.options import timed
 from red_lab.robust.conflict import conflicts
@@ -26,8 +27,7 @@ from red_lab.robust.gates import (
 )
 from red_lab.robust.growth import growth
 from red_lab.robust.monolith import aggregate, train_monolith
-from red_lab.robust.traffic import Rows, Traffic, alone, lay_out
-from redhost.robust import MinimaxSettings
+from red_lab.robust.traffic import RouterRows, UnevenTraffic, alone, lay_out
 
 __all__ = ["SCENES", "Scene", "measure"]
 
@@ -43,7 +43,7 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, say: Say) -> dict[st
         problem: The data.
         recipe: How experts and monoliths are trained.
         seed: Halves, the rare domain, initial weights and batches.
-        say: Told what is being done.
+        say: Called with what is being done.
     """
     say("experts")
     traffic = lay_out(problem, recipe=recipe, seed=seed, tick=lambda _: None)
@@ -53,7 +53,7 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, say: Say) -> dict[st
     }
     first = scenes["weights"]
     say("conflicts")
-    told = conflicts(traffic, first.gates["robust"], first.monoliths["monolith"], seed=seed)
+    cosines = conflicts(traffic, first.gates["robust"], first.monoliths["monolith"], seed=seed)
     say("growth")
     return {
         "seed": seed,
@@ -64,8 +64,8 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, say: Say) -> dict[st
         "gate_rows": [len(p) for p in traffic.by_domain(problem.valid)],
         "test_rows": [len(p) for p in traffic.by_domain(problem.test)],
         "reference": [-float(test[1][:, k].mean()) for k, test in enumerate(_tests(traffic))],
-        "scenes": {name: _judged(traffic, scene) for name, scene in scenes.items()},
-        "conflicts": told,
+        "scenes": {name: _scene_metrics(traffic, scene) for name, scene in scenes.items()},
+        "conflicts": cosines,
         "growth": growth(traffic, seed=seed),
     }
 
@@ -79,7 +79,7 @@ class Scene:
     seconds: Mapping[str, float]
 
 
-def _scene(traffic: Traffic, *, thinned: bool, recipe: Recipe, seed: int, say: Say) -> Scene:
+def _scene(traffic: UnevenTraffic, *, thinned: bool, recipe: Recipe, seed: int, say: Say) -> Scene:
     clock: dict[str, float] = {}
     gates = _gates(traffic, thinned=thinned, seed=seed, say=say, clock=clock)
     monoliths = _monoliths(traffic, thinned=thinned, recipe=recipe, seed=seed, say=say, clock=clock)
@@ -87,10 +87,10 @@ def _scene(traffic: Traffic, *, thinned: bool, recipe: Recipe, seed: int, say: S
 
 
 def _gates(
-    traffic: Traffic, *, thinned: bool, seed: int, say: Say, clock: dict[str, float]
+    traffic: UnevenTraffic, *, thinned: bool, seed: int, say: Say, clock: dict[str, float]
 ) -> dict[str, nn.Module]:
     """Train every router."""
-    rows = traffic.judged(traffic.seen(traffic.even, thinned=thinned))
+    rows = traffic.router_rows(traffic.seen(traffic.even, thinned=thinned))
     count = len(traffic.experts)
     even = torch.full((count,), 1 / count)
     found: dict[str, nn.Module] = {"uniform": _Uniform(count)}
@@ -124,12 +124,12 @@ def _gates(
     return found
 
 
-def _linear(traffic: Traffic, rows: Sequence[Rows]) -> nn.Module:  # noqa: ARG001
+def _linear(traffic: UnevenTraffic, rows: Sequence[RouterRows]) -> nn.Module:  # noqa: ARG001
     return linear_gate(traffic)
 
 
 def _monoliths(
-    traffic: Traffic,
+    traffic: UnevenTraffic,
     *,
     thinned: bool,
     recipe: Recipe,
@@ -154,18 +154,18 @@ def _monoliths(
     return found
 
 
-def _judged(traffic: Traffic, scene: Scene) -> dict[str, dict[str, Any]]:
+def _scene_metrics(traffic: UnevenTraffic, scene: Scene) -> dict[str, dict[str, Any]]:
     """Return loss and accuracy by domain, and seconds, of every system of a scene."""
-    told = {n: _judge_gate(traffic, g) for n, g in scene.gates.items()}
-    told |= {n: _judge_model(traffic, m) for n, m in scene.monoliths.items()}
-    return {n: {**t, "seconds": scene.seconds.get(n, 0.0)} for n, t in told.items()}
+    metrics = {n: _judge_gate(traffic, g) for n, g in scene.gates.items()}
+    metrics |= {n: _judge_model(traffic, m) for n, m in scene.monoliths.items()}
+    return {n: {**t, "seconds": scene.seconds.get(n, 0.0)} for n, t in metrics.items()}
 
 
-def _tests(traffic: Traffic) -> tuple[Rows, ...]:
-    return traffic.judged(traffic.by_domain(traffic.problem.test))
+def _tests(traffic: UnevenTraffic) -> tuple[RouterRows, ...]:
+    return traffic.router_rows(traffic.by_domain(traffic.problem.test))
 
 
-def _judge_gate(traffic: Traffic, gate: nn.Module) -> dict[str, Any]:
+def _judge_gate(traffic: UnevenTraffic, gate: nn.Module) -> dict[str, Any]:
     """Return loss and accuracy of Σ_j g_j p_j by domain."""
     losses, accuracies = [], []
     for part, (z, log_p) in zip(
@@ -179,7 +179,7 @@ def _judge_gate(traffic: Traffic, gate: nn.Module) -> dict[str, Any]:
     return {"loss": losses, "accuracy": accuracies}
 
 
-def _mixture(traffic: Traffic, log_gate: Tensor, part: Part) -> Tensor:
+def _mixture(traffic: UnevenTraffic, log_gate: Tensor, part: DataPart) -> Tensor:
     """Return Σ_j g_j p_j(·|x) ``(N, C)``."""
     parts = [
         log_gate[:, k, None].exp() * expert.log_p(part.h, part.z).exp()
@@ -188,7 +188,7 @@ def _mixture(traffic: Traffic, log_gate: Tensor, part: Part) -> Tensor:
     return torch.cat(parts, 1) if traffic.problem.classifier is None else torch.stack(parts).sum(0)
 
 
-def _judge_model(traffic: Traffic, model: Alone) -> dict[str, Any]:
+def _judge_model(traffic: UnevenTraffic, model: Alone) -> dict[str, Any]:
     losses, accuracies = [], []
     for part in traffic.by_domain(traffic.problem.test):
         with torch.no_grad():

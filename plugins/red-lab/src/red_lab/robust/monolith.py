@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from redhost_robust import MinimaxSettings, minimax
 from torch import Tensor, nn
 
 import redhost
 from red_lab.matched.apart import Alone
-from red_lab.matched.data import Part, Problem
+from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe
-from red_lab.robust.traffic import Traffic, level
-from redhost.robust import MinimaxSettings, minimax
+from red_lab.robust.traffic import UnevenTraffic, level
 
 __all__ = ["aggregate", "domain_losses", "train_monolith", "untrained"]
 
@@ -30,9 +30,9 @@ def untrained(problem: Problem, *, rank: int, seed: int) -> Alone:
     V = torch.zeros(width, rank)
     adapter: redhost.Expert
     if problem.classifier is not None:
-        adapter = redhost.LowRank(U=U, V=V, activation="gelu", space="hidden")
+        adapter = redhost.plugins.LowRank(U=U, V=V, activation="gelu", space="hidden")
     else:
-        adapter = redhost.OwnHead(
+        adapter = redhost.plugins.ClassifierExpert(
             U=U,
             V=V,
             W=torch.zeros(classes, width),
@@ -43,7 +43,7 @@ def untrained(problem: Problem, *, rank: int, seed: int) -> Alone:
     return Alone(adapter, classifier=problem.classifier, first=0).requires_grad_(True)
 
 
-def aggregate(traffic: Traffic, *, thinned: bool) -> tuple[Part, ...]:
+def aggregate(traffic: UnevenTraffic, *, thinned: bool) -> tuple[DataPart, ...]:
     """Return all rows of a scene by domain, those of the experts' halves among them."""
     halves = level(traffic.by_domain(traffic.problem.train))
     pairs = zip(halves, traffic.even, strict=True)
@@ -51,8 +51,8 @@ def aggregate(traffic: Traffic, *, thinned: bool) -> tuple[Part, ...]:
 
 
 def train_monolith(
-    traffic: Traffic,
-    parts: Sequence[Part],
+    traffic: UnevenTraffic,
+    parts: Sequence[DataPart],
     *,
     recipe: Recipe,
     start: Tensor,
@@ -99,7 +99,7 @@ def train_monolith(
 
 def domain_losses(
     model: Alone,
-    parts: Sequence[Part],
+    parts: Sequence[DataPart],
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -112,12 +112,12 @@ def domain_losses(
     return torch.stack([loss.mean() for loss in torch.split(each, [len(p) for p in parts])])
 
 
-def _draw(part: Part, rows: int, generator: torch.Generator) -> Part:
+def _draw(part: DataPart, rows: int, generator: torch.Generator) -> DataPart:
     return part[torch.randint(len(part), (rows,), generator=generator)]
 
 
-def _both(one: Part, other: Part) -> Part:
-    return Part(
+def _both(one: DataPart, other: DataPart) -> DataPart:
+    return DataPart(
         h=torch.cat([one.h, other.h]),
         z=torch.cat([one.z, other.z]),
         target=torch.cat([one.target, other.target]),

@@ -32,18 +32,18 @@ def page(metrics: Mapping[str, Any]) -> str:
         lines += _finite(tasks["finite"])
     if len(tasks) > ("finite" in tasks):
         lines += _how()
-    for name, told in tasks.items():
+    for name, task in tasks.items():
         if name != "finite":
-            lines += [f"## {TITLES[name]}", "", *_setting(told)]
-            for scene, one in told["scenes"].items():
-                rows = f"{min(told['rows'])}–{max(told['rows'])}"
+            lines += [f"## {TITLES[name]}", "", *_setting(task)]
+            for scene, one in task["scenes"].items():
+                rows = f"{min(task['rows'])}–{max(task['rows'])}"
                 lines += [f"### {SCENES[scene].format(rows=rows)}", "", *_systems(one)]
-                lines += [*_verdict(one), *_mixtures(one)]
-            lines += [*_conflicts(told["conflicts"]), *_growth(told["growth"])]
+                lines += [*_differences(one), *_mixtures(one)]
+            lines += [*_conflicts(task["conflicts"]), *_growth(task["growth"])]
     return "\n".join(lines)
 
 
-def _finite(told: Mapping[str, Any]) -> list[str]:
+def _finite(finite: Mapping[str, Any]) -> list[str]:
     lines = [
         "## Finite games",
         "",
@@ -53,9 +53,9 @@ def _finite(told: Mapping[str, Any]) -> list[str]:
     lines += [
         f"| {f['game']} | {f['value']:.8f} | {f['lower']:.8f} … {f['upper']:.8f} "
         f"| {f['error']:.0e} | {f['iterations']} |"
-        for f in told["closed_forms"]
+        for f in finite["closed_forms"]
     ]
-    general, sampled = told["general"], told["samples"]
+    general, sampled = finite["general"], finite["samples"]
     lines += [
         "",
         f"{general['games']} random games, beside a general solver (SLSQP): at most "
@@ -67,13 +67,13 @@ def _finite(told: Mapping[str, Any]) -> list[str]:
         "Seconds of the exact solver to a certificate of 1e-8 (median of three games):",
         "",
     ]
-    domains = sorted({p["domains"] for p in told["curve"]})
+    domains = sorted({p["domains"] for p in finite["curve"]})
     lines += [
         f"| alphabet | {' | '.join(f'K = {k}' for k in domains)} |",
         "|---" * (len(domains) + 1) + "|",
     ]
-    for symbols in sorted({p["symbols"] for p in told["curve"]}):
-        own = [p for p in told["curve"] if p["symbols"] == symbols]
+    for symbols in sorted({p["symbols"] for p in finite["curve"]}):
+        own = [p for p in finite["curve"] if p["symbols"] == symbols]
         cells = [f"{p['seconds']:.3f}" for p in own]
         lines.append(f"| {symbols:,} | {' | '.join(cells)} |")
     return [*lines, "", "![seconds over K and the alphabet](curve.svg)", ""]
@@ -90,7 +90,7 @@ def _how() -> list[str]:
         "- average: a linear gate, least mean loss −log Σ g_j p_j over the traffic.",
         "- balanced: the same with every domain alike.",
         "- robust: the same, but λ moves to the domain whose regret, loss above that of its own "
-        "expert, is largest (`redhost.robust.minimax`); with a hidden layer as `robust, MLP`.",
+        "expert, is largest (`redhost_robust.minimax`); with a hidden layer as `robust, MLP`.",
         "- distilled: a linear or a nearest-centroid student of `robust, MLP`, taught by its "
         "posterior over experts; then the game again on the student.",
         "- monolith: one adapter of the experts' form and with as many parameters as all of them, "
@@ -107,11 +107,11 @@ def _how() -> list[str]:
     ]
 
 
-def _setting(told: Mapping[str, Any]) -> list[str]:
-    r = told["recipe"]
+def _setting(task: Mapping[str, Any]) -> list[str]:
+    r = task["recipe"]
     return [
-        f"{told['seeds']} seeds; the rare domain was {', '.join(told['rare'])}. "
-        f"{told['gate_rows']} gate rows, {told['test_rows']:,} test rows in a seed. Experts and "
+        f"{task['seeds']} seeds; the rare domain was {', '.join(task['rare'])}. "
+        f"{task['gate_rows']} gate rows, {task['test_rows']:,} test rows in a seed. Experts and "
         f"monoliths: {r['epochs']} epochs, batches of {r['batch']}, AdamW {r['learning_rate']:g} "
         f"along a cosine, weight decay {r['weight_decay']:g}, dropout {r['dropout']:g}.",
         "",
@@ -136,7 +136,7 @@ def _systems(scene: Mapping[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _verdict(scene: Mapping[str, Any]) -> list[str]:
+def _differences(scene: Mapping[str, Any]) -> list[str]:
     lines = [
         "| robust against | ratio of worst regrets | difference, nats | accuracy, domains alike, "
         "points | accuracy, traffic, points |",
@@ -161,19 +161,19 @@ def _mixtures(scene: Mapping[str, Any]) -> list[str]:
         f"| against | {' | '.join(mixtures)} |",
         "|---" * (len(mixtures) + 1) + "|",
     ]
-    for name, told in scene["mixtures"].items():
-        lines.append(f"| {name} | {' | '.join(_spread(told[m], 3) for m in mixtures)} |")
+    for name, losses in scene["mixtures"].items():
+        lines.append(f"| {name} | {' | '.join(_spread(losses[m], 3) for m in mixtures)} |")
     return [
         *lines,
         "",
         "The experts saw half of every domain, the rare one's too: where rows are uneven the "
-        "monolith saw a hundredth of it. Neither is told the domain of a row; a floor of the worst "
+        "monolith saw a hundredth of it. Neither gets the domain of a row; a floor of the worst "
         "mixture, the capacity of the channel from domain to data, holds for both.",
         "",
     ]
 
 
-def _conflicts(told: Mapping[str, Any]) -> list[str]:
+def _conflicts(conflicts: Mapping[str, Any]) -> list[str]:
     lines = [
         "### Gradient conflict",
         "",
@@ -184,7 +184,7 @@ def _conflicts(told: Mapping[str, Any]) -> list[str]:
         "| model | when | mean cosine | least | share below zero |",
         "|---|---|---|---|---|",
     ]
-    for model, times in told.items():
+    for model, times in conflicts.items():
         for when, one in times.items():
             lines.append(
                 f"| {model} | {when} | {one['mean']['mean']:+.4f} | {one['least']['mean']:+.4f} "
@@ -193,7 +193,7 @@ def _conflicts(told: Mapping[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _growth(told: Mapping[str, Any]) -> list[str]:
+def _growth(curves: Mapping[str, Any]) -> list[str]:
     lines = [
         "### Rows and size",
         "",
@@ -202,7 +202,7 @@ def _growth(told: Mapping[str, Any]) -> list[str]:
         "| rows of each domain | hidden units | on these rows | on test rows |",
         "|---|---|---|---|",
     ]
-    for curve in told.values():
+    for curve in curves.values():
         for p in curve:
             units = p["units"] or "linear"
             lines.append(
@@ -211,6 +211,6 @@ def _growth(told: Mapping[str, Any]) -> list[str]:
     return [*lines, "", "![worst regret over rows and size](growth.svg)", ""]
 
 
-def _spread(told: Mapping[str, float], digits: int, *, scale: float = 1.0) -> str:
-    mean, low, high = (scale * told[k] for k in ("mean", "low", "high"))
+def _spread(interval: Mapping[str, float], digits: int, *, scale: float = 1.0) -> str:
+    mean, low, high = (scale * interval[k] for k in ("mean", "low", "high"))
     return f"{mean:+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})"

@@ -12,7 +12,7 @@ from typing import Any
 
 from red_lab.matched.recipe import ARITHMETIC, TEXT, Recipe
 from red_lab.matched.tasks import load
-from red_lab.options import kept
+from red_lab.options import cached_json
 from red_lab.robust.figures import draw
 from red_lab.robust.finite import finite
 from red_lab.robust.measure import measure
@@ -45,15 +45,15 @@ def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
     Returns:
         The path of metrics.json.
     """
-    path, told = out / "metrics.json", {}
+    path, summaries = out / "metrics.json", {}
     if path.exists():
-        told = json.loads(path.read_text("utf-8"))["tasks"]
+        summaries = json.loads(path.read_text("utf-8"))["tasks"]
     folder = work / "robust"
     folder.mkdir(parents=True, exist_ok=True)
     for task in tasks:
-        told[task] = finite() if task == "finite" else _task(task, seeds, folder, work)
+        summaries[task] = finite() if task == "finite" else _task(task, seeds, folder, work)
     out.mkdir(parents=True, exist_ok=True)
-    ordered = {t: told[t] for t in TASKS if t in told}
+    ordered = {t: summaries[t] for t in TASKS if t in summaries}
     path.write_text(json.dumps({"schema": SCHEMA, "tasks": ordered}, indent=1) + "\n", "utf-8")
     metrics = json.loads(path.read_text("utf-8"))
     (out / "README.md").write_text(page(metrics), "utf-8")
@@ -64,7 +64,7 @@ def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
 def _task(task: str, seeds: int, folder: Path, work: Path) -> dict[str, Any]:
     recipe = RECIPES[task]
     measured = [
-        kept(folder / f"{task}-{seed}.json", partial(_seed, task, seed, recipe, work))
+        cached_json(folder / f"{task}-{seed}.json", partial(_seed, task, seed, recipe, work))
         for seed in range(seeds)
     ]
     return {"recipe": asdict(recipe), **summarise(measured)}

@@ -40,9 +40,9 @@ def summarise(measured: Sequence[Seed]) -> dict[str, Any]:
             model: {
                 when: {
                     key: over_seeds([m["conflicts"][model][when][key] for m in measured])
-                    for key in told
+                    for key in cosines
                 }
-                for when, told in times.items()
+                for when, cosines in times.items()
             }
             for model, times in measured[0]["conflicts"].items()
         },
@@ -96,9 +96,9 @@ def _system(measured: Sequence[Seed], scene: str, name: str) -> dict[str, Any]:
 
 def _paired(measured: Sequence[Seed], scene: str) -> dict[str, Any]:
     """Compare the robust router with the other two, seed by seed."""
-    told: dict[str, Any] = {}
+    paired: dict[str, Any] = {}
     for other in ("average", "balanced"):
-        told[other] = {
+        paired[other] = {
             "ratio": over_seeds(
                 [_worst(m, scene, "robust") / _worst(m, scene, other) for m in measured]
             ),
@@ -116,7 +116,7 @@ def _paired(measured: Sequence[Seed], scene: str) -> dict[str, Any]:
                 for weights in ("even", "traffic")
             },
         }
-    return told
+    return paired
 
 
 def _mixtures(measured: Sequence[Seed], scene: str) -> dict[str, dict[str, dict[str, float]]]:
@@ -126,7 +126,7 @@ def _mixtures(measured: Sequence[Seed], scene: str) -> dict[str, dict[str, dict[
     The last is the mixture that is worst for the router against that monolith.
     """
     count = len(measured[0]["domains"])
-    told: dict[str, dict[str, dict[str, float]]] = {}
+    mixtures: dict[str, dict[str, dict[str, float]]] = {}
     for name in [n for n in measured[0]["scenes"][scene] if n.startswith("monolith")]:
         apart = [
             np.array(m["scenes"][scene]["robust"]["loss"])
@@ -135,7 +135,7 @@ def _mixtures(measured: Sequence[Seed], scene: str) -> dict[str, dict[str, dict[
         ]
         rare = [m["domains"].index(m["rare"]) for m in measured]
         frequencies = [np.array(m["frequencies"]) for m in measured]
-        told[name] = {
+        mixtures[name] = {
             "traffic": over_seeds([float(a @ f) for a, f in zip(apart, frequencies, strict=True)]),
             "uniform": over_seeds([float(a.sum() / count) for a in apart]),
             "rare domain alone": over_seeds(
@@ -144,7 +144,7 @@ def _mixtures(measured: Sequence[Seed], scene: str) -> dict[str, dict[str, dict[
             "worst for the router": over_seeds([float(a.max()) for a in apart]),
             "worst for the monolith": over_seeds([float(a.min()) for a in apart]),
         }
-    return told
+    return mixtures
 
 
 def _curve(measured: Sequence[Seed], name: str) -> list[dict[str, Any]]:

@@ -20,19 +20,19 @@ from torch import Tensor
 
 import redhost
 from red_lab.matched.apart import Alone, train_experts
-from red_lab.matched.data import Part, Problem
+from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe, Tick
 
 __all__ = [
     "RARER",
-    "Rows",
-    "Traffic",
+    "RouterRows",
+    "UnevenTraffic",
     "alone",
     "answer_log_p",
-    "judged",
     "lay_out",
     "level",
     "log_likelihood",
+    "router_rows",
 ]
 
 RARER = 100
@@ -41,12 +41,12 @@ RARER = 100
 LEAST = 1e-12
 """p below which an answer counts as impossible: an expert gives others' labels none at all."""
 
-Rows = tuple[Tensor, Tensor]
+RouterRows = tuple[Tensor, Tensor]
 """z ``(N, D)`` and log p_j(y|x) of the rows' answers ``(N, K)``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Traffic:
+class UnevenTraffic:
     """What a seed plays on.
 
     Attributes:
@@ -60,7 +60,7 @@ class Traffic:
     problem: Problem
     experts: tuple[redhost.Expert, ...]
     rare: int
-    even: tuple[Part, ...]
+    even: tuple[DataPart, ...]
     reference: Tensor
 
     @property
@@ -70,23 +70,23 @@ class Traffic:
         each[self.rare] = 1 / RARER
         return each / each.sum()
 
-    def seen(self, parts: Sequence[Part], *, thinned: bool) -> tuple[Part, ...]:
+    def seen(self, parts: Sequence[DataPart], *, thinned: bool) -> tuple[DataPart, ...]:
         """Return the rows of a scene: all, or 1 in `RARER` of the rare domain."""
         if not thinned:
             return tuple(parts)
         few = max(2, round(len(parts[self.rare]) / RARER))
         return tuple(p.some(few) if k == self.rare else p for k, p in enumerate(parts))
 
-    def judged(self, parts: Sequence[Part]) -> tuple[Rows, ...]:
+    def router_rows(self, parts: Sequence[DataPart]) -> tuple[RouterRows, ...]:
         """Return the rows of every domain as a router sees them."""
-        return tuple(judged(self.problem, self.experts, p) for p in parts)
+        return tuple(router_rows(self.problem, self.experts, p) for p in parts)
 
-    def by_domain(self, part: Part) -> tuple[Part, ...]:
+    def by_domain(self, part: DataPart) -> tuple[DataPart, ...]:
         """Return a part's rows domain by domain."""
         return tuple(part.of(k) for k in range(len(self.experts)))
 
 
-def lay_out(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> Traffic:
+def lay_out(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> UnevenTraffic:
     """Split the training rows and train the experts on their half; rarity goes round with seeds."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(problem.train), generator=generator)
@@ -96,8 +96,8 @@ def lay_out(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> Traff
     count = len(problem.domains)
     parts = [rest.of(k) for k in range(count)]
     experts = train_experts(own, recipe=recipe, seed=seed, tick=tick)
-    aside = tuple(judged(own, experts, problem.valid.of(k)) for k in range(count))
-    return Traffic(
+    aside = tuple(router_rows(own, experts, problem.valid.of(k)) for k in range(count))
+    return UnevenTraffic(
         problem=own,
         experts=experts,
         rare=seed % count,
@@ -106,18 +106,18 @@ def lay_out(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> Traff
     )
 
 
-def level(parts: Sequence[Part]) -> tuple[Part, ...]:
+def level(parts: Sequence[DataPart]) -> tuple[DataPart, ...]:
     """Return as many rows of every domain as the smallest has."""
     size = min(map(len, parts))
     return tuple(p.some(size) for p in parts)
 
 
-def judged(problem: Problem, experts: Sequence[redhost.Expert], part: Part) -> Rows:
+def router_rows(problem: Problem, experts: Sequence[redhost.Expert], part: DataPart) -> RouterRows:
     """Return z and log p_j of each row's answer by every expert alone."""
     return part.z, log_likelihood(problem, experts, part)
 
 
-def log_likelihood(problem: Problem, experts: Sequence[redhost.Expert], part: Part) -> Tensor:
+def log_likelihood(problem: Problem, experts: Sequence[redhost.Expert], part: DataPart) -> Tensor:
     """Return log p_j(y|x) ``(N, K)``, at least log `LEAST`."""
     with torch.no_grad():
         columns = [answer_log_p(a, part) for a in alone(problem, experts)]
@@ -133,7 +133,7 @@ def alone(problem: Problem, experts: Sequence[redhost.Expert]) -> list[Alone]:
     ]
 
 
-def answer_log_p(expert: Alone, part: Part) -> Tensor:
+def answer_log_p(expert: Alone, part: DataPart) -> Tensor:
     """Return log p(y|x) of the rows' answers ``(N,)``; log `LEAST` for labels it does not have."""
     log_p = expert.log_p(part.h, part.z)
     place = part.target - expert.first
@@ -143,7 +143,7 @@ def answer_log_p(expert: Alone, part: Part) -> Tensor:
     return torch.where(known, found, least).clamp_min(least)
 
 
-def _with_train(problem: Problem, train: Part) -> Problem:
+def _with_train(problem: Problem, train: DataPart) -> Problem:
     return Problem(
         name=problem.name,
         domains=problem.domains,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import redhost
 from red_lab.toy.data import PLACES, UNITS, Systems, grid, oracle
@@ -23,7 +23,7 @@ __all__ = ["classifier", "features", "learn_router", "measure", "norm_of_a_scala
 WIDTH = 6
 IDS = tuple(f"segment{n}" for n in range(1, len(PLACES)))
 VALUE = ("value",)
-TASK = redhost.Regression(resolution=1 / UNITS)
+TASK = redhost.plugins.make_task("regression", resolution=1 / UNITS)
 NORM = redhost.LayerNorm(width=WIDTH, eps=1e-5)
 
 
@@ -46,33 +46,33 @@ def norm_of_a_scalar() -> float:
     return float(scalar.abs().max())
 
 
-def learn_router(seed: int, *, steps: int = 600) -> nn.Module:
+def learn_router(seed: int, *, steps: int = 600) -> redhost.Router:
     """Train the host's two-layer router on the segments' labels."""
     z = NORM(features())
     config = redhost.BusConfig(width=WIDTH, labels=VALUE, task=TASK)
-    router = redhost.build_router("mlp", config, IDS, seed)
+    router = redhost.plugins.build_router("mlp", config, IDS, seed)
     if router is None:
         raise redhost.UsageError("no two-layer router", expected="a router of kind mlp")
     data = [
-        redhost.ColumnData(
+        redhost.plugins.ColumnData(
             column=name,
             z=z[points],
-            statistics=redhost.Statistics.of_rows(z[points], [name] * len(points)),
+            statistics=redhost.plugins.Statistics.of_rows(z[points], [name] * len(points)),
         )
         for name, points in zip(IDS, grid().home, strict=True)
     ]
-    settings = redhost.RouterSettings(steps=steps, learning_rate=0.02, weight_decay=0.0)
-    redhost.train_router(router, data, columns=IDS, settings=settings)
+    settings = redhost.plugins.RouterSettings(steps=steps, learning_rate=0.02, weight_decay=0.0)
+    redhost.plugins.train_router(router, data, columns=IDS, settings=settings)
     return router
 
 
-def route(router: nn.Module) -> Tensor:
+def route(router: redhost.Router) -> Tensor:
     """Return α of every point, ``(N, E)``."""
     with torch.inference_mode():
         return torch.softmax(router(NORM(features())), dim=-1)
 
 
-def measure(seed: int, name: str, *, router: nn.Module, epochs: int) -> Systems:
+def measure(seed: int, name: str, *, router: redhost.Router, epochs: int) -> Systems:
     """Train five experts of one wide column each on a base, and use them in every way.
 
     Args:
@@ -105,7 +105,7 @@ def _use(bus: redhost.Bus, averaged: redhost.Bus) -> Systems:
     return {name: answers.double() for name, answers in found.items()}
 
 
-def _bus(name: str, experts: Mapping[str, redhost.Expert], router: nn.Module) -> redhost.Bus:
+def _bus(name: str, experts: Mapping[str, redhost.Expert], router: redhost.Router) -> redhost.Bus:
     return redhost.Bus(
         norm=NORM,
         router=router,
@@ -119,8 +119,10 @@ def _bus(name: str, experts: Mapping[str, redhost.Expert], router: nn.Module) ->
 def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert:
     """Train one expert alone, in the host's `mlp` form: V gelu(U z + u) + v, 64 units wide."""
     points, h = grid().home[segment], features()
-    rows = redhost.Rows(h=h[points], answers=[repr(y) for y in grid().y[points].tolist()])
-    settings = redhost.ExpertSettings(
+    rows = redhost.authoring.ExpertRows(
+        h=h[points], answers=[repr(y) for y in grid().y[points].tolist()]
+    )
+    settings = redhost.authoring.ExpertSettings(
         form="mlp",
         space="logits",
         rank=64,
@@ -133,7 +135,7 @@ def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert
         patience=epochs,
         seed=seed,
     )
-    return redhost.train_expert(
+    return redhost.authoring.train_expert(
         rows,
         norm=NORM,
         classifier=classifier(name),
@@ -144,8 +146,8 @@ def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert
     ).expert
 
 
-def _average(experts: Mapping[str, redhost.Expert]) -> redhost.LowRank:
+def _average(experts: Mapping[str, redhost.Expert]) -> redhost.plugins.LowRank:
     """Return the one expert whose parameters are the means."""
     states = [e.state_dict() for e in experts.values()]
     U, V, u, v = (torch.stack([s[key] for s in states]).mean(0) for key in ("U", "V", "u", "v"))
-    return redhost.LowRank(U=U, V=V, u=u, v=v, activation="gelu", space="logits")
+    return redhost.plugins.LowRank(U=U, V=V, u=u, v=v, activation="gelu", space="logits")

@@ -123,8 +123,8 @@ def score(answers: Tensor) -> dict[str, dict[str, float]]:
         the mean and the largest |200 ŷ − (a + b)|, in units of the sum.
     """
     points = grid()
-    said = UNITS * answers.double()
-    right, error = (torch.round(said) == points.sums).double(), (said - points.sums).abs()
+    sums = UNITS * answers.double()
+    right, error = (torch.round(sums) == points.sums).double(), (sums - points.sums).abs()
     where = [*points.home, torch.nonzero(~points.inside).flatten()]
     return {
         "accuracy": {n: float(right[p].mean()) for n, p in zip(PLACES, where, strict=True)},

@@ -108,8 +108,8 @@ def _diagonal(ax: Axes, systems: Systems, experts: Tensor) -> None:
     """Draw what B's experts and their averages say along a = b."""
     line = [n for n, (a, b) in enumerate(grid().x.tolist()) if a == b]
     numbers = range(1, SIDE + 1)
-    for n, said in enumerate(experts):
-        ax.plot(numbers, (UNITS * said[line]).tolist(), lw=0.9, label=f"expert {PLACES[n]}")
+    for n, answers in enumerate(experts):
+        ax.plot(numbers, (UNITS * answers[line]).tolist(), lw=0.9, label=f"expert {PLACES[n]}")
     for name, style in (("uniform", "k-"), ("parameters", "k:")):
         ax.plot(numbers, (UNITS * systems[name][line]).tolist(), style, lw=1.5, label=BARS[name])
     ax.plot(numbers, [2 * a for a in numbers], "--", color="0.5", lw=1.0, label="a + b")

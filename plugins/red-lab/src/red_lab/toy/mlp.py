@@ -13,7 +13,7 @@ from torch import Tensor
 
 from red_lab.toy.data import grid
 
-__all__ = ["LAYERS", "Recipe", "Stack", "average", "fit", "forward", "join", "start"]
+__all__ = ["LAYERS", "MLPRecipe", "Stack", "average", "fit", "forward", "join", "start"]
 
 LAYERS = ((2, 64), (64, 64), (64, 1))
 
@@ -21,7 +21,7 @@ Stack = list[Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class MLPRecipe:
     """How networks are trained: Adam, the rate decayed to zero along a cosine.
 
     Attributes:
@@ -84,7 +84,7 @@ def fit(
     pool: Tensor,
     target: Tensor,
     head: Callable[[Tensor], Tensor],
-    recipe: Recipe,
+    recipe: MLPRecipe,
     generator: torch.Generator,
 ) -> Stack:
     """Return the networks trained apart: no network's loss reads another one's weights.

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from red_lab.toy.data import SEGMENTS, Systems, grid, systems
 from red_lab.toy.linear import MIDDLE
-from red_lab.toy.mlp import Recipe, Stack, average, fit, forward, join, start
+from red_lab.toy.mlp import MLPRecipe, Stack, average, fit, forward, join, start
 
 __all__ = ["measure", "outputs", "train"]
 
 E = len(SEGMENTS)
 
 
-def train(seed: int, *, recipe: Recipe) -> Mapping[str, Stack]:
+def train(seed: int, *, recipe: MLPRecipe) -> Mapping[str, Stack]:
     """Return the networks of every row above, five each."""
     generator = torch.Generator().manual_seed(seed)
     union = grid().union.expand(E, -1)
@@ -54,12 +54,12 @@ def measure(stacks: Mapping[str, Stack], *, alpha: Tensor) -> dict[str, Systems]
     """
     found = {}
     for name, stack in stacks.items():
-        said, averaged = outputs(stack), outputs(average(stack))[0]
-        found[name] = systems(said, alpha=alpha, averaged=averaged, alone=said[MIDDLE])
+        answers, averaged = outputs(stack), outputs(average(stack))[0]
+        found[name] = systems(answers, alpha=alpha, averaged=averaged, alone=answers[MIDDLE])
     return found
 
 
-def _fit(stack: Stack, pool: Tensor, recipe: Recipe, generator: torch.Generator) -> Stack:
+def _fit(stack: Stack, pool: Tensor, recipe: MLPRecipe, generator: torch.Generator) -> Stack:
     return fit(
         stack,
         pool=pool,

@@ -70,11 +70,11 @@ def second(stack: Stack) -> dict[str, float]:
     Args:
         stack: Five networks, each trained on its segment.
     """
-    said = outputs(stack)
-    errors, inside = said - grid().y, grid().inside
+    answers = outputs(stack)
+    errors, inside = answers - grid().y, grid().inside
     own = oracle(errors) / E
     others = errors.sum(0) / E - own
-    mixture = said.mean(0) - grid().y
+    mixture = answers.mean(0) - grid().y
     return {
         "identity": UNITS * _largest((mixture - own - others)[inside]),
         "own": UNITS * float(own[inside].abs().mean()),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from red_lab.toy.data import SEGMENTS, Systems, grid, oracle, systems
-from red_lab.toy.mlp import Recipe, average, fit, join, start
+from red_lab.toy.mlp import MLPRecipe, average, fit, join, start
 from red_lab.toy.nonlinear import outputs
 
 __all__ = ["BASES", "BOUNDS", "SCALE", "Residuals", "base", "train"]
@@ -48,8 +48,8 @@ class Residuals:
 
     def use(self, *, alpha: Tensor) -> Systems:
         """Return the answers of every way to use them; ``sum`` has every weight at 1."""
-        said = self.base + self.parts
-        found = systems(said, alpha=alpha, averaged=self.base + self.averaged, alone=self.base)
+        answers = self.base + self.parts
+        found = systems(answers, alpha=alpha, averaged=self.base + self.averaged, alone=self.base)
         return {**found, "sum": self.base + self.parts.sum(0)}
 
     def largest(self) -> tuple[float, float]:
@@ -66,7 +66,7 @@ def base(name: str) -> Tensor:
     return w1 * grid().x[:, 0] + w2 * grid().x[:, 1] + b
 
 
-def train(seed: int, *, recipe: Recipe) -> dict[str, Residuals]:
+def train(seed: int, *, recipe: MLPRecipe) -> dict[str, Residuals]:
     """Train five experts of each form on each of its bases.
 
     Returns:

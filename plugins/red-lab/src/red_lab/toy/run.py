@@ -15,7 +15,7 @@ from red_lab.intervals import interval
 from red_lab.toy import bus, linear, nonlinear, propositions, residual
 from red_lab.toy.data import PLACES, Systems, grid, one_thread, score
 from red_lab.toy.figures import draw
-from red_lab.toy.mlp import Recipe
+from red_lab.toy.mlp import MLPRecipe
 from red_lab.toy.report import write_page
 
 __all__ = ["Effort", "Measured", "measure", "run", "summarise"]
@@ -35,8 +35,8 @@ class Effort:
         router_steps: Of the router.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
-    residual: Recipe = field(default_factory=lambda: Recipe(steps=3000))
+    recipe: MLPRecipe = field(default_factory=MLPRecipe)
+    residual: MLPRecipe = field(default_factory=lambda: MLPRecipe(steps=3000))
     descent: linear.Descent = field(default_factory=linear.Descent)
     epochs: int = 300
     router_steps: int = 600

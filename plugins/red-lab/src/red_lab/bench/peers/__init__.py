@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from red_lab.bench.section import Settings
+    from red_lab.bench.section import SectionSettings
 
 __all__ = ["TITLE", "draw", "measure", "page"]
 
 TITLE = "Side by side with the peers"
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: SectionSettings) -> dict[str, Any]:
     """Measure everything, each side in processes of its own."""
     from red_lab.bench.peers.run import measure as run
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import redhost
 from red_lab.arithmetic import Role
 from red_lab.base import LABELS
-from red_lab.bench.peers.batches import Batch, accuracy, passes
+from red_lab.bench.peers.batches import PeerBatch, accuracy, passes
 from red_lab.bench.peers.domains import DOMAINS, held_out, rows_of
 from red_lab.bench.peers.limits import BATCH, CARD, LOOK, RATE
 from red_lab.bench.peers.lora import make_xlora, names, random_loras
@@ -61,8 +61,8 @@ def measure(
                 break
     best = max(curve, key=lambda point: (point["accuracy"], -point["steps"]))
     reached = curve[-1]["accuracy"] >= target
-    told = {"rows": len(rows), "reached": reached, "best": best, "curve": curve}
-    return {**curve[-1], **told}
+    summary = {"rows": len(rows), "reached": reached, "best": best, "curve": curve}
+    return {**curve[-1], **summary}
 
 
 def large(*, folder: str, rounds: int) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def large(*, folder: str, rounds: int) -> dict[str, Any]:
     """
     model = load(Path(folder))
     ids = token_ids(Path(folder))[:BATCH]
-    batch = Batch(ids=ids, answers=torch.arange(BATCH), domains=("",) * BATCH)
+    batch = PeerBatch(ids=ids, answers=torch.arange(BATCH), domains=("",) * BATCH)
     with tempfile.TemporaryDirectory() as saved:
         random_loras(Path(folder), len(DOMAINS)).save_pretrained(saved, save_embedding_layers=False)
         routed = make_xlora(load(Path(folder)), [Path(saved, n) for n in names(len(DOMAINS))])
@@ -97,16 +97,19 @@ def _train_router(width: int) -> None:
     """Train redhost's default router over six experts and the backbone on random rows."""
     columns = (*DOMAINS, "backbone")
     config = redhost.BusConfig(width=width, labels=LABELS)
-    router = redhost.build_router("evidence", config, columns, 0)
+    router = redhost.plugins.build_router("evidence", config, columns, 0)
     if router is None:
         raise redhost.UsageError("there is no evidence router")
     data = []
     for n, column in enumerate(columns):
         z = torch.randn(CARD, width, generator=torch.Generator().manual_seed(n))
         answers = [LABELS[i % len(LABELS)] for i in range(CARD)]
-        sums = redhost.Statistics.of_rows(z, answers)
-        evidence = z[:, : len(columns)]
-        data.append(redhost.ColumnData(column=column, z=z, statistics=sums, evidence=evidence))
+        sums = redhost.plugins.Statistics.of_rows(z, answers)
+        confidences = {"confidences": z[:, : len(columns)]}
+        signals = redhost.plugins.RouterSignals(z, values=confidences)
+        data.append(
+            redhost.plugins.ColumnData(column=column, z=z, statistics=sums, signals=signals)
+        )
     router.solve(data)
 
 
@@ -115,7 +118,7 @@ def _optimiser(model: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(weights, lr=RATE)
 
 
-def _step(model: Any, optimiser: torch.optim.Optimizer, batch: Batch) -> None:
+def _step(model: Any, optimiser: torch.optim.Optimizer, batch: PeerBatch) -> None:
     """Take one step of the router; the adapters are frozen."""
     model.train()
     loss = nn.functional.cross_entropy(_logits(model, batch), batch.answers)
@@ -124,6 +127,6 @@ def _step(model: Any, optimiser: torch.optim.Optimizer, batch: Batch) -> None:
     optimiser.step()
 
 
-def _logits(model: Any, batch: Batch) -> Tensor:
+def _logits(model: Any, batch: PeerBatch) -> Tensor:
     logits: Tensor = model(input_ids=batch.ids).logits
     return logits

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from red_lab.arithmetic import Row
+from red_lab.arithmetic import ArithmeticRow
 from red_lab.base import LABELS
 from red_lab.tiny_model import make_tokenizer
 
-__all__ = ["Batch", "accuracy", "batches", "passes"]
+__all__ = ["PeerBatch", "accuracy", "batches", "passes"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Batch:
+class PeerBatch:
     """Token ids ``(B, T)``, the answers' places among the labels ``(B,)``, and the domains."""
 
     ids: Tensor
@@ -25,15 +25,15 @@ class Batch:
     domains: tuple[str, ...]
 
 
-def batches(rows: Sequence[Row], size: int) -> list[Batch]:
+def batches(rows: Sequence[ArithmeticRow], size: int) -> list[PeerBatch]:
     """Cut rows, in their order, into batches of one token length each."""
     tokenizer: Any = make_tokenizer()
-    by_length: dict[int, list[tuple[list[int], Row]]] = {}
+    by_length: dict[int, list[tuple[list[int], ArithmeticRow]]] = {}
     for row in rows:
         ids = list(tokenizer(row.text)["input_ids"])
         by_length.setdefault(len(ids), []).append((ids, row))
     return [
-        Batch(
+        PeerBatch(
             ids=torch.tensor([ids for ids, _ in part]),
             answers=torch.tensor([LABELS.index(row.label) for _, row in part]),
             domains=tuple(row.domain for _, row in part),
@@ -43,7 +43,7 @@ def batches(rows: Sequence[Row], size: int) -> list[Batch]:
     ]
 
 
-def passes(rows: Sequence[Row], size: int, *, seed: int) -> Iterator[Batch]:
+def passes(rows: Sequence[ArithmeticRow], size: int, *, seed: int) -> Iterator[PeerBatch]:
     """Yield batches for ever, shuffled anew in every pass over the rows."""
     generator = torch.Generator().manual_seed(seed)
     while True:
@@ -53,7 +53,7 @@ def passes(rows: Sequence[Row], size: int, *, seed: int) -> Iterator[Batch]:
             yield made[n]
 
 
-def accuracy(answer: Callable[[Batch], Tensor], rows: Sequence[Row]) -> float:
+def accuracy(answer: Callable[[PeerBatch], Tensor], rows: Sequence[ArithmeticRow]) -> float:
     """Return the share of rows whose largest logit is the answer's."""
     with torch.inference_mode():
         right = [answer(b).argmax(-1).eq(b.answers).sum() for b in batches(rows, 64)]

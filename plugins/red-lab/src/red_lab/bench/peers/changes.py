@@ -15,9 +15,9 @@ import safetensors.torch
 import torch
 
 import redhost
-from red_lab.arithmetic import Row
-from red_lab.bench.peers.asked import asked
+from red_lab.arithmetic import ArithmeticRow
 from red_lab.bench.peers.domains import CUT, DOMAINS, NEWCOMER, build_experts, held_out
+from red_lab.bench.peers.under_load import under_load
 from red_lab.bench.rounds import seconds_of, spread
 
 __all__ = ["exchange", "measure"]
@@ -45,21 +45,21 @@ def _changes(
     host: redhost.Host, built: Mapping[str, Path], features: Path, *, rounds: int
 ) -> dict[str, Any]:
     """Time what a host publishes: checked, trained, judged, on disk, loaded, asked."""
-    told: dict[str, list[float]] = {"add": [], "remove": [], "swap": []}
-    right: dict[str, bool] = dict.fromkeys(told, True)
+    timings: dict[str, list[float]] = {"add": [], "remove": [], "swap": []}
+    right: dict[str, bool] = dict.fromkeys(timings, True)
     router, accuracy = [], {}
 
     def step(name: str, change: Callable[[], redhost.Receipt], domain: str) -> None:
-        row, said, receipts = _row(domain), [], []
+        row, answers, receipts = _row(domain), [], []
         shutil.rmtree(host.cache)
         shutil.copytree(features, host.cache)
 
         def work() -> None:
             receipts.append(change())
-            said.extend(host.predict([row.text]))
+            answers.extend(host.predict([row.text]))
 
-        told[name].append(seconds_of(work))
-        right[name] &= said[0].label == row.label
+        timings[name].append(seconds_of(work))
+        right[name] &= answers[0].label == row.label
         if name == "add":
             router.append(receipts[0].router.seconds)
             accuracy["six"] = _accuracy(host)
@@ -70,13 +70,14 @@ def _changes(
         step("swap", partial(host.replace, CUT, built["other"]), CUT)
         host.replace(CUT, built[CUT])
     found: dict[str, Any] = {
-        name: {"seconds": spread(values), "correct": right[name]} for name, values in told.items()
+        name: {"seconds": spread(values), "correct": right[name]}
+        for name, values in timings.items()
     }
     found["add"] |= {"router_seconds": spread(router), "accuracy": accuracy["six"]}
     return found
 
 
-def _bus_swap(composed: redhost.Composed, package: Path, *, rounds: int) -> dict[str, Any]:
+def _bus_swap(composed: redhost.ComposedModel, package: Path, *, rounds: int) -> dict[str, Any]:
     """Time an exchange on the bus alone: weights are in memory, the router stays as it is."""
     tensors = safetensors.torch.load((package / "expert.safetensors").read_bytes())
     row = _row(CUT)
@@ -102,9 +103,9 @@ def exchange(bus: redhost.Bus, name: str, tensors: Mapping[str, torch.Tensor]) -
     """Return a bus with one low-rank expert made anew from tensors, all else as it was."""
     experts = dict(zip(bus.ids, bus.parts(), strict=True))
     old = experts[name]
-    if not isinstance(old, redhost.LowRank):
+    if not isinstance(old, redhost.plugins.LowRank):
         raise redhost.UsageError("only low-rank experts are exchanged here")
-    experts[name] = redhost.LowRank(
+    experts[name] = redhost.plugins.LowRank(
         U=tensors["U"],
         V=tensors["V"],
         activation=old.activation,
@@ -129,24 +130,24 @@ def _live(host: redhost.Host, built: Mapping[str, Path], *, rounds: int) -> dict
     second = host.replace(CUT, built["other"]).generation
     rows = _right_in_both(host, [n for n in (first, second) if n is not None])
     texts, labels = [r.text for r in rows], [r.label for r in rows]
-    live = redhost.Live(host)
+    live = redhost.Live(host.session)
     live.predict(texts)
-    with asked(lambda: [a.label for a in live.predict(texts)], labels) as tally:
+    with under_load(lambda: [a.label for a in live.predict(texts)], labels) as tally:
         swaps = [(first, second)[n % 2] for n in range(10 * rounds)]
         seconds = [seconds_of(partial(live.swap, number)) for number in swaps]
-    return {"seconds": spread(seconds), "swaps": len(seconds), **tally.told()}
+    return {"seconds": spread(seconds), "swaps": len(seconds), **tally.summary()}
 
 
-def _right_in_both(host: redhost.Host, generations: Sequence[int]) -> list[Row]:
+def _right_in_both(host: redhost.Host, generations: Sequence[int]) -> list[ArithmeticRow]:
     """Return a row of each domain that every generation answers rightly."""
     rows = [_row(d) for d in DOMAINS if d != NEWCOMER]
     for number in generations:
-        said = host.load(number).answer([r.text for r in rows])
-        rows = [r for r, a in zip(rows, said, strict=True) if a.label == r.label]
+        answers = host.load(number).answer([r.text for r in rows])
+        rows = [r for r, a in zip(rows, answers, strict=True) if a.label == r.label]
     return rows
 
 
-def _row(domain: str) -> Row:
+def _row(domain: str) -> ArithmeticRow:
     """Return a held-out row of a domain."""
     return next(r for r in held_out() if r.domain == domain)
 
@@ -154,5 +155,5 @@ def _row(domain: str) -> Row:
 def _accuracy(host: redhost.Host) -> float:
     """Return the current generation's accuracy on all held-out rows."""
     rows = held_out()
-    said = host.predict([r.text for r in rows])
-    return sum(a.label == r.label for a, r in zip(said, rows, strict=True)) / len(rows)
+    answers = host.predict([r.text for r in rows])
+    return sum(a.label == r.label for a, r in zip(answers, rows, strict=True)) / len(rows)

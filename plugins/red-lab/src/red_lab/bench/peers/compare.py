@@ -41,7 +41,7 @@ def compare(
         batches: Rows of a pass.
     """
     parts = dict(apart or {})
-    told: dict[str, Any] = {name: {} for name in ("floor", *passes, *parts)}
+    systems: dict[str, Any] = {name: {} for name in ("floor", *passes, *parts)}
     for batch in batches:
         times = MOST_RUNS if batch < max(batches) else 1
         with torch.inference_mode():
@@ -49,11 +49,11 @@ def compare(
             work = {name: partial(run, rows) for name, run in {**passes, **parts}.items()}
             seconds = in_pairs(partial(floor, rows), work, rounds=times * rounds)
         floors = [took for before, _ in seconds.values() for took in before]
-        told["floor"][str(batch)] = {"seconds": spread(floors)}
+        systems["floor"][str(batch)] = {"seconds": spread(floors)}
         for name, (before, values) in seconds.items():
             beside = share if name in parts else overhead
-            told[name][str(batch)] = {
+            systems[name][str(batch)] = {
                 "seconds": spread(values),
                 "overhead": beside(values, before),
             }
-    return {"systems": told, "threads": torch.get_num_threads(), "tokens": int(ids.shape[1])}
+    return {"systems": systems, "threads": torch.get_num_threads(), "tokens": int(ids.shape[1])}

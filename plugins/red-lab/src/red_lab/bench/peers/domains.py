@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import redhost
-from red_lab.arithmetic import RANGES, Role, Row, Split, pairs_with, range_of, rows
+from red_lab.arithmetic import RANGES, ArithmeticRow, Role, Split, pairs_with, range_of, rows
 from red_lab.hotswap_measure import shipped
-from red_lab.ranges import EXPERT, Bench, open_bench, train_on, write_expert
+from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, train_on, write_expert
 
 __all__ = ["CUT", "DOMAINS", "NEWCOMER", "build_experts", "domain_of", "held_out", "rows_of"]
 
@@ -31,12 +31,12 @@ def domain_of(label: str) -> str:
     return NEWCOMER if name == CUT and int(label) > MIDDLE else name
 
 
-def rows_of(domain: str, role: Role) -> list[Row]:
+def rows_of(domain: str, role: Role) -> list[ArithmeticRow]:
     """Return a domain's rows of one role: train, fit or gate."""
     return [r for r in _named(rows(pairs_with(SPLIT, role))) if r.domain == domain]
 
 
-def held_out() -> list[Row]:
+def held_out() -> list[ArithmeticRow]:
     """Return the rows that nothing has learnt from."""
     return _named(rows(SPLIT.test_pairs()))
 
@@ -51,30 +51,30 @@ def build_experts(work: Path) -> Mapping[str, Path]:
         The package folders of ``range3``, ``range6`` and ``other``, another build of range3.
     """
     folders = {}
-    bench: Bench | None = None
+    context: RangeTrainingContext | None = None
     for name, domain, seed in ((CUT, CUT, 0), (NEWCOMER, NEWCOMER, 0), ("other", CUT, 1)):
         project = work / "experts" / name
         folder = project / "src" / f"red_expert_{domain}"
         if not (folder / "expert.json").exists():
-            bench = bench or open_bench(shipped()[0], SPLIT)
-            folder = _build(bench, domain, project, seed=seed)
+            context = context or open_range_training(shipped()[0], SPLIT)
+            folder = _build(context, domain, project, seed=seed)
         folders[name] = folder
     return folders
 
 
-def _build(bench: Bench, domain: str, project: Path, *, seed: int) -> Path:
+def _build(context: RangeTrainingContext, domain: str, project: Path, *, seed: int) -> Path:
     """Train one expert alone and write its package."""
-    parts: dict[str, list[Row]] = {role: rows_of(domain, role) for role in ROLES}
+    parts: dict[str, list[ArithmeticRow]] = {role: rows_of(domain, role) for role in ROLES}
     settings = dataclasses.replace(EXPERT, seed=seed)
     expert = train_on(
-        bench,
+        context,
         parts["train"],
-        labels=[y for y in bench.backbone.labels if domain_of(y) == domain],
-        others=[r.text for r in bench.background if _background_domain(r) != domain],
+        labels=[y for y in context.backbone.labels if domain_of(y) == domain],
+        others=[r.text for r in context.background if _background_domain(r) != domain],
         settings=settings,
     )
     return write_expert(
-        bench,
+        context,
         domain,
         project,
         expert=expert,
@@ -86,7 +86,7 @@ def _build(bench: Bench, domain: str, project: Path, *, seed: int) -> Path:
     )
 
 
-def _background_domain(row: redhost.BackgroundRow) -> str | None:
+def _background_domain(row: redhost.authoring.BackgroundRow) -> str | None:
     """Return the domain of a background text, which knows the uncut ranges only."""
     if row.domain != CUT:
         return row.domain
@@ -94,5 +94,5 @@ def _background_domain(row: redhost.BackgroundRow) -> str | None:
     return domain_of(str(a + b))
 
 
-def _named(found: Iterable[Row]) -> list[Row]:
+def _named(found: Iterable[ArithmeticRow]) -> list[ArithmeticRow]:
     return [r._replace(domain=domain_of(r.label)) for r in found]

@@ -32,8 +32,8 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
         figure, axes = plt.subplots(
             1, len(found["forward"]), figsize=(9, 3.6), layout="constrained", sharey=True
         )
-        for ax, (name, told) in zip(axes, found["forward"].items(), strict=True):
-            _bars(ax, {**told["systems"], **told["hub"]})
+        for ax, (name, measured) in zip(axes, found["forward"].items(), strict=True):
+            _bars(ax, {**measured["systems"], **measured["hub"]})
             ax.set(title=name, yscale="log")
         axes[0].set_ylabel("overhead, of the plain forward")
         axes[0].legend()

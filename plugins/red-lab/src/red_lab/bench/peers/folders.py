@@ -47,7 +47,7 @@ def _classifier(name: str, width: int) -> torch.Tensor:
         import redhost
         from red_lab.hotswap_measure import shipped
 
-        weight = redhost.open_backbone(shipped()[0])[1].classifier
+        weight = redhost.authoring.open_backbone(shipped()[0])[1].classifier
         if weight is not None:
             return weight.clone()
     generator = torch.Generator().manual_seed(0)

@@ -49,8 +49,8 @@ def measure(*, folder: str, rounds: int) -> dict[str, Any]:
     passes = {name: make(Path(folder)) for name, make in SYSTEMS.items()}
     versions = {n: metadata.version(n) for n in ("adapters", "torch", "transformers")}
     plain = passes.pop("floor")
-    told = compare(plain, passes, token_ids(Path(folder)), rounds=rounds)
-    return {**told, "versions": versions}
+    results = compare(plain, passes, token_ids(Path(folder)), rounds=rounds)
+    return {**results, "versions": versions}
 
 
 def memory(*, folder: str, system: str) -> dict[str, Any]:

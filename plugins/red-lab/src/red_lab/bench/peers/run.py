@@ -13,9 +13,9 @@ from red_lab.bench.peers import forward, hub
 from red_lab.bench.peers.folders import write_model
 from red_lab.bench.peers.libraries import adapters_python, peft
 from red_lab.bench.peers.worker import ask
-from red_lab.bench.section import Settings
+from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS
-from red_lab.options import kept
+from red_lab.options import cached_json
 from red_lab.progress import Bar
 
 __all__ = ["CAP", "SLACK", "measure"]
@@ -31,7 +31,7 @@ SLACK = 0.01
 """X-LoRA is to come this near to the lower of redhost's accuracy and its own adapters' oracle."""
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: SectionSettings) -> dict[str, Any]:
     """Measure everything; an interrupted run goes on where it stopped.
 
     Raises:
@@ -49,18 +49,18 @@ def measure(settings: Settings) -> dict[str, Any]:
     }
     found, bar = {}, Bar("peers", total=len(jobs) + 1)
     for n, (name, job) in enumerate(jobs.items(), start=1):
-        found[name] = kept(parts / f"{name}.json", job)
+        found[name] = cached_json(parts / f"{name}.json", job)
         bar.update(n, name)
     target = min(found["oracle"]["oracle"], found["redhost"]["changes"]["add"]["accuracy"]) - SLACK
     options = {"folder": str(folders["tiny"]), "work": str(work), "target": target, "cap": CAP}
     xlora = {}
     for name, roles in ROLES.items():
         job = partial(ask, "adding:measure", roles=roles, **options)
-        xlora[name] = kept(parts / f"x-lora {name}.json", job)
+        xlora[name] = cached_json(parts / f"x-lora {name}.json", job)
     bar.update(len(jobs) + 1, "x-lora")
-    told = _tell(found, xlora, target=target, runs=settings.runs)
+    results = _tell(found, xlora, target=target, runs=settings.runs)
     shutil.rmtree(parts)  # measured to the end: the next run measures anew
-    return told
+    return results
 
 
 def _forward(
@@ -149,8 +149,8 @@ def _hubs(system: str) -> str:
     return "hub floor" if system == "floor" else system
 
 
-def _bare(told: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in told.items() if k != "peak_bytes"}
+def _bare(results: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in results.items() if k != "peak_bytes"}
 
 
 def _memory(found: dict[str, Any], name: str) -> dict[str, Any]:

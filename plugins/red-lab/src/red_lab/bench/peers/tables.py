@@ -64,10 +64,10 @@ def _settings(found: Mapping[str, Any]) -> str:
 
 
 def _forward(name: str, found: Mapping[str, Any]) -> Iterator[str]:
-    told = found["forward"][name]
-    systems, memory = {**told["systems"], **told["hub"]}, found["memory"][name]
+    measured = found["forward"][name]
+    systems, memory = {**measured["systems"], **measured["hub"]}, found["memory"][name]
     batches = sorted(systems["floor"], key=int)
-    yield f"**{name}**, {told['tokens']} tokens a text: overhead over the plain forward,"
+    yield f"**{name}**, {measured['tokens']} tokens a text: overhead over the plain forward,"
     yield "quartiles of the rounds in brackets, and the peak memory of a process that does only"
     yield "this, once, at the largest batch."
     yield ""
@@ -79,10 +79,10 @@ def _forward(name: str, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {title} | {' | '.join(cells)} | {peak} |"
 
 
-def _cell(key: str, told: Mapping[str, Any]) -> str:
+def _cell(key: str, measured: Mapping[str, Any]) -> str:
     if key.endswith("floor"):
-        return f"{1000 * told['seconds']['median']:.1f} ms"
-    o = told["overhead"]
+        return f"{1000 * measured['seconds']['median']:.1f} ms"
+    o = measured["overhead"]
     digits = 2 if "bus" in key else 1
     return f"{o['ratio']:+.{digits}%} ({o['low']:+.{digits}%}…{o['high']:+.{digits}%})"
 
@@ -111,9 +111,9 @@ def _changes(found: Mapping[str, Any]) -> Iterator[str]:
     yield "| | add | remove | swap | answers right |"
     yield "|---|---|---|---|---|"
     for title, (side, *names) in rows.items():
-        told = found["changes"][side]
-        cells = [_ms(told[n]["seconds"]) if n else "" for n in names]
-        right = all(told[n]["correct"] for n in names if n)
+        timings = found["changes"][side]
+        cells = [_ms(timings[n]["seconds"]) if n else "" for n in names]
+        right = all(timings[n]["correct"] for n in names if n)
         yield f"| {title} | {' | '.join(cells)} | {'all' if right else 'NO'} |"
 
 
@@ -167,12 +167,12 @@ def _adding(found: Mapping[str, Any]) -> Iterator[str]:
 
 def large(adding: Mapping[str, Any]) -> dict[str, float]:
     """Return the estimate for SmolLM2: seconds of a step, of encoding, of both routers."""
-    told = {name: part["median"] for name, part in adding["large"].items()}
+    seconds = {name: part["median"] for name, part in adding["large"].items()}
     return {
-        **told,
+        **seconds,
         "rows": BATCH,
-        "x-lora": told["step"] * adding["x-lora"][MOST]["steps"],
-        "redhost": told["encode"] * CARD / BATCH + told["router"],
+        "x-lora": seconds["step"] * adding["x-lora"][MOST]["steps"],
+        "redhost": seconds["encode"] * CARD / BATCH + seconds["router"],
     }
 
 
@@ -185,19 +185,19 @@ def times_ours(found: Mapping[str, Any], name: str, batch: str) -> float:
 
 def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """Return what was aimed at, what was found, and whether that is enough."""
-    told = []
+    rows = []
     for batch in sorted(found["forward"]["smollm2"]["systems"]["floor"], key=int):
         times = times_ours(found, "smollm2", batch)
         ours = "our overhead under `evidence`, the default"
         what = f"PEFT's five adapters: at least {TIMES_PEFT} × {ours}, SmolLM2, batch {batch}"
-        told.append((what, f"{times:.1f} ×", times >= TIMES_PEFT))
-    told += _adding_aims(found["adding"])
+        rows.append((what, f"{times:.1f} ×", times >= TIMES_PEFT))
+    rows += _adding_aims(found["adding"])
     swap = found["changes"]["redhost"]["bus swap, answered"]["seconds"]["median"]
     what = f"swap on the bus after weights are read, answer included: at most {1000 * SWAP:.0f} ms"
-    told.append((what, f"{1000 * swap:.1f} ms", swap <= SWAP))
+    rows.append((what, f"{1000 * swap:.1f} ms", swap <= SWAP))
     wrong = found["live"]["redhost"]["wrong"]
-    told.append(("wrong answers during live swaps: none", str(wrong), wrong == 0))
-    return told
+    rows.append(("wrong answers during live swaps: none", str(wrong), wrong == 0))
+    return rows
 
 
 def _adding_aims(adding: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
@@ -207,8 +207,8 @@ def _adding_aims(adding: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
     for name, x in adding["x-lora"].items():
         times = x["seconds"] / ours["seconds"]
         stopped = f"it never got there; stopped at {times:.0f} × our time"
-        said = f"1/{times:.0f}" if x["reached"] else stopped
-        yield f"{what}, tiny, {name}", said, times >= TIMES_XLORA
+        value = f"1/{times:.0f}" if x["reached"] else stopped
+        yield f"{what}, tiny, {name}", value, times >= TIMES_XLORA
     times = big["x-lora"] / big["redhost"]
     yield f"{what}, SmolLM2, {MOST}, estimated", f"1/{times:.0f}", times >= TIMES_XLORA
 
@@ -220,5 +220,7 @@ def _aims(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {what} | {value} | {'met' if met else '**missed**'} |"
 
 
-def _ms(told: Mapping[str, float]) -> str:
-    return f"{1000 * told['median']:.1f} ({1000 * told['low']:.1f}–{1000 * told['high']:.1f})"
+def _ms(seconds: Mapping[str, float]) -> str:
+    return (
+        f"{1000 * seconds['median']:.1f} ({1000 * seconds['low']:.1f}–{1000 * seconds['high']:.1f})"
+    )

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from red_lab.arithmetic import Row
-from red_lab.bench.peers.batches import Batch, accuracy, passes
+from red_lab.arithmetic import ArithmeticRow
+from red_lab.bench.peers.batches import PeerBatch, accuracy, passes
 from red_lab.bench.peers.domains import CUT, DOMAINS, held_out, rows_of
 from red_lab.bench.peers.libraries import peft
 from red_lab.bench.peers.lora import config
@@ -53,14 +53,14 @@ def load_adapters(folder: Path, adapters: Mapping[str, Path]) -> Any:
 def oracle(model: Any) -> float:
     """Return the accuracy on held-out rows when every row names its adapter."""
 
-    def answer(batch: Batch) -> torch.Tensor:
+    def answer(batch: PeerBatch) -> torch.Tensor:
         logits: torch.Tensor = model(input_ids=batch.ids, adapter_names=list(batch.domains)).logits
         return logits
 
     return accuracy(answer, held_out())
 
 
-def _train(folder: Path, rows: list[Row], saved: Path, *, seed: int) -> None:
+def _train(folder: Path, rows: list[ArithmeticRow], saved: Path, *, seed: int) -> None:
     """Train one adapter alone; its settings are written last."""
     torch.manual_seed(seed)
     base = load(folder)

@@ -49,21 +49,21 @@ def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, A
         env={**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1"},
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        lines = done.stderr.strip().splitlines() or ["no output"]
         import redhost  # which the other environment has not
 
         raise redhost.MissingError(
-            f"a side of the comparison failed at {call}", found=said[-1], hint=HINT
+            f"a side of the comparison failed at {call}", found=lines[-1], hint=HINT
         )
-    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return told
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
 
 
 def main() -> None:
     """Do what the only argument says and print what came out."""
-    told = json.loads(sys.argv[1])
-    module, name = told.pop("call").split(":")
-    found = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)(**told)
+    options = json.loads(sys.argv[1])
+    module, name = options.pop("call").split(":")
+    found = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)(**options)
     sys.stdout.write("\n" + json.dumps({**found, "peak_bytes": peak_bytes()}) + "\n")
 
 

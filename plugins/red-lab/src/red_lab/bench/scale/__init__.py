@@ -18,10 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.scale.family import SIZES, Domain
+from red_lab.bench.scale.family import SIZES, SumDomain
 from red_lab.bench.scale.packages import SLICES, install
 from red_lab.bench.scale.page import draw, page
-from red_lab.bench.section import Settings
+from red_lab.bench.section import SectionSettings
 
 __all__ = ["TITLE", "draw", "measure", "page"]
 
@@ -30,7 +30,7 @@ TITLE = "Recompose at scale"
 COUNTS = (1, 10, 100, 1000)
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: SectionSettings) -> dict[str, Any]:
     """Measure every point of the curve, then one expert more than the last."""
     work = settings.work / "scale"
     work.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def _more(work: Path, sites: Sequence[Path], *, level: str) -> dict[str, Any]:
     if not file.exists():
         shutil.rmtree(home, ignore_errors=True)
         shutil.copytree(work / f"home-{COUNTS[-1]}", home)
-        module, expert = "red_lab.bench.scale.more", Domain(COUNTS[-1]).id
+        module, expert = "red_lab.bench.scale.more", SumDomain(COUNTS[-1]).id
         _run(["-m", module, expert, str(home), f"{file}.new", level], sites)
         Path(f"{file}.new").replace(file)
     return dict(json.loads(file.read_text("utf-8")))

@@ -1,4 +1,4 @@
-"""A family of as many small domains as wanted: sums with one number, each told by its text.
+"""A family of as many small domains as wanted: sums with one number, each recognised by its text.
 
 Domain 1437 asks "1437: What is 59 plus 1437?" and answers the last digit of the sum, halved: five
 answers a domain. Every operand is larger than 50, so no pair of the seed's task occurs. Which of a
@@ -15,7 +15,7 @@ from typing import Literal
 
 import redhost
 
-__all__ = ["SIZES", "Domain", "Role", "domains"]
+__all__ = ["SIZES", "Role", "SumDomain", "domains"]
 
 Role = Literal["train", "fit", "gate", "test"]
 
@@ -40,7 +40,7 @@ SHAPES: tuple[tuple[str, Literal["hidden", "labels"]], ...] = (
 
 
 @dataclass(frozen=True)
-class Domain:
+class SumDomain:
     """One domain of the family.
 
     Attributes:
@@ -65,10 +65,10 @@ class Domain:
         return f"scale_{self.id}"
 
     @property
-    def settings(self) -> redhost.ExpertSettings:
+    def settings(self) -> redhost.authoring.ExpertSettings:
         """What kind of expert it has: forms, spaces and ranks differ from one to the next."""
         form, space = SHAPES[self.place % len(SHAPES)]
-        return redhost.ExpertSettings(
+        return redhost.authoring.ExpertSettings(
             form=form,
             space=space,
             rank=RANKS[self.place % len(RANKS)],
@@ -105,6 +105,6 @@ class Domain:
         return redhost.Row(text=text, label=self.labels[answer], domain=self.id)
 
 
-def domains(places: Sequence[int]) -> Iterator[Domain]:
+def domains(places: Sequence[int]) -> Iterator[SumDomain]:
     """Yield the domains at some places."""
-    yield from map(Domain, places)
+    yield from map(SumDomain, places)

@@ -13,7 +13,7 @@ from typing import Literal, cast
 import torch
 
 import redhost
-from red_lab.bench.scale.point import Watch, asked, test_rows
+from red_lab.bench.scale.point import Stopwatch, test_rows, top_answers
 
 __all__ = ["main"]
 
@@ -22,11 +22,11 @@ def main(expert_id: str, home: Path, file: Path, level: Literal["row", "full"]) 
     """Attach an expert and detach it; write what was found."""
     host = redhost.Host.open(home)
     count = len(host.composed.bus.ids)
-    rows, watch = test_rows(count), Watch()
-    before = asked(host, rows)
+    rows, watch = test_rows(count), Stopwatch()
+    before = top_answers(host, rows)
     with watch("attach"):
         attached = host.attach(expert_id, level=level)
-    with_it = asked(host, rows)
+    with_it = top_answers(host, rows)
     with watch("rollback"):
         host.rollback()
     file.write_text(
@@ -39,7 +39,7 @@ def main(expert_id: str, home: Path, file: Path, level: Literal["row", "full"]) 
                 "cpu": watch.cpu,
                 "steps": attached.steps,
                 "same_labels": float((before[:, 1] == with_it[:, 1]).double().mean()),
-                "back_again": bool(torch.equal(before, asked(host, rows))),
+                "back_again": bool(torch.equal(before, top_answers(host, rows))),
             }
         )
     )

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.scale.family import Domain, Role
+from red_lab.bench.scale.family import Role, SumDomain
 from red_lab.progress import Bar
 from redhost.testing import Environment
 
-__all__ = ["SLICES", "Shop", "install", "open_shop", "sites"]
+__all__ = ["SLICES", "FamilyContext", "install", "open_family", "sites"]
 
 SLICES = ((0, 1), (1, 10), (10, 100), (100, 1000), (1000, 1001))
 """Places (first, past the last) of the packages of each folder."""
@@ -34,7 +34,7 @@ EVERY = 8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shop:
+class FamilyContext:
     """What all authors of the family share.
 
     Attributes:
@@ -43,34 +43,34 @@ class Shop:
         norm: h → z.
         background: Its background card.
         background_h: h of some of its texts, ``(M, D)``.
-        quiet: z of all of its texts, by text.
+        background_z: z of all of its texts, by text.
     """
 
     backbone: redhost.Backbone
-    reference: redhost.BackboneRef
+    reference: redhost.authoring.BackboneRef
     norm: redhost.LayerNorm
-    background: tuple[redhost.BackgroundRow, ...]
+    background: tuple[redhost.authoring.BackgroundRow, ...]
     background_h: Tensor
-    quiet: dict[str, Tensor]
+    background_z: dict[str, Tensor]
 
     def read(self, texts: Sequence[str]) -> Tensor:
         """Return z ``(N, D)`` of background texts."""
-        return torch.stack([self.quiet[text] for text in texts])
+        return torch.stack([self.background_z[text] for text in texts])
 
 
-def open_shop(folder: Path) -> Shop:
+def open_family(folder: Path) -> FamilyContext:
     """Open a backbone package's folder for the authors of the family."""
-    manifest, backbone, background = redhost.open_backbone(folder)
+    manifest, backbone, background = redhost.authoring.open_backbone(folder)
     norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
     texts = sorted({row.text for row in background})
     h = backbone.encode(texts)
-    return Shop(
+    return FamilyContext(
         backbone=backbone,
-        reference=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+        reference=redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
         norm=norm,
         background=background,
         background_h=h[::EVERY],
-        quiet=dict(zip(texts, norm(h), strict=True)),
+        background_z=dict(zip(texts, norm(h), strict=True)),
     )
 
 
@@ -88,31 +88,31 @@ def install(work: Path, backbone: Path, *, count: int) -> list[Path]:
         count: How many, one of the ends of `SLICES`.
     """
     missing = [
-        (work / f"site-{first}-{end}", Domain(place))
+        (work / f"site-{first}-{end}", SumDomain(place))
         for first, end in SLICES
         if first < count
         for place in range(first, min(end, count))
-        if not _record(work / f"site-{first}-{end}", Domain(place)).exists()
+        if not _record(work / f"site-{first}-{end}", SumDomain(place)).exists()
     ]
     if missing:
-        shop, bar = open_shop(backbone), Bar("experts", total=len(missing))
+        context, bar = open_family(backbone), Bar("experts", total=len(missing))
         for start in range(0, len(missing), CHUNK):
-            _make(missing[start : start + CHUNK], shop)
+            _make(missing[start : start + CHUNK], context)
             bar.update(min(start + CHUNK, len(missing)))
     return sites(work, count)
 
 
-def _make(jobs: Sequence[tuple[Path, Domain]], shop: Shop) -> None:
+def _make(jobs: Sequence[tuple[Path, SumDomain]], context: FamilyContext) -> None:
     """Train and install some experts; their texts are encoded together."""
     rows = [domain.rows() for _, domain in jobs]
     texts = [r.text for found in rows for role in found.values() for r in role]
-    features = dict(zip(texts, shop.backbone.encode(texts), strict=True))
+    features = dict(zip(texts, context.backbone.encode(texts), strict=True))
     for (site, domain), found in zip(jobs, rows, strict=True):
         h = {role: torch.stack([features[r.text] for r in rs]) for role, rs in found.items()}
         package = site / domain.module
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").write_text("raise AssertionError('data is never imported')\n")
-        _save(package, domain, found, h, shop)
+        _save(package, domain, found, h, context)
         points = {"redhost.experts": f"{domain.id} = {domain.module}"}
         info = _record(site, domain).parent
         if info.exists():  # a stopped run left it without its RECORD
@@ -124,49 +124,48 @@ def _make(jobs: Sequence[tuple[Path, Domain]], shop: Shop) -> None:
 
 def _save(
     package: Path,
-    domain: Domain,
+    domain: SumDomain,
     rows: dict[Role, list[redhost.Row]],
     h: dict[Role, Tensor],
-    shop: Shop,
+    context: FamilyContext,
 ) -> None:
     """Train one expert alone and write what its package carries."""
-    expert = redhost.train_expert(
-        redhost.Rows(h=h["train"], answers=[r.label for r in rows["train"]]),
-        norm=shop.norm,
-        classifier=shop.backbone.classifier,
-        labels=shop.backbone.labels,
+    expert = redhost.authoring.train_expert(
+        redhost.authoring.ExpertRows(h=h["train"], answers=[r.label for r in rows["train"]]),
+        norm=context.norm,
+        classifier=context.backbone.classifier,
+        labels=context.backbone.labels,
         domain_labels=domain.labels,
         settings=domain.settings,
-        background=shop.background_h,
+        background=context.background_h,
     ).expert
     card = [
-        redhost.CardRow(text=r.text, label=r.label, part=part)
+        redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
         for part in ("fit", "gate")
         for r in rows[part]
     ]
-    redhost.save_expert(
-        package,
+    draft = redhost.authoring.ExpertDraft(
         expert=expert,
-        expert_id=domain.id,
-        backbone=shop.reference,
-        width=shop.backbone.width,
+        id=domain.id,
+        backbone=context.reference,
         domain=f"'{rows['test'][0].text}': the sum's last digit, halved",
-        card=redhost.texts_card(card),
-        canary=shop.norm(h["train"][:CANARIES]),
-        off_domain=redhost.measure_off_domain(
-            expert, domain.id, shop.backbone, shop.background, read=shop.read
+        card=redhost.authoring.texts_card(card),
+        canary=context.norm(h["train"][:CANARIES]),
+        off_domain=redhost.authoring.measure_off_domain(
+            expert, domain.id, context.backbone, context.background, read=context.read
         ),
-        training=redhost.Training(
+        training=redhost.authoring.Training(
             data=_digest(rows["train"]),
             seed=domain.place,
             epochs=domain.settings.epochs,
             metrics={},
-            versions=redhost.library_versions(),
+            versions=redhost.authoring.library_versions(),
         ),
     )
+    redhost.authoring.save_expert(package, draft)
 
 
-def _record(site: Path, domain: Domain) -> Path:
+def _record(site: Path, domain: SumDomain) -> Path:
     return site / f"{domain.module}-1.0.dist-info" / "RECORD"
 
 

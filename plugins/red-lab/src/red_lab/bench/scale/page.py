@@ -55,10 +55,10 @@ def _costs(points: list[tuple[int, Any]]) -> str:
     ]
     for n, p in points:
         steps = p["steps"]["cold"]
-        told = " | ".join(f"{steps[s]:.1f}" for s in ("learn", "train", "judge", "digests"))
+        cells = " | ".join(f"{steps[s]:.1f}" for s in ("learn", "train", "judge", "digests"))
         cold, warm, row = (_both(p, name) for name in ("cold", "warm", "row"))
         lines.append(
-            f"| {n:,} | {cold} | {told} | {p['outside_receipt']:.1f} | {warm} | {row} "
+            f"| {n:,} | {cold} | {cells} | {p['outside_receipt']:.1f} | {warm} | {row} "
             f"| {p['peak_gib']:.2f} |"
         )
     moved = [n for n, p in points if not (p["unchanged"] and p["same_answers"])]
@@ -85,8 +85,8 @@ def _accuracy(points: list[tuple[int, Any]]) -> str:
     ]
     for n, p in points:
         answers = p["test"]["answers"]
-        told = " | ".join(f"{answers[s]:.3f}" for s in ("routed", "oracle", "backbone"))
-        lines.append(f"| {n:,} | {told} |")
+        cells = " | ".join(f"{answers[s]:.3f}" for s in ("routed", "oracle", "backbone"))
+        lines.append(f"| {n:,} | {cells} |")
     return "\n".join(lines)
 
 
@@ -118,6 +118,6 @@ def _more(more: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _both(told: Mapping[str, Any], name: str) -> str:
+def _both(point: Mapping[str, Any], name: str) -> str:
     """Return seconds on the clock, and of the processor."""
-    return f"{told['seconds'][name]:.1f} ({told['cpu'][name]:.1f})"
+    return f"{point['seconds'][name]:.1f} ({point['cpu'][name]:.1f})"

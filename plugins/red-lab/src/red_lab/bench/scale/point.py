@@ -21,8 +21,9 @@ from torch import Tensor
 import redhost
 from red_lab.bench.rounds import peak_bytes
 from red_lab.bench.scale.family import domains
+from redhost.core.evaluation.evaluate import columns_data
 
-__all__ = ["ROUTER", "Watch", "asked", "main", "test_rows"]
+__all__ = ["ROUTER", "Stopwatch", "main", "test_rows", "top_answers"]
 
 ROUTER = "shortlist"
 
@@ -30,7 +31,7 @@ SIMPLER = ("centroid", "statistics")
 """Routers without a shortlist that a thousand columns still fit into."""
 
 LINEAR_UP_TO = 100
-"""Gradient steps over all rows and columns: told where they take seconds."""
+"""Gradient steps over all rows and columns: reported where they take seconds."""
 
 ROWS = 2000
 """Test rows that are judged at most, spread over the domains."""
@@ -38,7 +39,7 @@ ROWS = 2000
 BATCHES = (1, 64)
 
 
-class Watch:
+class Stopwatch:
     """Seconds by name: on the clock, and of the processor, which a busy machine does not stretch.
 
     Attributes:
@@ -61,12 +62,12 @@ class Watch:
 
 def main(count: int, home: Path, file: Path, runs: int) -> None:
     """Measure a point and write what was found."""
-    host, watch = redhost.Host.open(home), Watch()
+    host, watch = redhost.Host.open(home), Stopwatch()
     with watch("cold"):
         cold = host.recompose(router=ROUTER)
     peak = (peak_bytes() or 0) / 2**30
     rows = test_rows(count)
-    before = asked(host, rows)
+    before = top_answers(host, rows)
     with watch("warm"):
         warm = host.recompose(router=ROUTER)
     with watch("row"):
@@ -82,7 +83,7 @@ def main(count: int, home: Path, file: Path, runs: int) -> None:
                 "peak_gib": peak,
                 "unchanged": all(c.before == c.after for c in cold.experts.values()),
                 "same_router": cold.router.digest == warm.router.digest,
-                "same_answers": bool(torch.equal(before, asked(host, rows))),
+                "same_answers": bool(torch.equal(before, top_answers(host, rows))),
                 "gate": {"overall": cold.accuracy.overall, "oracle": cold.accuracy.oracle},
                 "test": _judge(host, rows),
                 "query_ms": _query(host, [r.text for r in rows], runs),
@@ -97,7 +98,7 @@ def test_rows(count: int) -> list[redhost.Row]:
     return rows[:: -(-len(rows) // ROWS)]
 
 
-def asked(host: redhost.Host, rows: Sequence[redhost.Row]) -> Tensor:
+def top_answers(host: redhost.Host, rows: Sequence[redhost.Row]) -> Tensor:
     """Return the probability of the likeliest label and its place, ``(N, 2)``."""
     composed = host.composed
     h = composed.backbone.encode([r.text for r in rows])
@@ -112,13 +113,13 @@ def _judge(host: redhost.Host, rows: Sequence[redhost.Row]) -> dict[str, Any]:
     bus, encode = composed.bus, host.encoder(composed)
     h, owner = encode([r.text for r in rows]), composed.owners(rows)
 
-    def right(weigh: Callable[[Tensor, Tensor], Tensor]) -> float:
+    def right(weights_of: Callable[[Tensor, Tensor], Tensor]) -> float:
         hits = []
         for n in torch.split(torch.arange(len(h)), 500):
             part = h[n]
             z = bus.norm(part)
-            p = bus.probabilities(part, z, weigh(z, n))
-            hits.append(bus.task.right(p, [rows[int(i)] for i in n], bus.labels))
+            p = bus.probabilities(part, z, weights_of(z, n))
+            hits.append(bus.task.head.right(p, [rows[int(i)] for i in n], bus.labels))
         return float(torch.cat(hits).mean())
 
     with torch.inference_mode():
@@ -136,11 +137,11 @@ def _judge(host: redhost.Host, rows: Sequence[redhost.Row]) -> dict[str, Any]:
         }
     config, count = composed.backbone.bus_config(), len(bus.ids)
     for kind in (*SIMPLER, *(["linear"] if count <= LINEAR_UP_TO else [])):
-        router = redhost.build_router(kind, config, bus.columns, 0)
+        router = redhost.plugins.build_router(kind, config, bus.columns, 0)
         if router is not None:
-            data = redhost.columns_data(composed, encode=encode, router=router)
-            redhost.train_router(
-                router, data, columns=bus.columns, settings=redhost.RouterSettings()
+            data = columns_data(composed, encode=encode, reads=router.reads)
+            redhost.plugins.train_router(
+                router, data, columns=bus.columns, settings=redhost.plugins.RouterSettings()
             )
             with torch.inference_mode():
                 found[kind] = _tops(router(z), owner)
@@ -155,7 +156,7 @@ def _tops(weights: Tensor, owner: Tensor) -> dict[str, float]:
 
 def _query(host: redhost.Host, texts: Sequence[str], runs: int) -> dict[str, dict[str, float]]:
     """Time backbone and bus apart, alternately, for batches of texts nobody has asked before."""
-    composed, told = host.composed, {}
+    composed, medians = host.composed, {}
     for batch in BATCHES:
         spans: dict[str, list[float]] = {"backbone": [], "bus": []}
         for run in range(runs + 2):  # the first two warm up
@@ -168,8 +169,8 @@ def _query(host: redhost.Host, texts: Sequence[str], runs: int) -> dict[str, dic
                 composed.bus(h)
             spans["bus"].append(1000 * (time.perf_counter() - middle))
             spans["backbone"].append(1000 * (middle - start))
-        told[str(batch)] = {name: statistics.median(s[2:]) for name, s in spans.items()}
-    return told
+        medians[str(batch)] = {name: statistics.median(s[2:]) for name, s in spans.items()}
+    return medians
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.generative.study.bench import Bench, slices
+from red_lab.generative.study.context import StudyContext, slices
 from red_lab.generative.study.tables import Tables, totals
 
 __all__ = ["divergences", "passage_divergence", "token_divergence"]
@@ -29,11 +29,11 @@ def passage_divergence(log_p: Sequence[Tensor]) -> float:
         log_p: Of every domain k: log π_j(x) of its passages under every expert, ``(P, K)``.
     """
     count = len(log_p)
-    told = [
+    per_passage = [
         (rows[:, k] - torch.logsumexp(rows, dim=1) + math.log(count)).mean()
         for k, rows in enumerate(log_p)
     ]
-    return float(torch.stack(told).mean())
+    return float(torch.stack(per_passage).mean())
 
 
 def token_divergence(log_p: Tensor) -> Tensor:
@@ -43,34 +43,34 @@ def token_divergence(log_p: Tensor) -> Tensor:
 
 
 def divergences(
-    bench: Bench, tables: Tables, experts: Mapping[str, redhost.Expert]
+    context: StudyContext, tables: Tables, experts: Mapping[str, redhost.Expert]
 ) -> dict[str, Any]:
     """Return the divergence of the domains on test texts: a passage, a byte, a token."""
     whole, tokens, scales, sizes, alike = [], [], list[float](), 0, 0
-    for domain in bench.domains:
-        part = bench.part(domain, "test")
+    for domain in context.domains:
+        part = context.part(domain, "test")
         whole.append(totals(part, tables.experts_of(domain, "test")))
         sizes, alike = sizes + sum(part.sizes), alike + len(part.sizes)
         scales.append(part.scale)
-        every = max(1, len(part) // bench.setting.divergence)
-        tokens.append(_tokens(bench, part.h[::every], list(experts.values())))
+        every = max(1, len(part) // context.setting.divergence)
+        tokens.append(_tokens(context, part.h[::every], list(experts.values())))
     nats = passage_divergence(whole)
     return {
         "passage_nats": nats,
-        "most_nats": math.log(len(bench.domains)),
+        "most_nats": math.log(len(context.domains)),
         "bits_per_byte": nats / math.log(2) / (sizes / alike),
         "token_nats": sum(tokens) / len(tokens),
         "token_bits_per_byte": sum(t * s for t, s in zip(tokens, scales, strict=True))
         / len(tokens),
-        "token_nats_by_domain": dict(zip(bench.domains, tokens, strict=True)),
+        "token_nats_by_domain": dict(zip(context.domains, tokens, strict=True)),
     }
 
 
-def _tokens(bench: Bench, h: Tensor, experts: Sequence[redhost.Expert]) -> float:
+def _tokens(context: StudyContext, h: Tensor, experts: Sequence[redhost.Expert]) -> float:
     total = 0.0
     with torch.inference_mode():
-        for piece in slices(len(h), cost=len(bench.head) * len(experts)):
-            logits = [bench.logits(h[piece], expert=e) for e in experts]
+        for piece in slices(len(h), cost=len(context.head) * len(experts)):
+            logits = [context.logits(h[piece], expert=e) for e in experts]
             log_p = torch.log_softmax(torch.stack(logits, dim=1), dim=-1)
             total += float(token_divergence(log_p).sum())
     return total / len(h)

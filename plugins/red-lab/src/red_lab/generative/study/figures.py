@@ -44,9 +44,9 @@ def _recovered(metrics: Mapping[str, Any], path: Path) -> None:
     figure, ax = plt.subplots(layout="constrained")
     names = [n for n in SHOWN if n in metrics["systems"]]
     for k, domain in enumerate(metrics["domains"]):
-        told = [metrics["systems"][n]["recovered"][domain] for n in names]
+        shares = [metrics["systems"][n]["recovered"][domain] for n in names]
         places = [i + 0.12 * (k - (len(metrics["domains"]) - 1) / 2) for i in range(len(names))]
-        _points(ax, places, told, domain)
+        _points(ax, places, shares, domain)
     ax.axhline(0.9, color="grey", linewidth=0.8)
     ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
     ax.set_ylabel("share of the own expert's gain")
@@ -59,8 +59,8 @@ def _rarity(scenes: Mapping[str, Any], path: Path) -> None:
 
     figure, axes = plt.subplots(1, len(scenes), squeeze=False, sharey=True, layout="constrained")
     titles = {"rare": "rare in weight", "few": "rare in weight and rows"}
-    for ax, (scene, told) in zip(axes[0], scenes.items(), strict=True):
-        turns = told["turns"]
+    for ax, (scene, rarity) in zip(axes[0], scenes.items(), strict=True):
+        turns = rarity["turns"]
         for shift, name in ((-0.1, "average"), (0.1, "robust")):
             places = [k + shift for k in range(len(turns))]
             _points(ax, places, [t[name] for t in turns.values()], name)
@@ -76,9 +76,9 @@ def _switch(routers: Mapping[str, Any], path: Path) -> None:
 
     figure, ax = plt.subplots(layout="constrained")
     places = list(range(-BEFORE, AFTER))
-    for n, (name, told) in enumerate(routers.items()):
+    for n, (name, router) in enumerate(routers.items()):
         for key, line in (("new", "-"), ("old", ":")):
-            values = [math.nan if x is None else x for x in told[key]]
+            values = [math.nan if x is None else x for x in router[key]]
             label = name if key == "new" else None
             ax.plot(places, values, line, color=f"C{n}", label=label)
     ax.axvline(0, color="grey", linewidth=0.8)
@@ -89,12 +89,12 @@ def _switch(routers: Mapping[str, Any], path: Path) -> None:
 
 
 def _points(
-    ax: Any, places: Sequence[float], told: Sequence[Mapping[str, float]], label: str
+    ax: Any, places: Sequence[float], intervals: Sequence[Mapping[str, float]], label: str
 ) -> None:
-    middle = [t["mean"] for t in told]
+    middle = [t["mean"] for t in intervals]
     error = [
-        [m - t["low"] for m, t in zip(middle, told, strict=True)],
-        [t["high"] - m for m, t in zip(middle, told, strict=True)],
+        [m - t["low"] for m, t in zip(middle, intervals, strict=True)],
+        [t["high"] - m for m, t in zip(middle, intervals, strict=True)],
     ]
     ax.errorbar(places, middle, yerr=error, fmt="o", markersize=3, capsize=2, label=label)
 

@@ -18,17 +18,17 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from redhost_robust import MinimaxSettings, distil_gate, minimax, mixture_losses
 from torch import Tensor, nn
 
 import redhost
 from red_lab.generative.corpora import Part
-from red_lab.generative.study.bench import Bench
-from red_lab.generative.study.kept import kept_tensors
+from red_lab.generative.study.context import StudyContext
 from red_lab.generative.study.posterior import passage_posterior
 from red_lab.generative.study.tables import BASE, Tables
-from redhost.robust import MinimaxSettings, distil_gate, minimax, mixture_losses
+from red_lab.generative.study.tensor_cache import cached_tensors
 
-__all__ = ["LEAST", "RARER", "Gates", "Heard", "frequencies", "heard_of", "regret_of"]
+__all__ = ["LEAST", "RARER", "GateRows", "TrainedGates", "frequencies", "gate_rows_of", "regret_of"]
 
 RARER = 100
 """How many bytes of any other domain the traffic has for one of the rare domain."""
@@ -38,7 +38,7 @@ LEAST = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Heard:
+class GateRows:
     """What a router sees of a part of a domain.
 
     Attributes:
@@ -53,23 +53,23 @@ class Heard:
     lengths: tuple[int, ...]
     scale: float
 
-    def first(self, rows: int) -> Heard:
+    def first(self, rows: int) -> GateRows:
         """Return the first rows."""
-        return Heard(x=self.x[:rows], log_p=self.log_p[:rows], lengths=(), scale=self.scale)
+        return GateRows(x=self.x[:rows], log_p=self.log_p[:rows], lengths=(), scale=self.scale)
 
     def passages(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Cut rows ``(N, …)`` into the passages'."""
         return torch.split(rows, list(self.lengths))
 
 
-def heard_of(bench: Bench, tables: Tables, domain: str, part: Part) -> Heard:
+def gate_rows_of(context: StudyContext, tables: Tables, domain: str, part: Part) -> GateRows:
     """Return what a router sees of a part."""
-    told = bench.part(domain, part)
-    return Heard(
-        x=bench.hear(told),
+    tokens = context.part(domain, part)
+    return GateRows(
+        x=context.router_input(tokens),
         log_p=tables.experts_of(domain, part),
-        lengths=told.lengths,
-        scale=told.scale,
+        lengths=tokens.lengths,
+        scale=tokens.scale,
     )
 
 
@@ -79,7 +79,7 @@ def frequencies(domains: Sequence[str], rare: str) -> Tensor:
     return each / each.sum()
 
 
-def regret_of(gate: nn.Module, rows: Sequence[Heard]) -> Tensor:
+def regret_of(gate: nn.Module, rows: Sequence[GateRows]) -> Tensor:
     """Return each domain's loss less that of its own expert on the same rows ``(K,)``, bits a byte.
 
     Another part's loss would not do for a reference: how hard its texts are differs by more than
@@ -90,34 +90,34 @@ def regret_of(gate: nn.Module, rows: Sequence[Heard]) -> Tensor:
     return torch.tensor([h.scale for h in rows]) * (losses - own)
 
 
-class Gates:
+class TrainedGates:
     """The routers of one seed, trained when first asked for.
 
     Args:
-        bench: The texts.
+        context: The texts.
         tables: Likelihoods of this seed's experts.
         seed: Of the batches.
         folder: Where trained routers are kept.
     """
 
-    def __init__(self, bench: Bench, tables: Tables, *, seed: int, folder: Path) -> None:
-        self.bench, self.tables, self.seed, self.folder = bench, tables, seed, folder
-        count = len(bench.domains)
+    def __init__(self, context: StudyContext, tables: Tables, *, seed: int, folder: Path) -> None:
+        self.context, self.tables, self.seed, self.folder = context, tables, seed, folder
+        count = len(context.domains)
         self.even = torch.full((count,), 1 / count)
 
     @cached_property
-    def fit(self) -> list[Heard]:
+    def fit(self) -> list[GateRows]:
         """The rows that routers learn from, by domain."""
-        return [heard_of(self.bench, self.tables, d, "fit") for d in self.bench.domains]
+        return [gate_rows_of(self.context, self.tables, d, "fit") for d in self.context.domains]
 
     @cached_property
-    def aside(self) -> list[Heard]:
-        """The rows by which they are kept, by domain."""
-        return [heard_of(self.bench, self.tables, d, "gate") for d in self.bench.domains]
+    def aside(self) -> list[GateRows]:
+        """The rows by which their best step is chosen, by domain."""
+        return [gate_rows_of(self.context, self.tables, d, "gate") for d in self.context.domains]
 
     def average(self, rare: str, *, few: bool = False) -> redhost.Router:
         """Return the average-loss router under traffic in which a domain is rare."""
-        start = frequencies(self.bench.domains, rare)
+        start = frequencies(self.context.domains, rare)
         return self._played(_name("average", rare, few), start, rare=rare if few else None)
 
     def balanced(self) -> redhost.Router:
@@ -136,11 +136,11 @@ class Gates:
     @cached_property
     def gains(self) -> Tensor:
         """By how much every domain's own expert beats the base on gate rows, bits per byte."""
-        told = [
-            float((heard.log_p[:, k] - self.tables.column(BASE, d, "gate")).mean()) * heard.scale
-            for k, (d, heard) in enumerate(zip(self.bench.domains, self.aside, strict=True))
+        gained = [
+            float((rows.log_p[:, k] - self.tables.column(BASE, d, "gate")).mean()) * rows.scale
+            for k, (d, rows) in enumerate(zip(self.context.domains, self.aside, strict=True))
         ]
-        return torch.tensor(told).clamp_min(LEAST)
+        return torch.tensor(gained).clamp_min(LEAST)
 
     def distilled(self) -> redhost.Router:
         """Return the student of the posterior over whole passages, every domain alike."""
@@ -148,34 +148,34 @@ class Gates:
         def make(gate: redhost.Router) -> None:
             distil_gate(
                 gate,
-                teacher=_Constant(len(self.even)),
-                rows=[self._lesson(h) for h in self.fit],
-                aside=[self._lesson(h) for h in self.aside],
+                teacher=_ZeroGate(len(self.even)),
+                rows=[self._distillation_rows(h) for h in self.fit],
+                aside=[self._distillation_rows(h) for h in self.aside],
                 weights=self.even,
-                steps=self.bench.setting.lessons,
+                steps=self.context.setting.lessons,
             )
 
-        return self._kept("distilled", "linear", make)
+        return self._cached("distilled", "linear", make)
 
     def statistics(self) -> redhost.Router:
         """Return the closed form."""
 
         def make(gate: redhost.Router) -> None:
-            redhost.train_router(
+            redhost.plugins.train_router(
                 gate,
                 [
-                    redhost.ColumnData(
+                    redhost.plugins.ColumnData(
                         column=domain,
-                        z=heard.x,
-                        statistics=redhost.Statistics.of_rows(heard.x, [""] * len(heard.x)),
+                        z=rows.x,
+                        statistics=redhost.plugins.Statistics.of_rows(rows.x, [""] * len(rows.x)),
                     )
-                    for domain, heard in zip(self.bench.domains, self.fit, strict=True)
+                    for domain, rows in zip(self.context.domains, self.fit, strict=True)
                 ],
-                columns=self.bench.domains,
-                settings=redhost.RouterSettings(),
+                columns=self.context.domains,
+                settings=redhost.plugins.RouterSettings(),
             )
 
-        return self._kept("statistics", "statistics", make)
+        return self._cached("statistics", "statistics", make)
 
     def _played(
         self,
@@ -189,13 +189,13 @@ class Gates:
         def make(gate: redhost.Router) -> None:
             self._play(gate, start, moves, rare, torch.ones(1) if unit is None else unit)
 
-        return self._kept(name, "linear", make)
+        return self._cached(name, "linear", make)
 
     def _play(
         self, gate: nn.Module, start: Tensor, moves: bool, rare: str | None, unit: Tensor
     ) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        rows, setting = self._seen(rare), self.bench.setting
+        rows, setting = self._seen(rare), self.context.setting
         minimax(
             gate,
             losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]) / unit,
@@ -211,18 +211,20 @@ class Gates:
             start=start,
         )
 
-    def _seen(self, rare: str | None) -> list[Heard]:
+    def _seen(self, rare: str | None) -> list[GateRows]:
         """Return the fit rows; of a domain that is rare also in rows, one in `RARER`."""
         return [
             h.first(max(2, len(h.x) // RARER)) if d == rare else h
-            for d, h in zip(self.bench.domains, self.fit, strict=True)
+            for d, h in zip(self.context.domains, self.fit, strict=True)
         ]
 
-    def _lesson(self, heard: Heard) -> tuple[Tensor, Tensor]:
-        told = passage_posterior(heard.passages(heard.log_p), self.even)
-        return heard.x, torch.cat(told)
+    def _distillation_rows(self, rows: GateRows) -> tuple[Tensor, Tensor]:
+        posterior = passage_posterior(rows.passages(rows.log_p), self.even)
+        return rows.x, torch.cat(posterior)
 
-    def _kept(self, name: str, kind: str, make: Callable[[redhost.Router], None]) -> redhost.Router:
+    def _cached(
+        self, name: str, kind: str, make: Callable[[redhost.Router], None]
+    ) -> redhost.Router:
         """Return a router from its file, or train it and write it down."""
 
         def trained() -> dict[str, Tensor]:
@@ -230,21 +232,21 @@ class Gates:
             make(fresh)
             return fresh.state_dict()
 
-        tensors, _ = kept_tensors(self.folder / f"{name}.safetensors", trained)
+        tensors, _ = cached_tensors(self.folder / f"{name}.safetensors", trained)
         gate = self._fresh(kind)
         gate.load_tensors(tensors)
         return gate.requires_grad_(False)
 
     def _fresh(self, kind: str) -> redhost.Router:
-        made = redhost.build_router(
-            kind, self.bench.backbone.bus_config(), self.bench.domains, self.seed
+        made = redhost.plugins.build_router(
+            kind, self.context.backbone.bus_config(), self.context.domains, self.seed
         )
         assert made is not None  # noqa: S101  (a built-in kind)
         return made
 
 
-class _Constant(nn.Module):
-    """A gate that says nothing of its own, so that the lesson is the posterior itself."""
+class _ZeroGate(nn.Module):
+    """A gate that adds nothing of its own, so that what is distilled is the posterior itself."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -259,6 +261,6 @@ def _name(kind: str, rare: str, few: bool) -> str:
     return f"{kind}, few {rare}" if few else f"{kind}, rare {rare}"
 
 
-def _draw(heard: Heard, generator: torch.Generator) -> Heard:
-    index = torch.randint(len(heard.x), (min(BATCH, len(heard.x)),), generator=generator)
-    return Heard(x=heard.x[index], log_p=heard.log_p[index], lengths=(), scale=heard.scale)
+def _draw(rows: GateRows, generator: torch.Generator) -> GateRows:
+    index = torch.randint(len(rows.x), (min(BATCH, len(rows.x)),), generator=generator)
+    return GateRows(x=rows.x[index], log_p=rows.log_p[index], lengths=(), scale=rows.scale)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.generative.study.bench import Bench, Tokens
-from red_lab.generative.study.gates import Heard, heard_of
+from red_lab.generative.study.context import PassageTokens, StudyContext
+from red_lab.generative.study.gates import GateRows, gate_rows_of
 from red_lab.generative.study.posterior import bayes_gate, shift_from_teacher
 from red_lab.generative.study.tables import BASE, Tables, residual_log_p
 
@@ -28,13 +28,13 @@ def bits_of(log_p: Tensor, scale: float) -> float:
     return -float(log_p.double().mean()) * scale
 
 
-def mixture_bits(log_gate: Tensor, heard: Heard) -> float:
+def mixture_bits(log_gate: Tensor, rows: GateRows) -> float:
     """Return bits per byte of Σ_j γ_j p_j for log γ ``(N, K)``."""
-    return bits_of(torch.logsumexp(log_gate + heard.log_p, dim=1), heard.scale)
+    return bits_of(torch.logsumexp(log_gate + rows.log_p, dim=1), rows.scale)
 
 
 def judge_systems(
-    bench: Bench,
+    context: StudyContext,
     tables: Tables,
     gates: Mapping[str, redhost.Router],
     experts: Mapping[str, redhost.Expert],
@@ -45,19 +45,19 @@ def judge_systems(
         `bits`: system → by domain; `sums`: system → largest |Σ p − 1|; `distilled`: how far the
         student is from its teacher.
     """
-    told = [_judge(bench, tables, gates, experts, d) for d in bench.domains]
+    results = [_judge(context, tables, gates, experts, d) for d in context.domains]
     return {
-        "bits": {name: [t.bits[name] for t in told] for name in told[0].bits},
-        "sums": {name: max(t.sums[name] for t in told) for name in told[0].sums},
+        "bits": {name: [t.bits[name] for t in results] for name in results[0].bits},
+        "sums": {name: max(t.sums[name] for t in results) for name in results[0].sums},
         "distilled": {
-            "passage_nats": sum(t.shift[0] for t in told) / len(told),
-            "token_nats": sum(t.shift[1] for t in told) / len(told),
+            "passage_nats": sum(t.shift[0] for t in results) / len(results),
+            "token_nats": sum(t.shift[1] for t in results) / len(results),
         },
     }
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _DomainResult:
     """What was found on one domain."""
 
     bits: dict[str, float]
@@ -66,73 +66,78 @@ class _Judged:
 
 
 def _judge(
-    bench: Bench,
+    context: StudyContext,
     tables: Tables,
     gates: Mapping[str, redhost.Router],
     experts: Mapping[str, redhost.Expert],
     domain: str,
-) -> _Judged:
-    part, heard = bench.part(domain, "test"), heard_of(bench, tables, domain, "test")
+) -> _DomainResult:
+    part, rows = context.part(domain, "test"), gate_rows_of(context, tables, domain, "test")
     even, modules = torch.full((len(experts),), 1 / len(experts)), list(experts.values())
-    weights = _weights(gates, heard, even)
+    weights = _weights(gates, rows, even)
     residual = {
-        f"{name}, residual": residual_log_p(bench, part, weights[name].exp(), modules)
+        f"{name}, residual": residual_log_p(context, part, weights[name].exp(), modules)
         for name in RESIDUAL
     }
-    return _Judged(
-        bits=_alone(tables, heard, domain)
-        | {name: mixture_bits(log_gate, heard) for name, log_gate in weights.items()}
+    return _DomainResult(
+        bits=_alone(tables, rows, domain)
+        | {name: mixture_bits(log_gate, rows) for name, log_gate in weights.items()}
         | {name: bits_of(log_p, part.scale) for name, log_p in residual.items()},
-        sums={name: sums(bench, part, g, modules) for name, g in weights.items()},
+        sums={name: sums(context, part, g, modules) for name, g in weights.items()},
         shift=shift_from_teacher(
-            heard.passages(heard.log_p), heard.passages(weights["distilled"]), even
+            rows.passages(rows.log_p), rows.passages(weights["distilled"]), even
         ),
     )
 
 
 def judge_rarity(
-    bench: Bench, tables: Tables, gates: Mapping[str, redhost.Router]
+    context: StudyContext, tables: Tables, gates: Mapping[str, redhost.Router]
 ) -> dict[str, list[float]]:
     """Return bits per byte by domain of the mixtures of some routers."""
     bits: dict[str, list[float]] = {name: [] for name in gates}
-    for domain in bench.domains:
-        heard = heard_of(bench, tables, domain, "test")
+    for domain in context.domains:
+        rows = gate_rows_of(context, tables, domain, "test")
         for name, gate in gates.items():
-            bits[name].append(mixture_bits(_logs(gate, heard.x), heard))
+            bits[name].append(mixture_bits(_logs(gate, rows.x), rows))
     return bits
 
 
 def sums(
-    bench: Bench, tokens: Tokens, log_gate: Tensor, experts: Sequence[redhost.Expert]
+    context: StudyContext,
+    tokens: PassageTokens,
+    log_gate: Tensor,
+    experts: Sequence[redhost.Expert],
 ) -> float:
     """Return the largest |Σ_v Σ_j γ_j p_j(v) − 1| over some real rows."""
     every = max(1, len(tokens) // CHECKED)
     h, weights = tokens.h[::every], log_gate[::every].exp()
-    told = redhost.Generation().output
+    output = redhost.plugins.make_task("generation").head.output
     with torch.inference_mode():
-        mixed = torch.zeros(len(h), len(bench.head))
+        mixed = torch.zeros(len(h), len(context.head))
         for j, expert in enumerate(experts):
-            mixed += weights[:, j, None] * told(bench.logits(h, expert=expert))
+            mixed += weights[:, j, None] * output(context.logits(h, expert=expert))
     return float((mixed.double().sum(1) - 1).abs().max())
 
 
-def _alone(tables: Tables, heard: Heard, domain: str) -> dict[str, float]:
+def _alone(tables: Tables, rows: GateRows, domain: str) -> dict[str, float]:
     """Judge the base, every expert alone, and the domain's own."""
-    domains = tables.bench.domains
+    domains = tables.context.domains
     base = tables.column(BASE, domain, "test")
-    found = {BASE: bits_of(base, heard.scale)}
+    found = {BASE: bits_of(base, rows.scale)}
     for k, name in enumerate(domains):
-        found[f"expert {name}"] = bits_of(heard.log_p[:, k], heard.scale)
+        found[f"expert {name}"] = bits_of(rows.log_p[:, k], rows.scale)
     found["oracle"] = found[f"expert {domain}"]
     return found
 
 
-def _weights(gates: Mapping[str, redhost.Router], heard: Heard, even: Tensor) -> dict[str, Tensor]:
+def _weights(
+    gates: Mapping[str, redhost.Router], rows: GateRows, even: Tensor
+) -> dict[str, Tensor]:
     """Return log γ ``(N, K)`` of every router."""
     return {
-        "uniform": even.log().expand(len(heard.x), -1),
-        **{name: _logs(gate, heard.x) for name, gate in gates.items()},
-        "bayes": torch.cat(bayes_gate(heard.passages(heard.log_p), even)),
+        "uniform": even.log().expand(len(rows.x), -1),
+        **{name: _logs(gate, rows.x) for name, gate in gates.items()},
+        "bayes": torch.cat(bayes_gate(rows.passages(rows.log_p), even)),
     }
 
 

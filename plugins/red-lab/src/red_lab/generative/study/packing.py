@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 import redhost
-from red_lab.generative.study.bench import Bench
+from red_lab.generative.study.context import StudyContext
 
 __all__ = ["write_backbone", "write_experts"]
 
@@ -17,18 +17,18 @@ BACKBONE_ID = "generative"
 CANARIES = 8
 
 
-def write_backbone(bench: Bench, project: Path) -> Path:
+def write_backbone(context: StudyContext, project: Path) -> Path:
     """Write the backbone's package, its card some of the study's background."""
     if not project.exists():
         part = project.with_suffix(".part")
-        redhost.new_backbone(
+        redhost.authoring.new_backbone(
             part,
             BACKBONE_ID,
-            bench.backbone.name,
-            task=redhost.Generation(),
+            context.backbone.name,
+            task=redhost.plugins.make_task("generation"),
             background=[
-                redhost.BackgroundRow(text=t)
-                for t in bench.some(bench.background, most=bench.setting.card)
+                redhost.authoring.BackgroundRow(text=t)
+                for t in context.some(context.background, most=context.setting.card)
             ],
         )
         part.replace(project)
@@ -36,7 +36,7 @@ def write_backbone(bench: Bench, project: Path) -> Path:
 
 
 def write_experts(
-    bench: Bench,
+    context: StudyContext,
     backbone: Path,
     experts: Mapping[str, redhost.Expert],
     *,
@@ -47,11 +47,11 @@ def write_experts(
     projects = {domain: folder / domain for domain in experts}
     missing = [d for d, project in projects.items() if not project.exists()]
     if missing:
-        manifest, _, background = redhost.open_backbone(backbone)
+        manifest, _, background = redhost.authoring.open_backbone(backbone)
         write = partial(
             _write_expert,
-            bench,
-            of=redhost.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+            context,
+            of=redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
             vocabulary=manifest.tokenizer,
             background=background,
             seed=seed,
@@ -64,62 +64,63 @@ def write_experts(
 
 
 def _write_expert(
-    bench: Bench,
+    context: StudyContext,
     domain: str,
     expert: redhost.Expert,
     *,
-    of: redhost.BackboneRef,
+    of: redhost.authoring.BackboneRef,
     vocabulary: str | None,
-    background: Sequence[redhost.BackgroundRow],
+    background: Sequence[redhost.authoring.BackgroundRow],
     seed: int,
     project: Path,
 ) -> None:
     """Write the package of an expert, its card from the passages that routers learn from."""
-    module = redhost.write_project(
+    module = redhost.authoring.write_project(
         project, kind="expert", package_id=domain, summary=f"tells the next token of {domain}"
     )
-    redhost.save_expert(
-        module,
+    draft = redhost.authoring.ExpertDraft(
         expert=expert,
-        expert_id=domain,
+        id=domain,
         backbone=of,
-        width=bench.backbone.width,
         domain=f"texts of {domain}",
-        card=redhost.texts_card(_card(bench, domain)),
-        canary=bench.norm(bench.part(domain, "train").h[:CANARIES]),
+        card=redhost.authoring.texts_card(_card(context, domain)),
+        canary=context.norm(context.part(domain, "train").h[:CANARIES]),
         vocabulary=vocabulary,
-        off_domain=_loudness(bench, domain, expert, background),
-        training=redhost.Training(
-            data=bench.corpora.digest.removeprefix("sha256:"),
+        off_domain=_off_domain_norm(context, domain, expert, background),
+        training=redhost.authoring.Training(
+            data=context.corpora.digest.removeprefix("sha256:"),
             seed=seed,
-            epochs=bench.setting.epochs,
-            versions=redhost.library_versions(),
+            epochs=context.setting.epochs,
+            versions=redhost.authoring.library_versions(),
         ),
     )
+    redhost.authoring.save_expert(module, draft)
 
 
-def _loudness(
-    bench: Bench,
+def _off_domain_norm(
+    context: StudyContext,
     domain: str,
     expert: redhost.Expert,
-    background: Sequence[redhost.BackgroundRow],
+    background: Sequence[redhost.authoring.BackgroundRow],
 ) -> float | None:
     """Return ‖W_c Δ‖ on the background card."""
 
     def read(texts: Sequence[str]) -> Tensor:
-        z: Tensor = bench.norm(bench.cache.encode(texts))
+        z: Tensor = context.norm(context.cache.encode(texts))
         return z
 
-    return redhost.measure_off_domain(expert, domain, bench.backbone, background, read=read)
+    return redhost.authoring.measure_off_domain(
+        expert, domain, context.backbone, background, read=read
+    )
 
 
-def _card(bench: Bench, domain: str) -> list[redhost.CardRow]:
-    most = bench.setting.card
+def _card(context: StudyContext, domain: str) -> list[redhost.authoring.CardRow]:
+    most = context.setting.card
     return [
-        redhost.CardRow(text=text, label="", part=part)
+        redhost.authoring.CardRow(text=text, label="", part=part)
         for part, texts in (
-            ("fit", bench.texts(domain, "fit")),
-            ("gate", bench.texts(domain, "gate")),
+            ("fit", context.texts(domain, "fit")),
+            ("gate", context.texts(domain, "gate")),
         )
-        for text in bench.some(texts, most=most)
+        for text in context.some(texts, most=most)
     ]

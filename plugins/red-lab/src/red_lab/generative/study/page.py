@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from red_lab.generative.study.aims import Metrics, aims, beyond, sides
 from red_lab.generative.study.page_parts import (
     conflict,
     divergence,
@@ -13,7 +14,6 @@ from red_lab.generative.study.page_parts import (
     seconds,
     switch,
 )
-from red_lab.generative.study.verdict import Metrics, aims, beyond, sides
 
 __all__ = ["page"]
 
@@ -23,7 +23,7 @@ def page(metrics: Metrics) -> str:
     return "\n".join(
         [
             *_head(metrics),
-            *_verdict(metrics),
+            *_aims_section(metrics),
             *_systems(metrics),
             *_simplex(metrics),
             *rarity(metrics),
@@ -43,7 +43,7 @@ def _head(metrics: Metrics) -> list[str]:
         f"# Generative experts on {metrics['name']}",
         "",
         f"Written by `redhost lab generative --backbone {metrics['name']}` from `metrics.json`; "
-        "do not edit. Bits per byte on test passages unless said otherwise; means and 95 % "
+        "do not edit. Bits per byte on test passages unless stated otherwise; means and 95 % "
         f"intervals (Student's t) over {metrics['seeds']} seeds. A seed changes initial weights, "
         "batches and which domain is rare, never the texts.",
         "",
@@ -65,7 +65,7 @@ def _head(metrics: Metrics) -> list[str]:
 
 
 def _routers(metrics: Metrics) -> list[str]:
-    told = metrics["distilled"]
+    distilled = metrics["distilled"]
     return [
         "Routers are linear on [z | c], c a causal memory of what was read; all learn from `fit` "
         "tokens and are kept by `gate` tokens. The average-loss router and the monolith of the "
@@ -75,20 +75,22 @@ def _routers(metrics: Metrics) -> list[str]:
         "that by what the expert gains on the base. `bayes` is the exact causal "
         "posterior of a uniform mixture of whole passages: it needs every expert's head product. "
         "`distilled` learnt the posterior over experts of the whole passage; its model of a "
-        f"passage is {_plain(told['passage_nats'])} nats from that teacher's, its weights "
-        f"{_plain(told['token_nats'])} nats a token.",
+        f"passage is {_plain(distilled['passage_nats'])} nats from that teacher's, its weights "
+        f"{_plain(distilled['token_nats'])} nats a token.",
         "",
     ]
 
 
-def _verdict(metrics: Metrics) -> list[str]:
+def _aims_section(metrics: Metrics) -> list[str]:
     lines = ["## What came out", ""]
-    lines += [f"- {'met' if met else '**MISSED**'}: {said}." for met, said in aims(metrics)]
-    lines += ["", *(f"- {said}" for said in (*sides(metrics), beyond(metrics)))]
+    lines += [
+        f"- {'met' if met else '**MISSED**'}: {statement}." for met, statement in aims(metrics)
+    ]
+    lines += ["", *(f"- {statement}" for statement in (*sides(metrics), beyond(metrics)))]
     return [
         *lines,
         "",
-        "Neither side is told the domain. Whatever the model, its worst regret against exact "
+        "Neither side gets the domain. Whatever the model, its worst regret against exact "
         "experts is at least the capacity of the channel from domain to passage, at most log K "
         "nats a passage; a normalised gate obeys the same floor as a monolith.",
         "",
@@ -103,9 +105,9 @@ def _systems(metrics: Metrics) -> list[str]:
         f"| system | {' | '.join(domains)} | least recovered |",
         "|---" * (len(domains) + 2) + "|",
     ]
-    for name, told in metrics["systems"].items():
-        cells = " | ".join(_interval(told["bits"][d]) for d in domains)
-        lines.append(f"| {name} | {cells} | {100 * told['least_recovered']['mean']:.1f} % |")
+    for name, system in metrics["systems"].items():
+        cells = " | ".join(_interval(system["bits"][d]) for d in domains)
+        lines.append(f"| {name} | {cells} | {100 * system['least_recovered']['mean']:.1f} % |")
     return [
         *lines,
         "",
@@ -131,20 +133,20 @@ def _simplex(metrics: Metrics) -> list[str]:
         f"| system | mean | worst domain | mean regret | worst regret | {named} |",
         "|---" * (5 + len(quantiles)) + "|",
     ]
-    for name, told in metrics["systems"].items():
-        tail = " | ".join(f"{told['regret_quantiles'][q]:+.4f}" for q in quantiles)
+    for name, system in metrics["systems"].items():
+        tail = " | ".join(f"{system['regret_quantiles'][q]:+.4f}" for q in quantiles)
         cells = " | ".join(
-            _interval(told[key]) for key in ("mean", "worst", "mean_regret", "worst_regret")
+            _interval(system[key]) for key in ("mean", "worst", "mean_regret", "worst_regret")
         )
         lines.append(f"| {name} | {cells} | {tail} |")
     return [*lines, ""]
 
 
-def _interval(told: Mapping[str, float], digits: int = 3) -> str:
-    half = (told["high"] - told["low"]) / 2
+def _interval(interval: Mapping[str, float], digits: int = 3) -> str:
+    half = (interval["high"] - interval["low"]) / 2
     spread = f" ± {half:.{digits}f}" if half else ""
-    return f"{told['mean']:.{digits}f}{spread}"
+    return f"{interval['mean']:.{digits}f}{spread}"
 
 
-def _plain(told: Mapping[str, Any]) -> str:
-    return f"{told['mean']:.3f}"
+def _plain(interval: Mapping[str, Any]) -> str:
+    return f"{interval['mean']:.3f}"

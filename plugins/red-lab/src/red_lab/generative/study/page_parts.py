@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from red_lab.generative.study.verdict import Metrics
+from red_lab.generative.study.aims import Metrics
 
 __all__ = ["conflict", "divergence", "product", "rarity", "seconds", "spread", "switch"]
 
@@ -36,7 +36,7 @@ def rarity(metrics: Metrics) -> list[str]:
 
 
 def _scene(metrics: Metrics, scene: str) -> list[str]:
-    told = metrics["rarity"][scene]
+    rarity = metrics["rarity"][scene]
     return [
         f"### {SCENES[scene]}",
         "",
@@ -45,26 +45,27 @@ def _scene(metrics: Metrics, scene: str) -> list[str]:
         *(
             f"| {d} | {spread(t['average'])} | {spread(t['robust'])} | {spread(t['difference'])} "
             f"| {_ratio(t['ratio'])} |"
-            for d, t in told["turns"].items()
+            for d, t in rarity["turns"].items()
         ),
-        f"| mean over turns | | | | {_ratio(told['ratio'])} |",
+        f"| mean over turns | | | | {_ratio(rarity['ratio'])} |",
         "",
     ]
 
 
 def divergence(metrics: Metrics) -> list[str]:
     """Return the section on how far apart the domains are, and where monoliths stand."""
-    told = metrics["divergence"]
-    each = ", ".join(f"{d} {t['mean']:.3f}" for d, t in told["token_nats_by_domain"].items())
+    measured = metrics["divergence"]
+    each = ", ".join(f"{d} {t['mean']:.3f}" for d, t in measured["token_nats_by_domain"].items())
     return [
         "## How far apart the domains are",
         "",
         "Jensen–Shannon divergence of the domains, the experts standing in for them, all alike: "
-        f"{spread(told['passage_nats'], 4)} nats a passage of at most log K = "
-        f"{told['most_nats']['mean']:.4f} ({_saturation(told)}), which is "
-        f"{spread(told['bits_per_byte'], 4)} bits per byte. The experts' next-token distributions "
-        f"are {spread(told['token_nats'], 4)} nats apart on a mean token ({each}): "
-        f"{spread(told['token_bits_per_byte'], 4)} bits per byte.",
+        f"{spread(measured['passage_nats'], 4)} nats a passage of at most log K = "
+        f"{measured['most_nats']['mean']:.4f} ({_saturation(measured)}), which is "
+        f"{spread(measured['bits_per_byte'], 4)} bits per byte. The experts' next-token "
+        f"distributions are {spread(measured['token_nats'], 4)} nats apart on a mean token "
+        f"({each}): "
+        f"{spread(measured['token_bits_per_byte'], 4)} bits per byte.",
         "",
         *_gaps(metrics),
     ]
@@ -107,42 +108,44 @@ def conflict(metrics: Metrics) -> list[str]:
 
 def switch(metrics: Metrics) -> list[str]:
     """Return the section on documents that change their domain."""
-    told = metrics["switch"]
+    measured = metrics["switch"]
     lines = [
         "## Documents that change their domain half-way",
         "",
-        f"{told['documents']} documents, all ordered pairs of domains. Tokens of the new domain "
-        "that a router had read when its own expert first had the largest weight, and bits per "
-        "byte after the switch; base "
-        f"{told['bits']['base']['mean']:.3f}, own expert {told['bits']['own expert']['mean']:.3f}.",
+        f"{measured['documents']} documents, all ordered pairs of domains. Tokens of the new "
+        "domain that a router had read when its own expert first had the largest weight, and bits "
+        "per byte after the switch; base "
+        f"{measured['bits']['base']['mean']:.3f}, own expert "
+        f"{measured['bits']['own expert']['mean']:.3f}.",
         "",
         "| router | median | 90 % of documents | never | bits per byte after |",
         "|---" * 5 + "|",
     ]
     lines += [
         f"| {name} | {_tokens(t['median'])} | {_tokens(t['most'])} | {t['never']:.2f} "
-        f"| {spread(told['bits'][name])} |"
-        for name, t in told["routers"].items()
+        f"| {spread(measured['bits'][name])} |"
+        for name, t in measured["routers"].items()
     ]
     return [*lines, "", "![weights around the switch](switch.svg)", ""]
 
 
 def product(metrics: Metrics) -> list[str]:
     """Return the section on packages: what a host does with the same experts."""
-    told = metrics["product"]
-    if told is None:
+    measured = metrics["product"]
+    if measured is None:
         return []
     return [
         "## Through packages",
         "",
         "The experts as packages, composed by `redhost.compose` under the router `causal` from "
-        f"cards of at most {metrics['setting']['card']:,} tokens, {told['seeds']} seeds: "
-        f"{spread(told['seconds'], 1)} seconds, {spread(told['router_seconds'], 1)} of them for "
-        "the router. Rows `product` of the tables are what its bus answers.",
+        f"cards of at most {metrics['setting']['card']:,} tokens, {measured['seeds']} seeds: "
+        f"{spread(measured['seconds'], 1)} seconds, "
+        f"{spread(measured['router_seconds'], 1)} of them for the router. "
+        "Rows `product` of the tables are what its bus answers.",
         "",
         "Mean weight of the column `backbone`, which changes nothing, on test texts, by seed: "
         + "; ".join(
-            ", ".join(f"{d} {w:.2f}" for d, w in weights.items()) for weights in told["weights"]
+            ", ".join(f"{d} {w:.2f}" for d, w in weights.items()) for weights in measured["weights"]
         )
         + ". The rows without that column are the same packages composed without it.",
         "",
@@ -153,12 +156,12 @@ def product(metrics: Metrics) -> list[str]:
         "|---|---|---|---|",
         *(
             f"| {c['domain']} | {_row(c['before'])} | {_row(c['with'])} | {_row(c['after'])} |"
-            for c in told["changed"]
+            for c in measured["changed"]
         ),
         "",
-        f"The others lose {told['most_lost']:+.4f} at most with it. "
-        f"{spread(told['attach_seconds'], 1)} seconds to compose with it, "
-        f"{spread(told['remove_seconds'], 1)} without.",
+        f"The others lose {measured['most_lost']:+.4f} at most with it. "
+        f"{spread(measured['attach_seconds'], 1)} seconds to compose with it, "
+        f"{spread(measured['remove_seconds'], 1)} without.",
         "",
     ]
 
@@ -177,14 +180,14 @@ def seconds(metrics: Metrics) -> list[str]:
     return [*lines, ""]
 
 
-def spread(told: Mapping[str, float], digits: int = 3) -> str:
+def spread(interval: Mapping[str, float], digits: int = 3) -> str:
     """Return a mean with half its interval."""
-    half = (told["high"] - told["low"]) / 2
-    return f"{told['mean']:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
+    half = (interval["high"] - interval["low"]) / 2
+    return f"{interval['mean']:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
 
 
-def _saturation(told: Metrics) -> str:
-    share = told["passage_nats"]["mean"] / told["most_nats"]["mean"]
+def _saturation(measured: Metrics) -> str:
+    share = measured["passage_nats"]["mean"] / measured["most_nats"]["mean"]
     return (
         f"{share:.1%} of it: passages are long enough to tell, and longer ones add nothing"
         if share > 0.95  # noqa: PLR2004

@@ -9,7 +9,7 @@ import torch
 
 import redhost
 from red_lab.generative.corpora import Part
-from red_lab.generative.study.bench import Bench, Tokens
+from red_lab.generative.study.context import PassageTokens, StudyContext
 from red_lab.generative.study.seed import MONOLITHS
 from red_lab.generative.study.training import domain_losses, untrained
 
@@ -21,27 +21,27 @@ RESIDUAL = 3
 """Routers judged with a head product for each token."""
 DOCUMENT = 150
 """Tokens of a document that changes its domain, about."""
-CARDS, JUDGED = 2, 3
+CARDS, EVALUATIONS = 2, 3
 """Parts of a card; compositions that are made and judged."""
 
 
-def plan(bench: Bench, *, seeds: int) -> str:
+def plan(context: StudyContext, *, seeds: int) -> str:
     """Return lines that say what is ahead and about how many minutes it takes, all afresh."""
-    ahead, speed = work(bench, seeds=seeds), _speeds(bench)
-    minutes = {name: tokens / speed[kind] / 60 for name, (kind, tokens) in ahead.items()}
+    planned, speed = work(context, seeds=seeds), _speeds(context)
+    minutes = {name: tokens / speed[kind] / 60 for name, (kind, tokens) in planned.items()}
     lines = [
         f"  {name}: {tokens:,} tokens at {speed[kind]:,.0f} a second, {minutes[name]:.1f} minutes"
-        for name, (kind, tokens) in ahead.items()
+        for name, (kind, tokens) in planned.items()
     ]
     total = sum(minutes.values())
     return "\n".join([*lines, f"  about {total:.0f} minutes in all, routers not counted"])
 
 
-def work(bench: Bench, *, seeds: int) -> dict[str, tuple[str, int]]:
+def work(context: StudyContext, *, seeds: int) -> dict[str, tuple[str, int]]:
     """Return, by stage, which speed it goes at and how many tokens it takes."""
-    s, count = bench.setting, len(bench.domains)
+    s, count = context.setting, len(context.domains)
     sizes: Mapping[Part, int] = s.tokens
-    judged = sizes["fit"] + sizes["gate"] + sizes["test"]
+    evaluated = sizes["fit"] + sizes["gate"] + sizes["test"]
     switches = count * (count - 1) * s.switches * DOCUMENT
     products = min(seeds, s.products)
     visits = s.epochs * sizes["train"] * count
@@ -50,34 +50,34 @@ def work(bench: Bench, *, seeds: int) -> dict[str, tuple[str, int]]:
         "states": ("trunk", count * sum(sizes.values()) + s.background),
         "experts": ("training", seeds * visits),
         "early stopping": ("head", seeds * s.epochs * sizes["valid"] * count),
-        "log p, base": ("head", count * judged),
-        "log p, experts": ("head", seeds * count * count * judged),
+        "log p, base": ("head", count * evaluated),
+        "log p, experts": ("head", seeds * count * count * evaluated),
         "residual sums": ("head", seeds * RESIDUAL * count * sizes["test"]),
         "monoliths": ("training", seeds * len(MONOLITHS) * visits),
         "log p, monoliths": ("head", seeds * len(MONOLITHS) * count * sizes["test"]),
         "divergence": ("head", seeds * count * count * s.divergence),
         "switches": ("head", seeds * (count + 1) * switches),
-        "product": ("head", products * JUDGED * count * cards),
+        "product": ("head", products * EVALUATIONS * count * cards),
     }
 
 
-def _speeds(bench: Bench) -> dict[str, float]:
+def _speeds(context: StudyContext) -> dict[str, float]:
     """Return tokens a second of the trunk, of a head product, and of a training step."""
-    text = bench.texts(bench.domains[0], "train")[0]
-    h = bench.backbone.encode([text])
-    trunk = _rate(len(h), lambda: bench.backbone.encode([text]))
+    text = context.texts(context.domains[0], "train")[0]
+    h = context.backbone.encode([text])
+    trunk = _rate(len(h), lambda: context.backbone.encode([text]))
     h = h.repeat(-(-PROBE // len(h)), 1)[:PROBE]
-    tokens = Tokens(h=h, target=torch.zeros(PROBE, dtype=torch.int64), lengths=(), sizes=())
-    adapter = untrained(bench, seed=0).requires_grad_(True)
+    tokens = PassageTokens(h=h, target=torch.zeros(PROBE, dtype=torch.int64), lengths=(), sizes=())
+    adapter = untrained(context, seed=0).requires_grad_(True)
     return {
         "trunk": trunk,
-        "head": _rate(PROBE, lambda: torch.log_softmax(bench.logits(h, expert=None), dim=1)),
-        "training": _rate(PROBE, lambda: _step(bench, adapter, tokens)),
+        "head": _rate(PROBE, lambda: torch.log_softmax(context.logits(h, expert=None), dim=1)),
+        "training": _rate(PROBE, lambda: _step(context, adapter, tokens)),
     }
 
 
-def _step(bench: Bench, adapter: redhost.Expert, tokens: Tokens) -> None:
-    loss = domain_losses(bench, adapter, [tokens]).sum()
+def _step(context: StudyContext, adapter: redhost.Expert, tokens: PassageTokens) -> None:
+    loss = domain_losses(context, adapter, [tokens]).sum()
     loss.backward()  # type: ignore[no-untyped-call]
 
 

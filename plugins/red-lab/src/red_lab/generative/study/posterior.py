@@ -4,7 +4,7 @@
     exact     γ(k|x_<t) ∝ w_k π_k(x_<t)     the same law, causal: its mixture is Σ_k w_k π_k(x)
 
 Passages of a domain's test texts stand in for x ∼ π_k. Source: seed 002, structural distillation;
-`redhost.robust.constant_causal_gate` is the same on a finite alphabet.
+`redhost_robust.constant_causal_gate` is the same on a finite alphabet.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["bayes_gate", "passage_posterior", "shift_from_teacher"]
 
 
 def passage_posterior(log_p: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
-    """Return log P(k|x), said of every token of its passage, ``(T, K)`` each.
+    """Return log P(k|x), the same for every token of its passage, ``(T, K)`` each.
 
     Args:
         log_p: log π_k(x_t|x_<t) of each passage's tokens, ``(T, K)``.
         weights: w ``(K,)``.
     """
-    told = []
+    posteriors = []
     for rows in log_p:
         whole = torch.log_softmax(rows.double().sum(0) + weights.double().log(), dim=0)
-        told.append(whole.to(rows.dtype).expand(len(rows), -1))
-    return told
+        posteriors.append(whole.to(rows.dtype).expand(len(rows), -1))
+    return posteriors
 
 
 def bayes_gate(log_p: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
@@ -36,14 +36,14 @@ def bayes_gate(log_p: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
 
     Args:
         log_p: log π_k(x_t|x_<t) of each passage's tokens, ``(T, K)``.
-        weights: w ``(K,)``, what is said before anything is seen.
+        weights: w ``(K,)``, the prior.
     """
-    told = []
+    log_gates = []
     for rows in log_p:
         wide = rows.double()
         before = wide.cumsum(0) - wide
-        told.append(torch.log_softmax(before + weights.double().log(), dim=1).to(rows.dtype))
-    return told
+        log_gates.append(torch.log_softmax(before + weights.double().log(), dim=1).to(rows.dtype))
+    return log_gates
 
 
 def shift_from_teacher(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.generative.study.bench import Bench, slices
+from red_lab.generative.study.context import StudyContext, slices
 from red_lab.generative.study.judge import CHECKED, bits_of
 from red_lab.generative.study.packing import write_backbone, write_experts
 
@@ -28,7 +28,7 @@ COLUMN = "backbone"
 
 
 def through_packages(
-    bench: Bench,
+    context: StudyContext,
     experts: Mapping[str, redhost.Expert],
     *,
     seed: int,
@@ -37,31 +37,31 @@ def through_packages(
     """Compose the experts of a seed as anybody would, and measure what comes out.
 
     Args:
-        bench: The texts.
+        context: The texts.
         experts: By domain.
         seed: Of the router.
         folder: Where the packages are written.
     """
-    backbone = write_backbone(bench, folder / "backbone")
-    packages = write_experts(bench, backbone, experts, seed=seed, folder=folder / f"seed{seed}")
-    settings = redhost.RouterSettings(steps=bench.setting.host_steps)
-    order = redhost.Order(router="causal", seed=seed, settings=settings)
-    compose = partial(_compose, backbone, packages, cache=bench.features)
-    last = bench.domains[seed % len(bench.domains)]
+    backbone = write_backbone(context, folder / "backbone")
+    packages = write_experts(context, backbone, experts, seed=seed, folder=folder / f"seed{seed}")
+    settings = redhost.plugins.RouterSettings(steps=context.setting.host_steps)
+    options = redhost.RecomposeOptions(router="causal", seed=seed, settings=settings)
+    compose = partial(_compose, backbone, packages, cache=context.features)
+    last = context.domains[seed % len(context.domains)]
     before, (whole, seconds), (after, less) = (
-        compose(last, order)[0],
-        compose(None, order),
-        compose(last, order),
+        compose(last, options)[0],
+        compose(None, options),
+        compose(last, options),
     )
-    judged = _judge(bench, whole)
-    others = [b for d, b in zip(bench.domains, judged["bits"], strict=True) if d != last]
+    evaluated = _judge(context, whole)
+    others = [b for d, b in zip(context.domains, evaluated["bits"], strict=True) if d != last]
     return {
-        **judged,
-        "mixture": _judge(bench, whole, answer=_mixture),
+        **evaluated,
+        "mixture": _judge(context, whole, answer=_mixture),
         "seconds": seconds,
         "router_seconds": whole.receipt.router.seconds,
         "changed": {
-            **_change(bench, last, before=before, whole=whole, after=after),
+            **_change(context, last, before=before, whole=whole, after=after),
             "with": others,
             "attach_seconds": seconds,
             "remove_seconds": less,
@@ -73,32 +73,32 @@ def _compose(
     backbone: Path,
     packages: Mapping[str, Path],
     leave: str | None,
-    order: redhost.Order,
+    options: redhost.RecomposeOptions,
     *,
     cache: Path,
-) -> tuple[redhost.Outcome, float]:
+) -> tuple[redhost.RecomposeResult, float]:
     """Compose all packages but one; return the seconds as well."""
     start = perf_counter()
     chosen = [p for d, p in packages.items() if d != leave]
-    made = redhost.compose(backbone, chosen, order=order, cache=cache)
+    made = redhost.compose(backbone, chosen, options=options, cache=cache)
     return made, perf_counter() - start
 
 
 def _change(
-    bench: Bench,
+    context: StudyContext,
     domain: str,
     *,
-    before: redhost.Outcome,
-    whole: redhost.Outcome,
-    after: redhost.Outcome,
+    before: redhost.RecomposeResult,
+    whole: redhost.RecomposeResult,
+    after: redhost.RecomposeResult,
 ) -> dict[str, Any]:
     """Return what adding a domain and removing it again did to the others."""
-    told: dict[str, Any] = {
-        when: _judge(bench, outcome, leave=domain)["bits"]
+    metrics: dict[str, Any] = {
+        when: _judge(context, outcome, leave=domain)["bits"]
         for when, outcome in (("before", before), ("after", after))
     }
     return {
-        **told,
+        **metrics,
         "domain": domain,
         "digests_equal": _digests_equal([before, whole, after]),
         "router_restored": before.receipt.router.digest == after.receipt.router.digest,
@@ -118,26 +118,26 @@ def _mixture(bus: redhost.Bus, h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _judge(
-    bench: Bench,
-    outcome: redhost.Outcome,
+    context: StudyContext,
+    outcome: redhost.RecomposeResult,
     *,
     leave: str | None = None,
     answer: Answer = _directly,
 ) -> dict[str, Any]:
     """Return bits per byte by domain of a bus's answers, and how much it declines."""
     composed = outcome.composed
-    cache = redhost.FeatureCache(
-        bench.features, backbone=composed.backbone, fingerprint=composed.fingerprint
+    cache = redhost.authoring.FeatureCache(
+        context.features, backbone=composed.backbone, fingerprint=composed.fingerprint
     )
     bits, gap, equal = list[float](), 0.0, True
     declines, column = dict[str, float](), COLUMN in composed.bus.columns
-    for domain in bench.domains:
+    for domain in context.domains:
         if domain == leave:
             continue
-        part, wide = bench.part(domain, "test"), cache.encode(bench.texts(domain, "test"))
+        part, wide = context.part(domain, "test"), cache.encode(context.texts(domain, "test"))
         log_p, declined = list[Tensor](), list[Tensor]()
         with torch.inference_mode():
-            for piece in slices(len(wide), cost=len(bench.head)):
+            for piece in slices(len(wide), cost=len(context.head)):
                 p, weights = answer(composed.bus, wide[piece])
                 gap = max(gap, float((p[:CHECKED].double().sum(1) - 1).abs().max()))
                 log_p.append(p.gather(1, part.target[piece][:, None]).squeeze(1).log())
@@ -145,7 +145,7 @@ def _judge(
         bits.append(bits_of(torch.cat(log_p), part.scale))
         if column:
             declines[domain] = float(torch.cat(declined).mean())
-            equal = equal and _declined(bench, composed, wide[:CHECKED])
+            equal = equal and _declined(context, composed, wide[:CHECKED])
     return {
         "bits": bits,
         "sum_gap": gap,
@@ -154,17 +154,17 @@ def _judge(
     }
 
 
-def _declined(bench: Bench, composed: redhost.Composed, wide: Tensor) -> bool:
+def _declined(context: StudyContext, composed: redhost.ComposedModel, wide: Tensor) -> bool:
     """Say whether logits are the base's, bit for bit, with all weight on the backbone."""
     bus = composed.bus
     alpha = torch.zeros(len(wide), len(bus.columns))
     alpha[:, bus.columns.index(COLUMN)] = 1.0
     with torch.inference_mode():
-        told = bus.logits(wide, bus.norm(wide), alpha)
-        return torch.equal(told, wide[:, : bench.backbone.width] @ bench.head.T)
+        logits = bus.logits(wide, bus.norm(wide), alpha)
+        return torch.equal(logits, wide[:, : context.backbone.width] @ context.head.T)
 
 
-def _digests_equal(outcomes: Sequence[redhost.Outcome]) -> bool:
+def _digests_equal(outcomes: Sequence[redhost.RecomposeResult]) -> bool:
     """Say whether no composition changed an expert or the backbone, nor found another one."""
     first = outcomes[0].receipt
     for receipt in (o.receipt for o in outcomes):

@@ -13,18 +13,18 @@ from typing import Any
 
 import redhost
 from red_lab.generative.corpora import PARTS, Corpora, read_corpora
-from red_lab.generative.study.bench import Bench
+from red_lab.generative.study.context import StudyContext
 from red_lab.generative.study.figures import draw
 from red_lab.generative.study.page import page
 from red_lab.generative.study.plan import plan
 from red_lab.generative.study.seed import one_seed
-from red_lab.generative.study.setting import SMOLLM2, TINY, Setting
+from red_lab.generative.study.setting import SMOLLM2, TINY, StudySetting
 from red_lab.generative.study.summary import SCHEMA, summarise
 from red_lab.generative.tiny import tiny_language_model
-from red_lab.options import kept
+from red_lab.options import cached_json
 from red_lab.red.run import smollm2_file
 
-__all__ = ["bench_for", "name_of", "open_source", "run", "study"]
+__all__ = ["context_for", "name_of", "open_source", "run", "study"]
 
 log = logging.getLogger("red_lab")
 
@@ -39,7 +39,7 @@ def run(
         seeds: How many.
         out: Where the results go; a folder of the backbone's name is made in it.
         work: Where states, experts and tables are kept.
-        say: Told what is being done.
+        say: Called with what is being done.
 
     Returns:
         The path of metrics.json.
@@ -48,24 +48,24 @@ def run(
     if source.startswith("hf:") and not Path(source[3:]).expanduser().is_dir():
         setting = replace(setting, products=0)  # a package names a hub's commit, not its branch
     folder = work / "generative"
-    bench = bench_for(open_source(source, work=work), setting=setting, folder=folder)
-    return study(bench, name=name, seeds=seeds, out=out / name, folder=folder, say=say)
+    context = context_for(open_source(source, work=work), setting=setting, folder=folder)
+    return study(context, name=name, seeds=seeds, out=out / name, folder=folder, say=say)
 
 
-def bench_for(
+def context_for(
     backbone: redhost.Backbone,
     *,
-    setting: Setting,
+    setting: StudySetting,
     folder: Path,
     corpora: Corpora | None = None,
-) -> Bench:
-    """Return the bench of a backbone over the study's texts."""
+) -> StudyContext:
+    """Return the context of a backbone over the study's texts."""
     texts = corpora or read_corpora(sizes=setting.sizes)
-    return Bench(backbone, texts, setting=setting, folder=folder / "features")
+    return StudyContext(backbone, texts, setting=setting, folder=folder / "features")
 
 
 def study(
-    bench: Bench,
+    context: StudyContext,
     *,
     name: str,
     seeds: int,
@@ -73,28 +73,28 @@ def study(
     folder: Path,
     say: Callable[[str], None] = log.info,
 ) -> Path:
-    """Measure every seed on a bench, and write what was found.
+    """Measure every seed, and write what was found.
 
     Stages are kept under a name made of backbone, texts and setting, so that none of another
     study is ever taken for one of this.
     """
-    own = folder / f"{name}-{_digest(bench)}"
+    own = folder / f"{name}-{_digest(context)}"
     own.mkdir(parents=True, exist_ok=True)
     fresh = [n for n in range(seeds) if not (own / f"seed{n}.json").exists()]
     if fresh:
-        say(f"{name}: {len(fresh)} of {seeds} seeds to do\n{plan(bench, seeds=len(fresh))}")
-        bench.remember(tuple(PARTS))
+        say(f"{name}: {len(fresh)} of {seeds} seeds to do\n{plan(context, seeds=len(fresh))}")
+        context.remember(tuple(PARTS))
     measured = []
     for n in range(seeds):
 
         def measure(n: int = n) -> dict[str, Any]:
             return one_seed(
-                bench, seed=n, folder=own, say=lambda what: say(f"{name}, seed {n}: {what}")
+                context, seed=n, folder=own, say=lambda what: say(f"{name}, seed {n}: {what}")
             )
 
-        measured.append(kept(own / f"seed{n}.json", measure))
+        measured.append(cached_json(own / f"seed{n}.json", measure))
     out.mkdir(parents=True, exist_ok=True)
-    return _write(bench, measured, name=name, out=out)
+    return _write(context, measured, name=name, out=out)
 
 
 def open_source(source: str, *, work: Path) -> redhost.Backbone:
@@ -103,7 +103,7 @@ def open_source(source: str, *, work: Path) -> redhost.Backbone:
         source = f"hf:{tiny_language_model(work)}"
     if source == "smollm2":
         source = f"gguf:{smollm2_file()}"
-    return redhost.Backbone.load(source, task=redhost.Generation())
+    return redhost.Backbone.load(source, task=redhost.plugins.make_task("generation"))
 
 
 def name_of(source: str) -> str:
@@ -113,45 +113,48 @@ def name_of(source: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", Path(source.partition(":")[2]).stem.lower()).strip("-")
 
 
-def _write(bench: Bench, measured: Sequence[dict[str, Any]], *, name: str, out: Path) -> Path:
+def _write(
+    context: StudyContext, measured: Sequence[dict[str, Any]], *, name: str, out: Path
+) -> Path:
     path = out / "metrics.json"
-    told = {
+    metrics = {
         "schema": SCHEMA,
         "name": name,
-        **_facts(bench),
-        **summarise(measured, draws=bench.setting.draws),
+        **_facts(context),
+        **summarise(measured, draws=context.setting.draws),
     }
-    path.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", "utf-8")
+    path.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", "utf-8")
     metrics = json.loads(path.read_text("utf-8"))
     (out / "README.md").write_text(page(metrics), "utf-8")
     draw(metrics, out)
     return path
 
 
-def _facts(bench: Bench) -> dict[str, Any]:
+def _facts(context: StudyContext) -> dict[str, Any]:
     """Return what the study was made on."""
-    width, count = bench.backbone.width, len(bench.domains)
-    adapters = 2 * width * bench.setting.rank * count
+    width, count = context.backbone.width, len(context.domains)
+    adapters = 2 * width * context.setting.rank * count
     return {
         "backbone": {
-            "fingerprint": bench.fingerprint,
+            "fingerprint": context.fingerprint,
             "width": width,
-            "vocabulary": len(bench.head),
+            "vocabulary": len(context.head),
         },
-        "texts": {"digest": bench.corpora.digest, "sources": dict(bench.corpora.sources)},
-        "setting": asdict(bench.setting),
+        "texts": {"digest": context.corpora.digest, "sources": dict(context.corpora.sources)},
+        "setting": asdict(context.setting),
         "parameters": {
             "experts": adapters,
             "monolith": adapters,
-            "router": count * (bench.backbone.bus_config().heard + 1),
+            "router": count * (context.backbone.bus_config().router_width + 1),
         },
         "passages": {
-            d: {p: len(bench.texts(d, p)) for p in bench.setting.tokens} for d in bench.domains
+            d: {p: len(context.texts(d, p)) for p in context.setting.tokens}
+            for d in context.domains
         },
     }
 
 
-def _digest(bench: Bench) -> str:
-    setting = json.dumps(asdict(bench.setting), sort_keys=True)
-    key = f"{bench.fingerprint}\n{bench.corpora.digest}\n{setting}"
+def _digest(context: StudyContext) -> str:
+    setting = json.dumps(asdict(context.setting), sort_keys=True)
+    key = f"{context.fingerprint}\n{context.corpora.digest}\n{setting}"
     return hashlib.sha256(key.encode()).hexdigest()[:12]

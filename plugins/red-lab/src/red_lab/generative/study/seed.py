@@ -13,21 +13,16 @@ from typing import Any
 import torch
 
 import redhost
-from red_lab.generative.study.bench import Bench, draw
+from red_lab.generative.study.context import StudyContext, draw
 from red_lab.generative.study.divergence import divergences
-from red_lab.generative.study.gates import Gates, frequencies
+from red_lab.generative.study.gates import TrainedGates, frequencies
 from red_lab.generative.study.judge import bits_of, judge_rarity, judge_systems
-from red_lab.generative.study.kept import kept_expert, seconds_of
 from red_lab.generative.study.product import through_packages
 from red_lab.generative.study.switch import follow
-from red_lab.generative.study.tables import JUDGED, Tables, kept_column
-from red_lab.generative.study.training import (
-    Monolith,
-    domain_losses,
-    train_monolith,
-    train_one,
-)
-from red_lab.options import kept
+from red_lab.generative.study.tables import SCORED_PARTS, Tables, cached_column
+from red_lab.generative.study.tensor_cache import cached_expert, seconds_of
+from red_lab.generative.study.training import Monolith, domain_losses, train_monolith, train_one
+from red_lab.options import cached_json
 from red_lab.robust.conflict import cosines
 
 __all__ = ["MONOLITHS", "one_seed"]
@@ -44,60 +39,62 @@ ROWS = 256
 """Tokens of every domain whose gradients are compared."""
 
 
-def one_seed(bench: Bench, *, seed: int, folder: Path, say: Say) -> dict[str, Any]:
+def one_seed(context: StudyContext, *, seed: int, folder: Path, say: Say) -> dict[str, Any]:
     """Measure everything with one seed.
 
     Args:
-        bench: The texts.
+        context: The texts.
         seed: Initial weights, batches, and which domain is rare.
         folder: Where stages are kept.
-        say: Told what is being done.
+        say: Called with what is being done.
     """
     own = folder / f"seed{seed}"
-    rare = bench.domains[seed % len(bench.domains)]
-    experts = _experts(bench, seed=seed, own=own, say=say)
-    tables = _tables(bench, experts, folder=folder, own=own, say=say)
-    gates = Gates(bench, tables, seed=seed, folder=own / "gates")
+    rare = context.domains[seed % len(context.domains)]
+    experts = _experts(context, seed=seed, own=own, say=say)
+    tables = _tables(context, experts, folder=folder, own=own, say=say)
+    gates = TrainedGates(context, tables, seed=seed, folder=own / "gates")
 
     def stage(name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         say(name)
-        return kept(own / f"{name}.json", make)
+        return cached_json(own / f"{name}.json", make)
 
     routers = partial(_routers, gates, rare)
-    systems = stage("systems", lambda: judge_systems(bench, tables, routers(), experts))
-    told = {
+    systems = stage("systems", lambda: judge_systems(context, tables, routers(), experts))
+    metrics = {
         "seed": seed,
         "rare": rare,
-        "domains": list(bench.domains),
-        "bits": systems["bits"] | _monoliths(bench, experts, rare, seed=seed, own=own, say=say),
+        "domains": list(context.domains),
+        "bits": systems["bits"] | _monoliths(context, experts, rare, seed=seed, own=own, say=say),
         "sums": systems["sums"],
         "distilled": systems["distilled"],
-        "rarity": stage("rarity", lambda: _rarity(bench, tables, gates)),
-        "divergence": stage("divergence", lambda: divergences(bench, tables, experts)),
-        "switch": stage("switch", lambda: follow(bench, experts, routers())),
+        "rarity": stage("rarity", lambda: _rarity(context, tables, gates)),
+        "divergence": stage("divergence", lambda: divergences(context, tables, experts)),
+        "switch": stage("switch", lambda: follow(context, experts, routers())),
         "conflict": json.loads((own / "conflict.json").read_text("utf-8")),
     }
-    if seed < bench.setting.products:
-        packed = partial(through_packages, bench, experts, seed=seed)
-        told["product"] = stage("product", lambda: packed(folder=folder / "packages"))
-    return told | {"seconds": _seconds(own, bench.domains), "peak_mib": _peak(own)}
+    if seed < context.setting.products:
+        packed = partial(through_packages, context, experts, seed=seed)
+        metrics["product"] = stage("product", lambda: packed(folder=folder / "packages"))
+    return metrics | {"seconds": _seconds(own, context.domains), "peak_mib": _peak(own)}
 
 
-def _experts(bench: Bench, *, seed: int, own: Path, say: Say) -> dict[str, redhost.Expert]:
+def _experts(context: StudyContext, *, seed: int, own: Path, say: Say) -> dict[str, redhost.Expert]:
     """Return every domain's expert, trained where it is not yet."""
     found = {}
-    for domain in bench.domains:
+    for domain in context.domains:
         say(f"expert {domain}")
         folder = own / domain
-        found[domain] = kept_expert(
+        found[domain] = cached_expert(
             folder / "expert.safetensors",
-            partial(train_one, bench, domain, seed=seed, checkpoint=folder / "epochs.safetensors"),
+            partial(
+                train_one, context, domain, seed=seed, checkpoint=folder / "epochs.safetensors"
+            ),
         )
     return found
 
 
 def _tables(
-    bench: Bench,
+    context: StudyContext,
     experts: Mapping[str, redhost.Expert],
     *,
     folder: Path,
@@ -105,16 +102,16 @@ def _tables(
     say: Say,
 ) -> Tables:
     """Compute all tables that are missing."""
-    tables = Tables(bench, experts, shared=folder, own=own)
+    tables = Tables(context, experts, shared=folder, own=own)
     say("log p of base and experts")
-    for part in JUDGED:
-        for domain in bench.domains:
-            for system in ("base", *bench.domains):
+    for part in SCORED_PARTS:
+        for domain in context.domains:
+            for system in ("base", *context.domains):
                 tables.column(system, domain, part)
     return tables
 
 
-def _routers(gates: Gates, rare: str) -> dict[str, redhost.Router]:
+def _routers(gates: TrainedGates, rare: str) -> dict[str, redhost.Router]:
     return {
         "average": gates.average(rare),
         "balanced": gates.balanced(),
@@ -125,18 +122,18 @@ def _routers(gates: Gates, rare: str) -> dict[str, redhost.Router]:
     }
 
 
-def _rarity(bench: Bench, tables: Tables, gates: Gates) -> dict[str, Any]:
+def _rarity(context: StudyContext, tables: Tables, gates: TrainedGates) -> dict[str, Any]:
     """Let every domain be rare in turn: in weight, then also in rows."""
     found: dict[str, redhost.Router] = {"robust": gates.robust()}
-    for rare in bench.domains:
+    for rare in context.domains:
         found[f"average, rare {rare}"] = gates.average(rare)
         found[f"average, few {rare}"] = gates.average(rare, few=True)
         found[f"robust, few {rare}"] = gates.robust(few=rare)
-    return judge_rarity(bench, tables, found)
+    return judge_rarity(context, tables, found)
 
 
 def _monoliths(
-    bench: Bench,
+    context: StudyContext,
     experts: Mapping[str, redhost.Expert],
     rare: str,
     *,
@@ -145,10 +142,10 @@ def _monoliths(
     say: Say,
 ) -> dict[str, list[float]]:
     """Train every monolith and judge it; return bits per byte by domain."""
-    count = len(bench.domains)
+    count = len(context.domains)
     even = torch.full((count,), 1 / count)
     plans = {
-        "monolith, traffic": (frequencies(bench.domains, rare), False, None),
+        "monolith, traffic": (frequencies(context.domains, rare), False, None),
         "monolith, balanced": (even, False, None),
         "monolith, group DRO": (even, True, None),
         "monolith, regret game": (even, True, list(experts.values())),
@@ -161,38 +158,38 @@ def _monoliths(
             name: str = name, start: Any = start, moves: bool = moves, reference: Any = reference
         ) -> redhost.Expert:
             made = train_monolith(
-                bench, name=name, start=start, moves=moves, reference=reference, seed=seed
+                context, name=name, start=start, moves=moves, reference=reference, seed=seed
             )
             if name == "monolith, balanced":
-                kept(own / "conflict.json", lambda: _conflict(bench, made, seed=seed))
+                cached_json(own / "conflict.json", lambda: _conflict(context, made, seed=seed))
             return made.adapter
 
-        adapter = kept_expert(own / name / "expert.safetensors", make)
-        bits[name] = _bits(bench, adapter, own / name)
+        adapter = cached_expert(own / name / "expert.safetensors", make)
+        bits[name] = _bits(context, adapter, own / name)
     return bits
 
 
-def _bits(bench: Bench, adapter: redhost.Expert, folder: Path) -> list[float]:
+def _bits(context: StudyContext, adapter: redhost.Expert, folder: Path) -> list[float]:
     return [
-        bits_of(kept_column(bench, adapter, folder, d, "test"), bench.part(d, "test").scale)
-        for d in bench.domains
+        bits_of(cached_column(context, adapter, folder, d, "test"), context.part(d, "test").scale)
+        for d in context.domains
     ]
 
 
-def _conflict(bench: Bench, made: Monolith, *, seed: int) -> dict[str, Any]:
+def _conflict(context: StudyContext, made: Monolith, *, seed: int) -> dict[str, Any]:
     """Return cosines between domains' gradients on the monolith: start, middle, end."""
     generator = torch.Generator().manual_seed(seed)
-    parts = [draw(bench.part(d, "train"), ROWS, generator) for d in bench.domains]
-    told = {}
+    parts = [draw(context.part(d, "train"), ROWS, generator) for d in context.domains]
+    cosines_at = {}
     for when, adapter in (*made.stages.items(), ("end", made.adapter)):
         module = copy.deepcopy(adapter).requires_grad_(True)
-        found = cosines(module, partial(domain_losses, bench, module, parts))
-        told[when] = {
+        found = cosines(module, partial(domain_losses, context, module, parts))
+        cosines_at[when] = {
             "mean": sum(found) / len(found),
             "least": min(found),
             "negative": sum(c < 0 for c in found) / len(found),
         }
-    return told
+    return cosines_at
 
 
 def _seconds(own: Path, domains: Sequence[str]) -> dict[str, float]:
@@ -204,8 +201,8 @@ def _seconds(own: Path, domains: Sequence[str]) -> dict[str, float]:
 
 def _peak(own: Path) -> float:
     """Return the most memory that the process used up to here, MiB."""
-    told = kept(
+    measured = cached_json(
         own / "memory.json",
         lambda: {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024},
     )
-    return float(told["mib"])
+    return float(measured["mib"])

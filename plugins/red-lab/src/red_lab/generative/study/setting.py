@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from red_lab.generative.corpora import Part, Sizes
 
-__all__ = ["SMOLLM2", "TINY", "Setting"]
+__all__ = ["SMOLLM2", "TINY", "StudySetting"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class StudySetting:
     """One study.
 
     Attributes:
@@ -68,7 +68,7 @@ class Setting:
     draws: int = 2000
 
 
-TINY = Setting(
+TINY = StudySetting(
     sizes=Sizes(fit=64_000),
     tokens={"train": 60_000, "valid": 6_000, "fit": 16_000, "gate": 8_000, "test": 12_000},
     background=12_000,
@@ -87,7 +87,7 @@ TINY = Setting(
     products=3,
 )
 
-SMOLLM2 = Setting(
+SMOLLM2 = StudySetting(
     sizes=Sizes(
         train=56_000, valid=16_000, fit=40_000, gate=20_000, test=32_000, background=32_000
     ),

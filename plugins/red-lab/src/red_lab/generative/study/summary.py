@@ -26,23 +26,23 @@ def summarise(measured: Sequence[Seed], *, draws: int) -> dict[str, Any]:
         measured: What `one_seed` returned, each.
         draws: Mixtures drawn from the simplex.
     """
-    told = [_with_product(m) for m in measured]
-    names = list(dict.fromkeys(name for m in told for name in m["bits"]))
+    seeds = [_with_product(m) for m in measured]
+    names = list(dict.fromkeys(name for m in seeds for name in m["bits"]))
     return {
-        "seeds": len(told),
-        "domains": told[0]["domains"],
-        "rare": [m["rare"] for m in told],
-        "systems": {name: _system(told, name, draws=draws) for name in names},
-        "rarity": {scene: _rarity(told, scene) for scene in ("rare", "few")},
-        "divergence": _divergence(told),
-        "monoliths": {name: _against(told, name) for name in MONOLITHS},
-        "conflict": _nested(told, "conflict"),
-        "switch": _switch(told),
-        "distilled": _nested([{"d": m} for m in told], "d", only="distilled"),
-        "product": _product(told),
-        "sums": _sums(told),
-        "seconds": _medians([m["seconds"] for m in told]),
-        "peak_mib": max(m["peak_mib"] for m in told),
+        "seeds": len(seeds),
+        "domains": seeds[0]["domains"],
+        "rare": [m["rare"] for m in seeds],
+        "systems": {name: _system(seeds, name, draws=draws) for name in names},
+        "rarity": {scene: _rarity(seeds, scene) for scene in ("rare", "few")},
+        "divergence": _divergence(seeds),
+        "monoliths": {name: _against(seeds, name) for name in MONOLITHS},
+        "conflict": _nested(seeds, "conflict"),
+        "switch": _switch(seeds),
+        "distilled": _nested([{"d": m} for m in seeds], "d", only="distilled"),
+        "product": _product(seeds),
+        "sums": _sums(seeds),
+        "seconds": _medians([m["seconds"] for m in seeds]),
+        "peak_mib": max(m["peak_mib"] for m in seeds),
     }
 
 
@@ -56,7 +56,7 @@ def _with_product(seed: Seed) -> dict[str, Any]:
 
 
 def _system(measured: Sequence[Seed], name: str, *, draws: int) -> dict[str, Any]:
-    """Return everything that is said of one system, over the seeds that have it."""
+    """Return every figure of one system, over the seeds that have it."""
     seeds = [m for m in measured if name in m["bits"]]
     domains = seeds[0]["domains"]
     each = [over_simplex(m["bits"][name], m["bits"]["oracle"], draws=draws) for m in seeds]
@@ -151,10 +151,10 @@ def _against(measured: Sequence[Seed], name: str) -> dict[str, Any]:
 
 def _switch(measured: Sequence[Seed]) -> dict[str, Any]:
     """Return how soon routers follow: medians over seeds, weights averaged."""
-    told = [m["switch"] for m in measured]
+    switches = [m["switch"] for m in measured]
     routers = {}
-    for name in told[0]["routers"]:
-        own = [t["routers"][name] for t in told]
+    for name in switches[0]["routers"]:
+        own = [t["routers"][name] for t in switches]
         routers[name] = {
             "median": _median_or_never([o["median"] for o in own]),
             "most": _median_or_never([o["most"] for o in own]),
@@ -162,8 +162,8 @@ def _switch(measured: Sequence[Seed]) -> dict[str, Any]:
             "old": _rows([o["old"] for o in own]),
             "new": _rows([o["new"] for o in own]),
         }
-    bits = {name: over_seeds([t["bits"][name] for t in told]) for name in told[0]["bits"]}
-    return {"documents": told[0]["documents"], "bits": bits, "routers": routers}
+    bits = {name: over_seeds([t["bits"][name] for t in switches]) for name in switches[0]["bits"]}
+    return {"documents": switches[0]["documents"], "bits": bits, "routers": routers}
 
 
 def _product(measured: Sequence[Seed]) -> dict[str, Any] | None:
@@ -202,17 +202,17 @@ def _sums(measured: Sequence[Seed]) -> dict[str, float]:
 
 def _nested(measured: Sequence[Seed], key: str, *, only: str | None = None) -> dict[str, Any]:
     """Return numbers two levels deep, over seeds; `only` goes one level deeper first."""
-    told = [m[key] if only is None else m[key][only] for m in measured]
+    seeds = [m[key] if only is None else m[key][only] for m in measured]
     return {
-        name: over_seeds([t[name] for t in told])
+        name: over_seeds([t[name] for t in seeds])
         if isinstance(value, float)
-        else {inner: over_seeds([t[name][inner] for t in told]) for inner in value}
-        for name, value in told[0].items()
+        else {inner: over_seeds([t[name][inner] for t in seeds]) for inner in value}
+        for name, value in seeds[0].items()
     }
 
 
-def _medians(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: float(np.median([t[key] for t in told])) for key in told[0]}
+def _medians(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: float(np.median([t[key] for t in seeds])) for key in seeds[0]}
 
 
 def _median_or_never(values: Sequence[float | None]) -> float | None:

@@ -1,7 +1,7 @@
 """Documents that change their domain half-way: how soon a router follows.
 
 Half a passage of one domain, then half a passage of another; a row counts the tokens of the second
-half that were read before it, so row 0 is told from the first half alone.
+half that were read before it, so row 0 is predicted from the first half alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.generative.documents import cut
-from red_lab.generative.study.bench import Bench, Tokens
+from red_lab.generative.study.context import PassageTokens, StudyContext
 from red_lab.generative.study.posterior import bayes_gate
 from red_lab.generative.study.tables import answer_log_p
 
@@ -44,17 +44,17 @@ class Switch:
     tail: str
 
 
-def switched(bench: Bench) -> list[Switch]:
+def switched(context: StudyContext) -> list[Switch]:
     """Return documents of every ordered pair of domains, made of test passages."""
     return [
         Switch(
             first=one,
             second=other,
-            head=_half(_turn(bench.texts(one, "test"), n))[0],
-            tail=_half(_turn(bench.texts(other, "test"), -1 - n))[1],
+            head=_half(_turn(context.texts(one, "test"), n))[0],
+            tail=_half(_turn(context.texts(other, "test"), -1 - n))[1],
         )
-        for one, other in itertools.permutations(bench.domains, 2)
-        for n in range(bench.setting.switches)
+        for one, other in itertools.permutations(context.domains, 2)
+        for n in range(context.setting.switches)
     ]
 
 
@@ -65,47 +65,47 @@ def tokens_until(alpha: Tensor, owner: int) -> int | None:
 
 
 def follow(
-    bench: Bench, experts: Mapping[str, redhost.Expert], gates: Mapping[str, nn.Module]
+    context: StudyContext, experts: Mapping[str, redhost.Expert], gates: Mapping[str, nn.Module]
 ) -> dict[str, Any]:
     """Return, router by router, how soon it follows, its weights around the switch, and bits.
 
     Args:
-        bench: The texts.
+        context: The texts.
         experts: By domain.
         gates: By name; `bayes` is added.
     """
-    told = {name: _Told() for name in (*gates, "bayes")}
-    bits = dict.fromkeys(("base", "own expert", *told), 0.0)
+    curves = {name: _SwitchCurves() for name in (*gates, "bayes")}
+    bits = dict.fromkeys(("base", "own expert", *curves), 0.0)
     size = 0
-    for document in switched(bench):
-        tokens = bench.tokens([document.head + document.tail])
-        place = bench.count(document.head)
-        log_p = torch.stack([answer_log_p(bench, tokens, experts[d]) for d in bench.domains], 1)
-        own, left = bench.domains.index(document.second), bench.domains.index(document.first)
-        bits["base"] -= float(answer_log_p(bench, tokens, None)[place:].sum())
+    for document in switched(context):
+        tokens = context.tokens([document.head + document.tail])
+        place = context.count(document.head)
+        log_p = torch.stack([answer_log_p(context, tokens, experts[d]) for d in context.domains], 1)
+        own, left = context.domains.index(document.second), context.domains.index(document.first)
+        bits["base"] -= float(answer_log_p(context, tokens, None)[place:].sum())
         bits["own expert"] -= float(log_p[place:, own].sum())
-        for name, log_gate in _weights(bench, tokens, log_p, gates).items():
+        for name, log_gate in _weights(context, tokens, log_p, gates).items():
             bits[name] -= float(torch.logsumexp(log_gate + log_p, dim=1)[place:].sum())
-            told[name].add(log_gate.exp(), place=place, own=own, left=left)
+            curves[name].add(log_gate.exp(), place=place, own=own, left=left)
         size += len(document.tail.encode())
     return {
-        "documents": len(switched(bench)),
+        "documents": len(switched(context)),
         "bits": {name: nats / math.log(2) / size for name, nats in bits.items()},
-        "routers": {name: t.summary() for name, t in told.items()},
+        "routers": {name: t.summary() for name, t in curves.items()},
     }
 
 
 def _weights(
-    bench: Bench, tokens: Tokens, log_p: Tensor, gates: Mapping[str, nn.Module]
+    context: StudyContext, tokens: PassageTokens, log_p: Tensor, gates: Mapping[str, nn.Module]
 ) -> dict[str, Tensor]:
     """Return log γ ``(T, K)`` of every router on one document."""
-    heard, count = bench.hear(tokens), log_p.shape[1]
+    router_input, count = context.router_input(tokens), log_p.shape[1]
     with torch.no_grad():
-        made = {name: torch.log_softmax(gate(heard), dim=1) for name, gate in gates.items()}
+        made = {name: torch.log_softmax(gate(router_input), dim=1) for name, gate in gates.items()}
     return {**made, "bayes": bayes_gate([log_p], torch.full((count,), 1 / count))[0]}
 
 
-class _Told:
+class _SwitchCurves:
     """What one router did on all documents."""
 
     def __init__(self) -> None:
@@ -115,12 +115,12 @@ class _Told:
 
     def add(self, alpha: Tensor, *, place: int, own: int, left: int) -> None:
         self.until.append(tokens_until(alpha[place:], own))
-        for told, column in ((self.old, left), (self.new, own)):
+        for curve, column in ((self.old, left), (self.new, own)):
             window = alpha.new_full((BEFORE + AFTER,), math.nan)
             known = range(max(0, place - BEFORE), min(len(alpha), place + AFTER))
             for row in known:
                 window[row - place + BEFORE] = alpha[row, column]
-            told.append(window.tolist())
+            curve.append(window.tolist())
 
     def summary(self) -> dict[str, Any]:
         """Return median and 90 % quantile of the tokens until, and mean weights; None is never."""
@@ -152,6 +152,6 @@ def _turn(texts: Sequence[str], place: int) -> str:
 
 def _half(text: str) -> tuple[str, str]:
     """Return a text's two halves, cut at the end of a line or a word."""
-    pieces = cut(text, size=max(1, len(text) // 8))
-    middle = max(1, len(pieces) // 2)
-    return "".join(pieces[:middle]), "".join(pieces[middle:]) or text
+    chunks = cut(text, size=max(1, len(text) // 8))
+    middle = max(1, len(chunks) // 2)
+    return "".join(chunks[:middle]), "".join(chunks[middle:]) or text

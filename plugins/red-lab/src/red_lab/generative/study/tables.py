@@ -13,85 +13,100 @@ from torch import Tensor
 
 import redhost
 from red_lab.generative.corpora import Part
-from red_lab.generative.study.bench import Bench, Tokens, slices
-from red_lab.generative.study.kept import kept_tensors
+from red_lab.generative.study.context import PassageTokens, StudyContext, slices
+from red_lab.generative.study.tensor_cache import cached_tensors
 
-__all__ = ["BASE", "JUDGED", "Tables", "answer_log_p", "kept_column", "residual_log_p", "totals"]
+__all__ = [
+    "BASE",
+    "SCORED_PARTS",
+    "Tables",
+    "answer_log_p",
+    "cached_column",
+    "residual_log_p",
+    "totals",
+]
 
 BASE = "base"
-JUDGED: tuple[Part, ...] = ("fit", "gate", "test")
+SCORED_PARTS: tuple[Part, ...] = ("fit", "gate", "test")
 
 
 class Tables:
     """log p of the base and of every expert.
 
     Args:
-        bench: The texts.
+        context: The texts.
         experts: By domain, one seed's.
         shared: Where the base's tables lie.
         own: Where this seed's lie.
     """
 
     def __init__(
-        self, bench: Bench, experts: Mapping[str, redhost.Expert], *, shared: Path, own: Path
+        self,
+        context: StudyContext,
+        experts: Mapping[str, redhost.Expert],
+        *,
+        shared: Path,
+        own: Path,
     ) -> None:
-        self.bench, self.experts, self.shared, self.own = bench, experts, shared, own
+        self.context, self.experts, self.shared, self.own = context, experts, shared, own
 
     def column(self, system: str, domain: str, part: Part) -> Tensor:
         """Return log p ``(N,)`` of the base or of an expert."""
         folder = self.shared if system == BASE else self.own
         expert = None if system == BASE else self.experts[system]
-        return kept_column(self.bench, expert, folder / system, domain, part)
+        return cached_column(self.context, expert, folder / system, domain, part)
 
     def experts_of(self, domain: str, part: Part) -> Tensor:
         """Return log p_j ``(N, K)`` of the experts, in the domains' order."""
-        columns = [self.column(d, domain, part) for d in self.bench.domains]
+        columns = [self.column(d, domain, part) for d in self.context.domains]
         return torch.stack(columns, dim=1)
 
 
-def kept_column(
-    bench: Bench, expert: redhost.Expert | None, folder: Path, domain: str, part: Part
+def cached_column(
+    context: StudyContext, expert: redhost.Expert | None, folder: Path, domain: str, part: Part
 ) -> Tensor:
     """Return log p ``(N,)`` of one system on one part, from its file where there is one."""
-    found, _ = kept_tensors(
+    found, _ = cached_tensors(
         folder / f"{part}-{domain}.safetensors",
-        lambda: {"log_p": answer_log_p(bench, bench.part(domain, part), expert)},
+        lambda: {"log_p": answer_log_p(context, context.part(domain, part), expert)},
     )
     return found["log_p"]
 
 
-def answer_log_p(bench: Bench, tokens: Tokens, expert: redhost.Expert | None) -> Tensor:
+def answer_log_p(
+    context: StudyContext, tokens: PassageTokens, expert: redhost.Expert | None
+) -> Tensor:
     """Return log p(x_t+1 | x_≤t) ``(N,)`` of one expert alone, or of the base."""
-    told = []
+    log_p = []
     with torch.inference_mode():
-        for piece in slices(len(tokens), cost=len(bench.head)):
-            logits = bench.logits(tokens.h[piece], expert=expert)
-            told.append(_chosen(logits, tokens.target[piece]))
-    return torch.cat(told)
+        for piece in slices(len(tokens), cost=len(context.head)):
+            logits = context.logits(tokens.h[piece], expert=expert)
+            log_p.append(_chosen(logits, tokens.target[piece]))
+    return torch.cat(log_p)
 
 
 def residual_log_p(
-    bench: Bench, tokens: Tokens, alpha: Tensor, experts: Sequence[redhost.Expert]
+    context: StudyContext, tokens: PassageTokens, alpha: Tensor, experts: Sequence[redhost.Expert]
 ) -> Tensor:
     """Return log p ``(N,)`` of softmax(W_c (h + Σ_j α_j Δ_j(z))), one head product a token.
 
     Args:
-        bench: The head.
+        context: The head.
         tokens: The rows.
         alpha: Weights ``(N, K)``.
         experts: In the order of the weights.
     """
-    told = []
+    log_p = []
     with torch.inference_mode():
-        for piece in slices(len(tokens), cost=len(bench.head)):
+        for piece in slices(len(tokens), cost=len(context.head)):
             h = tokens.h[piece]
-            z = bench.norm(h)
+            z = context.norm(h)
             added = sum(alpha[piece, j, None] * e(z) for j, e in enumerate(experts))
-            told.append(_chosen((h + added) @ bench.head.T, tokens.target[piece]))
-    return torch.cat(told)
+            log_p.append(_chosen((h + added) @ context.head.T, tokens.target[piece]))
+    return torch.cat(log_p)
 
 
-def totals(tokens: Tokens, log_p: Tensor) -> Tensor:
+def totals(tokens: PassageTokens, log_p: Tensor) -> Tensor:
     """Return log p of whole passages ``(P, …)`` for tokens' ``(N, …)``."""
     return torch.stack([rows.double().sum(0) for rows in tokens.by_passage(log_p)])
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from redhost_robust import MinimaxSettings, minimax
 from torch import Tensor, nn
 
 import redhost
-from red_lab.generative.study.bench import Bench, Tokens, draw, shown, slices
-from redhost.robust import MinimaxSettings, minimax
+from red_lab.generative.study.context import PassageTokens, StudyContext, draw, shown, slices
 
 __all__ = ["Monolith", "domain_losses", "settings_of", "train_monolith", "train_one", "untrained"]
 
-LOOKS = 600
+VALIDATION_TOKENS = 600
 """Tokens of every domain that a monolith is looked at on."""
 
 
-def settings_of(bench: Bench, *, seed: int) -> redhost.ExpertSettings:
+def settings_of(context: StudyContext, *, seed: int) -> redhost.authoring.ExpertSettings:
     """Return how an expert is trained."""
-    s = bench.setting
-    return redhost.ExpertSettings(
+    s = context.setting
+    return redhost.authoring.ExpertSettings(
         rank=s.rank,
         epochs=s.epochs,
         batch=s.batch,
@@ -42,21 +42,21 @@ def settings_of(bench: Bench, *, seed: int) -> redhost.ExpertSettings:
     )
 
 
-def train_one(bench: Bench, domain: str, *, seed: int, checkpoint: Path) -> redhost.Expert:
+def train_one(context: StudyContext, domain: str, *, seed: int, checkpoint: Path) -> redhost.Expert:
     """Train the expert of a domain; a run that was stopped goes on from its last epoch."""
-    train, valid = bench.part(domain, "train"), bench.part(domain, "valid")
-    show = shown(f"expert {domain}", total=bench.setting.epochs)
+    train, valid = context.part(domain, "train"), context.part(domain, "valid")
+    show = shown(f"expert {domain}", total=context.setting.epochs)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    trained = redhost.train_expert(
+    trained = redhost.authoring.train_expert(
         _rows(train),
-        norm=bench.norm,
-        classifier=bench.head,
+        norm=context.norm,
+        classifier=context.head,
         labels=(),
         domain_labels=(),
-        settings=settings_of(bench, seed=1000 * seed + bench.domains.index(domain)),
-        task=bench.backbone.task,
+        settings=settings_of(context, seed=1000 * seed + context.domains.index(domain)),
+        task=context.backbone.task,
         valid=_rows(valid),
-        background=bench.cache.encode(bench.background),
+        background=context.cache.encode(context.background),
         checkpoint=checkpoint,
         progress=lambda done, _: show(done),
     )
@@ -77,16 +77,18 @@ class Monolith:
     stages: dict[str, redhost.Expert] = field(default_factory=dict)
 
 
-def untrained(bench: Bench, *, seed: int) -> redhost.LowRank:
+def untrained(context: StudyContext, *, seed: int) -> redhost.plugins.LowRank:
     """Return an adapter of rank K·R whose last layer is zero."""
     generator = torch.Generator().manual_seed(seed)
-    width, rank = bench.backbone.width, bench.setting.rank * len(bench.domains)
+    width, rank = context.backbone.width, context.setting.rank * len(context.domains)
     U = torch.randn(rank, width, generator=generator) / width**0.5
-    return redhost.LowRank(U=U, V=torch.zeros(width, rank), activation="gelu", space="hidden")
+    return redhost.plugins.LowRank(
+        U=U, V=torch.zeros(width, rank), activation="gelu", space="hidden"
+    )
 
 
 def train_monolith(
-    bench: Bench,
+    context: StudyContext,
     *,
     name: str,
     start: Tensor,
@@ -97,27 +99,27 @@ def train_monolith(
     """Train one monolith.
 
     Args:
-        bench: The texts.
+        context: The texts.
         name: What the bar says.
         start: λ at first ``(K,)``.
         moves: Whether λ moves.
         reference: Experts whose own losses are subtracted; None subtracts nothing.
         seed: Initial weights and order of the tokens.
     """
-    setting, parts = bench.setting, [bench.part(d, "train") for d in bench.domains]
-    made = Monolith(adapter=untrained(bench, seed=seed))
+    setting, parts = context.setting, [context.part(d, "train") for d in context.domains]
+    made = Monolith(adapter=untrained(context, seed=seed))
     each = max(1, setting.batch // len(parts))
     steps = setting.epochs * -(-sum(map(len, parts)) // (each * len(parts)))
     generator = torch.Generator().manual_seed(seed)
     show = shown(name, total=steps)
-    looks = [_first(bench.part(d, "valid"), LOOKS) for d in bench.domains]
+    validation = [_first(context.part(d, "valid"), VALIDATION_TOKENS) for d in context.domains]
     minimax(
         made.adapter,
-        losses=_staged(made, bench, parts, each=each, steps=steps, generator=generator),
-        aside=lambda: _judged(bench, [made.adapter] * len(looks), looks),
+        losses=_staged(made, context, parts, each=each, steps=steps, generator=generator),
+        aside=lambda: _validation_losses(context, [made.adapter] * len(validation), validation),
         reference=torch.zeros(len(parts))
         if reference is None
-        else _judged(bench, reference, looks),
+        else _validation_losses(context, reference, validation),
         settings=MinimaxSettings(
             steps=steps,
             learning_rate=setting.monolith_rate,
@@ -132,19 +134,19 @@ def train_monolith(
 
 
 def domain_losses(
-    bench: Bench,
+    context: StudyContext,
     adapter: nn.Module,
-    parts: Sequence[Tokens],
+    parts: Sequence[PassageTokens],
     *,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Return ℓ of every domain's tokens ``(K,)``, nats a token, with its graph."""
     h = torch.cat([p.h for p in parts])
-    z = bench.norm(h)
+    z = context.norm(h)
     if dropout:
         z = z * (torch.rand(z.shape, generator=generator) >= dropout) / (1 - dropout)
-    head = bench.learning_head
+    head = context.learning_head
     logits = ((h + adapter(z)).to(head.dtype) @ head.T).to(h.dtype)
     target = torch.cat([p.target for p in parts])
     each = nn.functional.cross_entropy(logits, target, reduction="none")
@@ -153,8 +155,8 @@ def domain_losses(
 
 def _staged(
     made: Monolith,
-    bench: Bench,
-    parts: Sequence[Tokens],
+    context: StudyContext,
+    parts: Sequence[PassageTokens],
     *,
     each: int,
     steps: int,
@@ -172,30 +174,34 @@ def _staged(
         taken += 1
         drawn = [draw(p, each, generator) for p in parts]
         found = domain_losses(
-            bench, made.adapter, drawn, dropout=bench.setting.dropout, generator=generator
+            context, made.adapter, drawn, dropout=context.setting.dropout, generator=generator
         )
         return found * scale
 
     return losses
 
 
-def _judged(bench: Bench, experts: Sequence[nn.Module], parts: Sequence[Tokens]) -> Tensor:
+def _validation_losses(
+    context: StudyContext, experts: Sequence[nn.Module], parts: Sequence[PassageTokens]
+) -> Tensor:
     """Return bits per byte of one adapter a part ``(K,)``."""
-    told = []
+    losses = []
     with torch.no_grad():
         for expert, part in zip(experts, parts, strict=True):
             total = 0.0
-            for piece in slices(len(part), cost=len(bench.head)):
-                some = Tokens(h=part.h[piece], target=part.target[piece], lengths=(), sizes=())
-                total += float(domain_losses(bench, expert, [some])) * len(some)
-            told.append(total / len(part) * part.scale)
-    return torch.tensor(told)
+            for piece in slices(len(part), cost=len(context.head)):
+                some = PassageTokens(
+                    h=part.h[piece], target=part.target[piece], lengths=(), sizes=()
+                )
+                total += float(domain_losses(context, expert, [some])) * len(some)
+            losses.append(total / len(part) * part.scale)
+    return torch.tensor(losses)
 
 
-def _first(tokens: Tokens, most: int) -> Tokens:
+def _first(tokens: PassageTokens, most: int) -> PassageTokens:
     """Return the first tokens, with the scale of all."""
     share = min(most, len(tokens)) / len(tokens)
-    return Tokens(
+    return PassageTokens(
         h=tokens.h[:most],
         target=tokens.target[:most],
         lengths=(),
@@ -203,5 +209,7 @@ def _first(tokens: Tokens, most: int) -> Tokens:
     )
 
 
-def _rows(tokens: Tokens) -> redhost.Rows:
-    return redhost.Rows(h=tokens.h, answers=[str(t) for t in tokens.target.tolist()])
+def _rows(tokens: PassageTokens) -> redhost.authoring.ExpertRows:
+    return redhost.authoring.ExpertRows(
+        h=tokens.h, answers=[str(t) for t in tokens.target.tolist()]
+    )

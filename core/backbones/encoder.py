@@ -1,0 +1,279 @@
+"""A text encoder from Hugging Face files: tokens in, one pooled vector out.
+
+Nothing here assumes a decoder: Qwen, Llama, BERT and MiniLM all come through AutoModel, and the
+blocks are found as the longest list of modules of one class.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from ...registry.errors import MissingError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+log = logging.getLogger("redhost")
+
+Pooling = Literal["last", "mean"]
+
+BATCH = 32
+"""Rows of a canonical batch. Feature bits depend on the shape of a batch, never on what else is
+in it, so every text is computed in a batch of this size and of its own token length."""
+
+
+class TextEncoder:
+    """The frozen encoder: texts → h ``(N, D)``.
+
+    Args:
+        model: The encoder, without a language-model head.
+        tokenizer: Its tokenizer.
+        pooling: ``last`` token or ``mean`` over the tokens.
+        max_tokens: Where longer texts are cut; by default the model's longest input.
+        head: The language-model head ``(V, D)``, where text is to be generated.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        pooling: Pooling,
+        max_tokens: int | None = None,
+        head: Tensor | None = None,
+    ) -> None:
+        self.head = head
+        self.model: PreTrainedModel = model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+        self.tokenizer = tokenizer
+        self.pooling: Pooling = pooling
+        self.max_tokens = max_tokens
+        # Interventions hook the blocks during a pass, and tokenizers keep settings between calls:
+        # one thread at a time.
+        self.lock = threading.RLock()
+
+    @property
+    def width(self) -> int:
+        """D, the width of the pooled vector."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder lives."""
+        return cast("Tensor", next(self.model.parameters())).device
+
+    def encode(
+        self, texts: Sequence[str], *, compute: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """Return h ``(N, D)``, each row's bits independent of the other texts.
+
+        Args:
+            texts: N of them.
+            compute: Token ids ``(B, T)`` → rows ``(B, D)``, where something else than h is wanted.
+        """
+        out = torch.empty(len(texts), self.width)
+        with self.lock, torch.inference_mode():
+            for index, ids in self.batches(texts):
+                rows = compute(ids) if compute else self.pool(self.hidden_states(ids))
+                out[index] = rows[: len(index)].float().cpu()
+        return out
+
+    def batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield canonical batches: the rows' indices and token ids ``(BATCH, T)``.
+
+        All texts of a batch have the same number of tokens, so there is no padding; a batch that
+        is not full repeats its first row.
+        """
+        ids = [self.tokens(t) for t in texts]
+        lengths = [len(row) for row in ids]
+        by_length = sorted(range(len(ids)), key=lengths.__getitem__)
+        for _, rows in groupby(by_length, key=lengths.__getitem__):
+            while index := list(islice(rows, BATCH)):
+                filled = index + [index[0]] * (BATCH - len(index))
+                yield index, torch.tensor([ids[i] for i in filled], device=self.device)
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the token ids of a text, cut at `max_tokens` and the model's longest input.
+
+        The tokenizer cuts, so that the marks some encoders end on are still there.
+        """
+        cut = {} if self.longest is None else {"truncation": True, "max_length": self.longest}
+        ids = list(self.tokenizer(text, **cut)["input_ids"])
+        if not ids:
+            raise UsageError("a text has no tokens", expected="at least one", found=repr(text))
+        return ids
+
+    @property
+    def longest(self) -> int | None:
+        """Where texts are cut: at `max_tokens` and the model's longest input."""
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        limits = [n for n in (longest, self.max_tokens) if n is not None]
+        return min(limits, default=None)
+
+    def hidden_states(self, ids: Tensor) -> Tensor:
+        """Return the last hidden states ``(B, T, D)`` of token ids ``(B, T)``."""
+        output: Any = self.model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        return cast("Tensor", output.last_hidden_state)
+
+    def decode_step(self, ids: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
+        """Return the last hidden states ``(B, T, D)`` of tokens ``(B, T)`` that follow others.
+
+        Args:
+            ids: The tokens.
+            cache: Keys and values of those before; None at the start.
+
+        Returns:
+            The states, and the cache to go on with.
+        """
+        output = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return output.last_hidden_state, output.past_key_values
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """Return h ``(B, D)`` for hidden states ``(B, T, D)``."""
+        return hidden[:, -1] if self.pooling == "last" else hidden.mean(dim=1)
+
+
+def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Return the name and the list of the model's transformer blocks.
+
+    Raises:
+        UsageError: If the model has no list of two or more modules of one class.
+    """
+    found = [
+        (name, m)
+        for name, m in model.named_modules()
+        if isinstance(m, nn.ModuleList) and len({type(b) for b in m}) == 1
+    ]
+    if not found:
+        raise UsageError(f"{type(model).__name__} has no list of blocks")
+    return max(found, key=lambda pair: len(pair[1]))
+
+
+def load_encoder(
+    source: str,
+    *,
+    revision: str | None = None,
+    pooling: Pooling = "last",
+    max_tokens: int | None = None,
+    head: bool = False,
+) -> TextEncoder:
+    """Load an encoder by its source.
+
+    Args:
+        source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``. Only a hub name uses the network.
+        revision: The hub revision (commit) to pin; ignored for folders.
+        pooling: How token states become one vector.
+        max_tokens: Where longer texts are cut; by default the model's longest input.
+        head: Whether its language-model head is wanted as well.
+
+    Raises:
+        UsageError: If the source is of neither kind, or has no head that is one product.
+        MissingError: If the files cannot be read.
+    """
+    kind, _, where = source.partition(":")
+    if kind not in {"hf", "gguf"} or not where:
+        raise UsageError(
+            f"unknown backbone source {source!r}", expected="hf:NAME_OR_DIR or gguf:FILE"
+        )
+    path = Path(where).expanduser()
+    options: dict[str, Any] = (
+        {"local_files_only": True} if path.is_dir() else {"revision": revision}
+    )
+    if kind == "gguf":
+        where, options = str(path.parent), {"gguf_file": path.name}
+    tokenizer, model = _load(where, options, head=head)
+    _unmap(model)
+    trunk = cast("PreTrainedModel", model.base_model) if head else model
+    return TextEncoder(
+        model=trunk,
+        tokenizer=tokenizer,
+        pooling=pooling,
+        max_tokens=max_tokens,
+        head=head_of(model) if head else None,
+    )
+
+
+def _load(
+    where: str, options: dict[str, Any], *, head: bool
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+    kind = AutoModelForCausalLM if head else AutoModel
+    try:
+        with _silence_warnings():
+            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
+            model: PreTrainedModel = kind.from_pretrained(
+                where,
+                trust_remote_code=False,
+                use_safetensors=None if "gguf_file" in options else True,  # others are pickles
+                dtype=torch.float32,
+                **options,
+            )
+    except Exception as e:  # its parsers raise whatever they stumble over
+        raise MissingError(
+            f"backbone {where!r} cannot be loaded",
+            expected="a folder, file or hub name that transformers can read",
+            found=next(iter(str(e).splitlines()), "") or type(e).__name__,
+            hint="Give a folder by its path, such as ./my-model; a hub name needs a network.",
+        ) from e
+    return tokenizer, model
+
+
+def head_of(model: PreTrainedModel) -> Tensor:
+    """Return the head's weight ``(V, D)``, if the model's logits are its product and no more.
+
+    Raises:
+        UsageError: If they are not: a bias, a scale or a cap would be lost.
+    """
+    made: Any = model
+    layer = made.get_output_embeddings()
+    with torch.inference_mode():
+        probe = torch.arange(4)[None] % model.config.vocab_size
+        logits = made(input_ids=probe).logits
+        product = made.base_model(input_ids=probe).last_hidden_state @ layer.weight.T
+    if not torch.allclose(logits, product, rtol=1e-4, atol=1e-4):
+        raise UsageError(
+            f"{type(model).__name__} does more to its states than one product",
+            expected="logits that are the head's product with the last states",
+            found=f"a difference of {float((logits - product).abs().max()):.3g}",
+        )
+    return cast("Tensor", layer.weight.detach())
+
+
+def _unmap(model: nn.Module) -> None:
+    """Copy the weights into memory: transformers maps the file.
+
+    Whoever truncates a mapped file kills the process, and whoever overwrites it changes weights
+    that were verified already.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+
+
+@contextmanager
+def _silence_warnings() -> Iterator[None]:
+    """Silence transformers' own bars and notices while it loads."""
+    from transformers.utils import logging
+
+    hf: Any = logging
+    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
+    hf.set_verbosity_error()
+    hf.disable_progress_bar()
+    try:
+        # The bar of GGUF files is tqdm's own, and has no setting.
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        hf.set_verbosity(level)
+        if bars:
+            hf.enable_progress_bar()

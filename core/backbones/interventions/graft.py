@@ -1,0 +1,115 @@
+"""Add to the hidden states at a block what a step makes of those at a lower one.
+
+    G = pool(blocks above w of (H_w + S)) − h
+
+S is computed for every token from H_b, b ≤ w. With S = 0 both passes are the same, bit for bit,
+and G is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ...bus.bus import LayerNorm
+from ...bus.experts import Expert
+from ..encoder import TextEncoder, blocks_of
+from . import Intervention, hooked, states_with
+from .tap import Step, Tap, states_of
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Graft:
+    """step(H_read), added to H_write.
+
+    Attributes:
+        read: The block whose states the step reads.
+        write: The block whose states it is added to, `read` or a later one.
+        step: States ``(B, T, D)`` → what is added, ``(B, T, D)``.
+    """
+
+    read: int
+    write: int
+    step: Step
+    changes_h: bool = field(default=True, init=False)
+    key: str = field(default="", init=False)
+
+    @property
+    def lowest(self) -> int:
+        """The block above the one it reads: what that block computes itself is not changed."""
+        return self.read + 1
+
+    def apply(self, encoder: TextEncoder) -> AbstractContextManager[None]:
+        """Add the step's output in every pass."""
+        blocks, seen = blocks_of(encoder.model)[1], {}
+
+        def note(_: nn.Module, _inputs: object, output: object) -> None:
+            seen["states"] = states_of(output)
+
+        def add(_: nn.Module, _inputs: object, output: object) -> object:
+            states = states_of(output)
+            moved = states + self.step(seen["states"]).to(states)
+            return (moved, *output[1:]) if isinstance(output, tuple) else moved
+
+        # Hooks of one module run in this order: a step may read the block it writes to.
+        return hooked(encoder, (blocks[self.read], note), (blocks[self.write], add))
+
+
+def token_step(expert: Expert, *, width: int, eps: float) -> Step:
+    """Return S: states ``(B, T, D)`` → Δ(LayerNorm(states)), token by token."""
+    norm = LayerNorm(width=width, eps=eps)
+
+    def step(states: Tensor) -> Tensor:
+        flat: Tensor = expert(norm(states.flatten(0, 1)))
+        return flat.reshape(*states.shape[:-1], -1)
+
+    return step
+
+
+def added_by(
+    encoder: TextEncoder, ids: Tensor, intervention: Intervention, *, states: Tensor | None = None
+) -> Tensor:
+    """Return G ``(B, D)`` of token ids ``(B, T)``: what an intervention adds to h.
+
+    Only the blocks from its lowest on are run twice, once without it and once with it; gradients
+    reach its weights.
+
+    Args:
+        encoder: The frozen encoder.
+        ids: The tokens.
+        intervention: One that changes h.
+        states: The states ``(B, T, D)`` below its lowest block, where they are known.
+    """
+    below = intervention.lowest - 1
+    if states is None and below >= 0:
+        states = states_with(encoder, ids, Tap(block=below))
+    with from_states(encoder, states, block=below):
+        with torch.no_grad():
+            plain = encoder.pool(encoder.hidden_states(ids))
+        return encoder.pool(states_with(encoder, ids, intervention)) - plain
+
+
+@contextmanager
+def from_states(encoder: TextEncoder, states: Tensor | None, *, block: int) -> Iterator[None]:
+    """Let every pass of a ``with`` block start above a block of known states ``(B, T, D)``.
+
+    The blocks below compute nothing and hand on what they got; the block itself gives `states`.
+    Above block −1 every block is run.
+    """
+    below = list(blocks_of(encoder.model)[1])[: block + 1]
+
+    def known(*_: object, **__: object) -> object:
+        return states
+
+    with encoder.lock:
+        try:
+            for module in below:
+                module.forward = known
+            yield
+        finally:
+            for module in below:
+                del module.forward  # the class's own shows again

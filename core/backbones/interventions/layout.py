@@ -1,0 +1,150 @@
+"""Experts inside the trunk: how each acts there, and what stands beside h for it on the bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from ....registry.errors import ContractError, RedhostError
+from ....registry.package.checked import Violation
+from ...bus.bus import LayerNorm
+from ...bus.experts import Expert, InTrunkExpert
+from ...bus.layout import FeatureLayout, FeatureSegment, WideNorm
+from ...bus.tasks import Unit
+from ..backbone import Backbone
+from ..encoder import TextEncoder
+from ..tokens import context_layout
+from . import Intervention, InTrunk, states_with
+from .graft import Graft, added_by, token_step
+from .tap import FINAL, Tap, block_at
+
+
+def acts_inside(expert: Expert) -> bool:
+    """Tell whether an expert reads or writes anywhere but at the end."""
+    return isinstance(expert, InTrunk) or {expert.reads_tap, expert.writes_tap} != {FINAL}
+
+
+def intervention_of(expert: Expert, backbone: Backbone) -> Intervention | None:
+    """Return how an expert acts inside a backbone: as it says, else by its taps; None at the end.
+
+    Raises:
+        ContractError: If the trunk has no such block.
+    """
+    if isinstance(expert, InTrunk):
+        return expert.intervention(backbone)
+    if expert.reads_tap == expert.writes_tap == FINAL:
+        return None
+    read = block_at(backbone.trunk, expert.reads_tap)
+    if expert.writes_tap == FINAL:
+        return Tap(block=read)
+    step = token_step(expert, width=backbone.width, eps=backbone.eps)
+    return Graft(read=read, write=block_at(backbone.trunk, expert.writes_tap), step=step)
+
+
+def bus_part(expert: Expert, backbone: Backbone) -> Expert:
+    """Return an expert as the bus has it: one that changes h inside hands on what it added."""
+    acts = intervention_of(expert, backbone)
+    return InTrunkExpert(expert) if acts is not None and acts.changes_h else expert
+
+
+def compute_features(
+    intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
+) -> Tensor:
+    """Return what an intervention reads (r) or adds to h (G) for texts, ``(N, D)``."""
+
+    def compute(ids: Tensor) -> Tensor:
+        if intervention.changes_h:
+            return added_by(encoder, ids, intervention)
+        return encoder.pool(states_with(encoder, ids, intervention))
+
+    return encoder.encode(texts, compute=compute)
+
+
+def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
+    """Return the backbone that computes h̃ for experts by id; itself where they all read h.
+
+    h̃ has a segment for each block that is read, and for each expert that adds to h. Where text is
+    generated nobody taps the trunk, and the segment is what the router reads.
+
+    Raises:
+        ContractError: If the trunk has no such block.
+    """
+    if backbone.task.unit is Unit.TOKEN:
+        return replace(backbone, layout=context_layout(backbone.width))
+    acting: dict[str, tuple[Intervention, list[str]]] = {}
+    for expert_id in sorted(experts):
+        acts = intervention_of(experts[expert_id], backbone)
+        if acts is not None:
+            acting.setdefault(acts.key or expert_id, (acts, []))[1].append(expert_id)
+    if not acting:
+        return backbone
+    segments = [
+        FeatureSegment(
+            key=acts.key or f"graft {experts[readers[0]].source}",
+            width=backbone.width,
+            normalised=not acts.changes_h,
+            compute=partial(compute_features, acts, backbone.trunk),
+            readers=tuple(readers),
+        )
+        for acts, readers in sorted(
+            acting.values(), key=lambda x: (x[0].changes_h, 0 if x[0].changes_h else x[0].lowest)
+        )
+    ]
+    layout = FeatureLayout(width=backbone.width, segments=tuple(segments))
+    return replace(backbone, layout=layout)
+
+
+def inside_reader(
+    backbone: Backbone, expert_id: str, expert: Expert
+) -> Callable[[Sequence[str]], Tensor]:
+    """Return texts → what one expert reads on the bus ``(N, D)``."""
+    wide = with_layout(backbone, {expert_id: expert})
+    layout = wide.layout or FeatureLayout(width=backbone.width)
+    norm = WideNorm(LayerNorm(width=backbone.width, eps=backbone.eps), layout)
+    return lambda texts: layout.read(norm(wide.encode(texts)), expert_id)
+
+
+def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -> Violation | None:
+    """Return what is wrong with where an expert reads and writes, in this trunk."""
+    try:
+        layers = {
+            field: block_at(backbone.trunk, tap)
+            for field, tap in (("reads.tap", reads), ("writes.tap", writes))
+            if tap != FINAL
+        }
+    except ContractError as e:
+        return Violation("tap_unknown", "reads.tap", e.expected, e.found, e.hint)
+    if "writes.tap" in layers and layers["reads.tap"] > layers["writes.tap"]:
+        return Violation(
+            "tap_order",
+            "writes.tap",
+            f"block {layers['reads.tap']} or a later one, since expert {expert_id!r} reads there",
+            writes,
+            "Read earlier, or write later.",
+        )
+    return None
+
+
+def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
+    """Return what is wrong with how an expert says that it acts inside this trunk."""
+    if not isinstance(expert, InTrunk):
+        return None
+    code, field, wanted, found = "form_unknown", "form", "an intervention in the blocks", ""
+    try:
+        acts = expert.intervention(backbone)
+        if not isinstance(acts, Intervention):
+            found = type(acts).__name__
+        elif backbone.task.unit is Unit.TOKEN:  # the cache of keys and values is the backbone's own
+            code, wanted, found = "tap_unknown", "an expert above the blocks for text", "one inside"
+        elif acts.changes_h and expert.space != "hidden":
+            code, field = "tap_order", "writes.space"
+            wanted, found = "'hidden', since it changes h", repr(expert.space)
+    except RedhostError as e:
+        code, wanted, found = "tap_unknown", e.expected or wanted, e.found or e.problem
+    except Exception as e:  # code of a plugin raises whatever it stumbles over
+        found = f"{e!r}"
+    hint = "Ask the author of the plugin that makes its form."
+    return Violation(code, field, wanted, found, hint) if found else None

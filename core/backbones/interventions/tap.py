@@ -1,0 +1,72 @@
+"""Read the hidden states H_b at a block; no block above it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from ....registry.errors import ContractError, suggest
+from ..encoder import TextEncoder, blocks_of
+from . import PassEnded, hooked
+
+FINAL = "final"
+"""The tap at the end: h itself."""
+
+Step = Callable[[Tensor], Tensor]
+"""States ``(B, T, D)`` → what is added to them."""
+
+
+def block_at(trunk: TextEncoder, tap: str) -> int:
+    """Return the number of the block a tap names: ``2``, or a module's name such as ``layers.2``.
+
+    Raises:
+        ContractError: If the trunk has no such block; the message lists what there is.
+    """
+    path, blocks = blocks_of(trunk.model)
+    names = {f"{path}.{n}": n for n in range(len(blocks))}
+    names |= {str(n): n for n in range(len(blocks))}
+    if tap not in names:
+        raise ContractError(
+            f"the backbone has no layer {tap!r}",
+            expected=f"0 … {len(blocks) - 1}, or {path}.0 … {path}.{len(blocks) - 1}",
+            found=tap,
+            hint=suggest(tap, names),
+        )
+    return names[tap]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tap:
+    """The states at a block, in place of the last ones."""
+
+    block: int
+    changes_h: bool = field(default=False, init=False)
+
+    @property
+    def lowest(self) -> int:
+        """The block above."""
+        return self.block + 1
+
+    @property
+    def key(self) -> str:
+        """All experts that read a block share its rows."""
+        return f"block {self.block}"
+
+    def apply(self, encoder: TextEncoder) -> AbstractContextManager[None]:
+        """End every pass at the block."""
+
+        def stop(_: nn.Module, _inputs: object, output: object) -> None:
+            raise PassEnded(states_of(output))
+
+        return hooked(encoder, (blocks_of(encoder.model)[1][self.block], stop))
+
+
+def states_of(output: object) -> Tensor:
+    """Return the hidden states a block gives: alone, or first of a tuple."""
+    first = output[0] if isinstance(output, tuple) else output
+    if not isinstance(first, Tensor):
+        raise TypeError(f"a block gives {type(output).__name__}, expected hidden states")
+    return first

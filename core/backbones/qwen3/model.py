@@ -1,0 +1,195 @@
+"""A Qwen3 encoder in plain torch: the bits that transformers computes, without importing it.
+
+Importing transformers' models takes longer than all else that a cold `predict` does. So the trunk
+of a package that carries an ordinary Qwen3 folder is built here, from the same operations in the
+same order; whatever else a folder may hold goes through AutoModel (`core.backbones.encoder`). Names
+of modules and parameters are transformers' own, since fingerprints and taps go by them.
+
+Legend: B batch, T tokens, D width, H heads, K key and value heads, W width of a head, M of the MLP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Rope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rotary positions of the plain kind."""
+
+    rope_theta: float
+    rope_type: Literal["default"]
+
+
+class Qwen3Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ``config.json`` of a plain Qwen3 encoder; any other key, and it is not one."""
+
+    model_type: Literal["qwen3"]
+    hidden_act: Literal["silu"]
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_parameters: Rope
+    layer_types: list[Literal["full_attention"]]
+    max_position_embeddings: int
+    vocab_size: int
+    attention_bias: bool = False
+    attention_dropout: float = 0.0
+    use_sliding_window: bool = False
+    sliding_window: None = None
+    # What follows changes nothing that is computed here.
+    architectures: list[str] | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    dtype: str | None = None
+    initializer_range: float = 0.02
+    max_window_layers: int = 0
+    tie_word_embeddings: bool = True
+    transformers_version: str = ""
+    use_cache: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class States:
+    """What an encoder answers: the last hidden states ``(B, T, D)``."""
+
+    last_hidden_state: Tensor
+
+
+class _Unset:
+    """Leaves weights as they are allocated: others are put in their place at once."""
+
+    def reset_parameters(self) -> None:
+        """Draw nothing."""
+
+
+class _Embedding(_Unset, nn.Embedding):
+    pass
+
+
+class _Linear(_Unset, nn.Linear):
+    pass
+
+
+class _RMSNorm(nn.Module):
+    def __init__(self, width: int, *, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.empty(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return g · x / √(mean x² + ε) over the last dimension of ``(…, D)``."""
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+class _Mlp(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = _Linear(width, inner, bias=False)
+        self.up_proj = _Linear(width, inner, bias=False)
+        self.down_proj = _Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the gated MLP of ``(B, T, D)``."""
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: Qwen3Config) -> None:
+        super().__init__()
+        self.width, width = config.head_dim, config.hidden_size
+        heads, keys = config.num_attention_heads, config.num_key_value_heads
+        self.grouped = heads != keys
+        self.q_proj = _Linear(width, heads * self.width, bias=False)
+        self.k_proj = _Linear(width, keys * self.width, bias=False)
+        self.v_proj = _Linear(width, keys * self.width, bias=False)
+        self.o_proj = _Linear(heads * self.width, width, bias=False)
+        self.q_norm = _RMSNorm(self.width, eps=config.rms_norm_eps)
+        self.k_norm = _RMSNorm(self.width, eps=config.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return causal attention ``(B, T, D)`` at positions with these angles ``(1, T, W)``."""
+        heads = (*x.shape[:-1], -1, self.width)
+        query = self.q_norm(self.q_proj(x).view(heads)).transpose(1, 2)  # (B, H, T, W)
+        key = self.k_norm(self.k_proj(x).view(heads)).transpose(1, 2)  # (B, K, T, W)
+        value = self.v_proj(x).view(heads).transpose(1, 2)
+        made = functional.scaled_dot_product_attention(
+            _turned(query, cos, sin),
+            _turned(key, cos, sin),
+            value,
+            scale=self.width**-0.5,
+            is_causal=x.shape[1] > 1,
+            enable_gqa=self.grouped,
+        )
+        out: Tensor = self.o_proj(made.transpose(1, 2).contiguous().reshape(*x.shape[:-1], -1))
+        return out
+
+
+class _Block(nn.Module):
+    def __init__(self, config: Qwen3Config) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.self_attn = _Attention(config)
+        self.mlp = _Mlp(width, config.intermediate_size)
+        self.input_layernorm = _RMSNorm(width, eps=eps)
+        self.post_attention_layernorm = _RMSNorm(width, eps=eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the states ``(B, T, D)`` above the block."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return made
+
+
+class Qwen3(nn.Module):
+    """The encoder, without a language-model head; its weights are yet to be loaded.
+
+    Args:
+        config: Its sizes.
+
+    Raises:
+        ValueError: If the configuration asks for what is not computed here.
+    """
+
+    def __init__(self, config: Qwen3Config) -> None:
+        super().__init__()
+        unknown = config.attention_bias or config.attention_dropout or config.use_sliding_window
+        if unknown or len(config.layer_types) != config.num_hidden_layers:
+            raise ValueError("not plain")
+        self.config = config
+        self.embed_tokens = _Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(_Block(config) for _ in range(config.num_hidden_layers))
+        self.norm = _RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(self, input_ids: Tensor, **_: object) -> States:
+        """Return the last hidden states for token ids ``(B, T)`` that have no padding to mask."""
+        x = self.embed_tokens(input_ids)
+        # cos and sin of each position's angles, (1, T, W): Su et al. 2021
+        width = self.config.head_dim
+        steps = torch.arange(0, width, 2, dtype=torch.float) / width
+        frequency = (1.0 / (self.config.rope_parameters.rope_theta**steps)).to(x.device)
+        places = torch.arange(x.shape[1], device=x.device)[None, :, None].float()
+        angles = torch.cat((places * frequency,) * 2, dim=-1)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        for block in self.layers:
+            x = block(x, cos, sin)
+        return States(last_hidden_state=self.norm(x))
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return states ``(B, H, T, W)`` turned by their positions' angles ``(1, T, W)``."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return (x * cos.unsqueeze(1)) + (turned * sin.unsqueeze(1))

@@ -1,0 +1,110 @@
+"""The trunk of a package that carries a plain Qwen3 folder, built without transformers.
+
+Plain means: these four files, a configuration and a tokenizer of which every key is known here, and
+exactly the tensors of the model. Anything else is for transformers to read. What was built is held
+to the manifest's fingerprint like every other backbone: tensors, vocabulary, what the tokenizer
+makes of the probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+import msgspec
+import safetensors.torch
+import torch
+
+from ..encoder import Pooling, TextEncoder
+from .model import Qwen3, Qwen3Config
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+
+
+class _TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A ``tokenizer_config.json`` that adds nothing to ``tokenizer.json``."""
+
+    tokenizer_class: Literal["PreTrainedTokenizerFast", "TokenizersBackend"]
+    backend: Literal["tokenizers"] = "tokenizers"
+    clean_up_tokenization_spaces: bool = False
+    model_max_length: int | float | None = None
+    pad_token: str | None = None
+    padding_side: str = "right"
+    unk_token: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PlainTokenizer:
+    """A tokenizer as an encoder uses it: text → ids, and its vocabulary."""
+
+    tokenizer: Tokenizer
+
+    def __call__(
+        self, text: str, *, truncation: bool = False, max_length: int | None = None
+    ) -> dict[str, list[int]]:
+        """Return the ids of a text, cut at `max_length` where `truncation` is set."""
+        if truncation and max_length is not None:
+            self.tokenizer.enable_truncation(max_length)
+        else:
+            self.tokenizer.no_truncation()
+        return {"input_ids": self.tokenizer.encode(text).ids}
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return token → id, added tokens among them."""
+        return self.tokenizer.get_vocab(with_added_tokens=True)
+
+
+def qwen3_encoder(
+    files: Mapping[str, bytes], *, pooling: Pooling, max_tokens: int | None
+) -> TextEncoder | None:
+    """Build the trunk from a carried folder's bytes; return None if that is not plain.
+
+    Args:
+        files: The folder's files by name, no others.
+        pooling: How token states become one vector.
+        max_tokens: Where longer texts are cut.
+    """
+    if files.keys() != {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG}:
+        return None
+    tokenizer = _tokenizer(files[TOKENIZER], files[TOKENIZER_CONFIG])
+    if tokenizer is None:
+        return None
+    tensors = safetensors.torch.load(files[WEIGHTS])
+    # In memory of their own: what safetensors gives are views of one buffer.
+    tensors = {name: t.to(torch.float32, copy=True) for name, t in tensors.items()}
+    try:
+        model = Qwen3(msgspec.json.decode(files[CONFIG], type=Qwen3Config))
+        model.load_state_dict(tensors, assign=True)
+    # Another kind of configuration; or other tensors, or of other shapes, than it says.
+    except (msgspec.DecodeError, ValueError, RuntimeError):
+        return None
+    # An encoder needs no more of both than what these have.
+    return TextEncoder(
+        model=cast("PreTrainedModel", model),
+        tokenizer=cast("PreTrainedTokenizerBase", tokenizer),
+        pooling=pooling,
+        max_tokens=max_tokens,
+    )
+
+
+def _tokenizer(data: bytes, settings: bytes) -> PlainTokenizer | None:
+    """Return the tokenizer of a file; None if transformers would make another of it."""
+    from tokenizers import Tokenizer
+
+    try:
+        config = msgspec.json.decode(settings, type=_TokenizerConfig)
+        made = Tokenizer.from_str(data.decode("utf-8"))
+    except Exception:  # the tokenizers library raises no narrower one
+        return None
+    special = {str(token) for token in made.get_added_tokens_decoder().values()}
+    named = {token for token in (config.pad_token, config.unk_token) if token is not None}
+    if made.truncation is not None or made.padding is not None or not named <= special:
+        return None
+    return PlainTokenizer(made)

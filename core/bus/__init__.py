@@ -1,0 +1,1 @@
+"""The neural bus and its equations: norm → router → residual sum → shared classifier (`bus.py`)."""

@@ -1,0 +1,267 @@
+"""The neural bus: norm → router → residual sum → shared classifier.
+
+The only place where experts meet. Legend for shapes, here and in every file of `core`:
+B batch, D model width, E experts, K columns (E, or E+1 with the backbone column), R rank,
+C labels of the backbone's classifier, L labels of the whole bus.
+
+    z = LayerNorm(h)                                   (B, D)
+    α = softmax(router(z))                             (B, K)
+    ĥ = h + Σ_i α_i Δ_i(z)                             (B, D)      seed 001, section 4.4.3
+    p = softmax(W_c ĥ + Σ_i α_i Δ_i^logit(z))          (B, C)
+
+Where experts bring labels of their own the bus is a proper mixture (seed 002):
+p = α_H p_H + Σ_i α_i softmax(Δ_i^label(z) / T_i), with p_H the line above over the experts that
+share the backbone's classifier, their α renormalised. p_H and every p_i are then untouched, bit
+for bit, by an expert that joins with labels of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .experts import Expert
+from .layout import FeatureLayout, WideNorm
+from .signals import QUERY, BusRouter, RouterSignals
+from .strategies import Ensemble, ExpertOutputs, ForwardStrategy, choose_strategy
+from .tasks import CLASSIFICATION, Task
+
+BACKBONE = "backbone"
+"""The name of the column that changes nothing."""
+
+
+class Bus(nn.Module):
+    """Norm, router, experts and the shared classifier, composed once and never changed.
+
+    Args:
+        norm: h → z.
+        router: z, and what else it reads, → logits ``(B, K)`` over `columns`.
+        experts: Expert modules by id; columns are their ids in sorted order.
+        classifier: W_c ``(C, D)``, or None when the backbone has no labels.
+        labels: The labels of `classifier`.
+        backbone_column: Whether the router has a last column that changes nothing.
+        layout: What experts read beside h; features are then h̃, and `norm` gives z̃.
+        strategy: How the experts are summed; by default what suits router, experts and device.
+    """
+
+    router: BusRouter
+
+    def __init__(
+        self,
+        *,
+        norm: nn.Module,
+        router: BusRouter,
+        experts: Mapping[str, Expert],
+        classifier: Tensor | None,
+        labels: Sequence[str] = (),
+        task: Task = CLASSIFICATION,
+        backbone_column: bool = False,
+        layout: FeatureLayout | None = None,
+        strategy: ForwardStrategy | None = None,
+    ) -> None:
+        super().__init__()
+        self.layout = layout or FeatureLayout(width=0)
+        self.task = task
+        self.ids = tuple(sorted(experts))
+        self.columns = (*self.ids, BACKBONE) if backbone_column else self.ids
+        self.norm = WideNorm(norm, self.layout) if self.layout.segments else norm
+        self.router = router
+        self.experts = nn.ModuleList(experts[i] for i in self.ids)
+        strategy = strategy or choose_strategy(
+            experts.values(),
+            chosen=router.chosen,
+            queries=QUERY in router.reads,
+            classifier=classifier,
+        )
+        self.ensemble = Ensemble(
+            experts,
+            classifier=classifier,
+            layout=self.layout,
+            strategy=strategy,
+            columns=len(self.columns),
+        )
+        self.shared_labels = tuple(labels)
+        own_labels = (
+            y for i in self.ids if experts[i].space == "labels" for y in experts[i].labels
+        )
+        self.labels = task.head.label_space(labels, own_labels)
+        self.own = self.ensemble.own
+        self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
+        place = {label: n for n, label in enumerate(self.labels)}
+        self.own_labels = {
+            i: torch.tensor([place[y] for y in experts[self.ids[i]].labels]) for i in self.own
+        }
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Answer for ``(B, D)``.
+
+        Returns:
+            The probabilities ``(B, L)`` over `labels` and the weights α ``(B, K)``.
+        """
+        z = self.norm(h)
+        signals = RouterSignals(z, ensemble=self.ensemble, reads=self.router.reads)
+        alpha = torch.softmax(self.router(signals.z, signals), dim=-1)  # (B, K)
+        if self.router.output == "mixture":
+            return self.mixture(h, z, alpha), alpha
+        # Only here the weights are known to be the router's, so all but `chosen` are zero.
+        chosen = self.router.chosen if self.ensemble.strategy == "gathered" else None
+        return self.probabilities(h, z, alpha, outputs=signals.outputs, chosen=chosen), alpha
+
+    def signals(self, z: Tensor, *, reads: Collection[str] | None = None) -> RouterSignals:
+        """Return what a router may read of z ``(B, D)``; None stands for everything."""
+        return RouterSignals(z, ensemble=self.ensemble, reads=reads)
+
+    def weights(self, z: Tensor) -> Tensor:
+        """Return α = softmax(router(z)), ``(B, K)``."""
+        signals = self.signals(z, reads=self.router.reads)
+        return torch.softmax(self.router(signals.z, signals), dim=-1)
+
+    # -- answers for given weights --------------------------------------------------------------
+
+    def residual(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return ĥ = h + Σ_i α_i Δ_i(z), ``(B, D)`` (seed 001, section 4.4.3)."""
+        return self.ensemble.residual(h, z, alpha)
+
+    def logits(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return W_c ĥ + Σ_i α_i Δ_i^logit(z), ``(B, C)``."""
+        return self.ensemble.logits(h, z, alpha)
+
+    def probabilities(
+        self,
+        h: Tensor,
+        z: Tensor,
+        alpha: Tensor,
+        *,
+        outputs: ExpertOutputs | None = None,
+        chosen: int | None = None,
+    ) -> Tensor:
+        """Return p(y|x) over `labels` ``(B, L)``, or ŷ ``(B, 1)``, for weights ``(B, K)``.
+
+        The last two arguments are those of `Ensemble.residual`.
+        """
+        if outputs is None:
+            outputs = self.ensemble.selected_outputs(z, alpha)
+        if not self.own:
+            logits = self.ensemble.logits(h, z, alpha, outputs=outputs, chosen=chosen)
+            return self.task.head.output(logits)
+        p = h.new_zeros(h.shape[0], len(self.labels))
+        own = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
+        if self.classifier is None and not self.task.head.probabilities:
+            alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)  # nobody else answers
+        shared = self._shared(h, z, alpha, outputs=outputs, chosen=chosen)
+        p[:, : max(1, len(self.shared_labels))] = (1 - own) * shared
+        if outputs is None:
+            outputs = self.ensemble.expert_outputs(z, ((i, None) for i in self.own))
+        for o in outputs:
+            if o.column not in self.own_labels:
+                continue
+            labels, weight = self.own_labels[o.column].to(p.device), alpha[:, o.column, None]
+            temperature = self.ensemble.parts[o.column].temperature
+            p_i = self.task.head.output(o.delta, temperature=temperature)  # (n, L_i)
+            if o.rows is None:
+                p = p.index_add(1, labels, weight * p_i)
+            else:
+                at = o.rows[:, None], labels
+                p = p.index_put(at, weight[o.rows] * p_i, accumulate=True)
+        return p
+
+    def _shared(
+        self,
+        h: Tensor,
+        z: Tensor,
+        alpha: Tensor,
+        *,
+        outputs: ExpertOutputs | None,
+        chosen: int | None,
+    ) -> Tensor:
+        """Return p_H, the component of all that share the classifier, ``(B, C)``."""
+        if self.classifier is None:
+            return h.new_ones(h.shape[0], 1)  # `NONE`, of a head that has it
+        total = alpha[:, self.shared].sum(-1, keepdim=True).clamp_min(1e-12)
+        logits = self.ensemble.logits(h, z, alpha / total, outputs=outputs, chosen=chosen)
+        return self.task.head.output(logits)
+
+    def mixture(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return Σ_i α_i p_i(y|x), ``(B, L)``: seed 002's form over the same experts."""
+        return torch.einsum("bk,bkl->bl", alpha, self.each(h, z))
+
+    def answer(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
+        """Return p(y|x) ``(B, L)`` as the router's kind combines: residual sum, or mixture."""
+        combine = self.mixture if self.router.output == "mixture" else self.probabilities
+        return combine(h, z, alpha)
+
+    def only(self, z: Tensor, column: int) -> Tensor:
+        """Return the weights that give one column everything, ``(B, K)``."""
+        alpha = z.new_zeros(z.shape[0], len(self.columns))
+        alpha[:, column] = 1.0
+        return alpha
+
+    def alone(self, h: Tensor, z: Tensor, column: int) -> Tensor:
+        """Return p_i(y|x), the answer with one column at 1, ``(B, L)``."""
+        return self.probabilities(h, z, self.only(z, column))
+
+    def each(self, h: Tensor, z: Tensor) -> Tensor:
+        """Return p_i(y|x) of every column alone, ``(B, K, L)``."""
+        return torch.stack([self.alone(h, z, k) for k in range(len(self.columns))], dim=1)
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    @property
+    def classifier(self) -> Tensor | None:
+        """W_c ``(C, D)``, where the backbone has labels."""
+        return self.ensemble.classifier
+
+    @property
+    def answers(self) -> int:
+        """How many probabilities a row has: labels, or the tokens of a vocabulary."""
+        head = self.ensemble.classifier
+        return max(len(self.labels), 0 if head is None else len(head))
+
+    def parts(self) -> list[Expert]:
+        """Return the experts in column order."""
+        return list(self.ensemble.parts)
+
+    def delta(self, z: Tensor, column: int) -> Tensor:
+        """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``."""
+        return self.ensemble.delta(z, column)
+
+
+class LayerNorm(nn.Module):
+    """z = (h − mean h) / √(var h + ε): no learned affine, so all experts see the same z."""
+
+    def __init__(self, *, width: int, eps: float) -> None:
+        super().__init__()
+        self.width, self.eps = width, eps
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Normalise ``(…, D)`` over its last dimension."""
+        return nn.functional.layer_norm(h, (self.width,), eps=self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusConfig:
+    """What a factory hook needs to know of the bus it builds for.
+
+    Attributes:
+        width: D, the width of h and z.
+        labels: The labels of the backbone's classifier, C of them, in its order.
+        eps: The ε of the bus norm.
+        task: Whether the bus answers labels, a number, or the next token.
+        context: How many numbers the router reads beside z, where text is generated.
+        device: Where the parts live.
+    """
+
+    width: int
+    labels: tuple[str, ...]
+    eps: float = 1e-5
+    task: Task = CLASSIFICATION
+    context: int = 0
+    device: str = "cpu"
+
+    @property
+    def router_width(self) -> int:
+        """How many numbers the router reads of a row."""
+        return self.width + self.context

@@ -1,0 +1,256 @@
+"""The forms an expert can have: z → Δ(z), written to hidden states, logits or own labels.
+
+    residual   Δ = V σ(U z)             U (R, D), V (out, R)     seed 001, section 4.5.4
+    mlp        Δ = V σ(U z + u) + v     the same with biases
+    linear     Δ = W z + b              W (out, D)               seed 001, section 4.5.2
+
+out is D where the expert writes `hidden`, C where it writes `logits`, and its own number of
+labels where it writes `labels`. A residual expert with labels of its own is a residual step
+followed by classifier rows of its own: W (z + V σ(U z)) + b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...registry.errors import ContractError
+from ...registry.package.forms import FORMS
+from ...registry.package.manifest import ExpertManifest
+from ...registry.package.rules import expected_tensors
+
+Space = Literal["hidden", "labels", "logits"]
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": nn.functional.gelu,
+    "identity": lambda x: x,
+    "relu": torch.relu,
+    "silu": nn.functional.silu,
+    "tanh": torch.tanh,
+}
+
+
+class Expert(nn.Module):
+    """One residual module on the bus. Subclasses compute Δ from z and keep no state.
+
+    A subclass with a method ``intervention(backbone)`` acts inside the backbone's blocks
+    (`core.backbones.interventions.InTrunk`).
+
+    Args:
+        space: Where Δ is written.
+        labels: The labels the expert may answer.
+        temperature: T of softmax(Δ / T) where it writes `labels`.
+
+    Attributes:
+        reads_tap: ``final``, or the block it reads, by number or name.
+        writes_tap: ``final``, or the block it writes to.
+        source: The digests of its package and of the plugin that made it: what names its rows in
+            the feature cache.
+    """
+
+    reads_tap: str = "final"
+    writes_tap: str = "final"
+    source: str = ""
+
+    def __init__(self, *, space: Space, labels: Sequence[str], temperature: float = 1.0) -> None:
+        super().__init__()
+        self.space: Space = space
+        self.labels = tuple(labels)
+        self.temperature = temperature
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What its weights are held in, and z is read in."""
+        return next((p.dtype for p in self.parameters()), torch.float32)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
+        raise NotImplementedError
+
+    def to_units(self, *, scale: float, shift: float) -> None:
+        """Multiply what is written by `scale` and add `shift`, folded into the last layer."""
+        raise NotImplementedError
+
+
+class LowRank(Expert):
+    """Δ = V σ(U z + u) + v; the forms `residual` (no biases) and `mlp` (both)."""
+
+    def __init__(
+        self,
+        *,
+        U: Tensor,
+        V: Tensor,
+        u: Tensor | None = None,
+        v: Tensor | None = None,
+        activation: str,
+        space: Space,
+        labels: Sequence[str] = (),
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(space=space, labels=labels, temperature=temperature)
+        self.activation = activation
+        self.U, self.V = nn.Parameter(U), nn.Parameter(V)
+        self.u = nn.Parameter(u) if u is not None else None
+        self.v = nn.Parameter(v) if v is not None else None
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
+        units = nn.functional.linear(z, self.U, self.u)  # (B, R)
+        return nn.functional.linear(ACTIVATIONS[self.activation](units), self.V, self.v)
+
+    def to_units(self, *, scale: float, shift: float) -> None:
+        """Fold scale and shift into V and v; a shift needs a v."""
+        self.V.data *= scale
+        if self.v is not None:
+            self.v.data = self.v.data * scale + shift
+
+    def inner_bias(self) -> Tensor:
+        """Return u ``(R,)``, zeros where the form has none."""
+        return self.U.new_zeros(self.U.shape[0]) if self.u is None else self.u.detach()
+
+    def outer_bias(self) -> Tensor:
+        """Return v ``(out,)``, zeros where the form has none."""
+        return self.V.new_zeros(self.V.shape[0]) if self.v is None else self.v.detach()
+
+
+class InTrunkExpert(Expert):
+    """An expert that changes h inside the trunk: what it reads on the bus is its Δ already.
+
+    Args:
+        step: The expert itself, which acts there (`core.backbones.interventions`).
+    """
+
+    def __init__(self, step: Expert) -> None:
+        super().__init__(space="hidden", labels=step.labels)
+        self.step = step
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return Δ ``(B, D)``: G, which the trunk computed."""
+        return z
+
+
+class Linear(Expert):
+    """Δ = W z + b."""
+
+    def __init__(
+        self,
+        *,
+        W: Tensor,
+        b: Tensor,
+        space: Space,
+        labels: Sequence[str] = (),
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(space=space, labels=labels, temperature=temperature)
+        self.W, self.b = nn.Parameter(W), nn.Parameter(b)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
+        return nn.functional.linear(z, self.W, self.b)
+
+    def to_units(self, *, scale: float, shift: float) -> None:
+        """Fold scale and shift into W and b."""
+        self.W.data *= scale
+        self.b.data = self.b.data * scale + shift
+
+
+class ClassifierExpert(Expert):
+    """W (z + V σ(U z)) + b: a residual step, then classifier rows of the expert's own."""
+
+    def __init__(
+        self,
+        *,
+        U: Tensor,
+        V: Tensor,
+        W: Tensor,
+        b: Tensor,
+        activation: str,
+        labels: Sequence[str],
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(space="labels", labels=labels, temperature=temperature)
+        self.activation = activation
+        self.U, self.V = nn.Parameter(U), nn.Parameter(V)
+        self.W, self.b = nn.Parameter(W), nn.Parameter(b)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the logits over the expert's own labels, ``(B, L_i)``."""
+        units = ACTIVATIONS[self.activation](nn.functional.linear(z, self.U))
+        return nn.functional.linear(z + nn.functional.linear(units, self.V), self.W, self.b)
+
+    def to_units(self, *, scale: float, shift: float) -> None:
+        """Fold scale and shift into W and b."""
+        self.W.data *= scale
+        self.b.data = self.b.data * scale + shift
+
+
+def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Expert | None:
+    """Build one of the built-in forms; return None for a form that a plugin makes.
+
+    Args:
+        manifest: The expert's contract.
+        tensors: Its weights by name; shapes as `expected_tensors` states them.
+
+    Raises:
+        ContractError: If tensors are missing or of other shapes.
+    """
+    if manifest.form not in FORMS:
+        return None
+    found = {name: tuple(t.shape) for name, t in tensors.items()}
+    rows = found.get("V", found.get("W"))
+    expected = expected_tensors(manifest, classes=rows[0] if rows else None)
+    if found != expected:
+        raise ContractError(f"expert {manifest.id!r}", expected=str(expected), found=str(found))
+    t = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    return expert_from_tensors(
+        t,
+        space=manifest.writes.space,
+        activation=manifest.activation,
+        labels=manifest.labels,
+        temperature=manifest.temperature,
+    )
+
+
+def expert_from_tensors(
+    tensors: Mapping[str, Tensor],
+    *,
+    space: Space,
+    activation: str,
+    labels: Sequence[str],
+    temperature: float = 1.0,
+) -> Expert:
+    """Return the expert that these tensors make: their names decide what it computes.
+
+    Args:
+        tensors: Those of a form, by name.
+        space: Where it writes.
+        activation: σ, where there is one.
+        labels: The labels it may answer.
+        temperature: T of softmax(Δ / T) where it writes `labels`.
+    """
+    t = tensors
+    if "U" not in t:
+        return Linear(W=t["W"], b=t["b"], space=space, labels=labels, temperature=temperature)
+    if "W" in t:
+        return ClassifierExpert(
+            U=t["U"],
+            V=t["V"],
+            W=t["W"],
+            b=t["b"],
+            activation=activation,
+            labels=labels,
+            temperature=temperature,
+        )
+    return LowRank(
+        U=t["U"],
+        V=t["V"],
+        u=t.get("u"),
+        v=t.get("v"),
+        activation=activation,
+        space=space,
+        labels=labels,
+        temperature=temperature,
+    )

@@ -1,0 +1,193 @@
+"""What a router may read of a batch beside z: signals, each computed when it is first read.
+
+    confidences        e(z), the experts' confidence in this input         (B, K)
+    output_features    what the experts' outputs look like                 (B, K, S)
+    query(mask)        the confidences of those experts that it names      (B, K)
+
+A router names in `reads` what it reads, and nothing else is computed. A new signal is a function of
+`RouterSignals` that works row by row, registered under a name; a router's own file may do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...registry.errors import UsageError
+from .evidence import output_features
+from .strategies import Ensemble, ExpertOutputs, active_columns
+
+QUERY = "query"
+"""Read by a router that picks the experts whose confidences it wants: `RouterSignals.query`."""
+ANSWERS = "answers"
+"""Read, while it is trained, by one that learns from p_k(y|x) of its rows' own answers."""
+TRUNCATED_LOGITS = "truncated_logits"
+"""Likewise, by one that learns from what the residual sum makes of the rows' answers."""
+
+Signal = Callable[["RouterSignals", Ensemble], Tensor]
+
+SIGNALS: dict[str, Signal] = {}
+"""What computes a signal ``(B, K, …)`` of a batch and the experts, by the name it is read under."""
+
+
+class RouterSignals:
+    """One batch as a router reads it.
+
+    Args:
+        z: Bus vectors ``(B, D)``, or z̃.
+        ensemble: The experts; None where all signals are given.
+        reads: What may be read; None for everything.
+        values: Signals that are known already, by name.
+
+    Attributes:
+        features: z̃, of which every expert reads its own.
+        z: What the router reads of it, ``(B, W)``.
+        known: The signals computed so far, by name.
+        outputs: What experts had to compute for the signals read so far; None for nothing. The
+            answer is made of it, so that no expert computes a row twice.
+    """
+
+    def __init__(
+        self,
+        z: Tensor,
+        *,
+        ensemble: Ensemble | None = None,
+        reads: Collection[str] | None = None,
+        values: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.features, self.ensemble, self.reads = z, ensemble, reads
+        self.z = z if ensemble is None else ensemble.layout.router_input(z)
+        self.outputs: ExpertOutputs | None = None
+        self.known = dict(values or {})
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a signal ``(B, K, …)``; it is computed once.
+
+        Raises:
+            UsageError: If the router does not declare it, or there are no experts to compute it.
+        """
+        if name not in self.known:
+            ensemble = self._experts(name)
+            with torch.no_grad():  # experts are frozen: for a router their signals are data
+                self.known[name] = SIGNALS[name](self, ensemble)
+        return self.known[name]
+
+    @property
+    def confidences(self) -> Tensor:
+        """e(z) ``(B, K)``."""
+        return self["confidences"]
+
+    @property
+    def output_features(self) -> Tensor:
+        """What the experts' outputs look like, ``(B, K, S)``."""
+        return self["output_features"]
+
+    def query(self, mask: Tensor) -> Tensor:
+        """Return the confidences of those a mask ``(B, K)`` names, ``(B, K)``; zero elsewhere.
+
+        No expert may be named twice for a row, nor have a weight where it was not named.
+        """
+        if "confidences" in self.known:
+            return torch.where(mask, self.known["confidences"], 0.0)
+        ensemble = self._experts(QUERY)
+        with torch.no_grad():
+            outputs = ensemble.expert_outputs(self.features, active_columns(mask))
+            self.outputs = (*(self.outputs or ()), *outputs)
+            return ensemble.confidences(outputs, self.features)
+
+    def _experts(self, name: str) -> Ensemble:
+        """Return who computes a signal."""
+        if self.ensemble is None or (self.reads is not None and name not in self.reads):
+            raise UsageError(
+                f"a router reads {name!r}",
+                expected="one of " + (", ".join(sorted(self.reads or self.known)) or "nothing"),
+                found=name,
+                hint="Name it in the router's attribute 'reads'.",
+            )
+        return self.ensemble
+
+    @classmethod
+    def concat(cls, parts: Sequence[RouterSignals]) -> RouterSignals:
+        """Return several batches of the same experts as one, with the signals that all know."""
+        known = set.intersection(*(set(p.known) for p in parts))
+        return cls(
+            torch.cat([p.features for p in parts]),
+            ensemble=parts[0].ensemble,
+            reads=parts[0].reads,
+            values={name: torch.cat([p[name] for p in parts]) for name in known},
+        )
+
+
+def router_signal(name: str) -> Callable[[Signal], Signal]:
+    """Register what computes the signal of a name; it has to work row by row.
+
+    Raises:
+        UsageError: If another function has the name.
+    """
+
+    def register(compute: Signal) -> Signal:
+        mine, other = (_place(x) for x in (compute, SIGNALS.get(name, compute)))
+        if mine != other:  # the same file may be imported again
+            raise UsageError(f"router signal {name!r}", expected=f"that of {other}", found=mine)
+        SIGNALS[name] = compute
+        return compute
+
+    return register
+
+
+def _place(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+@router_signal("confidences")
+def _confidences(signals: RouterSignals, ensemble: Ensemble) -> Tensor:
+    if "output_features" in (signals.reads or ()):
+        return signals.output_features[..., 0]  # one pass serves a router that reads both
+    signals.outputs = ensemble.all_outputs(signals.features)
+    return ensemble.confidences(signals.outputs, signals.features)
+
+
+@router_signal("output_features")
+def _output_features(signals: RouterSignals, ensemble: Ensemble) -> Tensor:
+    read = [ensemble.layout.read(signals.features, i) for i in ensemble.ids]
+    return output_features(
+        ensemble.parts, read, classifier=ensemble.classifier, columns=ensemble.columns
+    )
+
+
+class BusRouter(nn.Module):
+    """What a bus needs of its router.
+
+    Attributes:
+        reads: Names of `SIGNALS`, or `QUERY`, `ANSWERS` and `TRUNCATED_LOGITS`.
+        output: How the bus combines by the weights: the residual sum, or the mixture Σ α_k p_k.
+        chosen: How many columns have a weight in each row, the others' logits being −∞; None
+            for all.
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset()
+    output: ClassVar[Literal["mixture", "residual"]] = "residual"
+    chosen: int | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        known = {*SIGNALS, QUERY, ANSWERS, TRUNCATED_LOGITS}
+        if unknown := cls.reads - known:
+            raise UsageError(
+                f"router {cls.__name__} reads what nobody computes",
+                expected="names among " + ", ".join(sorted(known)),
+                found=", ".join(sorted(unknown)),
+                hint="Register a signal with router_signal before the class that reads it.",
+            )
+
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
+        """Return logits ``(B, K)``.
+
+        Args:
+            z: What the router reads of bus vectors, ``(B, W)``.
+            signals: The rest of what it reads; None where there are no experts yet.
+        """
+        raise NotImplementedError

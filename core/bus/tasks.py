@@ -1,0 +1,414 @@
+"""What a bus answers: a task is a unit × a head.
+
+    manifest's word    unit     head         output for logits, (B, C)      right
+    classification     text     softmax      p(y|x) = softmax(logits / T)   the most probable label
+    regression         text     number       ŷ(x) = logits, (B, 1)          rounds to the target
+    generation         token    vocabulary   p(x_t+1|x_≤t), (N, V)          the next token
+
+The unit says what a row of the bus is. The head says how a row's logits become an answer, and how
+answers are learnt and judged; another one is a subclass of `Head` and a call of `register_task`.
+
+Regression is a bus with one output, named `VALUE`, and no softmax (seed 000): experts add
+residuals to the backbone's number, or bring a number of their own, and a mixture of numbers is
+their mean under α. Generation is a bus whose rows are the tokens of a text and whose answers are
+the vocabulary's tokens, by number (seed 002). The backbone's manifest names the task; its
+fingerprint covers that.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...registry.errors import UnknownNameError, UsageError
+from ...registry.package.forms import DEFAULT_TASK, TASKS, VALUE, TaskSpec
+from ...registry.package.manifest import BackboneManifest, ExpertManifest
+from ..types import Row
+
+NONE = "none"
+"""The answer of a router that declines, where the backbone has no labels of its own."""
+
+
+SMALLEST = 1e-6
+"""Spread of targets, as a share of the largest, below which they count as equal."""
+
+TINY = 1e-30
+"""A probability of nothing counts as this much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What one row of a bus's output is for people."""
+
+    label: str
+    probability: float | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetScaler:
+    """The units an expert is trained in, so that steps fit numbers of any size.
+
+    Attributes:
+        scale: Targets are (y − shift) / scale.
+        shift: Likewise; 0 where there is no bias to take it.
+        hidden: Hidden states are h / hidden, so that one unit of them moves the target by one.
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+    hidden: float = 1.0
+
+    def of(self, targets: Tensor) -> Tensor:
+        """Return targets ``(N,)`` in these units; class indices, which have none, as they are."""
+        return (targets - self.shift) / self.scale if targets.is_floating_point() else targets
+
+
+class Unit(Enum):
+    """What a row of the bus is: a whole text, or each token of one."""
+
+    TEXT, TOKEN = "text", "token"
+
+    @property
+    def router(self) -> str:
+        """The kind of router that such rows get by default.
+
+        `evidence` won on gate rows of real text; `causal` answers with one product with the
+        language-model head, however many experts there are.
+        """
+        return "causal" if self is Unit.TOKEN else "evidence"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head(ABC):
+    """How a row's logits become an answer, and how answers are learnt and judged.
+
+    Attributes:
+        name: Its name in `HEADS`.
+        noun: What it answers, for messages.
+        domain: What inputs an expert with n labels is for, where its author says nothing.
+        cards: The kinds of routing card its experts may ship.
+        probabilities: Whether outputs are probabilities: then logits have a temperature, declining
+            is an output of its own (`NONE`), and a `Prediction` has a ``probability``, not a
+            ``value``.
+        distribution: Whether the probabilities of a row sum to 1, as its answers exclude each
+            other.
+        vocabulary: Whether answers are the trunk's tokens, so that its language-model head is the
+            classifier.
+        resolution: Where numbers are answered: the smallest difference that matters.
+    """
+
+    name: ClassVar[str]
+    noun: ClassVar[str] = "labels"
+    domain: ClassVar[str] = "texts with one of {n} labels"
+    cards: ClassVar[tuple[str, ...]] = ("texts", "vectors", "statistics", "none")
+    probabilities: ClassVar[bool] = True
+    distribution: ClassVar[bool] = True
+    vocabulary: ClassVar[bool] = False
+    resolution: float = 1.0
+
+    @abstractmethod
+    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Return what the bus puts out for logits ``(B, C)``, ``(B, C)``."""
+
+    @abstractmethod
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of logits ``(B, C)`` against the targets of B rows."""
+
+    @abstractmethod
+    def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
+        """Return targets, N of them, for answers as people write them.
+
+        Raises:
+            UsageError: If one of them is no answer.
+        """
+
+    @abstractmethod
+    def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the answers that N targets stand for, as people write them."""
+
+    @abstractmethod
+    def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Prediction]:
+        """Return what each row of the output ``(N, L)`` is for people."""
+
+    def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
+        """Return for each row whether the output ``(N, L)`` is right, ``(N,)`` of 0.0 and 1.0."""
+        given = self.read(output, labels)
+        hits = [p.label == r.label for p, r in zip(given, rows, strict=True)]
+        return torch.tensor(hits, dtype=torch.float64)
+
+    def nats(self, output: Tensor, rows: Sequence[Row]) -> Tensor | None:
+        """Return −log p of each row's answer ``(N,)``, where that is what bits are counted of."""
+        return None
+
+    def error(self, output: Tensor, rows: Sequence[Row]) -> Tensor | None:
+        """Return |ŷ − y| ``(N,)`` where numbers are answered; its mean is the MAE."""
+        return None
+
+    def units(self, targets: Tensor, *, classifier: Tensor | None) -> TargetScaler:
+        """Return the units for N targets; without W_c for an output of one's own."""
+        return TargetScaler()
+
+    def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
+        """Return the class each answer counts for in a domain's statistics."""
+        return tuple(answers)
+
+    def labels_in(self, answers: Sequence[str]) -> set[str]:
+        """Return the labels that answers name.
+
+        Raises:
+            UsageError: If one of them is no answer.
+        """
+        return set(answers)
+
+    def expected(self, answer: str) -> str | None:
+        """Return what an author's row should have had in place of this answer; None if it fits."""
+        return None
+
+    def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
+        """Return the outputs of a bus: the backbone's labels, then what experts bring, once each.
+
+        Without labels of the backbone the space starts with `NONE`, the backbone column's answer.
+        """
+        nobody = (NONE,) if self.probabilities else ()
+        return tuple(dict.fromkeys((*(shared or nobody), *own)))
+
+
+class SoftmaxHead(Head):
+    """One of several labels."""
+
+    name = "softmax"
+
+    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Return softmax(logits / T) ``(B, C)``."""
+        return torch.softmax(logits / temperature, dim=-1)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of ``(B, C)`` against ``(B,)``, in nats."""
+        return nn.functional.cross_entropy(logits, targets)
+
+    def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
+        """Return the labels' places ``(N,)``.
+
+        Raises:
+            UsageError: If an answer is not among the labels.
+        """
+        require_labels(self.labels_in(answers), labels)
+        place = {label: n for n, label in enumerate(labels)}
+        return torch.tensor([place[a] for a in answers])
+
+    def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the labels at these places ``(N,)``."""
+        return tuple(labels[int(i)] for i in targets)
+
+    def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Prediction]:
+        """Return the most probable label of each row and its probability."""
+        p, best = output.max(dim=-1)
+        labelled = zip(self.answers(best, labels), p.tolist(), strict=True)
+        return [Prediction(label=label, probability=p) for label, p in labelled]
+
+
+class VocabularyHead(SoftmaxHead):
+    """The next token of a text; answers are tokens' numbers, written out."""
+
+    name, noun, domain, vocabulary = "vocabulary", "tokens", "text", True
+    cards = ("texts", "none")
+
+    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Return softmax(logits / T), which sums to 1 within 1e-6 over fifty thousand tokens.
+
+        torch's own adds so many small numbers one after the other, and is off by some 2e-5.
+        """
+        scaled = logits / temperature
+        mass = (scaled - scaled.amax(dim=-1, keepdim=True)).exp()
+        return mass / mass.sum(dim=-1, keepdim=True)
+
+    def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
+        """Return the tokens' numbers ``(N,)``.
+
+        Raises:
+            UsageError: If an answer is none.
+        """
+        strange = next((a for a in answers if not (a.isascii() and a.isdigit())), None)
+        if strange is not None:
+            raise UsageError(
+                "not every answer is a token",
+                expected="tokens by number, as `Backbone.rows_per_token` writes them",
+                found=repr(strange)[:40],
+            )
+        return torch.tensor([int(a) for a in answers], dtype=torch.int64)
+
+    def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the tokens' numbers ``(N,)``, written out."""
+        return tuple(map(str, targets.tolist()))
+
+    def nats(self, output: Tensor, rows: Sequence[Row]) -> Tensor:
+        """Return −log p of each row's token ``(N,)``."""
+        target = self.targets([r.label for r in rows])
+        return -output.gather(1, target[:, None])[:, 0].clamp_min(TINY).double().log()
+
+    def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
+        """Return one class for all: a domain's tokens are no classes."""
+        return ("",) * len(answers)
+
+    def labels_in(self, answers: Sequence[str]) -> set[str]:
+        """Return none: the answers are the texts' own tokens, whatever a row calls them."""
+        return set()
+
+
+class NumberHead(Head):
+    """A number; a row is right when round(ŷ / u) = round(y / u), u the resolution.
+
+    That is "exact match after rounding" (seed 000).
+    """
+
+    name, noun, domain = "number", "numbers", "texts with a number"
+    probabilities = distribution = False
+
+    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Return the logits ``(B, 1)``: the number itself, which has no temperature."""
+        return logits
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean squared error of ``(B, 1)`` against ``(B,)``."""
+        return nn.functional.mse_loss(logits.squeeze(-1), targets)
+
+    def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
+        """Return the numbers that the answers are, ``(N,)``.
+
+        Raises:
+            UsageError: If an answer is no finite number.
+        """
+        strange = next((a for a in answers if self.expected(a) is not None), None)
+        if strange is not None:
+            found = repr(strange)[:40]
+            raise UsageError("not every target is a number", expected="finite numbers", found=found)
+        return torch.tensor([float(a) for a in answers], dtype=torch.float32)
+
+    def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the numbers ``(N,)``, every digit of them."""
+        return tuple(repr(float(x)) for x in targets)
+
+    def units(self, targets: Tensor, *, classifier: Tensor | None) -> TargetScaler:
+        """Return the targets' spread as scale, and their mean as shift where there is a bias."""
+        spread = float(targets.double().std(unbiased=False))
+        least = torch.finfo(torch.float32).tiny
+        if spread <= max(SMALLEST * float(targets.abs().max()), least):
+            spread = 1.0  # all the same, but for rounding
+        if classifier is None:
+            return TargetScaler(scale=spread, shift=float(targets.mean()))
+        return TargetScaler(scale=spread, hidden=spread / (float(classifier.norm()) or 1.0))
+
+    def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
+        """Return whether the number rounds to the row's, ``(N,)``."""
+        target = self.targets([r.label for r in rows])
+        same = torch.round(output[:, 0] / self.resolution) == torch.round(target / self.resolution)
+        return same.to(torch.float64)
+
+    def error(self, output: Tensor, rows: Sequence[Row]) -> Tensor:
+        """Return |ŷ − y|, ``(N,)``; its mean is the MAE."""
+        return (output[:, 0] - self.targets([r.label for r in rows])).abs().to(torch.float64)
+
+    def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Prediction]:
+        """Return each number, rounded to the resolution as its label."""
+        return [Prediction(label=self.rounded(float(x)), value=float(x)) for x in output[:, 0]]
+
+    def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
+        """Return one class for all: numbers are no classes."""
+        return (VALUE,) * len(answers)
+
+    def labels_in(self, answers: Sequence[str]) -> set[str]:
+        """Return the one label there is, once the answers are numbers."""
+        self.targets(answers)
+        return {VALUE}
+
+    def expected(self, answer: str) -> str | None:
+        """Return that a finite number is expected, where there is none."""
+        try:
+            return None if math.isfinite(float(answer)) else "a finite number"
+        except ValueError:
+            return "a finite number"
+
+    def rounded(self, number: float) -> str:
+        """Return the nearest multiple of the resolution, as people write it."""
+        exponent = Decimal(repr(self.resolution)).normalize().as_tuple().exponent
+        digits = max(0, -exponent) if isinstance(exponent, int) else 0
+        return f"{round(number / self.resolution) * self.resolution + 0.0:.{digits}f}"
+
+
+HEADS: dict[str, type[Head]] = {h.name: h for h in (SoftmaxHead, VocabularyHead, NumberHead)}
+"""Every head, by the name that `TASKS` uses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a bus answers.
+
+    Attributes:
+        name: The manifest's word for it.
+        unit: What a row of the bus is.
+        head: How a row is answered, learnt and judged.
+    """
+
+    name: str
+    unit: Unit
+    head: Head
+
+
+def make_task(name: str, *, resolution: float = 1.0) -> Task:
+    """Return the task a backbone's manifest names.
+
+    Raises:
+        UnknownNameError: If nobody registered it.
+    """
+    if name not in TASKS:
+        raise UnknownNameError("task", name, TASKS)
+    spec = TASKS[name]
+    return Task(name=name, unit=Unit(spec.unit), head=HEADS[spec.head](resolution=resolution))
+
+
+CLASSIFICATION = make_task(DEFAULT_TASK)
+
+
+def register_task(name: str, head: type[Head], *, unit: Unit = Unit.TEXT) -> None:
+    """Let manifests name another task; its head is registered along with it.
+
+    Raises:
+        ValueError: If the task is there already, or another head has the head's name.
+    """
+    if name in TASKS or HEADS.get(head.name, head) is not head:
+        raise ValueError(f"task {name!r} with head {head.name!r} is registered already")
+    TASKS[name] = TaskSpec(unit=unit.value, head=head.name, classifier=not head.vocabulary)
+    HEADS[head.name] = head
+
+
+def expert_task(expert: ExpertManifest, backbone: BackboneManifest | None) -> Task:
+    """Return the task an expert is for: its backbone's, or what its manifest alone shows."""
+    if backbone is not None:
+        return make_task(backbone.task, resolution=backbone.resolution)
+    whole = "regression" if expert.labels == (VALUE,) else DEFAULT_TASK
+    return make_task("generation" if expert.reads.causal else whole)
+
+
+def require_labels(named: set[str], labels: Iterable[str]) -> None:
+    """Check that labels can be answered.
+
+    Raises:
+        UsageError: If one cannot.
+    """
+    strange = sorted(named - set(labels))
+    if strange:
+        raise UsageError(
+            "not every label of the data can be answered",
+            expected="labels of the backbone's classifier",
+            found=", ".join(strange[:5]),
+            hint="Let the expert write labels of its own (--writes labels).",
+        )

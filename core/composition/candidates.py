@@ -1,0 +1,148 @@
+"""Who joins the next composition: what is installed, checked afresh, with reasons for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...registry.environment.status import PackageStatus
+from ...registry.errors import CardError, HarmError, MissingError, PluginError, short
+from ...registry.home.composition import Composition
+from ...registry.package.checked import Checked, Violation
+from ...registry.package.manifest import BackboneManifest
+from ...registry.package.readers import read_expert
+from ..bus.bus import BusConfig
+from ..model.build import LoadedExpert, Providers, make_expert
+from ..plugins.manager import Plugins
+from ..receipt import LeftOut
+
+Verify = Callable[[LoadedExpert], Violation | None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CandidateSet:
+    """The outcome of the checks.
+
+    Attributes:
+        experts: Those that passed everything, by id in sorted order.
+        statuses: Their installed packages, by id.
+        rejected: Installed packages that did not pass, with their reasons.
+        withdrawn: Members of the previous composition that are gone or disabled.
+    """
+
+    experts: Mapping[str, LoadedExpert]
+    statuses: Mapping[str, PackageStatus]
+    rejected: tuple[LeftOut, ...]
+    withdrawn: tuple[str, ...]
+
+
+def load_candidates(
+    statuses: tuple[PackageStatus, ...],
+    *,
+    previous: Composition | None,
+    backbone: BackboneManifest,
+    bus: BusConfig,
+    plugins: Plugins,
+    providers: Providers,
+    verify: Verify,
+) -> CandidateSet:
+    """Read, check and build every installed expert.
+
+    Args:
+        statuses: What is installed, as far as static checks go.
+        previous: The current composition; its members may not fail silently.
+        backbone: The backbone they must fit.
+        bus: The bus they join.
+        plugins: Who makes the parts.
+        providers: Filled with the plugins that made one.
+        verify: The last check of one that is built, e.g. of what it does off its domain.
+
+    Raises:
+        HarmError: If a member of the previous composition now fails its contract or canary.
+        MissingError: If no expert passes.
+    """
+    experts: dict[str, LoadedExpert] = {}
+    failed: list[tuple[PackageStatus, Violation]] = []
+    for status in statuses:
+        loaded = _load(status, bus=bus, plugins=plugins, providers=providers)
+        wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
+        if loaded.value and wrong is None:
+            experts[loaded.value.files.manifest.id] = loaded.value
+        elif wrong:
+            failed.append((status, wrong))
+    members = {m.id: m.dist for m in previous.experts} if previous else {}
+    for status, violation in failed:
+        _refuse_failing(members, experts, status, violation)
+    if not experts:
+        raise _nothing(failed, backbone)
+    rejected = [LeftOut(id=_name(x), code=v.code, reason=v.reason) for x, v in failed]
+    return CandidateSet(
+        experts={i: experts[i] for i in sorted(experts)},
+        statuses={x.id: x for x in statuses if x.id in experts and not x.violations},
+        rejected=tuple(sorted(rejected, key=lambda x: (x.id, x.code))),
+        withdrawn=tuple(sorted(members.keys() - experts.keys())),
+    )
+
+
+def _load(
+    status: PackageStatus, *, bus: BusConfig, plugins: Plugins, providers: Providers
+) -> Checked[LoadedExpert]:
+    """Load one package from bytes read now, or return what is wrong."""
+    if status.violations:
+        return Checked(None, status.violations)
+    read = Checked(status.files) if status.files else read_expert(status.package)
+    if read.value is None:
+        return Checked(None, read.violations)
+    if read.value.digest != status.digest:
+        hint = "Try again when nobody installs anything."
+        expected, found = f"{short(status.digest or '')}, as audited", short(read.value.digest)
+        wrong = Violation("weights_digest", "package", expected, found, hint)
+        return Checked(None, (wrong,))
+    try:
+        return make_expert(read.value, bus=bus, plugins=plugins, providers=providers)
+    except (CardError, PluginError) as e:
+        expected = e.expected or "a part that can be made"
+        code = "card_rows" if isinstance(e, CardError) else "form_unknown"
+        return Checked(None, (Violation(code, "package", expected, str(e), e.hint),))
+
+
+def _refuse_failing(
+    members: Mapping[str, str],
+    experts: Mapping[str, LoadedExpert],
+    status: PackageStatus,
+    violation: Violation,
+) -> None:
+    """Refuse to lose a member that is installed but broken (law 3).
+
+    A manifest that cannot be read has no id any more: then the distribution shows which it was.
+    """
+    dist = status.package.dist
+    lost = [i for i, d in members.items() if i not in experts and (status.id == i or dist == d)]
+    if lost and violation.code != "disabled":
+        raise HarmError(
+            f"expert {lost[0]!r} is in the current composition and now fails ({violation.code})",
+            found=violation.reason,
+            hint=f"{violation.hint} To go on without it: 'redhost disable {_name(status)}'.",
+        )
+
+
+def _name(status: PackageStatus) -> str:
+    return status.id or status.package.dist
+
+
+def _nothing(
+    failed: list[tuple[PackageStatus, Violation]], backbone: BackboneManifest
+) -> MissingError:
+    if failed:
+        status, violation = failed[0]
+        return MissingError(
+            "no installed expert can be attached",
+            expected=f"an expert for backbone {backbone.id!r}",
+            found=f"{_name(status)}: {violation.reason}",
+            hint=violation.hint,
+        )
+    return MissingError(
+        "no experts are installed",
+        expected=f"a package with an expert for backbone {backbone.id!r}",
+        hint="For example: pip install red-expert-range3",
+    )

@@ -1,0 +1,217 @@
+"""From a selection to a generation: compose, pass every gate, publish.
+
+A change of the current composition is by exactly one expert: attach, detach, replace. The members
+that stay come from the store, so nothing needs to be installed, and what happens to be installed
+changes nothing. Before the first generation there are no members to start from: then it is what is
+installed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from ...registry.environment.status import PackageStatus
+from ...registry.errors import (
+    ContractError,
+    HarmError,
+    MissingError,
+    PluginError,
+    RedhostError,
+    UsageError,
+)
+from ...registry.home.composition import LOCK, Composition, LockFile, read_lock
+from ..bus.tasks import make_task
+from ..model.composed import ComposedModel
+from ..receipt import Receipt
+from ..session import Session
+from .options import (
+    Level,
+    RecomposeInputs,
+    RecomposeKeywords,
+    RecomposeOptions,
+)
+from .prepare import prepare_composition
+from .publish import locked_router, publish, refuse_drift
+from .recompose import RecomposeResult, recompose
+from .select import ExpertSource, Selection, change, read_source, select_installed, select_stored
+
+log = logging.getLogger("redhost")
+
+BeforePublish = Callable[[PackageStatus | None], AbstractContextManager[None]]
+
+
+def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
+    """Return the lock of a home; what a user gives may not contradict it.
+
+    Raises:
+        MissingError: If there is none.
+        UsageError: If a keyword contradicts it.
+    """
+    lock = read_lock(home / LOCK)
+    if lock is None:
+        raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
+    for name in ("router", "level", "seed"):
+        value = lock.router.kind if name == "router" else getattr(lock.router, name)
+        wanted = keywords.get(name)
+        if wanted not in {None, value}:
+            raise UsageError(
+                f"--locked uses the {name} of the lock",
+                expected=str(value),
+                found=str(wanted),
+                hint="Leave it out, or recompose without --locked.",
+            )
+    return lock
+
+
+def compose_selection(
+    session: Session,
+    selection: Selection,
+    keywords: RecomposeKeywords,
+    *,
+    made_with: Mapping[str, Any] | None = None,
+    lock: LockFile | None = None,
+) -> tuple[RecomposeInputs, RecomposeResult]:
+    """Check, build, train and judge; publish nothing.
+
+    Args:
+        session: Whose current generation it is compared with.
+        selection: The backbone and the experts.
+        keywords: How to compose.
+        made_with: What stands in for missing keywords, before the settings do.
+        lock: Where router and settings come from instead of training.
+
+    Raises:
+        HarmError: If something that worked would stop working.
+    """
+    default = make_task(selection.files.manifest.task).unit.router
+    options = RecomposeOptions(router=default).over(
+        keywords, made_with or {}, msgspec.structs.asdict(session.settings)
+    )
+    progress = keywords.get("progress")
+    record, previous = _load_previous(session, accept=options.accept)
+    inputs = prepare_composition(
+        selection,
+        plugins=session.plugins,
+        cache=session.cache,
+        device=session.device,
+        record=record,
+        previous=previous,
+        progress=progress,
+        pool=session.pool,
+    )
+    if lock is None:
+        return inputs, recompose(inputs, options, progress=progress)
+    weights, router = locked_router(inputs, lock, generations=session.generations), lock.router
+    options = replace(
+        options, router=router.kind, level=cast("Level", router.level), seed=router.seed
+    )
+    result = recompose(inputs, options, weights=weights, progress=progress)
+    # Only now is it known which plugins make the norm and the router.
+    refuse_drift(inputs, lock, plugins=inputs.providers)
+    return inputs, result
+
+
+def _load_previous(
+    session: Session, *, accept: bool
+) -> tuple[Composition | None, ComposedModel | None]:
+    """Return the current generation; with `accept`, one that cannot be loaded is let go.
+
+    Raises:
+        HarmError: If it cannot be loaded, so that nothing can be compared with it.
+    """
+    current, record = session.generations.current(), None
+    if current is None:
+        return None, None
+    try:
+        record = session.generations.load(current)
+        return record, session.loader.load(current)
+    except RedhostError as e:
+        if accept:
+            log.warning("not compared with generation %s: %s", current, e.reason)
+            return record, None
+        anew = "Repair it, or compose anew with --accept."
+        raise HarmError(
+            f"generation {current} cannot be loaded, so nothing is compared with it: {e.reason}",
+            hint=e.hint if isinstance(e, PluginError) else anew,
+        ) from e
+
+
+def change_members(
+    session: Session,
+    *,
+    add: ExpertSource | None = None,
+    remove: str | None = None,
+    update: bool = False,
+    before_publish: BeforePublish | None = None,
+    keywords: RecomposeKeywords,
+) -> Receipt:
+    """Compose the current members changed by one expert, and publish that.
+
+    Args:
+        session: Whose home.
+        add: The expert that joins.
+        remove: The id of the one that leaves.
+        update: Whether a member of the same id as `add` leaves for it.
+        before_publish: Entered once every gate has passed, left when the generation is published;
+            what it raises publishes nothing, and it sees what a failing publish raises.
+        keywords: How to compose.
+
+    Raises:
+        RedhostError: If anything fails; the current generation is then what it was.
+    """
+    with session.generations.writer() as writer:
+        current = session.generations.current() if remove is None else session.require_current()
+        record = None if current is None else session.generations.load(current)
+        selection = _current_members(session, record)
+        joins = None
+        if add is not None:
+            keys = session.settings.keys or ()
+            joins = read_source(
+                add, backbone=selection.files.manifest, home=session.home, keys=keys
+            )
+            if (update or record is None) and joins.id in selection.ids:
+                remove = joins.id
+        inputs, result = compose_selection(
+            session,
+            change(selection, add=joins, remove=remove),
+            keywords,
+            made_with={"router": record.router.kind, "seed": record.router.seed} if record else {},
+        )
+        if joins is not None:
+            _require_attached(joins, result.receipt)
+        with before_publish(joins) if before_publish else nullcontext():
+            receipt = publish(session, inputs, result, writer=writer)
+    session.plugins.notify("redhost_composed", receipt=receipt)
+    return receipt
+
+
+def _current_members(session: Session, record: Composition | None) -> Selection:
+    if record is None:
+        return select_installed(session.home, backbone=session.settings.backbone)
+    try:
+        return select_stored(record, session.store)
+    except RedhostError as e:
+        raise HarmError(
+            f"generation {record.number} cannot be read from the store, so it cannot be changed",
+            found=e.reason,
+            hint="Compose what is installed anew with 'redhost recompose --accept'.",
+        ) from e
+
+
+def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:
+    """Refuse to leave out the very expert that was to join."""
+    if joins.id in receipt.experts:
+        return
+    reason = next((x for x in receipt.left_out if x.id == joins.id), None)
+    raise ContractError(
+        f"{joins.name} was not attached",
+        found=f"{reason.code}: {reason.reason}" if reason else "no reason",
+        hint=f"See 'redhost check {joins.package.dist}', or ask its author for a new build.",
+    )

@@ -1,0 +1,136 @@
+"""What gate rows say: how good a composition is, and whether a domain loses by it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...registry.errors import HarmError
+from ..backbones.tokens import byte_counts
+from ..evaluation.judge import EvaluationResult, bits_per_byte, judge, judge_oracle
+from ..evaluation.routing_health import routing_health
+from ..model.composed import ComposedModel, by_domain
+from ..receipt import Accuracy, Bits, Health
+from ..routers.cards import gate_rows
+from ..types import Row
+from .options import RecomposeInputs
+
+HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
+"""For every command that composes: `recompose`, `add` and `remove` have both options."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gates:
+    """What the gate rows of the cards at hand say.
+
+    Attributes:
+        accuracy: Of the new composition and of the current one.
+        bits: Bits per byte of both, where text is generated.
+        health: Of the routes; None without gate rows.
+    """
+
+    accuracy: Accuracy
+    bits: Bits | None = None
+    health: Health | None = None
+
+
+def judge_gates(inputs: RecomposeInputs, model: ComposedModel) -> Gates:
+    """Measure the new composition and the current one on the gate rows of the cards at hand.
+
+    Args:
+        inputs: The parts, and the current composition.
+        model: The new one.
+    """
+    cards = [e.card for e in inputs.candidates.experts.values()]
+    h, rows = gate_rows(cards, encode=inputs.encode, rows_per_token=inputs.backbone.rows_per_token)
+    if not rows:
+        return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
+    result, oracle = judge(model, h, rows), judge_oracle(model, h, rows)
+    before, shared = _judge_previous(inputs)
+    accuracy = Accuracy(
+        before=None if shared is None else by_domain(before.hits, shared) if before else {},
+        after=by_domain(result.hits, rows),
+        overall=float(result.hits.mean()),
+        oracle=float(oracle.hits.mean()),
+        rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
+    )
+    health = routing_health(model, h, rows, previous=inputs.previous, result=result, before=before)
+    if result.nats is None or oracle.nats is None:
+        return Gates(accuracy=accuracy, health=health)
+    sizes, trunk = dict[str, int](), inputs.backbone.trunk
+    for card in cards:
+        sizes[card.column] = sum(
+            byte_counts(trunk, [r.text for r in card.rows if r.part == "gate"])
+        )
+    nats = before.nats if before else None
+    bits = Bits(
+        before=None if nats is None else bits_per_byte(nats, shared or (), sizes),
+        after=bits_per_byte(result.nats, rows, sizes),
+        oracle=bits_per_byte(oracle.nats, rows, sizes),
+        bytes=sizes,
+    )
+    return Gates(accuracy=accuracy, bits=bits, health=health)
+
+
+def _judge_previous(
+    inputs: RecomposeInputs,
+) -> tuple[EvaluationResult | None, Sequence[Row] | None]:
+    """Judge the current composition, if any, on the gate rows of the domains that both have."""
+    previous, encode = inputs.previous, inputs.encode_previous
+    if previous is None or encode is None:
+        return None, None
+    h, rows = gate_rows(
+        [e.card for i, e in inputs.candidates.experts.items() if i in previous.bus.ids],
+        encode=encode,
+        rows_per_token=previous.backbone.rows_per_token,
+        vectors=previous.fingerprint == inputs.fingerprint,
+    )
+    return (judge(previous, h, rows) if rows else None), rows
+
+
+def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
+    """Refuse when a domain of both compositions falls by more than the tolerance (law 3).
+
+    Args:
+        accuracy: Before and after, by domain.
+        tolerance: In points; None is one point or two gate rows, whichever is larger.
+
+    Raises:
+        HarmError: If one does.
+    """
+    for domain, before in (accuracy.before or {}).items():
+        after, rows = accuracy.after[domain], accuracy.rows[domain]
+        allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
+        if before - after > allowed + 1e-9:
+            raise HarmError(
+                f"domain {domain!r} would fall by {100 * (before - after):.1f} points",
+                expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
+                found=f"{before:.3f} before, {after:.3f} after",
+                hint=HARM_HINT,
+            )
+
+
+def refuse_bits(bits: Bits | None, *, tolerance: float | None) -> None:
+    """Refuse when a domain of both compositions takes more bits, by more than the tolerance.
+
+    Args:
+        bits: Before and after, by domain; None where no text is generated.
+        tolerance: In percent; None is two percent: whoever joins costs the others something, for
+            a router has to tell one domain more apart.
+
+    Raises:
+        HarmError: If one does.
+    """
+    if bits is None:
+        return
+    allowed = 0.02 if tolerance is None else tolerance / 100
+    for domain, before in (bits.before or {}).items():
+        after = bits.after[domain]
+        if after > before * (1 + allowed) + 1e-9:
+            raise HarmError(
+                f"domain {domain!r} would take {100 * (after / before - 1):.1f} % more bits",
+                expected=f"at most {100 * allowed:.1f} % more on its gate passages",
+                found=f"{before:.3f} bits per byte before, {after:.3f} after",
+                hint=HARM_HINT,
+            )

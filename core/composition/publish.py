@@ -1,0 +1,136 @@
+"""Publish what was composed: bytes to the store, then the generation, in one atomic step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ...registry.errors import CompositionError, MissingError, short
+from ...registry.home.composition import (
+    BackboneRecord,
+    Composition,
+    LockFile,
+    Member,
+    RouterRecord,
+)
+from ...registry.home.generations import Generations
+from ...registry.home.locks import Writer
+from ...registry.queries.inventory import drift
+from ..receipt import Receipt
+from ..session import Session
+from .options import RecomposeInputs
+from .recompose import RecomposeResult
+
+
+def publish(
+    session: Session, inputs: RecomposeInputs, result: RecomposeResult, *, writer: Writer
+) -> Receipt:
+    """Store every byte the composition needs and make it the current generation.
+
+    Returns:
+        The receipt, with the generation's number.
+    """
+    store, generations = session.store, session.generations
+    store.put(inputs.files.files, digest=inputs.files.digest)
+    for expert in inputs.candidates.experts.values():
+        store.put(expert.files.files, digest=expert.files.digest)
+    receipt = msgspec.structs.replace(
+        result.receipt, generation=generations.next_number(), parent=generations.current()
+    )
+    generations.publish(
+        _draft(inputs, result),
+        {
+            "router.safetensors": result.router_bytes,
+            "receipt.json": msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n",
+        },
+        writer=writer,
+    )
+    return receipt
+
+
+def refuse_drift(
+    inputs: RecomposeInputs, lock: LockFile, *, plugins: Mapping[str, str] | None = None
+) -> None:
+    """Refuse to follow a lock that names something else than what is installed.
+
+    Args:
+        inputs: What is installed.
+        lock: The lock.
+        plugins: Distribution → digest of the plugins that made a part; not compared when None.
+
+    Raises:
+        CompositionError: If anything differs.
+    """
+    installed = tuple(inputs.candidates.statuses.values())
+    differences = drift(lock, installed, fingerprint=inputs.fingerprint, plugins=plugins)
+    if differences:
+        first = differences[0]
+        raise CompositionError(
+            f"what is installed differs from the lock ({len(differences)} differences); "
+            f"{first.id} is {first.kind}",
+            expected=first.locked,
+            found=first.installed,
+            hint="Install what the lock names, or recompose without --locked.",
+        )
+
+
+def locked_router(inputs: RecomposeInputs, lock: LockFile, *, generations: Generations) -> bytes:
+    """Return the router weights a lock names, if what is installed is what it names.
+
+    Raises:
+        MissingError: If no generation here holds its router.
+        CompositionError: If anything installed differs from the lock.
+    """
+    refuse_drift(inputs, lock)
+    for record in reversed(generations.history()):
+        if record.router.digest == lock.router.digest:
+            return generations.file(record, "router.safetensors")
+    raise MissingError(
+        f"no generation in {generations.home} holds the lock's router",
+        expected=short(lock.router.digest),
+        hint="Recompose without --locked: the same experts and seed give the same router.",
+    )
+
+
+def _draft(inputs: RecomposeInputs, result: RecomposeResult) -> Composition:
+    """Return the record of what is published.
+
+    What is known of an expert's wheel stays while its bytes do.
+    """
+    files, router, experts = inputs.files, result.receipt.router, []
+    known = {m.digest: m for m in inputs.record.experts} if inputs.record else {}
+    for expert_id, expert in inputs.candidates.experts.items():
+        status, digest = inputs.candidates.statuses[expert_id], expert.files.digest
+        installed = status.origin
+        origin = installed if installed and installed.wheel else known.get(digest)
+        experts.append(
+            Member(
+                id=expert_id,
+                dist=status.package.dist,
+                version=status.package.version,
+                digest=digest,
+                wheel=origin.wheel if origin else "",
+                signer=origin.signer if origin else "",
+            )
+        )
+    return Composition(
+        backbone=BackboneRecord(
+            id=files.manifest.id,
+            fingerprint=files.manifest.fingerprint,
+            digest=files.digest,
+            dist=inputs.package.dist,
+            version=inputs.package.version,
+        ),
+        experts=tuple(experts),
+        router=RouterRecord(
+            kind=router.kind,
+            level=router.level,
+            digest=router.digest,
+            seed=result.receipt.seed,
+            columns=router.columns,
+            rows=router.rows,
+        ),
+        output="mixture" if result.composed.bus.own else "residual",
+        providers=dict(sorted(inputs.providers.items())),
+    )

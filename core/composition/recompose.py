@@ -1,0 +1,237 @@
+"""Recompose: retrain only the router over the experts that passed, and judge the outcome.
+
+`recompose` is the order of events; each step is one function below it. Nothing below the bus
+moves, and the receipt proves it by digests taken before and after (law 1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import safetensors.torch
+
+from ...registry.errors import UsageError
+from ..backbones.interventions.layout import bus_part
+from ..bus.bus import BACKBONE
+from ..bus.signals import ANSWERS
+from ..digests import tensor_digest
+from ..evaluation.evaluate import columns_data
+from ..model.build import build_model, make_norm, make_router
+from ..model.composed import ComposedModel
+from ..receipt import DigestChange, Receipt, RouterReceipt
+from ..routers import KINDS
+from ..routers.base import ColumnData, Router
+from ..training.router import train_router
+from ..training.router_data import column_names
+from ..types import Progress
+from .gates import judge_gates, refuse_bits, refuse_harm
+from .options import RecomposeInputs, RecomposeOptions
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecomposeResult:
+    """A composition that passed, not yet published."""
+
+    composed: ComposedModel
+    receipt: Receipt
+    router_bytes: bytes
+
+
+def recompose(
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    *,
+    weights: bytes | None = None,
+    progress: Progress | None = None,
+) -> RecomposeResult:
+    """Train the router and judge the composition.
+
+    Args:
+        inputs: The parts.
+        options: What to do with them.
+        weights: Router weights to use instead of training (``--locked``).
+        progress: Called with (steps done, steps in all) while the router trains.
+
+    Raises:
+        HarmError: If a domain that was composed before loses more than the tolerance.
+        CardError: If a card cannot teach the router.
+        UsageError: If the level is not one this router has.
+    """
+    timer = StepTimer()
+    before = _digests(inputs)
+    timer.mark("digests")
+    model, router = _untrained(inputs, options)
+    report = _set_router(
+        router, model, inputs, options, weights=weights, progress=progress, timer=timer
+    )
+    gates = judge_gates(inputs, model)
+    timer.mark("judge")
+    if not options.accept:
+        refuse_harm(gates.accuracy, tolerance=options.tolerance)
+        refuse_bits(gates.bits, tolerance=options.tolerance)
+    after = _digests(inputs)
+    timer.mark("digests")
+    candidates = inputs.candidates
+    receipt = Receipt(
+        generation=None,
+        parent=inputs.previous.generation if inputs.previous else None,
+        router=report,
+        backbone=DigestChange(before=before[""], after=after[""]),
+        experts={i: DigestChange(before=before[i], after=after[i]) for i in candidates.experts},
+        left_out=candidates.rejected,
+        withdrawn=candidates.withdrawn,
+        not_gated=tuple(i for i in candidates.experts if i not in gates.accuracy.after),
+        accuracy=gates.accuracy,
+        seconds=sum(timer.steps.values()),
+        seed=options.seed,
+        health=gates.health,
+        bits=gates.bits,
+        steps=timer.steps,
+    )
+    tensors = {k: v.contiguous() for k, v in router.state_dict().items()}
+    return RecomposeResult(
+        composed=model, receipt=receipt, router_bytes=safetensors.torch.save(tensors)
+    )
+
+
+def _untrained(inputs: RecomposeInputs, options: RecomposeOptions) -> tuple[ComposedModel, Router]:
+    """Put all parts on a bus, under a router whose weights are yet to be set."""
+    experts, bus = inputs.candidates.experts, inputs.backbone.bus_config()
+    columns = column_names(
+        experts,
+        inputs.background,
+        backbone_column=BACKBONE if options.backbone_column else None,
+    )
+    router = make_router(
+        options.router,
+        bus=bus,
+        columns=columns,
+        seed=options.seed,
+        plugins=inputs.plugins,
+        providers=inputs.providers,
+    )
+    model = build_model(
+        inputs.backbone,
+        norm=make_norm(bus=bus, plugins=inputs.plugins, providers=inputs.providers),
+        router=router,
+        experts={i: bus_part(e.expert, inputs.backbone) for i, e in experts.items()},
+        columns=columns,
+        cards={i: e.card for i, e in experts.items()},
+        background=inputs.background,
+        evaluation=inputs.evaluation,
+        fingerprint=inputs.fingerprint,
+        router_kind=options.router,
+        seed=options.seed,
+    )
+    return model, router
+
+
+def _set_router(
+    router: Router,
+    model: ComposedModel,
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    *,
+    weights: bytes | None,
+    progress: Progress | None,
+    timer: StepTimer,
+) -> RouterReceipt:
+    """Set the router's weights: trained at a level, or given."""
+    moved = tuple[str, ...]()
+    reads = router.reads if weights is None else router.reads - {ANSWERS}
+    data = columns_data(model, encode=inputs.encode, reads=reads)
+    timer.mark("learn")
+    if weights is None:
+        moved = _train(inputs, options, router, data, progress=progress)
+    else:
+        router.load_tensors(safetensors.torch.load(weights))
+    timer.mark("train")
+    return RouterReceipt(
+        kind=options.router,
+        level=options.level,
+        seconds=timer.steps["train"],
+        rows=sum(len(d.z) for d in data),
+        digest=tensor_digest(router.state_dict()),
+        columns=model.bus.columns,
+        moved=moved,
+        robust=router.minimax_report,
+    )
+
+
+def _train(
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    router: Router,
+    data: Sequence[ColumnData],
+    *,
+    progress: Progress | None,
+) -> tuple[str, ...]:
+    """Train at the level asked for; return the columns that moved."""
+    columns = tuple(d.column for d in data)
+    only = None
+    if options.level == "zero" and not router.closed_form:
+        raise UsageError(
+            f"a {options.router!r} router has no level 'zero'",
+            expected="one with a closed form: " + ", ".join(k.kind for k in KINDS if k.closed_form),
+            found=options.router,
+            hint="Use --level full, or --router statistics.",
+        )
+    if options.level == "row":
+        only = _copy_unchanged(inputs, options, router, columns)
+    train_router(
+        router, data, columns=columns, settings=options.settings, only=only, progress=progress
+    )
+    return columns if only is None else only
+
+
+def _copy_unchanged(
+    inputs: RecomposeInputs, options: RecomposeOptions, router: Router, columns: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Start from the parent's router; return the columns that are new or replaced."""
+    previous = inputs.previous
+    parent = previous.bus.router if previous else None
+    if (
+        previous is None
+        or not isinstance(parent, Router)
+        or previous.router_kind != options.router
+        or previous.fingerprint != inputs.fingerprint
+    ):
+        raise UsageError(
+            "level 'row' moves single columns of the current generation's router",
+            expected=f"a current generation with a {options.router!r} router on this backbone",
+            found="none" if previous is None else f"a {previous.router_kind!r} router",
+            hint="Use --level full.",
+        )
+    before = inputs.record.members() if inputs.record else {}
+    experts = inputs.candidates.experts
+    same = {i for i, e in experts.items() if before.get(i) == e.files.digest} | {BACKBONE}
+    keep = same & set(columns) & set(parent.columns)
+    router.copy_columns(parent, keep=keep)
+    return tuple(c for c in columns if c not in keep)
+
+
+def _digests(inputs: RecomposeInputs) -> dict[str, str]:
+    """Return the digests of the backbone (under the empty name) and of every expert's tensors."""
+    experts = inputs.candidates.experts
+    digests = {i: tensor_digest(e.expert.state_dict()) for i, e in experts.items()}
+    return {"": inputs.backbone.fingerprint(), **digests}
+
+
+@dataclass
+class StepTimer:
+    """Seconds by step; those of a step that comes twice are added.
+
+    Attributes:
+        steps: Seconds by the step's name, in the order in which they first ended.
+    """
+
+    steps: dict[str, float] = field(default_factory=dict)
+    _since: float = field(default_factory=time.perf_counter)
+
+    def mark(self, step: str) -> None:
+        """End a step: everything since the one before belongs to it."""
+        now = time.perf_counter()
+        self.steps[step] = self.steps.get(step, 0.0) + now - self._since
+        self._since = now

@@ -1,0 +1,211 @@
+"""What a composition is to be made of: what is installed, or the current members with one change.
+
+Nothing is trained here; reading and static checks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from ...registry.environment.status import PackageStatus, check_packages, status_of_files
+from ...registry.errors import CompositionError, IntegrityError, UnknownNameError, UsageError
+from ...registry.home.composition import Composition, Provenance
+from ...registry.home.store import Store
+from ...registry.package.discover import MANIFESTS, Package, discover, from_folder
+from ...registry.package.manifest import MAX_BYTES, BackboneManifest, parse_expert
+from ...registry.package.readers import (
+    BackboneFiles,
+    open_reader,
+    read_expert,
+)
+from ...registry.package.readers import PackageSource as Bytes
+from ...registry.queries.inventory import take_inventory
+from ...registry.queries.settings import Disabled
+from ...registry.wheel.signing import read_keys
+from ...registry.wheel.wheel import Wheel, open_wheel
+from ..model.build import read_package
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An installed expert, and never a path: what comes from outside is to be one of these.
+
+    Attributes:
+        id: Its id.
+    """
+
+    id: str
+
+
+ExpertSource = str | Path | Wheel | Installed
+"""An installed expert's id, a wheel (its path, or audited already), or a package's folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """A backbone and the experts that may join it.
+
+    Attributes:
+        package: The backbone's package.
+        files: Its bytes.
+        statuses: The experts as far as static checks go.
+    """
+
+    package: Package
+    files: BackboneFiles
+    statuses: tuple[PackageStatus, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the experts that nothing is wrong with."""
+        return tuple(x.id for x in self.statuses if x.id is not None and not x.violations)
+
+
+def select_installed(home: Path, *, backbone: str | None) -> Selection:
+    """Select everything that is installed.
+
+    Args:
+        home: The state folder: which experts are disabled.
+        backbone: Which backbone, when several are installed.
+    """
+    inventory = take_inventory(home, backbone=backbone, remember=False)
+    if inventory.problem:
+        raise inventory.problem
+    package = cast("Package", inventory.package)  # chosen, since nothing went wrong
+    return Selection(package=package, files=read_package(package), statuses=inventory.statuses)
+
+
+def select_stored(record: Composition, store: Store) -> Selection:
+    """Select the members of a generation from the store, whatever is installed now.
+
+    Raises:
+        IntegrityError: If stored bytes are not those that were composed.
+    """
+    origin = record.backbone
+    files = store.backbone(origin.digest, who=origin.id)
+    statuses = tuple(
+        status_of_files(
+            Package("expert", m.dist, m.version, "", None, False),
+            store.expert(m.digest, who=m.id),
+            backbone=files.manifest,
+            origin=m,
+        )
+        for m in record.experts
+    )
+    package = Package("backbone", origin.dist, origin.version, "", None, False)
+    return Selection(package=package, files=files, statuses=statuses)
+
+
+def change(selection: Selection, *, add: PackageStatus | None, remove: str | None) -> Selection:
+    """Change a selection by exactly one expert.
+
+    Args:
+        selection: What to start from.
+        add: The expert that joins, already checked.
+        remove: The id of the one that leaves.
+
+    Raises:
+        UnknownNameError: If no expert of this id is there to leave.
+        UsageError: If another expert of the same id stays.
+        CompositionError: If none would be left.
+    """
+    if remove is not None and remove not in selection.ids:
+        raise UnknownNameError("composed expert", remove, selection.ids)
+    if add is not None and add.id != remove and add.id in selection.ids:
+        raise UsageError(
+            f"expert {add.id!r} is composed already",
+            hint=f"Replace it: host.replace({add.id!r}, source), or 'redhost add WHEEL'.",
+        )
+    gone = {remove, add.id if add is not None else None}
+    stay = tuple(x for x in selection.statuses if x.id is None or x.id not in gone)
+    statuses = stay if add is None else (*stay, add)
+    if not statuses:
+        raise CompositionError(
+            f"expert {remove!r} is the only one composed",
+            expected="another that stays",
+            hint="Attach another one first.",
+        )
+    return replace(selection, statuses=statuses)
+
+
+def read_source(
+    source: ExpertSource, *, backbone: BackboneManifest, home: Path, keys: Sequence[str] = ()
+) -> PackageStatus:
+    """Read the expert that is to join, wherever it is; a wheel is audited.
+
+    Args:
+        source: Where it is.
+        backbone: The backbone it must fit.
+        home: The state folder.
+        keys: Files of public keys; one of them must have signed a wheel, if there are any.
+
+    Raises:
+        RedhostError: If it is unknown, breaks its contract, or does not fit the backbone.
+    """
+    package, content, wheel = _open(source, home, keys)
+    if package.kind != "expert":
+        hint = "Install it with pip, then 'redhost recompose --backbone NAME'."
+        raise UsageError(f"{package} is a backbone, not an expert", hint=hint)
+    files = read_expert(content).unwrap(f"expert package {package} was not attached")
+    off = Disabled(home).names()
+    origin = None
+    if wheel is not None:
+        origin = Provenance(
+            dist=package.dist,
+            version=package.version,
+            digest=files.digest,
+            wheel=wheel.sha256,
+            signer=wheel.signer,
+        )
+    status = status_of_files(package, files, backbone=backbone, disabled=off, origin=origin)
+    if status.violations:
+        raise status.error()
+    return status
+
+
+def installed_expert(name: str, home: Path) -> Package:
+    """Find an installed expert, by id or distribution, that nothing is wrong with.
+
+    Every manifest is looked at for its id, and only packages of that id are checked: what is wrong
+    with others does not matter here.
+    """
+    ids = {package: _manifest_id(package) for package in discover("expert")}
+    wanted = {i for package, i in ids.items() if name in {i, package.dist}}
+    if not wanted:
+        raise UnknownNameError("expert", name, [i or package.dist for package, i in ids.items()])
+    same = [package for package, i in ids.items() if i in wanted]
+    statuses = check_packages(same, backbone=None, disabled=Disabled(home).names())
+    named = [x for x in statuses if name in {x.id, x.package.dist}]
+    for status in named:
+        if status.state == "discovered" or status.code in {"disabled", "duplicate_id"}:
+            raise status.error()
+    return named[0].package
+
+
+def _manifest_id(package: Package) -> str | None:
+    """Return the id in a package's manifest, None where it cannot be read."""
+    read = open_reader(package, limit=MAX_BYTES)(MANIFESTS["expert"], "package_files")
+    manifest = read.then(parse_expert).value
+    return manifest.id if manifest else None
+
+
+def _open(
+    source: ExpertSource, home: Path, keys: Sequence[str]
+) -> tuple[Package, Bytes, Wheel | None]:
+    """Return who a source is, where its bytes are, and its wheel if it comes from one."""
+    if isinstance(source, str) and not Path(source).exists():
+        source = Installed(source)
+    if isinstance(source, Installed):
+        package = installed_expert(source.id, home)
+        return package, package, None
+    if not isinstance(source, Wheel) and Path(source).is_dir():
+        package = from_folder(Path(source))
+        return package, package, None
+    wheel = source if isinstance(source, Wheel) else open_wheel(Path(source), keys=read_keys(keys))
+    if keys and not wheel.signer:
+        hint = "Open it with the project's keys: open_wheel(path, keys=read_keys(...))."
+        raise IntegrityError(f"wheel {wheel.name} was not attached: nobody verified it", hint=hint)
+    return wheel.package, wheel.files, wheel

@@ -1,1 +1,0 @@
-"""Where work runs: jobs as data, the crew that keeps what is done, and engines that do it."""

@@ -1,0 +1,254 @@
+"""Evaluate a composition beside everything that needs no extra training.
+
+Every row of the table answers "what if the router were simpler?": the backbone alone, the best
+single expert, the plain sum, uniform weights, nearest centroid, the statistics router, the
+trained router made hard, the mixture over the same experts, and the oracle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from html import escape
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ..backbones.tokens import byte_counts
+from ..batching import batched_slices
+from ..bus.bus import BACKBONE
+from ..bus.signals import ANSWERS
+from ..bus.tasks import Unit
+from ..model.composed import ComposedModel, by_domain
+from ..receipt import Health
+from ..routers.base import ColumnData, Router
+from ..routers.centroid import CentroidRouter
+from ..routers.statistics import StatisticsRouter
+from ..training.router_data import router_training_data, with_likelihood
+from ..types import Encode, Row
+from .judge import Scores, bits_per_byte, concat_scores, judge, score
+from .routing_health import routing_health
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Accuracies, 0–1.
+
+    Attributes:
+        overall: Of the composition over all rows.
+        macro: The mean over domains.
+        worst: The worst domain's.
+        domains: By domain.
+        oracle: Overall, with each row's own expert at weight 1.
+        baselines: Overall, by system.
+        table: By system and domain.
+        routed: How often the heaviest column is the row's own expert, by domain.
+        rows: How many rows.
+        counts: Rows by domain.
+        generation: What was evaluated.
+        mae: Where numbers are answered: mean |ŷ − y| of the composition, by domain and
+            ``overall``; accuracies are then exact matches after rounding.
+        bits: Where text is generated: bits per byte by system and domain; rows are then tokens,
+            and accuracies those of the next one.
+        routing: What the routes look like.
+        leave_one_out: By expert left out: accuracy by domain after retraining the router.
+    """
+
+    overall: float
+    macro: float
+    worst: float
+    domains: dict[str, float]
+    oracle: float
+    baselines: dict[str, float]
+    table: dict[str, dict[str, float]]
+    routed: dict[str, float]
+    rows: int
+    counts: dict[str, int]
+    generation: int | None
+    mae: dict[str, float] | None = None
+    bits: dict[str, dict[str, float]] | None = None
+    routing: Health | None = None
+    leave_one_out: dict[str, dict[str, float]] | None = None
+
+    def _repr_html_(self) -> str:
+        overall = {**self.baselines, "routed": self.overall, "oracle": self.oracle}
+        head = "".join(f"<th>{escape(d)}</th>" for d in self.counts)
+        body = "".join(
+            f"<tr><td>{name}</td>"
+            + "".join(f"<td>{row.get(d, float('nan')):.3f}</td>" for d in self.counts)
+            + f"<td>{overall[name]:.3f}</td></tr>"
+            for name, row in self.table.items()
+        )
+        return f"<table><tr><th></th>{head}<th>overall</th></tr>{body}</table>"
+
+
+def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) -> Evaluation:
+    """Evaluate a composition on labelled rows; where text is generated, on each of their tokens.
+
+    Args:
+        composed: The composition.
+        rows: Labelled texts; `domain` says whose slice a row lies in.
+        encode: Texts → h ``(N, D)``, usually through the feature cache.
+    """
+    h, units = encode([r.text for r in rows]), composed.backbone.rows_per_token(rows)
+    systems, result = _score_systems(composed, units, h, encode), judge(composed, h, units)
+    domains = by_domain(systems["routed"].hits, units)
+    overall = {name: float(system.hits.mean()) for name, system in systems.items()}
+    heaviest = [composed.bus.columns[k] for k in result.heaviest.tolist()]
+    own = torch.tensor([c == r.domain for c, r in zip(heaviest, units, strict=True)])
+    return Evaluation(
+        overall=overall["routed"],
+        macro=sum(domains.values()) / len(domains) if domains else overall["routed"],
+        worst=min(domains.values(), default=overall["routed"]),
+        domains=domains,
+        oracle=overall["oracle"],
+        baselines={n: a for n, a in overall.items() if n not in {"routed", "oracle"}},
+        table={name: by_domain(system.hits, units) for name, system in systems.items()},
+        routed=by_domain(own, units),
+        rows=len(units),
+        counts={d: sum(r.domain == d for r in units) for d in domains},
+        generation=composed.generation,
+        mae=_mae(composed, units, h),
+        bits=_bits(composed, rows, units, systems),
+        routing=routing_health(composed, h, units, result=result),
+    )
+
+
+def hits_by_system(
+    composed: ComposedModel, rows: Sequence[Row], *, encode: Encode
+) -> dict[str, Tensor]:
+    """Return, by system, whether each row is answered rightly: ``(N,)`` of 0.0 and 1.0."""
+    h, units = encode([r.text for r in rows]), composed.backbone.rows_per_token(rows)
+    return {n: system.hits for n, system in _score_systems(composed, units, h, encode).items()}
+
+
+def columns_data(
+    composed: ComposedModel, *, encode: Encode, reads: Collection[str] = ()
+) -> list[ColumnData]:
+    """Return what a router may learn of each column of a composition, from its cards.
+
+    Args:
+        composed: The composition; its own router may be untrained.
+        encode: Texts → h.
+        reads: What the router that is to learn reads beside z, the experts' own answers included.
+    """
+    bus, backbone = composed.bus, composed.backbone
+    data = router_training_data(
+        composed.cards,
+        dict(zip(bus.ids, bus.ensemble.parts, strict=True)),
+        composed.background,
+        backbone_column=BACKBONE if BACKBONE in bus.columns else None,
+        norm=bus.norm,
+        layout=bus.layout,
+        classifier=backbone.classifier,
+        encode=encode,
+        seed=composed.seed,
+        reads=reads,
+    )
+    if ANSWERS not in reads:
+        return data
+    return with_likelihood(
+        data,
+        bus=bus,
+        cards=composed.cards,
+        encode=encode,
+        rows_per_token=backbone.rows_per_token,
+    )
+
+
+def hard(alpha: Tensor) -> Tensor:
+    """Return one-hot weights: the heaviest column at unit scale, ``(B, K)``."""
+    return torch.nn.functional.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
+
+
+System = Callable[[Tensor, Tensor, Sequence[Row]], Tensor]
+"""h, z ``(N, D)`` and their rows → p(y|x) ``(N, L)``."""
+
+
+def _score_systems(
+    composed: ComposedModel, rows: Sequence[Row], h: Tensor, encode: Encode
+) -> dict[str, Scores]:
+    """Return what every system makes of the rows, some rows at a time."""
+    bus, parts = composed.bus, dict[str, list[Scores]]()
+    systems = _systems(composed, columns_data(composed, encode=encode))
+    with torch.inference_mode():
+        for piece in batched_slices(len(rows), cost=len(bus.columns) * bus.answers):
+            some_h, some = h[piece], rows[piece]
+            z = bus.norm(some_h)
+            for name, answer in systems.items():
+                parts.setdefault(name, []).append(score(composed, answer(some_h, z, some), some))
+    scores = {name: concat_scores(p) for name, p in parts.items()}
+    alone = [scores.pop(i) for i in [*scores] if i.startswith(ALONE)]
+    backbone = scores.pop("backbone")
+    best = max(alone, key=lambda s: float(s.hits.mean()))
+    return {"backbone": backbone, "best_single": best, **scores}
+
+
+ALONE = "alone "
+"""What names a single expert among the systems begins with."""
+
+
+def _systems(composed: ComposedModel, data: Sequence[ColumnData]) -> dict[str, System]:
+    """Return every system, by name; the single experts under names of their own."""
+    bus, width = composed.bus, composed.backbone.bus_config().router_width
+    experts = torch.tensor([float(c != BACKBONE) for c in bus.columns])
+
+    def fixed(weights: Tensor) -> System:
+        return lambda h, z, _: bus.probabilities(h, z, weights.expand(len(h), -1).contiguous())
+
+    def alone(column: int) -> System:
+        return lambda h, z, _: bus.alone(h, z, column)
+
+    def routed_by(kind: type[Router]) -> System:
+        router = kind(width=width, columns=bus.columns)
+        router.solve(data)
+        return lambda h, z, _: bus.probabilities(
+            h, z, torch.softmax(router(bus.layout.router_input(z)), -1)
+        )
+
+    return {
+        "backbone": fixed(torch.zeros_like(experts)),
+        **{f"{ALONE}{k}": alone(k) for k in range(len(bus.ids))},
+        "uniform": fixed(experts / experts.sum()),
+        # Where experts have labels of their own, weights that sum to E are no mixture.
+        **({} if bus.own else {"sum": fixed(experts)}),
+        **{kind.kind: routed_by(kind) for kind in (CentroidRouter, StatisticsRouter)},
+        "hard": lambda h, z, _: bus.probabilities(h, z, hard(bus.weights(z))),
+        "mixture": lambda h, z, _: bus.mixture(h, z, bus.weights(z)),
+        "routed": lambda h, z, _: bus.answer(h, z, bus.weights(z)),
+        "oracle": lambda h, z, rows: bus.probabilities(h, z, composed.oracle_weights(rows)),
+    }
+
+
+def _mae(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> dict[str, float] | None:
+    """Return the mean absolute error, overall and by domain; None where labels are answered."""
+    if composed.bus.task.head.probabilities:
+        return None
+    with torch.inference_mode():
+        error = composed.bus.task.head.error(composed.bus(h)[0], rows)
+    return None if error is None else {"overall": float(error.mean()), **by_domain(error, rows)}
+
+
+def _bits(
+    composed: ComposedModel,
+    rows: Sequence[Row],
+    tokens: Sequence[Row],
+    systems: Mapping[str, Scores],
+) -> dict[str, dict[str, float]] | None:
+    """Return bits per byte by system, overall and by domain; None where no text is generated."""
+    if composed.backbone.task.unit is not Unit.TOKEN:
+        return None
+    lengths = byte_counts(composed.backbone.trunk, [r.text for r in rows])
+    sizes = Counter({"overall": sum(lengths)})
+    for row, length in zip(rows, lengths, strict=True):
+        if row.domain is not None:
+            sizes[row.domain] += length
+    overall = [Row(text="", label="", domain="overall")] * len(tokens)
+    return {
+        name: {
+            **bits_per_byte(system.nats, overall, sizes),
+            **bits_per_byte(system.nats, tokens, sizes),
+        }
+        for name, system in systems.items()
+        if system.nats is not None
+    }

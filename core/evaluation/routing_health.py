@@ -1,0 +1,242 @@
+"""Routing health: does one expert take everything, do they differ, do routes flip?
+
+    collapse             usage entropy H(u) / log E below its share of the rows' own, u the mean row
+                         of the weights; or experts with next to no weight on their own rows
+    no specialisation    mean over pairs of ‖f_i(x) − f_j(x)‖ / mean ‖f_i(x)‖ is next to 0
+    thrashing            rows whose heaviest column is another one than a generation ago
+    imbalance            ‖Δ‖ of the largest expert on its own rows against the smallest's
+
+Source: seed 003, "Expert Specialization vs Collapse", whose table names remedies and no measure.
+The measures are pure functions of weights ``(N, E)``, outputs ``(E, N, D)`` and assignments
+``(N,)`` or ``(N, k)``. Of no rows, or of no pair, they are NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ..bus.evidence import confidence_of
+from ..model.composed import ComposedModel
+from ..receipt import Health
+from ..types import Row
+from .judge import EvaluationResult, judge
+
+COLLAPSED = 0.5
+"""Usage entropy below this share of the rows' own is a collapse."""
+
+DEAD = 0.1
+"""An expert with less than this share of what its rows would give it is dead."""
+
+ALIKE = 0.1
+"""Answers closer than this share of their norm are the same answers."""
+
+THRASHING = 0.2
+"""Share of routes that flip from one generation to the next."""
+
+DOMINANT = 20.0
+"""Largest over smallest ‖Δ‖ of two experts, each on its own rows."""
+
+ROWS, EXPERTS = 256, 32
+"""At most so many rows and experts are compared answer by answer."""
+
+ANSWERS = 2**24
+"""At most so many probabilities are compared."""
+
+
+def routing_health(
+    composed: ComposedModel,
+    h: Tensor,
+    rows: Sequence[Row],
+    *,
+    previous: ComposedModel | None = None,
+    result: EvaluationResult | None = None,
+    before: EvaluationResult | None = None,
+) -> Health:
+    """Measure the routes of labelled rows.
+
+    Args:
+        composed: The composition.
+        h: Features of the rows, ``(N, D)``.
+        rows: The rows; `domain` says whose they are.
+        previous: The generation before, on the same backbone.
+        result: What the composition did with the rows, where that is known.
+        before: What `previous` did with those whose expert both have, likewise.
+    """
+    bus, experts = composed.bus, len(composed.bus.ids)
+    result = result or judge(composed, h, rows)
+    owner = composed.owners(rows)
+    own_rows = torch.bincount(owner[owner >= 0], minlength=experts).double()
+    with torch.inference_mode():
+        distance, norms = _distance(composed, h), _output_norms(composed, h, owner)
+    share, fair = result.usage, own_rows / own_rows.sum()
+    dead = (own_rows > 0) & (share[:experts] < DEAD * fair)
+    health = Health(
+        rows=len(rows),
+        usage=dict(zip(bus.columns, share.tolist(), strict=True)),
+        entropy=usage_entropy(share[None, :experts]),
+        expected_entropy=usage_entropy(own_rows[None]) if own_rows.any() else 1.0,
+        dead=tuple(i for i, gone in zip(bus.ids, dead.tolist(), strict=True) if gone),
+        distance=distance,
+        loudness=norms,
+        flips=_flips(composed, previous, h, rows, result, before),
+        warnings=(),
+    )
+    # Only of experts that write to the shared classifier are norms of one unit.
+    shared = {i: norms[i] for n, i in enumerate(bus.ids) if n not in bus.own and i in norms}
+    return msgspec.structs.replace(health, warnings=tuple(_warnings(health, shared)))
+
+
+def _output_norms(composed: ComposedModel, h: Tensor, owner: Tensor) -> dict[str, float]:
+    """Return each expert's mean confidence on its own rows; on others' nothing is computed."""
+    bus, norms = composed.bus, {}
+    for k, (expert_id, expert) in enumerate(zip(bus.ids, bus.ensemble.parts, strict=True)):
+        own = h[owner == k]
+        if len(own):
+            delta = bus.ensemble.delta(bus.norm(own), k)
+            norms[expert_id] = float(
+                confidence_of(expert, delta, bus.ensemble.readout_factor).mean()
+            )
+    return norms
+
+
+def _distance(composed: ComposedModel, h: Tensor) -> float | None:
+    """Return how far two experts' probabilities are apart; of some, where there are many."""
+    bus = composed.bus
+    if len(bus.ids) < 2 or not len(h):  # noqa: PLR2004
+        return None
+    some = range(0, len(bus.ids), -(-len(bus.ids) // EXPERTS))
+    rows = max(1, min(ROWS, ANSWERS // (len(some) * bus.answers)))
+    h = h[:: -(-len(h) // rows)]
+    z = bus.norm(h)
+    return pairwise_output_distance(torch.stack([bus.alone(h, z, k) for k in some]))
+
+
+def _flips(
+    composed: ComposedModel,
+    previous: ComposedModel | None,
+    h: Tensor,
+    rows: Sequence[Row],
+    result: EvaluationResult,
+    before: EvaluationResult | None,
+) -> float | None:
+    """Return the share of flipped routes, by the columns' names."""
+    if previous is None or previous.fingerprint != composed.fingerprint:
+        return None
+    segments = [[c.key for c in x.bus.layout.segments] for x in (composed, previous)]
+    both = set(composed.bus.ids) & set(previous.bus.ids)
+    in_both = torch.tensor([r.domain in both for r in rows])
+    if segments[0] != segments[1] or not in_both.any():
+        return None
+    if before is None:
+        before = judge(previous, h[in_both], [r for r in rows if r.domain in both])
+    # Columns under numbers that are the same in both compositions.
+    columns = dict.fromkeys((*composed.bus.columns, *previous.bus.columns))
+    number = {c: n for n, c in enumerate(columns)}
+    old, new = (torch.tensor([number[c] for c in x.bus.columns]) for x in (previous, composed))
+    return assignment_flip_rate(old[before.heaviest], new[result.heaviest[in_both]])
+
+
+def _warnings(health: Health, norms: Mapping[str, float]) -> Iterator[str]:
+    """Yield what is wrong and what to try; norms are of experts whose ‖Δ‖ can be compared."""
+    if health.entropy < COLLAPSED * health.expected_entropy:
+        most = max(health.usage, key=lambda c: health.usage[c])
+        yield (
+            f"collapse: {most!r} takes {health.usage[most]:.0%} of the weight. Try --router "
+            "evidence, topk:balance=0.1, or cards with more rows."
+        )
+    if health.dead:
+        yield (
+            f"dead: {', '.join(health.dead)} get next to no weight on their own rows. Check their "
+            "cards with 'redhost check', or try --level full."
+        )
+    if health.distance is not None and health.distance < ALIKE:
+        yield (
+            f"no specialisation: two experts' answers differ by {health.distance:.0%} of their "
+            "norm. Train them longer, or on data of their own only."
+        )
+    if health.flips is not None and health.flips > THRASHING:
+        yield (
+            f"thrashing: {health.flips:.0%} of the routes flipped since the generation before. Try "
+            "--level row, which keeps the other columns, or a closed form (evidence)."
+        )
+    most, least = (f(norms, key=lambda i: norms[i], default="") for f in (max, min))
+    ratio = norms[most] / max(norms[least], 1e-12) if norms else 0.0
+    if ratio > DOMINANT:
+        yield (
+            f"imbalance: {most!r} is {ratio:.0f} times as loud "
+            f"as {least!r}. Train it with more weight decay or a larger off-domain penalty."
+        )
+
+
+def usage(weights: Tensor) -> Tensor:
+    """Return the share of each expert, ``(E,)`` in float64, summing to 1.
+
+    Args:
+        weights: Each row's weights, ``(N, E)``; at least 0, in any unit.
+
+    Raises:
+        ValueError: Another shape.
+    """
+    if weights.dim() != 2:  # noqa: PLR2004
+        raise ValueError(f"usage takes weights (N, E), found shape {tuple(weights.shape)}")
+    total = weights.detach().double().sum(dim=0)
+    return total / total.sum()
+
+
+def usage_entropy(weights: Tensor) -> float:
+    """Return H(usage) / log E: 1 for equal shares, 0 at collapse; 1 for a single expert.
+
+    Args:
+        weights: ``(N, E)``.
+    """
+    share = usage(weights)
+    entropy = -float(torch.special.xlogy(share, share).sum())
+    if math.isnan(entropy) or len(share) == 1:
+        return entropy + 1
+    return min(1.0, max(0.0, entropy / math.log(len(share))))  # rounding leaves the interval
+
+
+def pairwise_output_distance(outputs: Tensor) -> float:
+    """Return how far two experts' answers to a row are apart, in units of an answer's norm.
+
+    0 for copies, √2 for orthogonal answers of equal norm, 2 for opposite ones.
+
+    Args:
+        outputs: Every expert's answer to every row, ``(E, N, D)``.
+
+    Raises:
+        ValueError: Another shape.
+    """
+    if outputs.dim() != 3:  # noqa: PLR2004
+        raise ValueError(f"outputs are (E, N, D), found shape {tuple(outputs.shape)}")
+    by_row = outputs.detach().double().transpose(0, 1)  # (N, E, D)
+    one, other = torch.triu_indices(len(outputs), len(outputs), offset=1)
+    exact = "donot_use_mm_for_euclid_dist"  # copies are 0 apart, and no pair needs D numbers
+    distance = torch.cdist(by_row, by_row, compute_mode=exact)[:, one, other].mean()
+    # Answers that are all 0 are copies of each other.
+    return float(distance / by_row.norm(dim=-1).mean()) if distance else 0.0
+
+
+def assignment_flip_rate(before: Tensor, after: Tensor) -> float:
+    """Return the share of assignments that are gone: 0 when nothing moved, 1 when all did.
+
+    Args:
+        before: The experts of each row, ``(N,)`` or ``(N, k)``; their order in a row is no matter.
+        after: Those of the same rows later, of the same shape.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    if before.shape != after.shape:
+        raise ValueError(
+            f"assignments of shape {tuple(before.shape)} are compared with their like, "
+            f"found shape {tuple(after.shape)}"
+        )
+    old, new = (a.unsqueeze(1) if a.dim() == 1 else a for a in (before, after))
+    unmoved = (old.unsqueeze(2) == new.unsqueeze(1)).any(dim=2)  # (N, k)
+    return 1 - float(unmoved.double().mean())

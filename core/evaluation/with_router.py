@@ -1,0 +1,86 @@
+"""The same experts, or some of them, under a router of another kind, trained in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..bus.bus import BACKBONE
+from ..bus.layout import WideNorm
+from ..model.build import build_model, make_router
+from ..model.composed import ComposedModel
+from ..plugins.manager import Plugins
+from ..training.router import RouterSettings, train_router
+from ..types import Encode, Row
+from .evaluate import columns_data
+
+
+def with_router(
+    composed: ComposedModel,
+    *,
+    kind: str,
+    ids: Sequence[str],
+    encode: Encode,
+    plugins: Plugins,
+) -> ComposedModel:
+    """Return some experts of a composition under a fresh router, from the composition's seed.
+
+    Args:
+        composed: The composition; it is left as it is.
+        kind: The router's kind, with options.
+        ids: The experts to keep.
+        encode: Texts → h, usually through the feature cache.
+        plugins: Who makes the router.
+    """
+    bus = composed.bus
+    experts = {i: e for i, e in zip(bus.ids, bus.parts(), strict=True) if i in ids}
+    columns = tuple(c for c in bus.columns if c in experts or c == BACKBONE)
+    router = make_router(
+        kind,
+        bus=composed.backbone.bus_config(),
+        columns=columns,
+        seed=composed.seed,
+        plugins=plugins,
+        providers={},
+    )
+    model = build_model(
+        composed.backbone,
+        norm=bus.norm.norm if isinstance(bus.norm, WideNorm) else bus.norm,
+        router=router,
+        experts=experts,
+        columns=columns,
+        cards={i: c for i, c in composed.cards.items() if i in experts},
+        background=composed.background,
+        evaluation=composed.evaluation,
+        fingerprint=composed.fingerprint,
+        router_kind=kind,
+        seed=composed.seed,
+    )
+    data = columns_data(model, encode=encode, reads=router.reads)
+    train_router(router, data, columns=columns, settings=RouterSettings())
+    return model
+
+
+def leave_one_out(
+    composed: ComposedModel, rows: Sequence[Row], *, encode: Encode, plugins: Plugins
+) -> dict[str, dict[str, float]]:
+    """Return, for each expert left out, the accuracy by domain.
+
+    Args:
+        composed: The composition; it is left as it is.
+        rows: Labelled rows.
+        encode: Texts → h.
+        plugins: Who makes the routers.
+    """
+    h, ids = encode([r.text for r in rows]), composed.bus.ids
+    units = composed.backbone.rows_per_token(rows)
+    return {
+        i: with_router(
+            composed,
+            kind=composed.router_kind,
+            ids=[other for other in ids if other != i],
+            encode=encode,
+            plugins=plugins,
+        ).accuracy(h, units)
+        for i in ids
+        if len(ids) > 1
+    }

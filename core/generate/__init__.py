@@ -1,1 +1,0 @@
-"""Where text is generated: a bus whose rows are tokens, under a causal router (seed 002)."""

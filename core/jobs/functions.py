@@ -1,0 +1,209 @@
+"""What a job can do: a closed set of functions from arguments and bytes to bytes.
+
+Pure: the same job gives the same bytes in any process, so no function reads a cache, a home or
+what is installed, and only built-in parts are used (plugins run in the host's own process).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ...registry.package.project import ExpertPlan, package_in
+from ...registry.package.readers import BackboneFiles, read_backbone, read_expert
+from ..backbones.interventions.layout import bus_part, with_layout
+from ..evaluation.evaluate import evaluate
+from ..evaluation.with_router import with_router
+from ..model.build import (
+    build_model,
+    make_backbone,
+    make_expert,
+    make_norm,
+    make_router,
+    rows_of,
+)
+from ..model.composed import ComposedModel
+from ..model.verify import verify_expert
+from ..plugins.manager import Plugins
+from ..training.context import AuthoringContext
+from ..training.data import split_rows
+from ..training.expert import ExpertSettings
+from ..training.recipes import train_package
+from ..types import BackgroundRow, Row, parse_rows
+from .job import Job, JobFiles, JobFunction, job_function
+
+
+def release_backbone() -> None:
+    """Drop the backbone that this process holds between jobs."""
+    _loaded.cache_clear()
+
+
+# -- the functions --------------------------------------------------------------------------------
+
+
+@job_function("encode-texts", version=1)
+def encode_texts(job: Job, files: JobFiles) -> JobFiles:
+    """Return h of `texts`, float32 rows in their order; each row's bits depend on its text only."""
+    h = _load_backbone(job, files).backbone.trunk.encode(job.arguments["texts"])
+    return {"h.f32": h.numpy().astype("<f4").tobytes()}
+
+
+@job_function("train-expert", version=1)
+def train_expert(job: Job, files: JobFiles) -> JobFiles:
+    """Train an expert of `plan` with `settings` on rows; return its package's files."""
+    plan = msgspec.convert(job.arguments["plan"], ExpertPlan)
+    settings = msgspec.convert(job.arguments["settings"], ExpertSettings)
+    context = _load_backbone(job, files).authoring_context()
+    rows = {n: parse_rows(d, Row, source=n) for n, d in files.items() if n.startswith("rows/")}
+    splits = split_rows(rows["rows/data"], valid=rows.get("rows/valid"), task=context.backbone.task)
+    with tempfile.TemporaryDirectory(prefix="redhost-job-") as folder:
+        package = Path(folder, "src", "package")
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        train_package(
+            Path(folder), plan, splits, context=context, settings=settings, resumable=False
+        )
+        made = package_in(Path(folder)).iterdir()
+        return {p.name: p.read_bytes() for p in sorted(made) if p.suffix != ".py"}
+
+
+@job_function("verify-expert", version=1)
+def verify_package(_: Job, files: JobFiles) -> JobFiles:
+    """Compute what an expert's manifest promises; return the violations as JSON."""
+    expert = read_expert(_under(files, "expert/"))
+    content = _under(files, "backbone/")
+    violations = expert.violations
+    if expert.value is not None:
+        backbone = _read(content) if content else None
+        violations = verify_expert(expert.value, backbone=backbone, plugins=Plugins(()))
+    return {"violations.json": msgspec.json.encode(violations)}
+
+
+@job_function("evaluate-router", version=1)
+def evaluate_router(job: Job, files: JobFiles) -> JobFiles:
+    """Train `router` from `seed` over experts as they are; return its evaluation on rows."""
+    encode = _look_up(files)
+    experts = _composed(job, files)
+    made = with_router(
+        experts,
+        kind=job.arguments["router"],
+        ids=experts.bus.ids,
+        encode=encode,
+        plugins=Plugins(()),
+    )
+    rows = parse_rows(files["rows/data"], Row, source="rows")
+    return {"evaluation.json": msgspec.json.encode(evaluate(made, rows, encode=encode))}
+
+
+FUNCTIONS = {f.name: f for f in tuple(globals().values()) if isinstance(f, JobFunction)}
+"""All that jobs can call, by name."""
+
+
+# -- the backbone, loaded once a process ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _BackboneKey:
+    """A backbone's bytes and how to compute with it; equal to others by digest."""
+
+    digests: tuple[tuple[str, str], ...]
+    device: str
+    threads: int
+    files: JobFiles = field(compare=False)
+
+
+class _LoadedBackbone:
+    """A loaded backbone, and what many jobs read of it."""
+
+    def __init__(self, files: BackboneFiles, *, device: str) -> None:
+        self.manifest, self.background = files.manifest, rows_of(files, BackgroundRow)
+        self.backbone = make_backbone(files, plugins=Plugins(()), providers={}, device=device)
+
+    @cached_property
+    def known(self) -> dict[str, Tensor]:
+        """Rows h of the background card's texts: every training reads them."""
+        return self._rows([r.text for r in self.background])
+
+    def authoring_context(self) -> AuthoringContext:
+        """Return the context of one job's training, in which no text is computed twice."""
+        known = dict(self.known)
+
+        def encode(texts: Sequence[str]) -> Tensor:
+            known.update(self._rows([t for t in texts if t not in known]))
+            rows = [known[t] for t in texts]
+            return torch.stack(rows) if rows else torch.empty(0, self.backbone.width)
+
+        return AuthoringContext(
+            backbone=self.backbone,
+            manifest=self.manifest,
+            background=self.background,
+            encode=encode,
+        )
+
+    def _rows(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        distinct = list(dict.fromkeys(texts))
+        return dict(zip(distinct, self.backbone.trunk.encode(distinct), strict=True))
+
+
+def _load_backbone(job: Job, files: JobFiles) -> _LoadedBackbone:
+    digests = tuple(sorted((n, d) for n, d in job.inputs.items() if n.startswith("backbone/")))
+    device = str(job.arguments.get("device", "cpu"))
+    return _loaded(_BackboneKey(digests, device, job.threads, _under(files, "backbone/")))
+
+
+@lru_cache(maxsize=1)  # jobs share a backbone, and loading it costs more than most of them
+def _loaded(key: _BackboneKey) -> _LoadedBackbone:
+    return _LoadedBackbone(_read(key.files), device=key.device)
+
+
+def _read(files: JobFiles) -> BackboneFiles:
+    """Read a backbone from a job's inputs: every byte is checked against its manifest again."""
+    return read_backbone(files).unwrap("a job's backbone")
+
+
+def _composed(job: Job, files: JobFiles) -> ComposedModel:
+    """Put a backbone and experts on a bus whose router is yet to be trained."""
+    loaded, plugins = _load_backbone(job, files), Plugins(())
+    config, columns = loaded.backbone.bus_config(), tuple(job.arguments["columns"])
+    experts = {}
+    for expert_id in columns:
+        content = _under(files, f"experts/{expert_id}/")
+        if content:
+            make = partial(make_expert, bus=config, plugins=plugins, providers={})
+            experts[expert_id] = read_expert(content).then(make).unwrap(f"expert {expert_id!r}")
+    kind, seed = str(job.arguments["router"]), int(job.arguments["seed"])
+    return build_model(
+        with_layout(loaded.backbone, {i: e.expert for i, e in experts.items()}),
+        norm=make_norm(bus=config, plugins=plugins, providers={}),
+        router=make_router(
+            kind, bus=config, columns=columns, seed=seed, plugins=plugins, providers={}
+        ),
+        experts={i: bus_part(e.expert, loaded.backbone) for i, e in experts.items()},
+        columns=columns,
+        cards={i: e.card for i, e in experts.items()},
+        background=loaded.background,
+        evaluation=(),
+        fingerprint=loaded.manifest.fingerprint,
+        router_kind=kind,
+        seed=seed,
+    )
+
+
+def _look_up(files: JobFiles) -> Callable[[Sequence[str]], Tensor]:
+    """Return texts → h for the texts whose features came along."""
+    texts = msgspec.json.decode(files["features/texts.json"], type=list[str])
+    place = {text: n for n, text in enumerate(texts)}
+    h = torch.frombuffer(bytearray(files["features/h.f32"]), dtype=torch.float32)
+    h = h.reshape(len(texts), -1)
+    return lambda chosen: h[[place[text] for text in chosen]]
+
+
+def _under(files: JobFiles, folder: str) -> dict[str, bytes]:
+    return {n.removeprefix(folder): d for n, d in files.items() if n.startswith(folder)}

@@ -1,0 +1,159 @@
+"""The worker pool: an engine and its number of workers, which does and caches jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from ...registry.errors import JobsError, PluginError, UsageError, suggest
+from ..plugins.manager import Plugins
+from ..types import Progress
+from .cache import JobCache, is_plain
+from .job import Engine, Job, JobBatch, JobFiles, JobResult
+from .local import LocalEngine
+
+LOCAL = "local"
+
+OnResult = Callable[[Job, JobFiles], None]
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """A job that did not succeed, and why, in one line."""
+
+    job: Job
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WorkerPool:
+    """Does jobs that are not done yet, on an engine.
+
+    Attributes:
+        name: The engine's name.
+        engine: Where jobs run.
+        workers: How many at a time.
+    """
+
+    name: str
+    engine: Engine
+    workers: int
+
+    def run(
+        self,
+        jobs: JobBatch,
+        on_result: OnResult,
+        *,
+        cache: JobCache | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[JobFailure, ...]:
+        """Do every job that is not done yet, and pass on the files of all that succeed.
+
+        Args:
+            jobs: The jobs.
+            on_result: Called with each job and its files, as they come; for jobs of equal key,
+                each.
+            cache: Where finished jobs are read, and new ones written before they are passed on.
+            progress: Called with (jobs done, jobs in all).
+
+        Returns:
+            The jobs that failed; those that did not are done.
+        """
+        waiting: dict[str, list[Job]] = {}
+        for job in jobs.listed:
+            waiting.setdefault(job.key, []).append(job)
+        failures: list[JobFailure] = []
+        total = len(waiting)
+        # Closed at once when anything is raised, Ctrl-C too: that is what stops the workers.
+        with closing(self._results(waiting, jobs.inputs, cache)) as results:
+            for result in results:
+                same = waiting.pop(result.key)
+                if result.error:
+                    failures += [JobFailure(job, result.error) for job in same]
+                else:
+                    for job in same:
+                        on_result(job, result.files)
+                if progress is not None:
+                    progress(total - len(waiting), total)
+        lost = f"engine {self.name!r} returned nothing for it"
+        failures += [JobFailure(j, f"{j.name}: {lost}") for same in waiting.values() for j in same]
+        return tuple(failures)
+
+    def _results(
+        self,
+        waiting: Mapping[str, Sequence[Job]],
+        inputs: Mapping[str, bytes],
+        cache: JobCache | None,
+    ) -> Generator[JobResult, None, None]:
+        """Yield what is done already, then what the engine does."""
+        fresh = []
+        for key, same in list(waiting.items()):
+            files = None if cache is None else cache.get(key)
+            if files is None:
+                fresh.append(same[0])
+            else:
+                yield JobResult(key=key, files=dict(files))
+        if not fresh:
+            return
+        run = self.engine.run(fresh, inputs=inputs, workers=self.workers)
+        try:
+            for result in run:
+                self._require_expected(result, waiting)
+                if cache is not None and not result.error:
+                    cache.put(result.key, result.files)
+                yield result
+        finally:
+            if isinstance(run, Generator):
+                run.close()
+
+    def _require_expected(self, result: JobResult, waiting: Mapping[str, Sequence[Job]]) -> None:
+        """Refuse a result that no job waits for, or a file outside its folder."""
+        if result.key not in waiting:
+            raise PluginError(
+                f"engine {self.name!r} returned a job that nobody waits for",
+                found=result.key[:12],
+            )
+        strange = [n for n in result.files if not is_plain(n)]
+        if strange:
+            raise PluginError(
+                f"engine {self.name!r} returned a file for another folder", found=strange[0]
+            )
+
+
+def choose_pool(plugins: Plugins, *, engine: str, workers: int) -> WorkerPool:
+    """Find an engine by name, among the built-in one and those of trusted plugins.
+
+    Args:
+        plugins: The trusted plugins.
+        engine: The engine's name.
+        workers: How many jobs at a time.
+
+    Raises:
+        UsageError: If nobody provides it; the message names who does provide what.
+    """
+    if workers < 1:
+        raise UsageError("an engine needs workers", expected="at least 1", found=str(workers))
+    known = plugins.collect("redhost_register_engines", own={LOCAL: LocalEngine()})
+    if engine not in known:
+        names = ", ".join(sorted(known))
+        raise UsageError(
+            f"unknown engine {engine!r}",
+            hint=f"{suggest(engine, known)}Known: {names}. {plugins.untrusted_hint()}".rstrip(),
+        )
+    return WorkerPool(name=engine, engine=known[engine], workers=workers)
+
+
+def require_all(failures: Sequence[JobFailure], *, of: int) -> None:
+    """Raise if any job failed.
+
+    Raises:
+        JobsError: Naming the first few.
+    """
+    if failures:
+        shown = "; ".join(f.reason for f in failures[:3])
+        raise JobsError(
+            f"{len(failures)} of {of} jobs failed",
+            found=shown,
+            hint="Run it again: what is finished is not done twice.",
+        )

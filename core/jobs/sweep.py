@@ -1,0 +1,136 @@
+"""Sweeps: every router kind from several seeds over the same experts, as jobs of a worker pool.
+
+Nothing is published: a sweep answers which router suits what is composed. Features are computed
+once, for all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from msgspec.structs import replace
+
+from ...registry.errors import PluginError, UnknownNameError, UsageError
+from ..bus.tasks import Unit
+from ..evaluation.evaluate import Evaluation
+from ..model.composed import ComposedModel
+from ..routers import KINDS, build_router
+from ..session import Session
+from ..types import Progress, Row, write_rows
+from .cache import JobCache
+from .functions import evaluate_router
+from .job import Job, JobBatch, JobFiles
+from .pool import LOCAL, WorkerPool, choose_pool
+
+
+class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One router of a sweep.
+
+    Attributes:
+        router: Its kind, with options.
+        seed: Where its randomness came from.
+        error: Why there is no evaluation; None if there is one.
+        evaluation: What it is worth.
+    """
+
+    router: str
+    seed: int
+    error: str | None = None
+    evaluation: Evaluation | None = None
+
+
+def sweep(
+    session: Session,
+    *,
+    routers: Sequence[str],
+    pool: WorkerPool | None = None,
+    seeds: Sequence[int] = (0,),
+    rows: Sequence[Row] | None = None,
+    cache: JobCache | None = None,
+    progress: Progress | None = None,
+) -> list[SweepResult]:
+    """Train routers over the current generation's experts, in memory, and evaluate each.
+
+    Args:
+        session: Whose current generation.
+        routers: Router kinds, with options.
+        pool: What trains and evaluates; by default one local worker.
+        seeds: Each kind is trained from each.
+        rows: Labelled rows; by default the backbone's own held-out rows.
+        cache: Where finished evaluations lie: what is there is not computed again.
+        progress: Called with (routers done, routers in all).
+
+    Returns:
+        One for each kind and seed, in their order.
+
+    Raises:
+        MissingError: If no rows are given and the backbone ships none.
+        UnknownNameError: If a kind is none of the built-in ones.
+        UsageError: If the backbone generates text.
+        PluginError: If a plugin made a part of the generation: workers make built-in parts.
+    """
+    composed = session.loader.load(session.require_current())
+    if composed.backbone.task.unit is Unit.TOKEN:
+        raise UsageError(
+            "a sweep compares routers of backbones that answer labels or numbers",
+            found=f"backbone {composed.backbone.name!r}, which generates text",
+            hint="Try a router with 'redhost recompose --dry-run --router KIND'.",
+        )
+    chosen = composed.evaluation_rows(rows)
+    _require_known(routers, composed)
+    jobs = JobBatch(threads=torch.get_num_threads())
+    inputs = _inputs(session, composed, chosen, jobs)
+    results: dict[str, SweepResult] = {}
+    for router, seed in itertools.product(routers, seeds):
+        arguments = {"router": router, "seed": seed, "columns": list(composed.bus.columns)}
+        job = jobs.add(f"router {router!r} from seed {seed}", evaluate_router, arguments, inputs)
+        results[job.name] = SweepResult(router=router, seed=seed)
+
+    def on_result(job: Job, files: JobFiles) -> None:
+        evaluation = msgspec.json.decode(files["evaluation.json"], type=Evaluation)
+        results[job.name] = replace(results[job.name], evaluation=evaluation)
+
+    pool = pool or choose_pool(session.plugins, engine=LOCAL, workers=1)
+    for failure in pool.run(jobs, on_result, cache=cache, progress=progress):
+        name = failure.job.name
+        results[name] = replace(results[name], error=failure.reason)
+    return [results[job.name] for job in jobs.listed]
+
+
+def _require_known(routers: Sequence[str], composed: ComposedModel) -> None:
+    """Refuse a kind before anything is computed."""
+    for router in routers:
+        if build_router(router, composed.backbone.bus_config(), composed.bus.columns, 0) is None:
+            kind = router.partition(":")[0]
+            raise UnknownNameError("built-in router", kind, [k.kind for k in KINDS])
+
+
+def _inputs(
+    session: Session, composed: ComposedModel, rows: Sequence[Row], jobs: JobBatch
+) -> dict[str, str]:
+    """Store everything that every job reads: bytes from the store, and features."""
+    record = session.generations.load(composed.generation or 0)
+    if record.providers:
+        raise PluginError(
+            f"plugin {min(record.providers)!r} made a part of generation {record.number}",
+            expected="built-in parts, which any worker can make",
+            hint="Compare routers with 'redhost evaluate --mixtures', in this process.",
+        )
+    backbone = session.store.backbone(record.backbone.digest, who=record.backbone.id)
+    inputs = jobs.put("backbone", backbone.files)
+    for member in record.experts:
+        expert = session.store.expert(member.digest, who=member.id)
+        inputs |= jobs.put(f"experts/{member.id}", expert.files)
+    cards = [r.text for card in composed.cards.values() for r in card.rows]
+    own = [r.text for r in rows]
+    texts = list(dict.fromkeys([*cards, *(r.text for r in composed.background), *own]))
+    session.prefetch(composed, own)
+    h = session.encoder(composed)(texts)
+    features = {
+        "texts.json": msgspec.json.encode(texts),
+        "h.f32": h.numpy().astype("<f4").tobytes(),
+    }
+    return inputs | jobs.put("features", features) | jobs.put("rows", {"data": write_rows(rows)})

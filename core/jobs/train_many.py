@@ -1,0 +1,189 @@
+"""Train many experts from a plan: a job each, the same bytes as one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ...registry.atomic import write_atomic
+from ...registry.errors import PluginError, UsageError
+from ...registry.package.discover import discover
+from ...registry.package.manifest import BackboneManifest, ExpertManifest, parse_expert
+from ...registry.package.project import ExpertPlan, package_in, read_plan
+from ...registry.queries.settings import choose_backbone
+from ..bus.tasks import Unit, make_task
+from ..model.build import read_package
+from ..plugins.manager import Plugins
+from ..training.data import read_table
+from ..training.expert import ExpertSettings
+from ..types import Progress, parse_rows, write_rows
+from .cache import JobCache
+from .functions import train_expert
+from .job import Job, JobBatch, JobFiles
+from .pool import WorkerPool
+
+
+class TrainingRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of a plan: the options of `redhost train-expert`.
+
+    Attributes:
+        dir: The expert's project.
+        data: Its labelled rows.
+        valid: Validation rows; by default a tenth of the data.
+        text_field: Where the text stands.
+        label_field: Where the label stands.
+        epochs: Passes over the rows at most.
+        seed: Where randomness comes from.
+    """
+
+    dir: str
+    data: str
+    valid: str | None = None
+    text_field: str = "text"
+    label_field: str = "label"
+    epochs: Annotated[int, Meta(ge=1)] = 200
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+
+class TrainingOutcome(Struct, frozen=True, kw_only=True):
+    """The result of a line.
+
+    Attributes:
+        dir: The expert's project.
+        id: The expert's id.
+        error: Why it was not trained; None if it was.
+        manifest: What was written.
+    """
+
+    dir: str
+    id: str
+    error: str | None = None
+    manifest: ExpertManifest | None = None
+
+
+def read_plan_file(path: Path) -> list[TrainingRequest]:
+    """Read a plan, a JSON object a line; its paths start from the folder it lies in.
+
+    Raises:
+        UsageError: If it cannot be read, has no lines, or names a project twice.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise UsageError(f"cannot read {path}", found=e.strerror or str(e)) from e
+    lines = parse_rows(data, TrainingRequest, source=str(path))
+    if not lines:
+        raise UsageError(f"{path} has no lines", expected='{"dir": …, "data": …}, one a line')
+    seen: set[Path] = set()
+    found = []
+    for line in lines:
+        project = path.parent / line.dir
+        if project.resolve() in seen:
+            raise UsageError(f"{path} trains {line.dir} twice")
+        seen.add(project.resolve())
+        rows = str(path.parent / line.data)
+        valid = None if line.valid is None else str(path.parent / line.valid)
+        found.append(msgspec.structs.replace(line, dir=str(project), data=rows, valid=valid))
+    return found
+
+
+def train_many(
+    trainings: Sequence[TrainingRequest],
+    *,
+    pool: WorkerPool,
+    plugins: Plugins,
+    cache: JobCache | None = None,
+    progress: Progress | None = None,
+) -> list[TrainingOutcome]:
+    """Train experts and write each into its project as soon as it is done.
+
+    Args:
+        trainings: The lines of a plan.
+        pool: What trains them.
+        plugins: The host's plugins: none of them may make backbones, jobs do that themselves.
+        cache: Where finished experts lie: what is there is not trained again.
+        progress: Called with (experts done, experts in all).
+
+    Returns:
+        The result of each line, in their order.
+    """
+    _require_built_in(plugins)
+    jobs = JobBatch()
+    backbones: dict[str | None, tuple[BackboneManifest, dict[str, str]]] = {}
+    lines: dict[str, TrainingRequest] = {}
+    for line in trainings:
+        plan = read_plan(Path(line.dir))
+        package_in(Path(line.dir))  # no training without a place for what it makes
+        if plan.backbone not in backbones:
+            files = read_package(choose_backbone(discover("backbone"), plan.backbone))
+            backbones[plan.backbone] = files.manifest, jobs.put("backbone", files.files)
+        lines[_add(jobs, line, plan, *backbones[plan.backbone]).name] = line
+    done: dict[str, TrainingOutcome] = {}
+
+    def on_result(job: Job, made: JobFiles) -> None:
+        line = lines[job.name]
+        done[line.dir] = _write(Path(line.dir), job.arguments["plan"]["id"], made)
+
+    for failure in pool.run(jobs, on_result, cache=cache, progress=progress):
+        line, plan_id = lines[failure.job.name], failure.job.arguments["plan"]["id"]
+        done[line.dir] = TrainingOutcome(dir=line.dir, id=plan_id, error=failure.reason)
+    return [done[line.dir] for line in trainings]
+
+
+def _add(
+    jobs: JobBatch,
+    line: TrainingRequest,
+    plan: ExpertPlan,
+    backbone: BackboneManifest,
+    inputs: Mapping[str, str],
+) -> Job:
+    task = make_task(backbone.task)
+    if task.unit is Unit.TOKEN:
+        raise UsageError(
+            f"{line.dir} is for backbone {backbone.id!r}, which generates text",
+            expected="a backbone that answers labels or numbers",
+            found=task.name,
+            hint="Train one by one with 'redhost train-expert'.",
+        )
+    read = partial(
+        read_table, text_field=line.text_field, label_field=line.label_field, head=task.head
+    )
+    rows = {"data": write_rows(read(line.data))}
+    if line.valid is not None:
+        rows["valid"] = write_rows(read(line.valid))
+    settings = ExpertSettings(
+        form=plan.form,
+        space=plan.writes or "labels",
+        rank=plan.rank,
+        epochs=line.epochs,
+        seed=line.seed,
+    )
+    arguments = {"plan": msgspec.to_builtins(plan), "settings": asdict(settings)}
+    inputs = {**inputs, **jobs.put("rows", rows)}
+    return jobs.add(f"{line.dir} (expert {plan.id!r})", train_expert, arguments, inputs)
+
+
+def _write(project: Path, expert_id: str, made: JobFiles) -> TrainingOutcome:
+    """Write a package, the manifest last: it vouches for the others."""
+    package = package_in(project)
+    for name in sorted(made, key=lambda n: n == "expert.json"):
+        write_atomic(package / name, made[name])
+    parsed = parse_expert(made["expert.json"])
+    error = parsed.violations[0].reason if parsed.violations else None
+    return TrainingOutcome(dir=str(project), id=expert_id, manifest=parsed.value, error=error)
+
+
+def _require_built_in(plugins: Plugins) -> None:
+    makers = plugins.providers("redhost_make_backbone")
+    if makers:
+        raise PluginError(
+            f"plugin {makers[0]!r} makes backbones",
+            expected="the built-in ones, which any worker can make",
+            hint="Train one by one with 'redhost train-expert', which asks plugins.",
+        )

@@ -1,0 +1,68 @@
+"""Verify many experts: what a manifest promises, computed by a worker pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ...registry.package.checked import Violation
+from ...registry.package.readers import BackboneFiles, ExpertFiles
+from ..model.verify import verify_expert
+from ..types import Progress
+from .cache import JobCache
+from .functions import verify_package
+from .job import Job, JobBatch, JobFiles
+from .pool import WorkerPool, require_all
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VerificationTask:
+    """An expert that passed every static check, and the backbone it fits where there is one."""
+
+    name: str
+    files: ExpertFiles
+    backbone: BackboneFiles | None
+
+
+def verify_many(
+    tasks: Sequence[VerificationTask],
+    *,
+    pool: WorkerPool,
+    cache: JobCache | None = None,
+    progress: Progress | None = None,
+) -> list[tuple[Violation, ...]]:
+    """Verify experts; return the violations of each, in their order.
+
+    Experts of a plugin's form are verified in this process: jobs run built-in parts only.
+
+    Args:
+        tasks: The experts.
+        pool: What verifies them.
+        cache: Where results lie: those of the same bytes and versions are not computed again.
+        progress: Called with (experts done, experts in all).
+
+    Raises:
+        JobsError: If a verification failed on every attempt, so that there is no result.
+    """
+    jobs = JobBatch()
+    places: dict[str, list[int]] = {}
+    results: list[tuple[Violation, ...]] = [()] * len(tasks)
+    for n, task in enumerate(tasks):
+        if ":" in task.files.manifest.form:
+            results[n] = verify_expert(task.files, backbone=task.backbone)
+            continue
+        inputs = jobs.put("expert", task.files.files)
+        if task.backbone is not None:
+            inputs |= jobs.put("backbone", task.backbone.files)
+        job = jobs.add(f"expert {task.name!r}", verify_package, {}, inputs)
+        places.setdefault(job.key, []).append(n)
+
+    def on_result(job: Job, made: JobFiles) -> None:
+        violations = msgspec.json.decode(made["violations.json"], type=tuple[Violation, ...])
+        for n in places[job.key]:
+            results[n] = violations
+
+    require_all(pool.run(jobs, on_result, cache=cache, progress=progress), of=len(jobs.listed))
+    return results

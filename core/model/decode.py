@@ -1,0 +1,181 @@
+"""Generate text token by token: the encoder's step, the running context, the bus.
+
+Experts sit above the blocks, so the cache of keys and values is the backbone's own, whichever
+experts are weighted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...registry.errors import UsageError
+from ..backbones.encoder import TextEncoder
+from ..backbones.tokens import RunningContext, start_of, tokenize, update_context
+from .composed import ComposedModel
+
+UNFINISHED = "\ufffd"
+"""What a tokenizer writes for bytes that are no character yet."""
+
+BEFORE = 8
+"""Tokens before a token that are decoded with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One token that was added to a text.
+
+    Attributes:
+        text: What it adds; empty while a character of several tokens is not complete.
+        id: Its number in the vocabulary.
+        probability: p(x_t+1 | x_≤t) of the bus, whatever the temperature.
+        weights: α by column: the weight of each expert.
+    """
+
+    text: str
+    id: int
+    probability: float
+    weights: dict[str, float]
+
+
+def generate(
+    model: ComposedModel,
+    prompt: str,
+    *,
+    max_tokens: int = 100,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Iterator[Token]:
+    """Yield the tokens that follow a prompt, each as soon as it is chosen.
+
+    Ends before the tokenizer's end-of-text token, or where the model's longest input does.
+
+    Args:
+        model: A composition on a generating backbone.
+        prompt: The text to go on with; may be empty.
+        max_tokens: How many at most.
+        temperature: T; tokens are drawn from p^(1/T), and 0 takes the most probable.
+        seed: Where draws come from.
+
+    Raises:
+        UsageError: If the backbone does not generate, the prompt is too long for it, or a number
+            is out of its range.
+    """
+    if max_tokens < 1:
+        raise UsageError("too few tokens", expected="at least 1", found=str(max_tokens))
+    if not 0 <= temperature < math.inf:
+        raise UsageError(
+            "no such temperature", expected="a number from 0 on", found=str(temperature)
+        )
+    if not model.backbone.task.head.vocabulary:
+        raise UsageError(
+            f"backbone {model.backbone.name!r} does not generate text",
+            expected="one made with 'redhost new-backbone --task generation'",
+            found=model.backbone.task.name,
+            hint="Ask it with 'redhost predict'.",
+        )
+    ids = _prompt(model.backbone.trunk, prompt)
+    return _continue(model, ids, max_tokens, temperature, torch.Generator().manual_seed(seed))
+
+
+def _prompt(trunk: TextEncoder, prompt: str) -> list[int]:
+    ids = [start_of(trunk), *(tokenize(trunk, prompt, whole=True) if prompt else ())]
+    if trunk.longest is not None and len(ids) >= trunk.longest:
+        raise UsageError(
+            "the prompt is too long",
+            expected=f"fewer than {trunk.longest} tokens",
+            found=str(len(ids)),
+        )
+    return ids
+
+
+def _continue(
+    model: ComposedModel,
+    ids: list[int],
+    max_tokens: int,
+    temperature: float,
+    generator: torch.Generator,
+) -> Iterator[Token]:
+    trunk = model.backbone.trunk
+    end = getattr(trunk.tokenizer, "eos_token_id", None)
+    session, reader = DecodingSession(model), TokenReader(trunk, ids)
+    room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
+    for _ in range(min(max_tokens, room)):
+        p, alpha = session.step(ids)
+        token = draw(p, temperature, generator)
+        if token == end:
+            return
+        yield Token(
+            text=reader.read(token),
+            id=token,
+            probability=float(p[token]),
+            weights=dict(zip(model.bus.columns, alpha.tolist(), strict=True)),
+        )
+        ids = [token]
+
+
+class TokenReader:
+    """Numbers of tokens → the text that each adds, in whole characters.
+
+    What a token adds may depend on those before it: some tokenizers write no space before the first
+    word of a text.
+    """
+
+    def __init__(self, trunk: TextEncoder, ids: list[int]) -> None:
+        self.trunk, self.ids = trunk, ids[-BEFORE:]
+        self.shown = self._text()
+
+    def read(self, token: int) -> str:
+        """Return what a token adds; nothing while a character is not complete."""
+        self.ids = [*self.ids, token]
+        text = self._text()
+        if text.endswith(UNFINISHED):
+            return ""
+        added, self.ids = text[len(self.shown) :], self.ids[-BEFORE:]
+        self.shown = self._text()
+        return added
+
+    def _text(self) -> str:
+        return str(self.trunk.tokenizer.decode(self.ids, clean_up_tokenization_spaces=False))
+
+
+class DecodingSession:
+    """A text under way: the encoder's cache of keys and values, and the running context.
+
+    Args:
+        model: A composition on a generating backbone.
+    """
+
+    def __init__(self, model: ComposedModel) -> None:
+        self.backbone, self.bus = model.backbone, model.bus
+        self.cache: Any = None
+        self.context = RunningContext.empty(self.backbone.width)
+
+    @torch.inference_mode()
+    def step(self, ids: list[int]) -> tuple[Tensor, Tensor]:
+        """Return p(x_t+1 | x_≤t) ``(V,)`` and α ``(K,)`` after more tokens."""
+        trunk = self.backbone.trunk
+        with trunk.lock:
+            tokens = torch.tensor([ids], device=trunk.device)
+            states, self.cache = trunk.decode_step(tokens, self.cache)
+        h = states[0].float().cpu()
+        c = h
+        for z in torch.nn.functional.layer_norm(h, h.shape[-1:], eps=self.backbone.eps):
+            self.context, c = update_context(self.context, z)
+        p, alpha = self.bus(torch.cat([h[-1], c])[None])
+        return p[0], alpha[0]
+
+
+def draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:
+    """Draw from p^(1/T) ``(V,)``, by where one uniform number falls among the sums."""
+    if temperature == 0:
+        return int(p.argmax())
+    weights = p if temperature == 1 else (p / p.max()) ** (1 / temperature)
+    sums = weights.cumsum(0, dtype=torch.float64)
+    at = torch.rand((), generator=generator, dtype=torch.float64) * sums[-1]
+    return min(int(torch.searchsorted(sums, at, right=True)), len(p) - 1)

@@ -1,0 +1,168 @@
+"""A published generation, built from the bytes in the store: all of it, or what is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import safetensors.torch
+
+from ...registry.errors import IntegrityError, short
+from ...registry.home.composition import Member
+from ...registry.home.generations import Generations
+from ...registry.home.store import Store
+from ...registry.package.readers import read_manifest
+from ..backbones.backbone import Backbone
+from ..backbones.interventions.layout import acts_inside, bus_part, with_layout
+from ..bus.bus import BusConfig
+from ..bus.experts import Expert
+from ..plugins.manager import Plugins
+from ..routers.cards import Card, read_card
+from ..types import BackgroundRow, Row
+from .build import (
+    Providers,
+    build_model,
+    make_backbone,
+    make_expert_module,
+    make_norm,
+    make_router,
+    rows_of,
+)
+from .composed import ComposedModel
+from .lazy import LazyCards, LazyExpert, can_load_lazily
+
+BackboneKey = tuple[str, str, tuple[tuple[str, str], ...]]
+"""What makes two loaded backbones the same: digest of the bytes, device, digests of plugins."""
+
+StoredExpert = tuple[Expert, Callable[[], Card]]
+"""An expert as it was made, and what reads its card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredExperts:
+    """Where the experts of a generation are, and what they are built with."""
+
+    store: Store
+    bus: BusConfig
+    plugins: Plugins
+
+    def load(self, member: Member) -> StoredExpert:
+        """Read every byte of an expert and build it; its card is parsed when it is looked at.
+
+        Raises:
+            IntegrityError: If what is stored is not what was composed.
+            ContractError: If it does not compute what its manifest says.
+        """
+        files = self.store.expert(member.digest, who=member.id)
+        made = make_expert_module(files, bus=self.bus, plugins=self.plugins, providers={})
+        manifest, name = files.manifest, files.manifest.card.file
+        card = {} if name is None else {name: files.files[name]}  # so that the weights may go
+        read = partial(read_card, manifest, card, task=self.bus.task)
+        return made.unwrap(f"stored expert {member.id!r}"), read
+
+    def defer(self, member: Member) -> StoredExpert:
+        """Read an expert's manifest alone; one that taps the trunk is loaded at once."""
+        read = read_manifest(self.store.file(member.digest, "expert.json"))
+        manifest, digest = read.unwrap(f"stored {member.id!r}")
+        if digest != member.digest:
+            raise IntegrityError(
+                f"stored {member.id!r} is damaged",
+                expected=short(member.digest),
+                found=short(digest),
+                hint="Install the package again and run 'redhost recompose'.",
+            )
+        expert = LazyExpert(manifest, lambda: self.load(member)[0])
+        return self.load(member) if acts_inside(expert) else (expert, partial(self._card, member))
+
+    def _card(self, member: Member) -> Card:
+        """Read an expert's card, and check every byte on the way."""
+        files = self.store.expert(member.digest, who=member.id)
+        return read_card(files.manifest, files.files, task=self.bus.task)
+
+
+class GenerationLoader:
+    """Loads generations of one home; what nobody else holds is freed.
+
+    Args:
+        home: The state folder.
+        plugins: Who makes the parts.
+        device: Where the trunk runs.
+    """
+
+    def __init__(self, home: Path, *, plugins: Plugins, device: str) -> None:
+        self.generations, self.store = Generations(home), Store(home)
+        self.plugins, self.device = plugins, device
+        self._loaded: WeakValueDictionary[tuple[int, bool], ComposedModel] = WeakValueDictionary()
+        self._backbones: WeakValueDictionary[BackboneKey, Backbone] = WeakValueDictionary()
+
+    def load(self, number: int, *, lazy: bool = False) -> ComposedModel:
+        """Return a generation, the very same object while somebody holds it.
+
+        Args:
+            number: Which one.
+            lazy: Do without experts that no text needed, where the router picks few; one that
+                is held in full already is returned all the same.
+        """
+        model = self._loaded.get((number, False))
+        if model is None and lazy:
+            model = self._loaded.get((number, True))
+        if model is None:
+            model = self._loaded[number, lazy] = self.read(number, lazy=lazy)
+        return model
+
+    def read(self, number: int, *, lazy: bool = False) -> ComposedModel:
+        """Return a generation read, checked and built anew, whoever holds it already.
+
+        Args:
+            number: Which one.
+            lazy: Leave experts in the store until they are needed, where the router picks few:
+                what is damaged then shows when it is needed. No plugin may have made a part: only
+                built-in experts are what their manifest says.
+
+        Raises:
+            UnknownNameError: If there is no such generation.
+            IntegrityError: If its record or stored bytes are not those that were composed.
+            StoreError: If stored bytes are missing.
+            PluginError: If a plugin that made a part is gone or has changed.
+        """
+        record = self.generations.load(number)
+        router_bytes = self.generations.file(record, "router.safetensors")
+        plugins, providers = self.plugins.only(record.providers), Providers()
+        files = self.store.backbone(record.backbone.digest, who=record.backbone.id)
+        key = (files.digest, self.device, tuple(sorted(record.providers.items())))
+        backbone = self._backbones.get(key)
+        if backbone is None:
+            backbone = self._backbones[key] = make_backbone(
+                files, plugins=plugins, providers=providers, device=self.device
+            )
+        bus, columns, seed = backbone.bus_config(), record.router.columns, record.router.seed
+        router = make_router(
+            record.router.kind,
+            bus=bus,
+            columns=columns,
+            seed=seed,
+            plugins=plugins,
+            providers=providers,
+        )
+        router.load_tensors(safetensors.torch.load(router_bytes))
+        stored = StoredExperts(store=self.store, bus=bus, plugins=plugins)
+        wait = lazy and not record.providers and can_load_lazily(router, len(record.experts))
+        read = stored.defer if wait else stored.load
+        members = {m.id: read(m) for m in record.experts}
+        return build_model(
+            with_layout(backbone, {i: expert for i, (expert, _) in members.items()}),
+            norm=make_norm(bus=bus, plugins=plugins, providers=providers),
+            router=router,
+            experts={i: bus_part(expert, backbone) for i, (expert, _) in members.items()},
+            columns=columns,
+            cards=LazyCards({i: card for i, (_, card) in members.items()}),
+            background=rows_of(files, BackgroundRow),
+            evaluation=rows_of(files, Row),
+            fingerprint=record.backbone.fingerprint,
+            router_kind=record.router.kind,
+            seed=seed,
+            generation=number,
+        )

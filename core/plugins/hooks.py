@@ -1,0 +1,84 @@
+"""The hook spec: the bus as a pluggy project.
+
+Four factories build the parts of a bus, once, at composition time; pluggy never runs inside
+`forward`. The built-in parts are registered first, as an ordinary plugin
+(`core.plugins.builtin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ...registry.package.manifest import BackboneManifest, ExpertManifest
+    from ..backbones.backbone import Backbone
+    from ..bus.bus import BusConfig
+    from ..receipt import Receipt
+
+
+PROJECT = "redhost"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin as the implementation of the hook of its name."""
+
+
+class HookSpec:
+    """The hooks a plugin can implement. Take only the arguments you need; None means 'not mine'."""
+
+    @hookspec(firstresult=True)
+    def redhost_make_backbone(
+        self, manifest: BackboneManifest, files: Mapping[str, bytes], device: str
+    ) -> Backbone | None:
+        """Make a backbone from its manifest and the bytes checked against it.
+
+        Called when a backbone is opened: to compose on it, to load a generation, to train or to
+        check an expert. Whoever made it, its fingerprint is compared with the manifest's.
+        """
+
+    @hookspec(firstresult=True)
+    def redhost_make_norm(self, bus: BusConfig) -> nn.Module | None:
+        """Make the bus norm, h ``(B, D)`` → z ``(B, D)``.
+
+        Called once for each composition that is made or loaded.
+        """
+
+    @hookspec(firstresult=True)
+    def redhost_make_router(
+        self, kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int
+    ) -> nn.Module | None:
+        """Make an untrained router of a kind, z ``(B, D)`` → logits ``(B, K)``.
+
+        Called once for each composition that is made, loaded, or tried by an evaluation, with the
+        kind that was asked for; training, or stored weights, come afterwards.
+        """
+
+    @hookspec(firstresult=True)
+    def redhost_make_expert(
+        self, manifest: ExpertManifest, tensors: Mapping[str, Tensor], bus: BusConfig
+    ) -> nn.Module | None:
+        """Make an expert of the manifest's form from its tensors.
+
+        Called for each expert that is checked, composed or loaded, before its canary is computed.
+        What is returned must be a `redhost.Expert`.
+        """
+
+    @hookspec
+    def redhost_register_engines(self, register: Callable[[str, Any], None]) -> None:
+        """Register engines, where work runs: call ``register(name, engine)`` for each.
+
+        An engine is a `redhost.jobs.Engine`: one method that carries out jobs. Called when an
+        engine other than this process is asked for.
+        """
+
+    @hookspec
+    def redhost_composed(self, receipt: Receipt) -> None:
+        """Take note of a published generation.
+
+        Called after `recompose`, `attach`, `detach` and `replace` have published, never for a dry
+        run. What it raises is logged, and the generation stays.
+        """

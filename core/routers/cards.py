@@ -1,0 +1,224 @@
+"""Routing cards: what any host can train a router from, with installed packages alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ...registry.errors import CardError, UsageError
+from ...registry.package.manifest import ExpertManifest
+from ..bus.tasks import CLASSIFICATION, Task
+from ..types import BackgroundRow, CardRow, Row, parse_rows
+from .base import ColumnData
+from .domain_statistics import Statistics, within_covariance
+
+DRAWN = 256
+"""Rows drawn from a statistics card's Gaussians for a router that needs rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A card as read: exactly one of rows, vectors or statistics, or nothing.
+
+    Attributes:
+        column: The expert's id.
+        kind: ``texts``, ``vectors``, ``statistics`` or ``none``.
+        rows: For ``texts``.
+        z: For ``vectors``: the fit rows ``(N, D)``.
+        labels: For ``vectors``: their labels.
+        statistics: For ``statistics``, and where a ``vectors`` card brings them along.
+        gate_h: For ``vectors``: features of the gate rows, ``(G, D)``.
+        gate_labels: For ``vectors``: their labels.
+        task: What the labels are: classes, or numbers.
+    """
+
+    column: str
+    kind: str
+    rows: tuple[CardRow, ...] = ()
+    z: Tensor | None = None
+    labels: tuple[str, ...] = ()
+    statistics: Statistics | None = None
+    gate_h: Tensor | None = None
+    gate_labels: tuple[str, ...] = ()
+    task: Task = CLASSIFICATION
+
+
+def read_card(
+    manifest: ExpertManifest, files: Mapping[str, bytes], *, task: Task = CLASSIFICATION
+) -> Card:
+    """Read the card of an expert from bytes that were checked against its manifest.
+
+    Raises:
+        CardError: If the card is not what the manifest says it is.
+    """
+    ref = manifest.card
+    if ref.kind == "none" or ref.file is None:
+        return Card(column=manifest.id, kind="none")
+    data = files[ref.file]
+    if ref.kind == "texts":
+        return _texts(manifest, data, task)
+    tensors = safetensors.torch.load(data)
+    try:
+        if ref.kind == "vectors":
+            return _vectors(manifest, tensors, task)
+        statistics = _statistics(manifest, tensors)
+    except (KeyError, IndexError) as e:
+        raise CardError(f"card of expert {manifest.id!r}", found=f"no tensor {e}") from e
+    return Card(column=manifest.id, kind="statistics", statistics=statistics)
+
+
+def column_data(
+    card: Card, *, encode_z: Callable[[Sequence[str]], Tensor], seed: int
+) -> ColumnData:
+    """Turn a card into what a router learns from.
+
+    Args:
+        card: The card.
+        encode_z: Texts → z ``(N, D)``.
+        seed: Where rows drawn from statistics come from.
+
+    Raises:
+        CardError: If the card has nothing to learn from.
+    """
+    if card.kind == "statistics" and card.statistics is not None:
+        generator = torch.Generator().manual_seed(_derived(seed, card.column))
+        z, _ = card.statistics.sample(rows=DRAWN, generator=generator)
+        return ColumnData(column=card.column, z=z, statistics=card.statistics)
+    if card.kind == "texts":
+        fit = [r for r in card.rows if r.part == "fit"]
+        z, labels = encode_z([r.text for r in fit]), tuple(r.label for r in fit)
+    elif card.z is not None:
+        z, labels = card.z, card.labels
+    else:
+        raise CardError(
+            f"expert {card.column!r} ships no routing card",
+            expected="texts, vectors or statistics",
+            found="none",
+            hint="Ask its author for a card, or disable it.",
+        )
+    if not len(z):
+        raise CardError(f"card of expert {card.column!r} has no fit rows")
+    groups = card.task.head.groups(labels if len(labels) == len(z) else [""] * len(z))
+    statistics = card.statistics or Statistics.of_rows(z, groups)
+    return ColumnData(column=card.column, z=z, statistics=statistics)
+
+
+def background_texts(rows: Sequence[BackgroundRow], composed: Collection[str]) -> list[str]:
+    """Return the background texts in no composed expert's domain."""
+    ids = frozenset(composed)
+    return [r.text for r in rows if r.domain is None or r.domain not in ids]
+
+
+def background_data(
+    rows: Sequence[BackgroundRow],
+    *,
+    column: str,
+    composed: Sequence[str],
+    encode_z: Callable[[Sequence[str]], Tensor],
+) -> ColumnData | None:
+    """Return what the backbone column learns from: texts in no composed expert's domain."""
+    texts = background_texts(rows, composed)
+    if not texts:
+        return None
+    z = encode_z(texts)
+    return ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, [""] * len(z)))
+
+
+def gate_rows(
+    cards: Sequence[Card],
+    *,
+    encode: Callable[[Sequence[str]], Tensor],
+    rows_per_token: Callable[[Sequence[Row]], list[Row]] = list,
+    vectors: bool = True,
+) -> tuple[Tensor, list[Row]]:
+    """Return the features ``(G, D)`` and labels of all gate rows a host can judge on.
+
+    Args:
+        cards: The cards.
+        encode: Texts → h ``(N, D)``.
+        rows_per_token: The rows that `encode` gives of labelled texts (`Backbone.rows_per_token`).
+        vectors: Whether `encode` is of the backbone that the cards' vectors come from.
+    """
+    texts = [
+        Row(text=r.text, label=r.label, domain=c.column)
+        for c in cards
+        for r in c.rows
+        if r.part == "gate"
+    ]
+    parts, rows = [encode([r.text for r in texts])], rows_per_token(texts)
+    for card in cards:
+        if vectors and card.gate_h is not None:
+            missing = parts[0].shape[1] - card.gate_h.shape[1]  # segments beside h are not known
+            parts.append(torch.nn.functional.pad(card.gate_h, (0, missing)))
+            rows += [Row(text="", label=y, domain=card.column) for y in card.gate_labels]
+    return torch.cat(parts), rows
+
+
+def _texts(manifest: ExpertManifest, data: bytes, task: Task) -> Card:
+    try:
+        rows = tuple(parse_rows(data, CardRow, source=f"card of expert {manifest.id!r}"))
+        for part, stated in (("fit", manifest.card.fit), ("gate", manifest.card.gate)):
+            if (count := sum(r.part == part for r in rows)) != stated:
+                problem = f"card of expert {manifest.id!r}, {part} rows"
+                raise CardError(problem, expected=str(stated), found=str(count))
+        strange = task.head.labels_in([r.label for r in rows]) - set(manifest.labels)
+    except UsageError as e:  # the usage is the author's, not that of whoever installed it
+        raise CardError(e.problem, expected=e.expected, found=e.found, hint=e.hint) from e
+    if strange:
+        raise CardError(
+            f"card of expert {manifest.id!r}",
+            expected="labels of its manifest",
+            found=", ".join(sorted(strange)[:3]),
+        )
+    return Card(column=manifest.id, kind="texts", rows=rows, task=task)
+
+
+def _statistics(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Statistics:
+    found = Statistics(
+        labels=manifest.labels,
+        counts=tensors["counts"].to(torch.float64),
+        sums=tensors["sums"].to(torch.float64),
+        scatter=tensors["scatter"].to(torch.float64),
+    )
+    if int(torch.linalg.cholesky_ex(within_covariance([found]))[1]):
+        raise CardError(
+            f"card of expert {manifest.id!r}",
+            expected="sums of rows, which have a covariance",
+            found="sums of none",
+            hint="Ask its author for a new build.",
+        )
+    return found
+
+
+def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task) -> Card:
+    """Read a vectors card; h = z · scale + shift for the gate rows."""
+    answers = task.head.answers  # the registry has checked that every index names a label
+    gate_h = None
+    if manifest.card.gate:
+        gate_h = _wide(tensors, "gate_z") * _wide(tensors, "gate_scale")
+        gate_h = gate_h + _wide(tensors, "gate_shift")
+    return Card(
+        column=manifest.id,
+        kind="vectors",
+        z=_wide(tensors, "fit_z"),
+        labels=answers(tensors["fit_label"], manifest.labels),
+        gate_h=gate_h,
+        gate_labels=answers(tensors["gate_label"], manifest.labels) if gate_h is not None else (),
+        statistics=_statistics(manifest, tensors) if "counts" in tensors else None,
+        task=task,
+    )
+
+
+def _wide(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return a tensor in the precision of the bus, whatever it was saved in."""
+    return tensors[name].to(torch.float32)
+
+
+def _derived(seed: int, name: str) -> int:
+    """Return a seed of its own for each column, whatever the order of the columns."""
+    return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:7], "big")

@@ -1,0 +1,123 @@
+"""Sufficient statistics of a domain: what a card can ship instead of rows.
+
+Per label y: n_y and s_y = Σ z; for the whole domain S = Σ z zᵀ. They are sums, so they add up
+over experts, adding an expert is addition and removing it is exact subtraction, and no text
+leaves its author (`MATH`: statistics router).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Sums over the rows of one domain.
+
+    Attributes:
+        labels: The labels that have rows, Y of them.
+        counts: n_y, ``(Y,)``.
+        sums: s_y = Σ z over the rows of y, ``(Y, D)``.
+        scatter: S = Σ z zᵀ over all rows, ``(D, D)``.
+    """
+
+    labels: tuple[str, ...]
+    counts: Tensor
+    sums: Tensor
+    scatter: Tensor
+
+    @classmethod
+    def of_rows(cls, z: Tensor, labels: Sequence[str]) -> Statistics:
+        """Sum the rows ``(N, D)`` with their labels, in float64 and in the rows' order."""
+        names = tuple(sorted(set(labels)))
+        place = {name: n for n, name in enumerate(names)}
+        index = torch.tensor([place[y] for y in labels], dtype=torch.int64, device=z.device)
+        wide = z.to(torch.float64)
+        sums = wide.new_zeros(len(names), z.shape[1]).index_add(0, index, wide)
+        return cls(
+            labels=names,
+            counts=torch.bincount(index, minlength=len(names)).to(torch.float64),
+            sums=sums,
+            scatter=wide.T @ wide,
+        )
+
+    def first(self, width: int) -> Statistics:
+        """Return the statistics of the first `width` numbers of every row."""
+        return Statistics(
+            labels=self.labels,
+            counts=self.counts,
+            sums=self.sums[:, :width],
+            scatter=self.scatter[:width, :width],
+        )
+
+    @property
+    def means(self) -> Tensor:
+        """μ_y = s_y / n_y, ``(Y, D)``."""
+        return self.sums / self.counts[:, None]
+
+    def sample(self, *, rows: int, generator: torch.Generator) -> tuple[Tensor, tuple[str, ...]]:
+        """Draw rows from the Gaussians N(μ_y, Σ) that the statistics define, y by its share.
+
+        Returns:
+            z ``(rows, D)`` in float32 and the label of each row.
+        """
+        covariance = within_covariance([self])
+        factor = torch.linalg.cholesky(covariance)
+        share = self.counts / self.counts.sum()
+        index = torch.multinomial(share, rows, replacement=True, generator=generator)
+        noise = torch.randn(rows, self.sums.shape[1], dtype=torch.float64, generator=generator)
+        z = self.means[index] + noise @ factor.T
+        return z.to(torch.float32), tuple(self.labels[int(i)] for i in index)
+
+
+def within_covariance(parts: Sequence[Statistics]) -> Tensor:
+    """Return the pooled within-class covariance, shrunk: ``(D, D)``, positive definite, float64.
+
+    Args:
+        parts: One statistics per domain, summed in the order given.
+    """
+    scatter, freedom = within_scatter(parts)
+    return shrunk(scatter / freedom, freedom=freedom)
+
+
+def within_scatter(parts: Sequence[Statistics]) -> tuple[Tensor, float]:
+    """Return W = Σ_i S_i − Σ_y s_y s_yᵀ / n_y, ``(D, D)``, and its degrees of freedom N − Y."""
+    scatter = torch.stack([p.scatter for p in parts]).sum(0)
+    between = torch.stack([(p.sums / p.counts[:, None]).T @ p.sums for p in parts]).sum(0)
+    rows = float(sum(float(p.counts.sum()) for p in parts))
+    classes = sum(len(p.labels) for p in parts)
+    return scatter - between, max(rows - classes, 1.0)
+
+
+def shrunk(covariance: Tensor, *, freedom: float) -> Tensor:
+    """Return (1 − ρ) Σ + ρ tr(Σ)/D · I ``(D, D)``, symmetric, with ρ by `oas_shrinkage`."""
+    width = covariance.shape[0]
+    scale = covariance.trace() / width
+    rho = oas_shrinkage(covariance, freedom=freedom)
+    floor = torch.clamp(scale, min=1e-6) * torch.eye(width, dtype=covariance.dtype)
+    return (1 - rho) * (covariance + covariance.T) / 2 + max(rho, 1e-3) * floor
+
+
+def oas_shrinkage(covariance: Tensor, *, freedom: float) -> float:
+    """Return ρ of the oracle approximating shrinkage (Chen et al. 2010, equation 23).
+
+    Unlike Ledoit–Wolf's it needs no rows, only the covariance itself, so a host that holds
+    nothing but statistics can compute it.
+
+    Args:
+        covariance: S, ``(D, D)``.
+        freedom: n, the degrees of freedom behind S.
+
+    Returns:
+        ρ in [0, 1].
+    """
+    width = covariance.shape[0]
+    square = float((covariance * covariance).sum())
+    trace2 = float(covariance.trace()) ** 2
+    above = (1 - 2 / width) * square + trace2
+    below = (freedom + 1 - 2 / width) * (square - trace2 / width)
+    return 1.0 if below <= 0 else min(1.0, above / below)

@@ -1,0 +1,163 @@
+"""Descend on weights, ascend on the mixture of domains: the loop of every robust training.
+
+    min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ref_k)
+
+Every step takes rows of every domain, descends Σ λ_k ℓ_k, and moves λ ∝ λ exp(η s) with s the
+smoothed regret (seed 002; MATH section 1, the discriminative game). ref_k is the loss that domain k
+could have, without which a hard domain would be taken for a badly served one; ref = 0 is group DRO
+(Sagawa and others 2020, arXiv 1911.08731). With η = 0 the mixture stays as given: that is the
+ordinary training, on the average loss or on one that weighs domains alike.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..types import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimaxSettings:
+    """How the game is played.
+
+    Attributes:
+        steps: Of AdamW, its rate decayed to zero along a cosine.
+        learning_rate: AdamW's peak.
+        weight_decay: AdamW's.
+        rate_lambda: η; 0 leaves λ as it starts.
+        smoothing: Of the regrets that move λ.
+        floor: Share of λ that is spread evenly, so that no domain is forgotten.
+        every: Steps between two looks at the rows set aside.
+    """
+
+    steps: int = 2000
+    learning_rate: float = 5e-3
+    weight_decay: float = 0.0
+    rate_lambda: float = 0.05
+    smoothing: float = 0.9
+    floor: float = 0.01
+    every: int = 10
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MinimaxResult:
+    """How a game ended.
+
+    Attributes:
+        weights: λ ``(K,)`` at the step whose weights stay.
+        regrets: ℓ_k − ref_k ``(K,)`` of those weights on rows set aside, in nats.
+        step: That step; 0 for the weights it began with.
+    """
+
+    weights: Tensor
+    regrets: Tensor
+    step: int
+
+
+def minimax(
+    module: nn.Module,
+    *,
+    losses: Callable[[], Tensor],
+    aside: Callable[[], Tensor],
+    reference: Tensor,
+    settings: MinimaxSettings,
+    start: Tensor | None = None,
+    elsewhere: Callable[[], Tensor] | None = None,
+    progress: Progress | None = None,
+) -> MinimaxResult:
+    """Play the game over a module's parameters; leave the best weights in it.
+
+    Best is what has the smallest worst regret on rows set aside; where λ does not move, the
+    smallest regret under it.
+
+    Args:
+        module: Whose parameters descend.
+        losses: → ℓ ``(K,)`` with its graph, of a fresh batch of every domain.
+        aside: → ℓ ``(K,)`` on rows set aside.
+        reference: ref ``(K,)``.
+        settings: How.
+        start: λ at first ``(K,)``; by default every domain alike.
+        elsewhere: → what is descended beside the game.
+        progress: Called with (steps done, steps in all).
+    """
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=settings.steps)
+    count = len(reference)
+    lam = torch.full((count,), 1 / count) if start is None else start
+    best = _check(module, aside, reference, lam, settings, step=0)
+    regret = torch.zeros(count)
+    for step in range(1, settings.steps + 1):
+        loss = losses()
+        total = (lam * loss).sum()
+        optimizer.zero_grad()
+        (total if elsewhere is None else total + elsewhere()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        fresh = loss.detach() - reference
+        keep = 0.0 if step == 1 else settings.smoothing
+        regret = keep * regret + (1 - keep) * fresh
+        if settings.rate_lambda:
+            lam = move_lambda(lam, regret, rate=settings.rate_lambda, floor=settings.floor)
+        if step % settings.every == 0 or step == settings.steps:
+            now = _check(module, aside, reference, lam, settings, step=step)
+            best = now if now.score < best.score else best
+        if progress is not None:
+            progress(step, settings.steps)
+    module.load_state_dict(best.state)
+    return best.result
+
+
+def move_lambda(weights: Tensor, regret: Tensor, *, rate: float, floor: float) -> Tensor:
+    """Return λ ``(K,)`` after a multiplicative step along the regrets ``(K,)``, floored.
+
+    λ ← (1 − e) softmax(log λ + η s) + e/K; a domain of weight 0 comes back through the floor.
+    """
+    moved = torch.softmax(weights.log() + rate * regret, dim=0)
+    return (1 - floor) * moved + floor / len(moved)
+
+
+def mixture_losses(
+    gate: Callable[[Tensor], Tensor], rows: Sequence[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Return ℓ_k ``(K,)``: −mean over rows of domain k of log Σ_j g_j(z) p_j(y|x), in nats.
+
+    Args:
+        gate: z ``(B, D)`` → logits ``(B, K)``.
+        rows: By domain: z ``(N, D)``, and log p_j(y|x) of the rows' answers ``(N, K)``.
+    """
+    mixed = (torch.log_softmax(gate(z), dim=-1) + log_p for z, log_p in rows)
+    return torch.stack([-torch.logsumexp(m, dim=-1).mean() for m in mixed])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Check:
+    score: float
+    state: dict[str, Tensor]
+    result: MinimaxResult
+
+
+def _check(
+    module: nn.Module,
+    aside: Callable[[], Tensor],
+    reference: Tensor,
+    lam: Tensor,
+    settings: MinimaxSettings,
+    *,
+    step: int,
+) -> _Check:
+    with torch.no_grad():
+        regrets = aside() - reference
+    score = float(regrets.max() if settings.rate_lambda else (lam * regrets).sum())
+    return _Check(
+        score=score if math.isfinite(score) else math.inf,
+        state=copy.deepcopy(module.state_dict()),
+        result=MinimaxResult(weights=lam, regrets=regrets, step=step),
+    )

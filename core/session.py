@@ -1,0 +1,126 @@
+"""What composing needs of a host: a home, plugins, settings, and where features are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+from ..registry.errors import MissingError
+from ..registry.home.generations import Generations
+from ..registry.home.store import Store
+from ..registry.package.readers import BackboneFiles
+from ..registry.queries.settings import Settings
+from .backbones.backbone import Backbone
+from .backbones.feature_cache import cached_encode
+from .model.composed import ComposedModel
+from .model.stored import GenerationLoader
+from .plugins.manager import Plugins
+from .types import Encode, Progress
+
+
+class Prefetcher(Protocol):
+    """What fills the feature cache of a backbone with many texts, e.g. a pool of workers."""
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        backbone: Backbone,
+        files: BackboneFiles,
+        folder: Path | None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Put h of texts into the cache in a folder; return how many it lacked."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Session:
+    """One home and what its compositions are made with; a `Host` owns one.
+
+    Attributes:
+        home: The state folder.
+        store: The bytes of what was composed.
+        generations: What was published.
+        loader: Loads generations; those in use are loaded once.
+        plugins: The trusted plugins.
+        settings: Flags, lock and project settings, already merged.
+        device: Where the trunk runs.
+        cache: The folder of the feature cache.
+        pool: Who computes features before they are needed; None for nobody.
+    """
+
+    home: Path
+    store: Store
+    generations: Generations
+    loader: GenerationLoader
+    plugins: Plugins
+    settings: Settings
+    device: str
+    cache: Path
+    pool: Prefetcher | None = None
+
+    @classmethod
+    def of(
+        cls, home: Path, *, plugins: Plugins, settings: Settings, pool: Prefetcher | None = None
+    ) -> Self:
+        """Return the session of a home folder."""
+        device = settings.device or "cpu"
+        return cls(
+            home=home,
+            store=Store(home),
+            generations=Generations(home),
+            loader=GenerationLoader(home, plugins=plugins, device=device),
+            plugins=plugins,
+            settings=settings,
+            device=device,
+            cache=home / "cache" / "features",
+            pool=pool,
+        )
+
+    def require_current(self) -> int:
+        """Return the number of the current generation.
+
+        Raises:
+            MissingError: If nothing has been composed in this home.
+        """
+        current = self.generations.current()
+        if current is None:
+            raise MissingError(
+                f"nothing is composed in {self.home}", hint="Run 'redhost recompose'."
+            )
+        return current
+
+    def plugins_of(self, model: ComposedModel) -> Plugins:
+        """Return the plugins that a generation was made with."""
+        if model.generation is None:
+            return self.plugins
+        return self.plugins.only(self.generations.load(model.generation).providers)
+
+    def encoder(self, model: ComposedModel, *, progress: Progress | None = None) -> Encode:
+        """Return texts → h through the feature cache of a composition's backbone."""
+        return cached_encode(model.backbone, model.fingerprint, self.cache, progress)
+
+    def prefetch(
+        self, model: ComposedModel, texts: Sequence[str], *, progress: Progress | None = None
+    ) -> None:
+        """Have the pool encode texts, and the cards of a generation, before they are needed.
+
+        Does nothing without a pool, or where a plugin makes backbones: workers make built-in parts
+        from the bytes in the store.
+        """
+        if self.pool is None or model.generation is None:
+            return
+        if self.plugins_of(model).providers("redhost_make_backbone"):
+            return
+        record = self.generations.load(model.generation).backbone
+        cards = [r.text for card in model.cards.values() for r in card.rows]
+        self.pool.encode(
+            [*cards, *texts],
+            backbone=model.backbone,
+            files=self.store.backbone(record.digest, who=record.id),
+            folder=self.cache,
+            progress=progress,
+        )

@@ -1,0 +1,1 @@
+"""What tests are made with: the certification kit, throw-away environments, fault injection."""

@@ -1,0 +1,255 @@
+"""The certify kit: what an expert's author, or a plugin's, tests with.
+
+Public as `redhost.testing`. Nothing here imports torch until it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...registry.package.checked import Violation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..bus.bus import Bus
+    from ..model.composed import ComposedModel
+
+
+def judge_expert(
+    source: Path | Mapping[str, bytes], *, digest: str | None = None
+) -> str | tuple[Violation, ...]:
+    """Do with an expert's bytes what attaching it does, up to where that would stop.
+
+    Every byte is checked, the card is read and the canary computed; no plugin takes part.
+
+    Args:
+        source: A wheel, or the bytes of a package by file name.
+        digest: What a lock or a generation names: any other content is refused.
+
+    Returns:
+        The digest of the expert that would be attached, or everything that is wrong.
+    """
+    from ...registry.errors import short
+    from ...registry.package.readers import read_expert
+    from ...registry.wheel.wheel import read_wheel
+    from ..model.verify import verify_expert
+    from ..plugins.manager import Plugins
+
+    if isinstance(source, Path):
+        wheel = read_wheel(source)
+        if wheel.value is None:
+            return wheel.violations
+        source = wheel.value.files
+    read = read_expert(source)
+    if read.value is None:
+        return read.violations
+    files = read.value
+    if broken := verify_expert(files, backbone=None, plugins=Plugins(())):
+        return broken
+    if digest not in {None, files.digest}:
+        hint = "Install the version that was composed, or recompose."
+        return (Violation("digest", "digest", short(digest or ""), short(files.digest), hint),)
+    return files.digest
+
+
+def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
+    """Check an expert as `redhost check` does: every promise of its manifest, canary included.
+
+    Args:
+        target: A project or package folder, a wheel, or the id of an installed expert.
+        backbone: The backbone to check against; by default the one its manifest names, where
+            that is installed.
+
+    Raises:
+        AssertionError: Naming every broken promise, one a line.
+    """
+    from ...registry.queries.check import resolve_targets, static_check
+    from ...registry.queries.settings import resolve_home
+    from ..model.verify import verify_expert
+
+    home = resolve_home()
+    [named, *_] = resolve_targets([str(target)], home=home, backbone=backbone)
+    if backbone is None and named.files is not None:
+        backbone = named.files.manifest.backbone.name
+    broken = []
+    for resolved in resolve_targets([str(target)], home=home, backbone=backbone):
+        violations = static_check(resolved)
+        if not violations and resolved.files is not None:
+            violations = verify_expert(resolved.files, backbone=resolved.backbone)
+        broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
+    assert not broken, "\n".join([f"{target} breaks its contract:", *broken])  # noqa: S101
+
+
+def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:
+    """Check the algebraic laws of a bus on features ``(N, D)``.
+
+    α = 0 is the backbone bit for bit; one column at 1 is that expert alone; every answer is a
+    distribution, where the task's are; a batch equals its rows.
+
+    Args:
+        bus: The bus.
+        h: Features, at least two rows.
+        tolerance: Largest deviation where stacked products may change bits.
+
+    Raises:
+        AssertionError: Naming the law.
+    """
+    import torch
+
+    with torch.inference_mode():
+        z = bus.norm(h)
+        p, alpha = bus(h)
+        nothing = bus.probabilities(h, z, torch.zeros_like(alpha))
+        only = torch.eye(len(bus.columns)).to(alpha)
+        rows = torch.cat([bus(h[i : i + 1])[0] for i in range(len(h))])
+        laws = {
+            "answers are distributions": not bus.task.head.distribution
+            or torch.allclose(p.sum(-1), torch.ones(len(h)), atol=tolerance),
+            "α = 0 is the backbone, bit for bit": torch.equal(nothing, _backbone(bus, h)),
+            "a batch equals its rows": torch.allclose(p, rows, atol=tolerance),
+            "mixing one column is that column": all(
+                torch.allclose(
+                    bus.alone(h, z, k), bus.mixture(h, z, only[k].expand_as(alpha)), atol=tolerance
+                )
+                for k in range(len(bus.columns))
+            ),
+        }
+    broken = [law for law, holds in laws.items() if not holds]
+    assert not broken, f"broken laws: {', '.join(broken)}"  # noqa: S101
+
+
+def assert_same_answers(one: ComposedModel, two: ComposedModel, texts: Sequence[str]) -> None:
+    """Check that two compositions answer alike, bit for bit.
+
+    Raises:
+        AssertionError: Naming the first text they differ on.
+    """
+    import torch
+
+    with torch.inference_mode():
+        p, _ = one.bus(one.backbone.encode(texts))
+        q, _ = two.bus(two.backbone.encode(texts))
+    assert one.bus.labels == two.bus.labels, "other labels"  # noqa: S101
+    differ = [t for t, a, b in zip(texts, p, q, strict=True) if not torch.equal(a, b)]
+    assert not differ, f"other probabilities for {differ[0]!r}"  # noqa: S101
+
+
+def tiny_backbone(folder: str | Path, *, seed: int = 0, width: int = 16) -> Path:
+    """Write an ordinary Hugging Face folder: a random, tiny Qwen3 that reads characters.
+
+    Args:
+        folder: Where.
+        seed: Of the weights.
+        width: D.
+
+    Returns:
+        The folder, for ``redhost.Backbone.load(f"hf:{folder}")``.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3Model
+
+    folder, tokenizer = Path(folder), _character_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3Model(
+            Qwen3Config(
+                vocab_size=len(tokenizer),
+                hidden_size=width,
+                intermediate_size=2 * width,
+                num_hidden_layers=3,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=8,
+                max_position_embeddings=64,
+            )
+        )
+        for p in model.parameters():
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=0.3)  # features that differ between texts
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def backbone_project(project: Path, *, seed: int = 0) -> Path:
+    """Write the project of a tiny random backbone without labels; return the project's folder.
+
+    Args:
+        project: Where.
+        seed: Of the weights.
+    """
+    from ..training.new_backbone import new_backbone
+    from ..types import BackgroundRow
+
+    model = tiny_backbone(project.with_name(f"{project.name}-model"), seed=seed)
+    background = [BackgroundRow(text=f"nothing {n}") for n in range(12)]
+    new_backbone(project, "tiny-random", f"hf:{model}", pooling="mean", background=background)
+    return project
+
+
+def expert_project(
+    project: Path,
+    expert_id: str,
+    backbone: Path,
+    *,
+    labels: Sequence[str] = ("a", "b"),
+    seed: int = 0,
+) -> Path:
+    """Write the project of an expert that keeps its contract; its weights are hardly trained.
+
+    It has labels of its own, and knows texts such as "ID 7", odd numbers apart from even ones.
+
+    Args:
+        project: Where.
+        expert_id: The expert's id.
+        backbone: The project of the backbone it is for.
+        labels: The two labels it may answer.
+        seed: Of its training.
+
+    Returns:
+        The project's folder.
+    """
+    from ...registry.package.project import ExpertPlan, package_in, write_plan, write_project
+    from ..training.context import open_for_training
+    from ..training.data import split_rows
+    from ..training.expert import ExpertSettings
+    from ..training.recipes import train_package
+    from ..types import Row
+
+    plan = ExpertPlan(id=expert_id, backbone="tiny-random")
+    write_project(project, kind="expert", package_id=expert_id, summary=f"knows {expert_id}")
+    write_plan(project, plan)
+    rows = [Row(text=f"{expert_id} {n}", label=labels[n % 2]) for n in range(80)]
+    settings = ExpertSettings(space="labels", rank=4, epochs=3, seed=seed)
+    context = open_for_training(package_in(backbone))
+    train_package(project, plan, split_rows(rows), context=context, settings=settings)
+    return project
+
+
+def _character_tokenizer() -> Any:
+    from tokenizers import Regex, Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import PreTrainedTokenizerFast
+
+    make: Any = PreTrainedTokenizerFast
+    signs = ["<pad>", "<unk>", *(chr(c) for c in range(32, 127))]
+    characters: Any = Tokenizer(WordLevel({s: i for i, s in enumerate(signs)}, unk_token=signs[1]))
+    characters.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
+    return make(
+        tokenizer_object=characters, unk_token=signs[1], pad_token=signs[0], model_max_length=64
+    )
+
+
+def _backbone(bus: Bus, h: Tensor) -> Tensor:
+    """Return what the backbone alone answers, ``(N, L)``."""
+    p = h.new_zeros(len(h), bus.answers)
+    if bus.classifier is not None:
+        h = bus.layout.base(h)
+        p[:, : bus.classifier.shape[0]] = bus.task.head.output(h @ bus.classifier.T)
+    elif bus.task.head.probabilities:
+        p[:, 0] = 1.0
+    return p

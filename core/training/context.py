@@ -1,0 +1,59 @@
+"""What an author works with: the backbone to train on, opened once for many trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ...registry.package.discover import Package, from_folder
+from ...registry.package.manifest import BackboneManifest
+from ..backbones.backbone import Backbone
+from ..backbones.feature_cache import cached_encode
+from ..model.build import make_backbone, read_package, rows_of
+from ..plugins.manager import Plugins
+from ..types import BackgroundRow, Progress
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AuthoringContext:
+    """What an author works with.
+
+    Attributes:
+        backbone: The frozen backbone.
+        manifest: Its manifest.
+        background: Its background card.
+        encode: Texts → h, through the feature cache.
+    """
+
+    backbone: Backbone
+    manifest: BackboneManifest
+    background: tuple[BackgroundRow, ...]
+    encode: Callable[[Sequence[str]], Tensor]
+
+
+def open_for_training(
+    source: Path | Package,
+    *,
+    cache: Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> AuthoringContext:
+    """Open a backbone for an author.
+
+    Args:
+        source: An installed package, or a package's folder.
+        cache: Where features are remembered; None keeps nothing.
+        device: Where the trunk runs.
+        progress: Called with (texts encoded, texts to encode).
+    """
+    files = read_package(from_folder(source) if isinstance(source, Path) else source)
+    backbone = make_backbone(files, plugins=Plugins(), providers={}, device=device)
+    return AuthoringContext(
+        backbone=backbone,
+        manifest=files.manifest,
+        background=rows_of(files, BackgroundRow),
+        encode=cached_encode(backbone, files.manifest.fingerprint, cache, progress),
+    )

@@ -1,0 +1,358 @@
+"""Fold a composition into one expert of fixed cost, as a project that can be packed and shipped.
+
+    loss = mean_n Σ_y p_T(y|x_n) log( p_T(y|x_n) / p_S(y|x_n) )            Hinton et al. 2015
+
+The teacher is the routed composition, frozen; the student learns from its answers to unlabelled
+inputs. With a sharpness ρ > 0 every gradient is taken where the loss is worst within ρ of the
+weights (sharpness-aware minimisation, Foret et al. 2021).
+
+The student writes hidden states where all experts of the composition share the backbone's
+classifier, and otherwise to labels of its own: all labels of the bus. The experts, the router and
+the generation stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ...registry.errors import UsageError
+from ...registry.package.manifest import BackboneRef, Training
+from ...registry.package.project import ExpertPlan, check_free, check_id, write_plan, write_project
+from ..bus.experts import Expert, Space
+from ..bus.tasks import CLASSIFICATION, NONE
+from ..digests import library_versions
+from ..model.composed import ComposedModel, by_domain
+from ..model.verify import measure_off_domain
+from ..routers.cards import gate_rows
+from ..types import Encode, Progress, Row
+from .data import DataSplits, split_rows
+from .expert import ExpertRun, ExpertSettings, expert_logits, init_expert
+from .packaging import ExpertDraft, save_expert, texts_card
+
+FEWEST_INPUTS = 16
+"""Inputs without which nothing can be distilled, set aside and judged."""
+
+CANARIES = 8
+"""Most vectors that the merged expert's canary remembers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillSettings:
+    """How a student learns.
+
+    Attributes:
+        rank: R of the student; None for a quarter of D.
+        epochs: Passes over the inputs.
+        batch: Rows a step.
+        learning_rate: Peak of AdamW, decayed to zero along a cosine.
+        weight_decay: AdamW's.
+        sharpness: ρ, the radius of sharpness-aware steps; 0 for plain ones.
+        patience: Epochs without a smaller validation loss before training stops.
+        seed: Initial weights and order of rows.
+    """
+
+    rank: int | None = None
+    epochs: int = 200
+    batch: int = 128
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.01
+    sharpness: float = 0.0
+    patience: int = 20
+    seed: int = 0
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a merge gives and what it loses.
+
+    Attributes:
+        id: The merged expert's id.
+        generation: What was folded.
+        rows: Inputs it learnt from.
+        declined: Inputs left out because the composition declines them.
+        kl: Mean KL(composition ‖ merged) on inputs set aside, nats.
+        agreement: How often both give the same label there, 0–1.
+        before: The composition's accuracy on the cards' gate rows, by domain and ``overall``.
+        after: The merged expert's, alone at weight 1.
+        parameters: Of the ``composition`` (experts and router) and of the ``merged`` expert.
+        epoch: The epoch its weights are from.
+    """
+
+    id: str
+    generation: int | None
+    rows: int
+    declined: int
+    kl: float
+    agreement: float
+    before: dict[str, float]
+    after: dict[str, float]
+    parameters: dict[str, int]
+    epoch: int
+
+
+def merge(
+    composed: ComposedModel,
+    texts: Sequence[str],
+    *,
+    expert_id: str,
+    project: Path,
+    encode: Encode,
+    settings: DistillSettings,
+    progress: Progress | None = None,
+) -> Merged:
+    """Distil a composition into a new project; nothing else is touched.
+
+    Args:
+        composed: The teacher.
+        texts: Unlabelled inputs.
+        expert_id: Id of the merged expert.
+        project: The project's folder, which must not exist.
+        encode: Texts → h ``(N, D)``.
+        settings: How the student learns.
+        progress: Called with (epochs done, epochs in all).
+
+    Raises:
+        UsageError: If the folder exists, the bus answers no labels, or there are too few inputs.
+    """
+    bus = composed.bus
+    check_id(expert_id)
+    check_free(project)
+    head = bus.task.head
+    if head.vocabulary or not head.distribution:
+        found = f"a bus that {'tells' if head.vocabulary else 'answers'} {head.noun}"
+        raise UsageError("merge folds answers that are labels", found=found)
+    labels = tuple(y for y in bus.labels if y != NONE)
+    rows, declined = _answered(composed, texts, encode)
+    splits = split_rows(rows)
+    data, valid, held_out = (
+        _batch(composed, some, labels, encode)
+        for some in (splits.train, splits.valid, (*splits.fit, *splits.gate))
+    )
+    student = _student(composed, labels, settings)
+    classifier = None if bus.own else bus.classifier
+    epoch = distill(
+        student, data, valid, classifier=classifier, settings=settings, progress=progress
+    )
+    answers = expert_logits(student, held_out.h, held_out.z, classifier).argmax(-1)
+    before, after = _accuracies(composed, student, classifier, labels, encode)
+    merged = Merged(
+        id=expert_id,
+        generation=composed.generation,
+        rows=len(splits.train),
+        declined=declined,
+        kl=float(divergence(student, held_out, classifier)),
+        agreement=float((answers == held_out.p.argmax(-1)).double().mean()),
+        before=before,
+        after=after,
+        parameters={
+            "composition": _size(bus.experts) + _size(bus.router),
+            "merged": _size(student),
+        },
+        epoch=epoch,
+    )
+    _write(project, composed, student, splits, merged, encode=encode, seed=settings.seed)
+    return merged
+
+
+def _student(composed: ComposedModel, labels: tuple[str, ...], settings: DistillSettings) -> Expert:
+    """Return the untrained student: it writes labels of its own where any expert does."""
+    own, width = bool(composed.bus.own), composed.backbone.width
+    space: Space = "labels" if own else "hidden"
+    out = len(labels) if own else width
+    return init_expert(_expert_settings(settings, space), width=width, out=out, labels=labels)
+
+
+def own_texts(composed: ComposedModel) -> list[str]:
+    """Return the texts that the composition itself brings: fit rows of its cards, background."""
+    cards = [r.text for c in composed.cards.values() for r in c.rows if r.part == "fit"]
+    return [*cards, *(r.text for r in composed.background)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DistillationBatch:
+    """Inputs with the teacher's answers: h ``(N, D)``, z ``(N, D)`` and p_T ``(N, L)``."""
+
+    h: Tensor
+    z: Tensor
+    p: Tensor
+
+
+def distill(
+    student: Expert,
+    data: DistillationBatch,
+    valid: DistillationBatch,
+    *,
+    classifier: Tensor | None,
+    settings: DistillSettings,
+    progress: Progress | None = None,
+) -> int:
+    """Train a student in place; return the epoch its weights are from.
+
+    Args:
+        student: Writes to hidden states, or to labels of its own that are the teacher's.
+        data: What it learns.
+        valid: What decides when it stops.
+        classifier: W_c ``(C, D)`` where it writes to hidden states.
+        settings: How.
+        progress: Called with (epochs done, epochs in all).
+    """
+    run = ExpertRun(
+        student.requires_grad_(True),
+        _expert_settings(settings, student.space),
+        head=CLASSIFICATION.head,
+        rows=len(data.h),
+    )
+    for _ in run.epochs(None, progress):
+        for rows in run.shuffled(len(data.h)):
+            part = DistillationBatch(h=data.h[rows], z=data.z[rows], p=data.p[rows])
+            run.descend(_losses(student, part, classifier, sharpness=settings.sharpness))
+        with torch.no_grad():
+            run.remember(float(divergence(student, valid, classifier)))
+    return run.finish(validated=True).epoch
+
+
+def _expert_settings(settings: DistillSettings, space: Space) -> ExpertSettings:
+    shared = {k: v for k, v in asdict(settings).items() if k != "sharpness"}
+    return ExpertSettings(form="residual", space=space, **shared)
+
+
+def divergence(student: Expert, batch: DistillationBatch, classifier: Tensor | None) -> Tensor:
+    """Return the mean KL(p_T ‖ p_S) over rows, ``()``, in nats (Hinton et al. 2015 at T = 1)."""
+    log_p = torch.log_softmax(expert_logits(student, batch.h, batch.z, classifier), dim=-1)
+    each: Tensor = (torch.special.xlogy(batch.p, batch.p) - batch.p * log_p).sum(-1)
+    return each.mean()
+
+
+def _losses(
+    student: Expert, batch: DistillationBatch, classifier: Tensor | None, *, sharpness: float
+) -> Iterator[Tensor]:
+    """Yield the loss at the weights; with a sharpness, then the one at the worst point near them.
+
+    Whoever iterates takes each loss's gradient before the next, and steps after the last.
+    """
+    parameters = list(student.parameters())
+    yield divergence(student, batch, classifier)
+    if not sharpness:
+        return
+    gradients = [p.grad.clone() for p in parameters if p.grad is not None]
+    length = torch.stack([g.norm() for g in gradients]).norm().clamp_min(1e-12)
+    weights = [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for p, g in zip(parameters, gradients, strict=True):
+            p.add_(g * (sharpness / length))
+    student.zero_grad()  # the gradient at the weights only showed the way
+    yield divergence(student, batch, classifier)
+    with torch.no_grad():
+        for p, w in zip(parameters, weights, strict=True):
+            p.copy_(w)  # the very bits, which subtracting would not give back
+
+
+def _answered(
+    composed: ComposedModel, texts: Sequence[str], encode: Encode
+) -> tuple[list[Row], int]:
+    """Return the inputs with the teacher's labels, and how many it declines."""
+    distinct = sorted(set(texts))
+    _require_enough(len(distinct), found=str(len(distinct)))
+    with torch.inference_mode():
+        p, _ = composed.bus(encode(distinct))
+    labels = [composed.bus.labels[int(i)] for i in p.argmax(-1)]
+    rows = [Row(text=t, label=y) for t, y in zip(distinct, labels, strict=True) if y != NONE]
+    declined = len(distinct) - len(rows)
+    _require_enough(len(rows), found=f"{len(rows)}, and {declined} that are declined")
+    return rows, declined
+
+
+def _require_enough(inputs: int, *, found: str) -> None:
+    if inputs < FEWEST_INPUTS:
+        raise UsageError(
+            "too few inputs to distil from",
+            expected=f"{FEWEST_INPUTS} distinct texts or more",
+            found=found,
+            hint="Give unlabelled texts of the experts' domains with --data FILE.",
+        )
+
+
+def _batch(
+    composed: ComposedModel, rows: Sequence[Row], labels: Sequence[str], encode: Encode
+) -> DistillationBatch:
+    """Return inputs with the teacher's probabilities over the labels it does not decline with."""
+    bus = composed.bus
+    h = encode([r.text for r in rows])
+    with torch.inference_mode():
+        p, _ = bus(h)
+        z = bus.norm(h)
+    h, z = bus.layout.base(h), bus.layout.base(z)
+    p = p[:, [bus.labels.index(y) for y in labels]]
+    p = p / p.sum(-1, keepdim=True).clamp_min(1e-12)
+    return DistillationBatch(h=h.clone(), z=z.clone(), p=p.clone())  # out of inference mode
+
+
+def _accuracies(
+    composed: ComposedModel,
+    student: Expert,
+    classifier: Tensor | None,
+    labels: Sequence[str],
+    encode: Encode,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return both accuracies on the cards' gate rows, by domain and overall."""
+    h, rows = gate_rows(list(composed.cards.values()), encode=encode)
+    if not rows:
+        return {}, {}
+    head, bus = composed.bus.task.head, composed.bus
+    with torch.inference_mode():
+        before = head.right(bus(h)[0], rows, bus.labels)
+        z = bus.layout.base(bus.norm(h))
+        logits = expert_logits(student, bus.layout.base(h), z, classifier)
+        after = head.right(logits, rows, labels)
+    one, two = ({**by_domain(x, rows), "overall": float(x.mean())} for x in (before, after))
+    return one, two
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _write(
+    project: Path,
+    composed: ComposedModel,
+    student: Expert,
+    splits: DataSplits,
+    merged: Merged,
+    *,
+    encode: Encode,
+    seed: int,
+) -> None:
+    """Write the project: manifest, weights, a card of the inputs with the teacher's labels."""
+    backbone, bus, members = composed.backbone, composed.bus, " ".join(composed.bus.ids)
+    summary = f"{len(bus.ids)} experts merged into one"
+    folder = write_project(project, kind="expert", package_id=merged.id, summary=summary)
+    write_plan(project, ExpertPlan(id=merged.id, backbone=backbone.name, writes=student.space))
+
+    def read(texts: Sequence[str]) -> Tensor:
+        return bus.layout.base(bus.norm(encode(texts)))
+
+    learnt = [r.text for r in (*splits.train, *splits.valid)]
+    draft = ExpertDraft(
+        expert=student,
+        card=texts_card(splits.card_rows),
+        canary=read([r.text for r in splits.train[:CANARIES]]),
+        id=merged.id,
+        backbone=BackboneRef(name=backbone.name, fingerprint=composed.fingerprint),
+        domain=f"all of {members}",
+        off_domain=measure_off_domain(student, merged.id, backbone, composed.background, read=read),
+        training=Training(
+            data=hashlib.sha256("\n".join(learnt).encode()).hexdigest(),
+            seed=seed,
+            epochs=merged.epoch,
+            metrics={"kl": merged.kl, "agreement": merged.agreement},
+            versions=library_versions(),
+            note=f"distilled from generation {composed.generation}: {members}",
+        ),
+    )
+    save_expert(folder, draft)

@@ -1,0 +1,417 @@
+"""Train one expert on rows, everything else frozen: settings, the training itself, its checkpoint.
+
+    loss = task loss(logits(h, z), y) + λ · mean over background of ‖W_c Δ(z)‖²
+
+A training is deterministic for a seed, and one that was stopped goes on from its checkpoint to the
+same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ...registry.atomic import write_atomic
+from ...registry.errors import UsageError
+from ...registry.package.forms import FORMS
+from ..batching import batched_slices
+from ..bus.evidence import off_domain_norm, readout_factor
+from ..bus.experts import Expert, Space, expert_from_tensors
+from ..bus.tasks import CLASSIFICATION, Head, TargetScaler, Task
+from ..types import Progress
+
+BACKGROUND_ROWS = 1024
+"""Background rows that a step looks at, at most: tokens are many."""
+
+TEMPERATURES = (0.05, 20.0)
+"""Smallest and largest T that is fitted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertSettings:
+    """How an expert is made and trained; the defaults were chosen on validation rows of text.
+
+    Attributes:
+        form: ``residual``, ``mlp`` or ``linear``.
+        space: Where it writes.
+        rank: R of the low-rank forms; by default a quarter of D (seed 001, section 4.5.4).
+        activation: σ.
+        epochs: Passes over the rows.
+        batch: Rows a step.
+        learning_rate: Peak of AdamW, decayed to zero along a cosine.
+        weight_decay: AdamW's.
+        dropout: Share of z's entries dropped while training.
+        noise: Standard deviation of Gaussian noise added to z while training.
+        off_domain: λ, the weight of the background term.
+        patience: Epochs without a better validation loss before training stops.
+        half: Whether the classifier's product is computed in bfloat16: a vocabulary's takes most of
+            the time, and some processors are several times as fast in it.
+        seed: Initial weights, order of rows, dropout and noise.
+    """
+
+    form: str = "residual"
+    space: Space = "hidden"
+    rank: int | None = None
+    activation: str = "gelu"
+    epochs: int = 200
+    batch: int = 128
+    learning_rate: float = 1e-3
+    weight_decay: float = 1.0
+    dropout: float = 0.4
+    noise: float = 0.0
+    off_domain: float = 0.1
+    patience: int = 20
+    half: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedExpert:
+    """A frozen expert, the epoch it was taken from, and its loss on the validation rows."""
+
+    expert: Expert
+    epoch: int
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExpertRows:
+    """Features with their labels: h ``(N, D)`` and N answers.
+
+    `z` ``(N, D)`` is what the expert reads, where that is not LayerNorm(h).
+    """
+
+    h: Tensor
+    answers: Sequence[str]
+    z: Tensor | None = None
+
+
+def train_expert(
+    rows: ExpertRows,
+    *,
+    norm: Callable[[Tensor], Tensor],
+    classifier: Tensor | None,
+    labels: Sequence[str],
+    domain_labels: Sequence[str],
+    settings: ExpertSettings,
+    task: Task = CLASSIFICATION,
+    valid: ExpertRows | None = None,
+    background: Tensor | None = None,
+    background_z: Tensor | None = None,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+) -> TrainedExpert:
+    """Train an expert on its domain's rows.
+
+    Args:
+        rows: What it learns.
+        norm: The bus norm, h → z.
+        classifier: W_c ``(C, D)``, frozen; not needed for labels of its own.
+        labels: The classifier's labels.
+        domain_labels: The labels the expert may answer, in the order of its own logits.
+        settings: How.
+        task: Classes or a number; a number is learnt in units of the targets' spread.
+        valid: Rows to stop early on; without them the last epoch is taken.
+        background: Features to leave alone, ``(M, D)``.
+        background_z: What the expert reads of them, where that is not LayerNorm(h).
+        checkpoint: Written now and then; training goes on from it where it exists.
+        progress: Called with (epochs done, epochs in all).
+
+    Raises:
+        UsageError: If an answer is not among the labels it can have.
+    """
+    head, own, width = task.head, settings.space == "labels", rows.h.shape[1]
+    names = domain_labels if own else labels
+    out = width if settings.space == "hidden" else len(names)
+    expert = init_expert(settings, width=width, out=out, labels=domain_labels)
+    run = ExpertRun(expert, settings, head=head, rows=len(rows.h))
+    units = head.units(head.targets(rows.answers, names), classifier=None if own else classifier)
+    if classifier is not None:
+        classifier = classifier * (units.hidden / units.scale)
+    product = classifier.bfloat16() if settings.half and classifier is not None else classifier
+    data = _batch(rows, norm, names, head=head, units=units)
+    held_out = None if valid is None else _batch(valid, norm, names, head=head, units=units)
+    others = None
+    if background is not None and len(background):
+        others = norm(background) if background_z is None else background_z
+    readout = None if others is None else readout_factor(classifier)
+    for _ in run.epochs(checkpoint, progress):
+        run.train_epoch(data, classifier=product, background=others, readout=readout)
+        run.remember(None if held_out is None else run.mean_loss(held_out, classifier))
+    return run.finish(validated=held_out is not None, units=units)
+
+
+def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Sequence[str]) -> Expert:
+    """Return an untrained expert: V (or W) starts at zero, so it changes nothing.
+
+    Args:
+        settings: Form, space, rank, activation and seed.
+        width: D.
+        out: Width of what it writes: D, C or its own number of labels.
+        labels: The labels it may answer.
+
+    Raises:
+        UsageError: If the form is not one that can be trained here.
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    space, rank = settings.space, settings.rank or max(1, width // 4)
+    if settings.form not in FORMS:
+        raise UsageError(f"form {settings.form!r} cannot be trained", expected=", ".join(FORMS))
+    shapes = FORMS[settings.form].shapes(space, width=width, rank=rank, out=out)
+    tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    if "U" in tensors:
+        tensors["U"] = torch.randn(shapes["U"], generator=generator) / width**0.5
+    return expert_from_tensors(tensors, space=space, activation=settings.activation, labels=labels)
+
+
+def expert_logits(expert: Expert, h: Tensor, z: Tensor, classifier: Tensor | None) -> Tensor:
+    """Return the logits of one expert at column weight 1, ``(B, C)`` or over its own labels."""
+    delta: Tensor = expert(z)
+    if expert.space == "labels" or classifier is None:
+        return delta
+    if expert.space == "hidden":
+        return ((h + delta).to(classifier.dtype) @ classifier.T).to(h.dtype)
+    return h @ classifier.T + delta
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Rows in the units of training: h ``(N, D)``, what is read ``(N, D)``, and N targets."""
+
+    h: Tensor
+    z: Tensor
+    targets: Tensor
+
+
+def _batch(
+    rows: ExpertRows,
+    norm: Callable[[Tensor], Tensor],
+    names: Sequence[str],
+    *,
+    head: Head,
+    units: TargetScaler,
+) -> _Batch:
+    z = norm(rows.h) if rows.z is None else rows.z
+    return _Batch(rows.h / units.hidden, z, units.of(head.targets(rows.answers, names)))
+
+
+class ExpertRun:
+    """The state of a training: all of it can be written down and taken up again.
+
+    Args:
+        expert: What is trained, in place.
+        settings: How.
+        head: What its answers are.
+        rows: How many there are to learn from.
+    """
+
+    def __init__(self, expert: Expert, settings: ExpertSettings, *, head: Head, rows: int) -> None:
+        self.expert, self.settings, self.head = expert, settings, head
+        self.steps = settings.epochs * max(1, -(-rows // settings.batch))
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self.optimizer = torch.optim.AdamW(
+            expert.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self.epoch = self.step = self.best_epoch = 0
+        self.best_loss = math.inf
+        self.best = {k: v.clone() for k, v in expert.state_dict().items()}
+
+    def epochs(self, checkpoint: Path | None, progress: Progress | None) -> Iterator[None]:
+        """Yield for each epoch until there are enough, or none was better for a while.
+
+        Args:
+            checkpoint: Written after each; where it exists, training goes on from it.
+            progress: Called with (epochs done, epochs in all).
+        """
+        if checkpoint is not None and checkpoint.exists():
+            self.load(safetensors.torch.load(checkpoint.read_bytes()))
+        enough, patience = self.settings.epochs, self.settings.patience
+        while self.epoch < enough and self.epoch - self.best_epoch < patience:
+            self.epoch += 1
+            yield
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, self.state())
+            if progress is not None:
+                progress(self.epoch, enough)
+
+    def shuffled(self, count: int) -> tuple[Tensor, ...]:
+        """Return the indices of so many rows in batches, in an order of this epoch's own."""
+        return torch.split(torch.randperm(count, generator=self.generator), self.settings.batch)
+
+    def train_epoch(
+        self,
+        data: _Batch,
+        *,
+        classifier: Tensor | None,
+        background: Tensor | None,
+        readout: Tensor | None,
+    ) -> None:
+        """Take one step for each batch of a shuffled pass.
+
+        Args:
+            data: All rows.
+            classifier: W_c ``(C, D)``.
+            background: What is read of texts to leave alone, ``(M, D)``.
+            readout: ‖Δ‖ is measured after it, see `readout_factor`.
+        """
+        for rows in self.shuffled(len(data.h)):
+            z = _disturb(data.z[rows], self.settings, self.generator)
+            logits = expert_logits(self.expert, data.h[rows], z, classifier)
+            loss = self.head.loss(logits, data.targets[rows])
+            if background is not None and self.settings.off_domain > 0:
+                penalty = off_domain_norm(self.expert, self._some(background), readout)
+                loss = loss + self.settings.off_domain * penalty
+            self.descend([loss])
+
+    def _some(self, background: Tensor) -> Tensor:
+        """Return the background, or some rows of a large one."""
+        if len(background) <= BACKGROUND_ROWS:
+            return background
+        chosen = torch.randint(len(background), (BACKGROUND_ROWS,), generator=self.generator)
+        return background[chosen]
+
+    def descend(self, losses: Iterable[Tensor]) -> None:
+        """Take one step down the sum of losses; each frees its graph before the next is made."""
+        decay = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.steps)))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.learning_rate * decay
+        self.optimizer.zero_grad()
+        for loss in losses:
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.step += 1
+
+    def mean_loss(self, data: _Batch, classifier: Tensor | None) -> float:
+        """Return the mean loss over rows, a few at a time."""
+        outputs, total = 1 if classifier is None else len(classifier), 0.0
+        with torch.inference_mode():
+            for part in batched_slices(len(data.h), cost=outputs):
+                logits = expert_logits(self.expert, data.h[part], data.z[part], classifier)
+                targets = data.targets[part]
+                total += float(self.head.loss(logits, targets)) * len(targets)
+        return total / len(data.h)
+
+    def remember(self, loss: float | None) -> None:
+        """Remember the weights if no loss was smaller; without a loss, the latest are best."""
+        loss = -float(self.epoch) if loss is None else loss
+        if loss < self.best_loss:
+            self.best_loss, self.best_epoch = loss, self.epoch
+            self.best = {k: v.clone() for k, v in self.expert.state_dict().items()}
+
+    def finish(self, *, validated: bool, units: TargetScaler | None = None) -> TrainedExpert:
+        """Return the best expert, frozen, in the units of the data."""
+        self.expert.load_state_dict(self.best)
+        if units is not None and units != TargetScaler():
+            hidden = self.expert.space == "hidden"
+            self.expert.to_units(scale=units.hidden if hidden else units.scale, shift=units.shift)
+        expert = self.expert.requires_grad_(False).eval()
+        loss = self.best_loss if validated else None
+        return TrainedExpert(expert=expert, epoch=self.best_epoch, loss=loss)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything a checkpoint needs."""
+        state = {f"expert.{k}": v for k, v in self.expert.state_dict().items()}
+        state |= {f"best.{k}": v for k, v in self.best.items()}
+        for n, (_, moments) in enumerate(self.optimizer.state.items()):
+            state |= {f"optimizer.{n}.{k}": v for k, v in moments.items()}
+        state["generator"] = self.generator.get_state()
+        numbers = [self.epoch, self.step, self.best_epoch, self.best_loss]
+        return {**state, "numbers": torch.tensor(numbers, dtype=torch.float64)}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+
+        def under(prefix: str) -> dict[str, Tensor]:
+            return {
+                k.removeprefix(prefix): v.clone() for k, v in state.items() if k.startswith(prefix)
+            }
+
+        self.expert.load_state_dict(under("expert."))
+        self.best = under("best.")
+        for n, parameter in enumerate(self.expert.parameters()):
+            self.optimizer.state[parameter] = under(f"optimizer.{n}.")
+        self.generator.set_state(state["generator"])
+        *counts, self.best_loss = state["numbers"].tolist()
+        self.epoch, self.step, self.best_epoch = map(int, counts)
+
+
+def _disturb(z: Tensor, settings: ExpertSettings, generator: torch.Generator) -> Tensor:
+    """Drop and shake entries of z, seeded."""
+    if settings.dropout > 0:
+        mask = torch.rand(z.shape, generator=generator) >= settings.dropout
+        z = z * mask / (1 - settings.dropout)
+    if settings.noise > 0:
+        z = z + settings.noise * torch.randn(z.shape, generator=generator)
+    return z
+
+
+def fit_temperature(
+    logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head, steps: int = 60
+) -> float:
+    """Return the T with the smallest loss of logits / T, which is a cross-entropy.
+
+    The loss is convex in 1/T, so a golden-section search over log T finds it.
+
+    Args:
+        logits: ``(N, L)``, of rows that were not trained on.
+        targets: Theirs, ``(N,)`` for one of L labels.
+        head: What answers.
+        steps: Halvings of the search; 60 reach float precision.
+
+    Returns:
+        T, within [0.05, 20].
+    """
+    ratio = (math.sqrt(5) - 1) / 2
+    low, high = (math.log(x) for x in TEMPERATURES)
+
+    def loss(log_t: float) -> float:
+        scaled = logits.double() / math.exp(log_t)
+        return float(head.loss(scaled, targets))
+
+    with torch.inference_mode():
+        for _ in range(steps):
+            a, b = high - ratio * (high - low), low + ratio * (high - low)
+            if loss(a) <= loss(b):
+                high = b
+            else:
+                low = a
+    return math.exp((low + high) / 2)
+
+
+def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Replace a checkpoint by a new one, atomically."""
+    tensors = {k: v.detach().contiguous().clone() for k, v in state.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, safetensors.torch.save(tensors))
+
+
+@contextmanager
+def resuming(
+    project: Path, *, resumable: bool, of: tuple[object, ...] = ()
+) -> Iterator[Path | None]:
+    """Yield where a project's training is written down, None for nowhere; gone when it is done.
+
+    Args:
+        project: The project's folder.
+        resumable: Whether it is written down.
+        of: What is trained, how and on what. Another training starts afresh: weights that learnt
+            from other rows are not what the manifest will say.
+    """
+    if not resumable:
+        yield None
+        return
+    name = hashlib.sha256(repr(of).encode()).hexdigest()[:16]
+    checkpoint = project / f".redhost-training-{name}.safetensors"
+    for old in project.glob(".redhost-training*.safetensors"):
+        if old != checkpoint:
+            old.unlink()
+    yield checkpoint
+    checkpoint.unlink(missing_ok=True)

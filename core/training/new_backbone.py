@@ -1,0 +1,150 @@
+"""Make a backbone package from any encoder: referred to or carried, adapted or as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...registry.errors import UsageError
+from ...registry.package.manifest import BackboneManifest, Base, Training
+from ...registry.package.project import write_project
+from ...registry.package.rules import CARRIED
+from ..backbones.backbone import Backbone
+from ..backbones.encoder import Pooling
+from ..bus.tasks import CLASSIFICATION, Task, Unit
+from ..digests import library_versions
+from ..types import BackgroundRow, Progress, Row, write_rows
+from .adapt import AdaptSettings, adapt, delta
+from .packaging import save_backbone
+
+LEAVE = frozenset({"chat_template.jinja"})
+"""Files of a model folder that a package may carry and does not need."""
+
+
+def new_backbone(
+    project: Path,
+    backbone_id: str,
+    source: str,
+    *,
+    revision: str | None = None,
+    pooling: Pooling = "mean",
+    max_tokens: int | None = None,
+    task: Task = CLASSIFICATION,
+    rows: Sequence[Row] = (),
+    settings: AdaptSettings | None = None,
+    background: Sequence[BackgroundRow] = (),
+    evaluation: Sequence[Row] = (),
+    progress: Progress | None = None,
+) -> BackboneManifest:
+    """Write a project with a backbone package.
+
+    A folder's files are carried along; a hub name is referred to by its commit, a GGUF file by
+    its path. Without `rows` the backbone has no classifier, and experts bring labels of their own.
+
+    Args:
+        project: The project's folder.
+        backbone_id: The backbone's id.
+        source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
+        revision: The commit to pin, for hub names.
+        pooling: ``mean`` or ``last``.
+        max_tokens: Where longer texts are cut; by default what a sentence encoder's folder says,
+            else the model's longest input.
+        task: Whether it answers labels (the default) or a number.
+        rows: Labelled rows for the base stage.
+        settings: How the base stage trains.
+        background: Texts that experts learn to leave alone.
+        evaluation: Held-out labelled rows.
+        progress: Called with (steps done, steps in all) of the base stage.
+
+    Raises:
+        UsageError: If the source cannot be packaged.
+        MissingError: If it cannot be loaded.
+    """
+    settings = settings or AdaptSettings()
+    if rows and task.head.vocabulary:
+        problem, expected = "a generating backbone is taken as it is", "no rows for a base stage"
+        raise UsageError(problem, expected=expected, found=f"{len(rows)} rows")
+    base, files = _base(source, revision)  # refused before anything is loaded, or written
+    bare = Backbone.load(
+        source,
+        revision=revision,
+        pooling="last" if task.unit is Unit.TOKEN else pooling,
+        max_tokens=max_tokens or _longest_input(source),
+        task=task,
+    )
+    finished = dataclasses.replace(bare, name=backbone_id, task=task)
+    if rows:
+        finished = _adapt(finished, rows, settings=settings, progress=progress)
+    folder = write_project(
+        project, kind="backbone", package_id=backbone_id, summary=f"redhost backbone {backbone_id}"
+    )
+    return save_backbone(
+        folder,
+        backbone=finished,
+        backbone_id=backbone_id,
+        base=base,
+        files=files,
+        delta=delta(bare.trunk, finished.trunk) if rows else None,
+        background=write_rows(background) if background else None,
+        evaluation=write_rows(evaluation) if evaluation else None,
+        training=Training(
+            data=f"{len(rows)} labelled rows",
+            seed=settings.seed,
+            epochs=settings.epochs if rows else 0,
+            versions=library_versions(),
+            note=f"from {source}",
+        ),
+    )
+
+
+def _adapt(
+    backbone: Backbone,
+    rows: Sequence[Row],
+    *,
+    settings: AdaptSettings,
+    progress: Progress | None,
+) -> Backbone:
+    """Return the backbone after its base stage on labelled rows."""
+    answers = [r.label for r in rows]
+    labels = sorted(backbone.task.head.labels_in(answers))
+    texts = [r.text for r in rows]
+    return adapt(backbone, texts, answers, labels=labels, settings=settings, progress=progress)
+
+
+def _base(source: str, revision: str | None) -> tuple[Base, dict[str, bytes]]:
+    """Return how a package names its base, and the files it carries.
+
+    Raises:
+        UsageError: If it is a hub name that may mean something else tomorrow.
+    """
+    kind, _, where = source.partition(":")
+    path = Path(where).expanduser()
+    if kind == "hf" and revision is None and not path.is_dir():
+        raise UsageError(
+            f"{source} is no folder here, so it is a hub name, and no revision is pinned",
+            expected="the commit, with --revision",
+            hint="Names move; a backbone is identified by content.",
+        )
+    if kind == "gguf":
+        return Base(kind="file", id=str(path.resolve())), {}
+    if not path.is_dir():
+        return Base(kind="hub", id=where, revision=revision or ""), {}
+    files = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if _carried(p)}
+    return Base(kind="carried"), files
+
+
+def _longest_input(source: str) -> int | None:
+    """Return the number of tokens a folder of sentence-transformers says its model takes."""
+    path = Path(source.partition(":")[2]).expanduser() / "sentence_bert_config.json"
+    try:
+        length = json.loads(path.read_text("utf-8"))["max_seq_length"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _carried(path: Path) -> bool:
+    """Say whether a file of a model folder belongs into the package: no code, no pickles."""
+    return path.is_file() and path.name.endswith(CARRIED) and path.name not in LEAVE

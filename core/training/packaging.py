@@ -1,0 +1,332 @@
+"""Write packages: an expert's or a backbone's files, the routing card, and the manifest last.
+
+An `ExpertDraft` and `CardFile` hold what is to be written; digests are taken when it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from msgspec import UNSET, Struct
+from torch import Tensor
+
+from ...registry.errors import CardError, UsageError
+from ...registry.package.forms import FORMS
+from ...registry.package.manifest import (
+    Activation,
+    BackboneManifest,
+    BackboneRef,
+    Base,
+    CanaryRef,
+    CardKind,
+    CardRef,
+    ExpertManifest,
+    FileRef,
+    Norm,
+    Reads,
+    RowsRef,
+    Training,
+    Writes,
+    dumps,
+)
+from ...registry.package.safetensors_check import sha256_hex
+from ..backbones.backbone import Backbone, tokenizer_digest
+from ..bus.experts import ClassifierExpert, Expert, Linear, LowRank
+from ..bus.tasks import CLASSIFICATION, Task
+from ..model.canary import make_canary
+from ..routers.domain_statistics import Statistics
+from ..types import CardRow, write_rows
+
+BUS_RANGE = ">=1,<2"
+TOLERANCE = 1e-3
+"""By how much a recomputed Δ may differ from the canary's."""
+
+FEWEST_ROWS = 5
+"""Fewest rows of a label in a statistics card: the sum of one row is that row, and sums of a few
+can be taken apart by whoever knows the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFile:
+    """A card's kind, bytes and numbers of rows, ready for the manifest; `none` is no card."""
+
+    kind: CardKind
+    name: str | None = None
+    data: bytes | None = None
+    fit: int = 0
+    gate: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExpertDraft:
+    """What an expert's package is written from: its parts, and its manifest less their digests.
+
+    Attributes:
+        expert: The trained expert; form, rank, space, labels and temperature are its own.
+        card: Of rows it never trained on.
+        canary: What it reads, to remember, ``(N, D)``.
+        id: Its stable id.
+        backbone: The backbone it was trained on.
+        domain: The slice of inputs it knows, in a sentence.
+        training: How it was trained.
+        reads_tap: ``final``, or the block it reads.
+        writes_tap: ``final``, or the block it writes to.
+        vocabulary: The digest of the tokenizer whose tokens it tells, where it is causal.
+        off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
+        license: Of the weights.
+    """
+
+    expert: Expert
+    card: CardFile
+    canary: Tensor
+    id: str
+    backbone: BackboneRef
+    domain: str
+    training: Training
+    reads_tap: str = "final"
+    writes_tap: str = "final"
+    vocabulary: str | None = None
+    off_domain: float | None = None
+    license: str = "Apache-2.0"
+
+
+def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
+    """Write expert.json, the weights, the card and the canary into a package's folder.
+
+    Raises:
+        UsageError: If the expert is of a form that a plugin makes.
+    """
+    expert, card, package = draft.expert, draft.card, _Files()
+    form, rank, activation = _form(expert)
+    weights = package.tensors("expert.safetensors", expert.state_dict())
+    canary = package.add("canary.safetensors", make_canary(expert, draft.canary))
+    shown = package.add(card.name, card.data) if card.name and card.data is not None else None
+    causal = draft.vocabulary is not None
+    manifest = ExpertManifest(
+        id=draft.id,
+        bus_api=BUS_RANGE,
+        backbone=draft.backbone,
+        form=form,
+        reads=Reads(
+            tap=draft.reads_tap, width=draft.canary.shape[-1], causal=True if causal else UNSET
+        ),
+        writes=Writes(
+            space=expert.space, tap=draft.writes_tap, vocabulary=draft.vocabulary or UNSET
+        ),
+        rank=rank,
+        activation=activation,
+        off_domain=draft.off_domain,
+        temperature=expert.temperature,
+        labels=expert.labels,
+        domain=draft.domain,
+        weights=weights,
+        card=CardRef(
+            kind=card.kind,
+            file=None if shown is None else shown.file,
+            sha256=None if shown is None else shown.sha256,
+            fit=card.fit,
+            gate=card.gate,
+        ),
+        canary=CanaryRef(file=canary.file, sha256=canary.sha256, tolerance=TOLERANCE),
+        training=draft.training,
+        license=draft.license,
+    )
+    package.write(folder, "expert.json", manifest)
+    return manifest
+
+
+def _form(expert: Expert) -> tuple[str, int, Activation]:
+    """Return the form whose tensors an expert has, its rank and its σ."""
+    names = expert.state_dict().keys()
+    form = next((n for n, f in FORMS.items() if f.letters(expert.space).keys() == names), None)
+    if form is not None and isinstance(expert, Linear):
+        return form, 0, "identity"
+    if form is not None and isinstance(expert, (LowRank, ClassifierExpert)):
+        return form, expert.U.shape[0], expert.activation  # type: ignore[return-value]
+    raise UsageError(f"{type(expert).__name__} is not a form that can be saved here")
+
+
+def save_backbone(
+    folder: Path,
+    *,
+    backbone: Backbone,
+    backbone_id: str,
+    base: Base,
+    files: Mapping[str, bytes],
+    delta: Mapping[str, Tensor] | None = None,
+    background: bytes | None = None,
+    evaluation: bytes | None = None,
+    training: Training | None = None,
+    license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
+) -> BackboneManifest:
+    """Write backbone.json and its files into a folder.
+
+    Args:
+        folder: The package's folder.
+        backbone: The finished backbone.
+        backbone_id: Its id.
+        base: Where the trunk comes from; for ``carried``, leave `files` of it empty.
+        files: A carried base's files by name.
+        delta: The tensors that differ from the base.
+        background: The background card, JSON lines.
+        evaluation: The held-out rows, JSON lines.
+        training: How it was trained.
+        license: Of the weights.
+    """
+    package = _Files(files)
+    if base.kind == "carried":
+        base = Base(
+            kind="carried", files={n: sha256_hex(data) for n, data in sorted(files.items())}
+        )
+    # A language-model head is the base's own.
+    classifier = None if backbone.task.head.vocabulary else backbone.classifier
+    manifest = BackboneManifest(
+        id=backbone_id,
+        bus_api=BUS_RANGE,
+        base=base,
+        delta=package.tensors("delta.safetensors", delta) if delta else None,
+        classifier=None
+        if classifier is None
+        else package.tensors("classifier.safetensors", {"weight": classifier}),
+        task=backbone.task.name,
+        resolution=backbone.task.head.resolution,
+        labels=backbone.labels,
+        width=backbone.width,
+        pooling=backbone.trunk.pooling,
+        max_tokens=backbone.trunk.max_tokens,
+        norm=Norm(eps=backbone.eps),
+        tokenizer=tokenizer_digest(backbone.trunk.tokenizer),
+        fingerprint=backbone.fingerprint(),
+        background=package.rows("background.jsonl", background),
+        evaluation=package.rows("evaluation.jsonl", evaluation),
+        training=training,
+        license=license,
+    )
+    package.write(folder, "backbone.json", manifest)
+    return manifest
+
+
+class _Files(dict[str, bytes]):
+    """A package's files by name, and the references to them that its manifest has."""
+
+    def add(self, name: str, data: bytes) -> FileRef:
+        """Add a file."""
+        self[name] = data
+        return FileRef(file=name, sha256=sha256_hex(data))
+
+    def tensors(self, name: str, tensors: Mapping[str, Tensor]) -> FileRef:
+        """Add a safetensors file in float32."""
+        plain = {k: v.detach().to(torch.float32).contiguous() for k, v in tensors.items()}
+        return self.add(name, safetensors.torch.save(plain))
+
+    def rows(self, name: str, data: bytes | None) -> RowsRef | None:
+        """Add a JSON-lines file, where there is one."""
+        if data is None:
+            return None
+        file, count = self.add(name, data), sum(1 for x in data.splitlines() if x)
+        return RowsRef(file=file.file, sha256=file.sha256, rows=count)
+
+    def write(self, folder: Path, name: str, manifest: Struct) -> None:
+        """Write all files and, after them, their manifest."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, data in {**self, name: dumps(manifest)}.items():
+            (folder / file).write_bytes(data)
+
+
+def texts_card(rows: Sequence[CardRow]) -> CardFile:
+    """Return a card of labelled texts, in the clear."""
+    return CardFile(
+        kind="texts",
+        name="card.jsonl",
+        data=write_rows(rows),
+        fit=sum(r.part == "fit" for r in rows),
+        gate=sum(r.part == "gate" for r in rows),
+    )
+
+
+def vectors_card(
+    *,
+    fit_z: Tensor,
+    fit_labels: Sequence[str],
+    gate_h: Tensor,
+    gate_labels: Sequence[str],
+    labels: Sequence[str],
+    eps: float,
+    statistics: Statistics | None = None,
+    task: Task = CLASSIFICATION,
+) -> CardFile:
+    """Return a card of bus vectors: z, and for gate rows what it takes to get h back.
+
+    Args:
+        fit_z: Bus vectors ``(F, D)``.
+        fit_labels: Their labels.
+        gate_h: Features ``(G, D)`` of the gate rows.
+        gate_labels: Their labels.
+        labels: The manifest's labels; rows refer to them by index.
+        eps: ε of the bus norm.
+        statistics: Sums over all the author's rows, which say more than the few rows shown.
+        task: Where numbers are answered, rows carry theirs in place of the index.
+    """
+    targets = task.head.targets
+    shift = gate_h.mean(-1, keepdim=True)
+    scale = (gate_h.var(-1, unbiased=False, keepdim=True) + eps).sqrt()
+    tensors = {
+        "fit_z": fit_z.contiguous(),
+        "fit_label": targets(fit_labels, labels),
+        "gate_z": ((gate_h - shift) / scale).contiguous(),
+        "gate_label": targets(gate_labels, labels),
+        "gate_shift": shift.contiguous(),
+        "gate_scale": scale.contiguous(),
+    }
+    if statistics is not None:
+        tensors |= _sums(statistics, labels)
+    return CardFile(
+        kind="vectors",
+        name="card.safetensors",
+        data=safetensors.torch.save(tensors),
+        fit=len(fit_z),
+        gate=len(gate_h),
+    )
+
+
+def statistics_card(z: Tensor, row_labels: Sequence[str], *, labels: Sequence[str]) -> CardFile:
+    """Return a card of sums: no row leaves the author.
+
+    Args:
+        z: Bus vectors ``(N, D)``.
+        row_labels: Their labels.
+        labels: The manifest's labels, in order.
+
+    Raises:
+        CardError: If a label has fewer rows than the floor.
+    """
+    counts = Counter(row_labels)
+    few = sorted(y for y in labels if counts[y] < FEWEST_ROWS)
+    if few:
+        raise CardError(
+            "a statistics card would give single rows away",
+            expected=f"at least {FEWEST_ROWS} rows of each label",
+            found=f"fewer of {', '.join(few[:5])}",
+            hint="Bring more rows of them, or choose --card texts.",
+        )
+    return CardFile(
+        kind="statistics",
+        name="card.safetensors",
+        data=safetensors.torch.save(_sums(Statistics.of_rows(z, row_labels), labels)),
+        fit=min(len(z), 256),
+    )
+
+
+def _sums(statistics: Statistics, labels: Sequence[str]) -> dict[str, Tensor]:
+    """Return the tensors of statistics, label by label in the manifest's order."""
+    place = torch.tensor([statistics.labels.index(y) for y in labels])
+    return {
+        "counts": statistics.counts[place].to(torch.int64),
+        "sums": statistics.sums[place].to(torch.float32),
+        "scatter": statistics.scatter.to(torch.float32),
+    }

@@ -1,0 +1,458 @@
+"""From an author's rows to a package: train an expert, and write down what it is and can.
+
+`train_package` is the path of every expert. What depends on what the backbone answers is a
+recipe's: `Recipe` is for texts with a label or a number, `GenerationRecipe` for text to go on with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ...registry.errors import UsageError
+from ...registry.package.discover import discover
+from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
+from ...registry.package.project import ExpertPlan, package_in, read_plan
+from ...registry.queries.settings import choose_backbone, resolve_home
+from ..backbones.backbone import Backbone
+from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
+from ..backbones.interventions.tap import FINAL, Tap, block_at
+from ..backbones.tokens import byte_counts
+from ..batching import batched_slices
+from ..bus.bus import LayerNorm
+from ..bus.experts import Expert, Space
+from ..bus.tasks import Unit
+from ..digests import library_versions
+from ..model.verify import measure_off_domain
+from ..routers.domain_statistics import Statistics
+from ..types import Progress, Row
+from .context import AuthoringContext, open_for_training
+from .data import DataSplits, read_rows, split_rows
+from .expert import (
+    ExpertRows,
+    ExpertSettings,
+    TrainedExpert,
+    expert_logits,
+    fit_temperature,
+    resuming,
+    train_expert,
+)
+from .in_trunk import train_graft
+from .packaging import CardFile, ExpertDraft, save_expert, statistics_card, texts_card, vectors_card
+
+CANARIES = 8
+"""Most vectors that a package's canary remembers."""
+
+Read = Callable[[Sequence[str]], Tensor]
+"""Texts → what an expert reads, ``(N, D)``."""
+
+
+def train_project(
+    project: Path,
+    *,
+    data: str,
+    valid: str | None = None,
+    text_field: str = "text",
+    label_field: str = "label",
+    epochs: int | None = None,
+    seed: int = 0,
+    home: Path | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[ExpertManifest, int]:
+    """Train the expert of a project on the installed backbone it is for.
+
+    Args:
+        project: The project's folder.
+        data: The author's rows: a file, or ``-``.
+        valid: Validation rows of the author's own.
+        text_field: Where the text stands.
+        label_field: Where the label stands; where text is generated there is none.
+        epochs: Passes over the rows, at most.
+        seed: Where randomness comes from.
+        home: The state folder.
+        device: Where the trunk runs.
+        progress: Called with (done, in all) of what is under way.
+
+    Returns:
+        The package's manifest, and how many rows the expert learnt from.
+
+    Raises:
+        UsageError: If data or plan do not fit the backbone.
+    """
+    plan = read_plan(project)
+    context = open_for_training(
+        choose_backbone(discover("backbone"), plan.backbone),
+        cache=resolve_home(home) / "cache" / "features",
+        device=device or "cpu",
+        progress=progress,
+    )
+    backbone = context.backbone
+    task, head = backbone.task, backbone.classifier
+    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
+    splits = split_rows(read(data), valid=read(valid) if valid else None, task=task)
+    settings = _recipe_for(backbone).settings_by_default
+    settings = replace(
+        settings,
+        form=plan.form,
+        rank=plan.rank,
+        epochs=epochs or settings.epochs,
+        off_domain=settings.off_domain
+        / (len(head) if task.unit is Unit.TOKEN and head is not None else 1),
+        seed=seed,
+    )
+    manifest = train_package(
+        project, plan, splits, context=context, settings=settings, progress=progress
+    )
+    return manifest, len(splits.train)
+
+
+def train_package(
+    project: Path,
+    plan: ExpertPlan,
+    splits: DataSplits,
+    *,
+    context: AuthoringContext,
+    settings: ExpertSettings,
+    resumable: bool = True,
+    progress: Progress | None = None,
+) -> ExpertManifest:
+    """Train the expert of a project and write it into the project's package.
+
+    Args:
+        project: The project's folder.
+        plan: What kind of expert it is.
+        splits: The author's rows, or passages of the author's documents.
+        context: The backbone and what goes with it.
+        settings: How to train; the space is the plan's.
+        resumable: Whether to write a checkpoint after each epoch, and to go on from one.
+        progress: Called with (epochs done, epochs in all).
+
+    Raises:
+        UsageError: If the plan cannot be carried out on this backbone.
+    """
+    make = _recipe_for(context.backbone)
+    space = plan.writes or make.space
+    plan, settings = msgspec.structs.replace(plan, writes=space), replace(settings, space=space)
+    recipe = make(plan=plan, splits=splits, context=context, settings=settings)
+    recipe.check()
+    inputs = (plan, settings, context.manifest.fingerprint, splits, recipe.others)
+    with resuming(project, resumable=resumable, of=inputs) as checkpoint:
+        trained = recipe.train(checkpoint, progress)
+        return save_expert(package_in(project), recipe.draft(trained))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recipe:
+    """One expert's way from rows to a package, where rows have a label or a number.
+
+    Attributes:
+        plan: What kind of expert it is; `writes` is set.
+        splits: The author's rows.
+        context: The backbone and what goes with it.
+        settings: How to train.
+    """
+
+    plan: ExpertPlan
+    splits: DataSplits
+    context: AuthoringContext
+    settings: ExpertSettings
+
+    space: ClassVar[Space] = "labels"
+    """Where an expert writes whose plan leaves it open."""
+    settings_by_default: ClassVar[ExpertSettings] = ExpertSettings()
+    """How it is trained whose author says nothing."""
+    canary_texts: ClassVar[int] = CANARIES
+    """How many texts it takes to fill the canary."""
+
+    def check(self) -> None:
+        """Check, before anything is trained, that the plan can be carried out.
+
+        Raises:
+            UsageError: If no row is left for a card of rows, a label cannot be answered, or the
+                trunk has no such block.
+        """
+        plan, backbone = self.plan, self.backbone
+        self.check_card()
+        strange = set() if plan.writes == "labels" else {*self.labels} - {*backbone.labels}
+        if strange:
+            raise UsageError(
+                f"expert {plan.id!r} writes {plan.writes}, through the backbone's classifier",
+                expected=f"labels of backbone {backbone.name!r} ({len(backbone.labels)} of them)",
+                found=", ".join(sorted(strange)[:5]),
+                hint='Set writes = "labels" in the project\'s pyproject.toml.',
+            )
+        broken = check_taps(plan.id, backbone, reads=plan.reads_tap, writes=plan.writes_tap)
+        if broken is not None:
+            raise broken.error(f"expert {plan.id!r}")
+
+    def check_card(self) -> None:
+        """Check that there can be a card of the kind the author chose.
+
+        Raises:
+            UsageError: If it cannot show such answers, or no row is left for it.
+        """
+        plan, head = self.plan, self.backbone.task.head
+        if plan.card in {"texts", "vectors"} and not self.splits.fit:
+            raise UsageError(
+                f"expert {plan.id!r} has too few rows for a card of {plan.card}",
+                expected="texts to set aside, beyond one for each label",
+                found=f"{len(self.splits.train)} rows and none to set aside",
+                hint="Bring more rows: a quarter of them goes to the card.",
+            )
+        if plan.card not in head.cards:
+            raise UsageError(
+                f"expert {plan.id!r} cannot ship a card of {plan.card}",
+                expected=", or ".join(head.cards),
+                found=plan.card,
+                hint=f"Its answers are {head.noun}, which that card cannot show.",
+            )
+
+    @property
+    def backbone(self) -> Backbone:
+        """The frozen backbone."""
+        return self.context.backbone
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The labels the expert may answer: in the backbone's order where it shares them."""
+        answered = self.backbone.task.head.labels_in([r.label for r in self.splits.rows])
+        shared = () if self.plan.writes == "labels" else self.backbone.labels
+        return (*(y for y in shared if y in answered), *sorted(answered - {*shared}))
+
+    @cached_property
+    def others(self) -> list[str]:
+        """The background texts that the expert is to leave alone: all but its own domain's."""
+        return [r.text for r in self.context.background if r.domain != self.plan.id]
+
+    @cached_property
+    def norm(self) -> LayerNorm:
+        """The bus norm."""
+        return LayerNorm(width=self.backbone.width, eps=self.backbone.eps)
+
+    def read(self, texts: Sequence[str]) -> Tensor:
+        """Return what the expert reads of texts ``(N, D)``: z, or its tap, normalised."""
+        trunk, tap = self.backbone.trunk, self.plan.reads_tap
+        h = (
+            self.context.encode(texts)
+            if tap == FINAL
+            else compute_features(Tap(block=block_at(trunk, tap)), trunk, texts)
+        )
+        z: Tensor = self.norm(h)
+        return z
+
+    def train(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
+        """Train the expert: on the bus, from its end or from a tap, or inside the trunk."""
+        backbone, fit = self.backbone, self.splits.fit
+        if self.plan.writes_tap == FINAL:
+            trained = self._train_on_bus(checkpoint, progress)
+        else:
+            trained = train_graft(
+                self.splits.train,
+                backbone=backbone,
+                reads=self.plan.reads_tap,
+                writes=self.plan.writes_tap,
+                settings=self.settings,
+                labels=self.labels,
+                valid=self.splits.valid,
+                background=self.others,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
+        expert, head = trained.expert, backbone.task.head
+        expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
+        if expert.space == "labels" and fit and head.probabilities:
+            z = self.read(_texts(fit))
+            targets = head.targets([r.label for r in fit], expert.labels)
+            with torch.inference_mode():
+                expert.temperature = fit_temperature(expert(z), targets, head=head)
+        return trained
+
+    def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
+        backbone, others = self.backbone, self.others
+        own_tap = self.plan.reads_tap != FINAL
+        return train_expert(
+            self.features(self.splits.train),
+            norm=self.norm,
+            classifier=backbone.classifier,
+            labels=backbone.labels,
+            domain_labels=self.labels,
+            settings=self.settings,
+            task=backbone.task,
+            valid=self.features(self.splits.valid) if self.splits.valid else None,
+            background=self.context.encode(others) if others else None,
+            background_z=self.read(others) if others and own_tap else None,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+
+    def features(self, rows: Sequence[Row]) -> ExpertRows:
+        """Return the rows as an expert on the bus learns them."""
+        texts = _texts(rows)
+        return ExpertRows(
+            h=self.context.encode(texts),
+            answers=[r.label for r in self.backbone.rows_per_token(rows)],
+            z=None if self.plan.reads_tap == FINAL else self.read(texts),
+        )
+
+    def draft(self, trained: TrainedExpert) -> ExpertDraft:
+        """Return what there is to write of the trained expert."""
+        plan, backbone, manifest = self.plan, self.backbone, self.context.manifest
+        part, read = bus_part(trained.expert, backbone), self.bus_reader(trained.expert)
+        return ExpertDraft(
+            expert=trained.expert,
+            card=self.card(),
+            canary=self.read(_texts(self.splits.train[: self.canary_texts]))[:CANARIES],
+            id=plan.id,
+            backbone=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+            reads_tap=plan.reads_tap,
+            writes_tap=plan.writes_tap,
+            vocabulary=manifest.tokenizer if backbone.task.head.vocabulary else None,
+            off_domain=measure_off_domain(
+                part, plan.id, backbone, self.context.background, read=read
+            ),
+            domain=plan.domain or backbone.task.head.domain.format(n=len(self.labels)),
+            training=Training(
+                data=hashlib.sha256("\n".join(self.data_lines()).encode()).hexdigest(),
+                seed=self.settings.seed,
+                epochs=trained.epoch,
+                metrics=self.metrics(part, read),
+                versions=library_versions(),
+            ),
+            license=plan.license,
+        )
+
+    def bus_reader(self, expert: Expert) -> Read:
+        """Return texts → what the bus has of them: what the expert reads, or what it added."""
+        if self.plan.writes_tap == FINAL:
+            return self.read
+        return inside_reader(self.backbone, self.plan.id, expert)
+
+    def card(self) -> CardFile:
+        """Return the kind of card the author chose."""
+        plan, splits, context = self.plan, self.splits, self.context
+        if plan.card == "none":
+            return CardFile(kind="none")
+        if plan.card == "texts":
+            return texts_card(splits.card_rows)
+        z = self.norm(context.encode(_texts(splits.rows)))  # of all rows: sums give no row away
+        groups = context.backbone.task.head.groups([r.label for r in splits.rows])
+        if plan.card == "statistics":
+            return statistics_card(z, groups, labels=self.labels)
+        return vectors_card(
+            fit_z=self.norm(context.encode(_texts(splits.fit))),
+            fit_labels=[r.label for r in splits.fit],
+            gate_h=context.encode(_texts(splits.gate)),
+            gate_labels=[r.label for r in splits.gate],
+            labels=self.labels,
+            eps=context.backbone.eps,
+            statistics=Statistics.of_rows(z, groups),
+            task=context.backbone.task,
+        )
+
+    def data_lines(self) -> list[str]:
+        """Return what the expert learnt from, for the digest of its data."""
+        return [f"{r.text}\t{r.label}" for r in (*self.splits.train, *self.splits.valid)]
+
+    def metrics(self, expert: Expert, read: Read) -> dict[str, float]:
+        """Return the share of rows answered rightly, by split; for numbers the MAE as well.
+
+        Args:
+            expert: As the bus has it.
+            read: Texts → what the bus hands it.
+        """
+        backbone, splits, metrics = self.backbone, self.splits, dict[str, float]()
+        head, names = (
+            backbone.task.head,
+            expert.labels if expert.space == "labels" else backbone.labels,
+        )
+        for name, rows in (("train", splits.train), ("valid", splits.valid), ("gate", splits.gate)):
+            if not rows:
+                continue
+            h, z = self.context.encode(_texts(rows)), read(_texts(rows))
+            with torch.inference_mode():
+                logits = expert_logits(expert, h, z, backbone.classifier)
+            metrics[name] = float(head.right(logits, rows, names).mean())
+            if (error := head.error(logits, rows)) is not None:
+                metrics[f"{name}_mae"] = float(error.mean())
+        return metrics
+
+
+class GenerationRecipe(Recipe):
+    """The same where text is generated: rows are passages, and what is learnt are their tokens."""
+
+    space = "hidden"
+    # Chosen on validation documents; ‖W_c Δ‖² is a sum over the vocabulary's tokens, among which
+    # `train_project` divides λ.
+    settings_by_default = ExpertSettings(
+        epochs=12,
+        batch=128,
+        learning_rate=3e-3,
+        weight_decay=0.1,
+        dropout=0.1,
+        off_domain=0.5,
+        patience=3,
+    )
+    canary_texts = 1  # its tokens are vectors enough
+
+    def check(self) -> None:
+        """Check, before anything is trained, that the plan is one for text.
+
+        Raises:
+            UsageError: If it is not.
+        """
+        plan = self.plan
+        if plan.writes != "hidden" or {plan.reads_tap, plan.writes_tap} != {FINAL}:
+            raise UsageError(
+                f"expert {plan.id!r} is for a backbone that generates text",
+                expected="writes hidden, reads and writes at the end",
+                found=f"writes {plan.writes}, taps {plan.reads_tap} and {plan.writes_tap}",
+                hint="Correct [tool.redhost.expert] in the project's pyproject.toml.",
+            )
+        self.check_card()
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """No labels: what it answers is the vocabulary."""
+        return ()
+
+    def data_lines(self) -> list[str]:
+        """Return the passages the expert learnt from."""
+        return _texts(self.splits.train)
+
+    def metrics(self, expert: Expert, read: Read) -> dict[str, float]:  # noqa: ARG002
+        """Return bits per byte on passages set aside, of the expert and of the backbone alone."""
+        if not (rows := (*self.splits.valid, *self.splits.gate)):
+            return {}
+        backbone, data = self.backbone, self.features(rows)
+        target = backbone.task.head.targets(data.answers)
+        size = sum(byte_counts(backbone.trunk, _texts(rows)))
+        head = backbone.classifier
+        assert head is not None  # noqa: S101  (a generating backbone has one)
+        nats = {"bits_per_byte": 0.0, "backbone_bits_per_byte": 0.0}
+        with torch.inference_mode():
+            for part in batched_slices(len(target), cost=len(head)):
+                h = data.h[part]
+                for name, logits in (
+                    ("bits_per_byte", expert_logits(expert, h, self.norm(h), head)),
+                    ("backbone_bits_per_byte", h @ head.T),
+                ):
+                    nats[name] += float(backbone.task.head.loss(logits, target[part])) * len(logits)
+        return {name: x / math.log(2) / size for name, x in nats.items()}
+
+
+def _recipe_for(backbone: Backbone) -> type[Recipe]:
+    return GenerationRecipe if backbone.task.unit is Unit.TOKEN else Recipe
+
+
+def _texts(rows: Sequence[Row]) -> list[str]:
+    return [r.text for r in rows]

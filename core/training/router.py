@@ -1,0 +1,126 @@
+"""Train a router, and nothing else: the optimiser's parameters are exactly the router's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..bus.signals import RouterSignals
+from ..routers.base import ColumnData, Router
+from ..types import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterSettings:
+    """How a router without a closed form is trained.
+
+    Attributes:
+        steps: Steps of AdamW over all rows at once.
+        learning_rate: Peak, decayed to zero along a cosine.
+        weight_decay: AdamW's.
+        smoothing: Label smoothing of the cross-entropy to the column.
+    """
+
+    steps: int = 200
+    learning_rate: float = 5e-3
+    weight_decay: float = 0.01
+    smoothing: float = 0.0
+
+
+def train_router(
+    router: Router,
+    data: Sequence[ColumnData],
+    *,
+    columns: Sequence[str],
+    settings: RouterSettings,
+    only: Collection[str] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Set a router's weights from the columns' data.
+
+    Closed forms are solved; others minimise the cross-entropy to the column's index, every
+    column weighing the same whatever the number of its rows.
+
+    Args:
+        router: z ``(B, D)`` → logits ``(B, K)``.
+        data: One for each column, in the columns' order.
+        columns: The K columns.
+        settings: How to train.
+        only: For level ``row``: the columns that may move; all others keep every bit.
+        progress: Called with (steps done, steps in all).
+    """
+    if router.closed_form:
+        router.solve(data, only=only)
+        router.requires_grad_(False)
+        return
+    if only is None:
+        router.prepare(data)
+    known = [d.signals for d in data if d.signals is not None]
+    signals = RouterSignals.concat(known) if router.reads and len(known) == len(data) else None
+    z = torch.cat([d.z for d in data])  # (N, W), the rows of all columns
+    target = torch.cat([torch.full((len(d.z),), columns.index(d.column)) for d in data])
+    weight = torch.cat([torch.full((len(d.z),), 1 / len(d.z)) for d in data]) / len(data)
+    try:
+        router.requires_grad_(True)
+        _descend(router, z, signals, target, weight, columns, settings, only, progress)
+        if only is None:
+            router.fine_tune(data, steps=settings.steps, progress=progress)
+    finally:
+        router.requires_grad_(False)
+
+
+def make_optimizer(
+    router: Router, settings: RouterSettings, *, rows_only: bool = False
+) -> torch.optim.Optimizer:
+    """Return the optimiser over the router's parameters: all, or those with a row a column.
+
+    Without weight decay, rows whose gradient is zero stay as they are, bit for bit.
+
+    Raises:
+        UsageError: If single columns of this router cannot be trained.
+    """
+    if not rows_only:
+        return torch.optim.AdamW(
+            router.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+    return torch.optim.AdamW(
+        router.column_parameters(), lr=settings.learning_rate, weight_decay=0.0
+    )
+
+
+def _descend(
+    router: Router,
+    z: Tensor,
+    signals: RouterSignals | None,
+    target: Tensor,
+    weight: Tensor,
+    columns: Sequence[str],
+    settings: RouterSettings,
+    only: Collection[str] | None,
+    progress: Progress | None,
+) -> None:
+    """Minimise Σ_n w_n · CE(router(z_n), column_n) + the router's own penalty."""
+    if only is not None and not router.column_parameters():
+        return  # nothing in it belongs to a column
+    generator = torch.Generator().manual_seed(router.seed)
+    optimizer = make_optimizer(router, settings, rows_only=only is not None)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    may_move = torch.tensor([float(only is None or c in only) for c in columns])
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=settings.steps)
+    for step in range(1, settings.steps + 1):
+        logits = router.training_logits(z, signals, generator=generator)  # (N, K)
+        losses = nn.functional.cross_entropy(
+            logits, target, reduction="none", label_smoothing=settings.smoothing
+        )
+        optimizer.zero_grad()
+        ((losses * weight).sum() + router.penalty(logits, weight)).backward()  # type: ignore[no-untyped-call]
+        if only is not None:
+            for p in parameters:
+                p.grad *= may_move.reshape(-1, *[1] * (p.dim() - 1))
+        optimizer.step()
+        schedule.step()
+        if progress is not None:
+            progress(step, settings.steps)

@@ -1,0 +1,175 @@
+"""What a router learns from: the experts' fit rows and the background, with the signals it reads.
+
+Texts are encoded together, and only those signals are computed that the router reads: with a
+thousand experts that is the difference between seconds and an hour.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..batching import batched_slices
+from ..bus.bus import Bus
+from ..bus.experts import Expert
+from ..bus.layout import ROUTER, FeatureLayout
+from ..bus.signals import SIGNALS, TRUNCATED_LOGITS, RouterSignals
+from ..bus.strategies import Ensemble
+from ..bus.truncated_logits import concat_logits, truncate_logits
+from ..routers.base import AnswerLikelihoods, ColumnData
+from ..routers.cards import Card, background_data, background_texts, column_data
+from ..types import BackgroundRow, Encode, Row
+
+
+def column_names(
+    ids: Collection[str], background: Sequence[BackgroundRow], *, backbone_column: str | None
+) -> tuple[str, ...]:
+    """Return the columns of a composition: its experts, and the backbone where it can be learnt.
+
+    Args:
+        ids: The experts' ids.
+        background: The backbone's background card.
+        backbone_column: The backbone column's name; None for none.
+    """
+    if backbone_column is None or not background_texts(background, ids):
+        return tuple(sorted(ids))
+    return (*sorted(ids), backbone_column)
+
+
+def router_training_data(
+    cards: Mapping[str, Card],
+    experts: Mapping[str, Expert],
+    background: Sequence[BackgroundRow],
+    *,
+    backbone_column: str | None,
+    norm: nn.Module,
+    layout: FeatureLayout | None = None,
+    classifier: Tensor | None,
+    encode: Encode,
+    seed: int,
+    reads: Collection[str] = (),
+) -> list[ColumnData]:
+    """Return the data of every column, in column order.
+
+    Args:
+        cards: The experts' cards by id.
+        experts: The experts by id.
+        background: The backbone's background card; without rows there is no backbone column.
+        backbone_column: The backbone column's name; None for none.
+        norm: h → z, or h̃ → z̃.
+        layout: What experts read beside h.
+        classifier: W_c ``(C, D)``.
+        encode: Texts → h ``(N, D)``.
+        seed: Where rows drawn from statistics come from.
+        reads: What the router that is to learn reads beside z (`Router.reads`).
+    """
+    ids, layout = sorted(experts), layout or FeatureLayout(width=0)
+    texts = [r.text for i in ids for r in cards[i].rows if r.part == "fit"]
+    if backbone_column is not None:
+        texts += background_texts(background, ids)
+    at_once = not any(ROUTER in s.readers for s in layout.segments)  # else texts become more rows
+    encode_z = _encode_once(texts, encode, norm) if at_once else lambda some: norm(encode(some))
+    data = [column_data(cards[i], encode_z=encode_z, seed=seed) for i in ids]
+    if backbone_column is not None:
+        others = background_data(
+            background, column=backbone_column, composed=ids, encode_z=encode_z
+        )
+        data += [] if others is None else [others]
+    ensemble = Ensemble(
+        experts, classifier=classifier, layout=layout, strategy="grouped", columns=len(data)
+    )
+    return _with_signals(data, ensemble, frozenset(reads))
+
+
+def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encode:
+    """Return texts → z ``(N, D)`` of texts that were all encoded in one go."""
+    distinct = list(dict.fromkeys(texts))
+    place = {text: n for n, text in enumerate(distinct)}
+    z = norm(encode(distinct)) if distinct else torch.empty(0)
+    return lambda some: z[[place[t] for t in some]]
+
+
+def _with_signals(
+    data: Sequence[ColumnData], ensemble: Ensemble, reads: frozenset[str]
+) -> list[ColumnData]:
+    """Add the signals that the router reads, and leave the columns what it reads of z̃."""
+    features = [ensemble.layout.pad(d.z) for d in data]  # (N_k, …) each
+    values: dict[str, Sequence[Tensor]] = {}
+    if names := sorted(reads & SIGNALS.keys()):
+        z = torch.cat(features)
+        cost = max(1, len(ensemble.ids)) * z.shape[1]
+        batches = [z[rows] for rows in batched_slices(len(z), cost=cost)]
+        # One batch after the other: its signals hold all that the experts computed for it.
+        tables = [
+            {n: signals[n] for n in names}
+            for signals in (RouterSignals(b, ensemble=ensemble, reads=reads) for b in batches)
+        ]
+        lengths = [len(f) for f in features]
+        values = {n: torch.split(torch.cat([t[n] for t in tables]), lengths) for n in names}
+    made = []
+    for k, d in enumerate(data):
+        mine = {n: parts[k] for n, parts in values.items()}
+        signals = RouterSignals(features[k], ensemble=ensemble, reads=reads, values=mine)
+        statistics = d.statistics.first(signals.z.shape[-1])
+        made.append(dataclasses.replace(d, z=signals.z, statistics=statistics, signals=signals))
+    return made
+
+
+def with_likelihood(
+    data: Sequence[ColumnData],
+    *,
+    bus: Bus,
+    cards: Mapping[str, Card],
+    encode: Encode,
+    rows_per_token: Callable[[Sequence[Row]], list[Row]] = list,
+) -> list[ColumnData]:
+    """Add p_k(y|x) ``(N, K)`` to the columns whose cards have texts and their labels.
+
+    Of the fit rows, and of the gate rows apart.
+
+    Args:
+        data: One for each column of the bus, in its order.
+        bus: The experts; its router is not used.
+        cards: The experts' cards by id.
+        encode: Texts → h ``(N, D)``.
+        rows_per_token: The rows that `encode` gives of labelled texts.
+    """
+    made = list(data)
+    for k, d in enumerate(data):
+        card = cards.get(d.column)
+        if card is None or card.kind != "texts" or not bus.task.head.distribution:
+            continue
+        fit, gate = (
+            [Row(text=r.text, label=r.label) for r in card.rows if r.part == part]
+            for part in ("fit", "gate")
+        )
+        known = _likelihoods(bus, fit, encode, rows_per_token(fit))
+        made[k] = dataclasses.replace(
+            d,
+            likelihood=known.likelihood,
+            truncated=known.truncated,
+            gate=_likelihoods(bus, gate, encode, rows_per_token(gate)) if gate else None,
+        )
+    return made
+
+
+def _likelihoods(
+    bus: Bus, texts: Sequence[Row], encode: Encode, rows: Sequence[Row]
+) -> AnswerLikelihoods:
+    """Return z ``(N, D)`` and p_k of each row's label ``(N, K)``, truncated for who reads that."""
+    h = encode([r.text for r in texts])
+    target = bus.task.head.targets([r.label for r in rows], bus.labels)  # (N,)
+    with torch.no_grad():
+        z = bus.norm(h)
+        own = bus.layout.router_input(z)
+        cuts = batched_slices(len(h), cost=len(bus.columns) * bus.answers)
+        if TRUNCATED_LOGITS in bus.router.reads and bus.classifier is not None and not bus.own:
+            truncated = concat_logits([truncate_logits(bus, h[c], z[c], target[c]) for c in cuts])
+            return AnswerLikelihoods(own, truncated.alone().exp(), truncated)
+        places = target[:, None, None].expand(-1, len(bus.columns), 1)  # (N, K, 1)
+        # Cut by cut: every column's answer on all rows at once is (N, K, L) numbers.
+        chosen = [bus.each(h[c], z[c]).gather(2, places[c]).squeeze(2) for c in cuts]
+    return AnswerLikelihoods(own, torch.cat(chosen))

@@ -1,0 +1,178 @@
+"""The backbone, the texts and their states: computed once, read a part of a domain at a time.
+
+Shapes: N tokens, T tokens of a passage, D model width, V vocabulary, K domains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.generative.corpora import Corpora, Part
+from red_lab.generative.study.setting import StudySetting
+from red_lab.progress import Bar
+
+__all__ = ["PassageTokens", "StudyContext", "draw", "shown", "slices"]
+
+NUMBERS = 2**24
+"""About so many logits, 64 MiB of them, at once."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PassageTokens:
+    """Some passages, a row for each token.
+
+    Attributes:
+        h: The states that the tokens are predicted from, ``(N, D)``.
+        target: The tokens, ``(N,)``.
+        lengths: Tokens of each passage.
+        sizes: Bytes of each passage.
+    """
+
+    h: Tensor
+    target: Tensor
+    lengths: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def scale(self) -> float:
+        """Bits per byte of one nat per token: N / (bytes · ln 2)."""
+        return len(self) / (sum(self.sizes) * math.log(2))
+
+    def by_passage(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Cut rows ``(N, …)`` into the passages'."""
+        return torch.split(rows, list(self.lengths))
+
+
+class StudyContext:
+    """Everything that all seeds share.
+
+    Args:
+        backbone: A bare generating backbone.
+        corpora: The texts.
+        setting: How much of them.
+        folder: Where states are remembered.
+    """
+
+    def __init__(
+        self, backbone: redhost.Backbone, corpora: Corpora, *, setting: StudySetting, folder: Path
+    ) -> None:
+        if backbone.classifier is None:
+            raise redhost.UsageError(
+                f"backbone {backbone.name!r} has no language-model head",
+                expected="one that generates text",
+                found="no head",
+            )
+        self.backbone, self.corpora, self.setting = backbone, corpora, setting
+        self.head: Tensor = backbone.classifier
+        self.domains = tuple(corpora.passages)
+        self.norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+        self.features = folder
+        self.fingerprint = backbone.fingerprint()
+        self.cache = redhost.authoring.FeatureCache(
+            folder, backbone=backbone, fingerprint=self.fingerprint
+        )
+        self._texts: dict[tuple[str, str], list[str]] = {}
+
+    @cached_property
+    def learning_head(self) -> Tensor:
+        """The head as training multiplies by it."""
+        return self.head.bfloat16() if self.setting.half else self.head
+
+    @cached_property
+    def background(self) -> list[str]:
+        """Texts in nobody's domain, of every kind in turn."""
+        kinds: dict[str, list[str]] = {}
+        for passage in self.corpora.background:
+            kinds.setdefault(passage.domain, []).append(passage.text)
+        longest = max(map(len, kinds.values()), default=0)
+        mixed = [k[n] for n in range(longest) for k in kinds.values() if n < len(k)]
+        return self.some(mixed, most=self.setting.background)
+
+    def texts(self, domain: str, part: Part) -> list[str]:
+        """Return the passages of a part that fit into its tokens."""
+        key = (domain, part)
+        if key not in self._texts:
+            found = self.corpora.texts(domain, part)
+            self._texts[key] = self.some(found, most=self.setting.tokens[part])
+        return self._texts[key]
+
+    def some(self, texts: Iterable[str], *, most: int) -> list[str]:
+        """Return the first texts, as many as `most` tokens hold, one at least."""
+        taken, total = list[str](), 0
+        for text in texts:
+            total += self.count(text)
+            if taken and total > most:
+                break
+            taken.append(text)
+        return taken
+
+    def count(self, text: str) -> int:
+        """Return how many tokens a text has."""
+        return len(self.backbone.rows_per_token([redhost.Row(text=text, label="")]))
+
+    def part(self, domain: str, part: Part) -> PassageTokens:
+        """Return the tokens of a part of a domain."""
+        return self.tokens(self.texts(domain, part))
+
+    def tokens(self, texts: Sequence[str]) -> PassageTokens:
+        """Return the tokens of texts, their states computed where they are not remembered."""
+        rows = [redhost.Row(text=text, label="") for text in texts]
+        each = [[int(r.label) for r in self.backbone.rows_per_token([row])] for row in rows]
+        return PassageTokens(
+            h=self.cache.encode(texts),
+            target=torch.tensor([token for ids in each for token in ids]),
+            lengths=tuple(map(len, each)),
+            sizes=tuple(redhost.authoring.byte_counts(self.backbone.trunk, texts)),
+        )
+
+    def router_input(self, tokens: PassageTokens) -> Tensor:
+        """Return what a router reads, [z | c] ``(N, 3·D)``, passage by passage."""
+        eps = self.backbone.eps
+        context = [redhost.authoring.contexts(h, eps=eps) for h in tokens.by_passage(tokens.h)]
+        return torch.cat([self.norm(tokens.h), torch.cat(context)], dim=1)
+
+    def logits(self, h: Tensor, *, expert: redhost.Expert | None) -> Tensor:
+        """Return W_c (h + Δ(z)) ``(N, V)`` of one expert alone, or of none."""
+        added: Tensor = h if expert is None else h + expert(self.norm(h))
+        return added @ self.head.T
+
+    def remember(self, parts: Iterable[Part]) -> None:
+        """Compute all states that are not remembered yet."""
+        texts = [t for d in self.domains for p in parts for t in self.texts(d, p)]
+        missing = self.cache.missing([*texts, *self.background])
+        show = shown("states", total=len(missing))
+        step = 32
+        for start in range(0, len(missing), step):
+            some = missing[start : start + step]
+            self.cache.encode(some)
+            show(start + len(some))
+
+
+def draw(tokens: PassageTokens, rows: int, generator: torch.Generator) -> PassageTokens:
+    """Return some tokens drawn with replacement; the passages they stand in are forgotten."""
+    index = torch.randint(len(tokens), (rows,), generator=generator)
+    return PassageTokens(h=tokens.h[index], target=tokens.target[index], lengths=(), sizes=())
+
+
+def slices(rows: int, *, cost: int) -> Iterator[slice]:
+    """Yield slices over rows, each of which costs so many numbers."""
+    step = max(1, NUMBERS // cost)
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def shown(label: str, *, total: int) -> Callable[[int], None]:
+    """Return what shows a bar; nothing where there is nothing to do."""
+    bar = Bar(label, total=total)
+    return bar.update if total else lambda _: None

@@ -1,0 +1,55 @@
+"""Tensors that were made once: a file each, written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+import redhost
+
+__all__ = ["Made", "cached_expert", "cached_tensors", "seconds_of"]
+
+Made = tuple[dict[str, Tensor], float]
+"""Tensors by name, and the seconds they took."""
+
+
+def cached_tensors(file: Path, make: Callable[[], Mapping[str, Tensor]]) -> Made:
+    """Return what a file holds; make it and write it down where there is none."""
+    if not file.exists():
+        start = perf_counter()
+        tensors = {name: t.detach().contiguous() for name, t in make().items()}
+        metadata = {"seconds": repr(perf_counter() - start)}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        safetensors.torch.save_file(tensors, part, metadata=metadata)
+        part.replace(file)
+    return _read(file)
+
+
+def seconds_of(file: Path) -> float:
+    """Return how long the tensors of a file took to make."""
+    return _read(file)[1]
+
+
+def _read(file: Path) -> Made:
+    opened: Any = safetensors.safe_open(file, framework="pt")
+    with opened as held:
+        found = {name: held.get_tensor(name).clone() for name in held.keys()}  # noqa: SIM118
+        return found, float(held.metadata()["seconds"])
+
+
+def cached_expert(
+    file: Path, make: Callable[[], redhost.Expert], *, activation: str = "gelu"
+) -> redhost.Expert:
+    """Return a frozen low-rank expert, made once."""
+    tensors, _ = cached_tensors(file, lambda: make().state_dict())
+    expert = redhost.plugins.LowRank(
+        U=tensors["U"], V=tensors["V"], activation=activation, space="hidden"
+    )
+    return expert.requires_grad_(False).eval()

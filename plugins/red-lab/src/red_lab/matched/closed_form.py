@@ -1,0 +1,79 @@
+"""The host's default router over experts that were trained apart: closed form, no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.matched.data import Problem
+
+__all__ = ["ClosedFormRouter", "closed_form_router"]
+
+
+class ClosedFormRouter(nn.Module):
+    """The host's default router with the evidence it reads: z → logits ``(B, E)``."""
+
+    def __init__(self, bus: redhost.Bus) -> None:
+        super().__init__()
+        # In a tuple: the experts in it are the composition's parameters, not the router's.
+        self.bus = (bus,)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return logits ``(B, E)`` for z ``(B, D)``."""
+        (bus,) = self.bus
+        return cast("Tensor", bus.router(z, bus.signals(z)))
+
+    def stored(self) -> int:
+        """Return how many numbers the router keeps, all in closed form."""
+        (bus,) = self.bus
+        return sum(p.numel() for p in bus.router.parameters())
+
+    def multiply_adds(self) -> int:
+        """Return the products of one row: whiteners, distances, and W_c Δ_i of every expert."""
+        (bus,) = self.bus
+        whiteners = sum(p.numel() for p in bus.router.parameters() if p.dim() == 3)  # noqa: PLR2004
+        distances = bus.router.get_parameter("center").numel()
+        confidences = 0 if bus.classifier is None else len(bus.ids) * bus.classifier.numel()
+        return whiteners + distances + confidences
+
+
+def closed_form_router(problem: Problem, experts: Sequence[redhost.Expert]) -> ClosedFormRouter:
+    """Solve the host's default router kind, `evidence`, in closed form.
+
+    Sums are over the training rows, every input once. How confident an expert is at home and away
+    is measured on the validation rows: on rows it learnt from it would be too sure of itself.
+    """
+    named = dict(zip(problem.domains, experts, strict=True))
+    shared = () if problem.classifier is None else problem.labels
+    config = redhost.BusConfig(width=problem.width, labels=shared, eps=problem.norm.eps)
+    router = redhost.plugins.build_router("evidence", config, problem.domains, 0)
+    if router is None:
+        raise redhost.UsageError("this host has no evidence router")
+    bus = redhost.Bus(
+        norm=problem.norm,
+        router=router,
+        experts=named,
+        classifier=problem.classifier,
+        labels=shared,
+    )
+    known, valid = problem.train.distinct(), problem.valid.distinct()
+    with torch.no_grad():
+        data = [
+            redhost.plugins.ColumnData(
+                column=name,
+                z=valid.of(k).z,
+                statistics=redhost.plugins.Statistics.of_rows(
+                    known.of(k).z, [problem.labels[int(y)] for y in known.of(k).target]
+                ),
+                signals=bus.signals(valid.of(k).z),
+            )
+            for k, name in enumerate(bus.columns)
+        ]
+    redhost.plugins.train_router(
+        router, data, columns=bus.columns, settings=redhost.plugins.RouterSettings()
+    )
+    return ClosedFormRouter(bus)

@@ -1,0 +1,118 @@
+"""What stands before every route: a limit on bodies and on the time to send them, and counters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Send
+
+from redhost_serve.metrics import Metrics
+from redhost_serve.problems import HttpProblem
+from redhost_serve.wire import Failure
+
+__all__ = ["RequestLimits"]
+
+
+class _GoneError(Exception):
+    """The client hung up."""
+
+
+class RequestLimits:
+    """An ASGI middleware that hands on whole bodies only.
+
+    A body that is too long is refused when its length is announced, or at the first byte too many;
+    the route behind never sees it.
+
+    Args:
+        app: The application.
+        limit: Most bytes of a body.
+        seconds: How long a client may take to send it.
+        metrics: Where requests are counted.
+    """
+
+    def __init__(self, app: ASGIApp, *, limit: int, seconds: float, metrics: Metrics) -> None:
+        self.app, self.limit, self.seconds, self.metrics = app, limit, seconds, metrics
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            body = await self._body(scope, receive)
+            await self.app(scope, _replay(body, receive), counted)
+        except _GoneError:
+            return
+        except HttpProblem as problem:
+            await _refuse(problem, counted)
+        route = getattr(scope.get("route"), "path", "other")
+        self.metrics.requests.labels(route, str(status)).inc()
+        self.metrics.seconds.labels(route).observe(time.perf_counter() - start)
+
+    async def _body(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            HttpProblem: 413 when it is too long, 408 when it takes too long.
+        """
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not length.isdigit() or int(length[:20]) > self.limit:
+            raise self._too_long()
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await self._read(receive)
+        except TimeoutError:
+            reason = f"the body did not come within {self.seconds:g} seconds"
+            raise HttpProblem(408, reason, headers={"Connection": "close"}) from None
+
+    async def _read(self, receive: Receive) -> bytes:
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _GoneError
+            body += message.get("body", b"")
+            if len(body) > self.limit:
+                raise self._too_long()
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _too_long(self) -> HttpProblem:
+        return HttpProblem(413, f"the body has more than {self.limit} bytes")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the body once, and then whatever the client does."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def _refuse(problem: HttpProblem, send: Send) -> None:
+    body = msgspec.json.encode(Failure(error=problem.reason))
+    headers = {
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        **problem.headers,
+    }
+    raw_headers = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw_headers})
+    await send({"type": "http.response.body", "body": body})

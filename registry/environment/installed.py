@@ -1,0 +1,143 @@
+"""The audit of what plain ``pip install`` left: RECORD against the files, nothing imported.
+
+Installers do not compare a wheel's files with its RECORD, and keep the author's hashes; so a file
+that was changed, added or brought for another package is seen here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import IntegrityError
+from ..package.checked import Checked, Violation
+from ..package.discover import Package, groups
+from ..package.readers import read_file
+from ..wheel.policy import (
+    NameOwners,
+    RecordRow,
+    WheelPolicy,
+    check_entry_points,
+    check_names,
+    check_record,
+    check_top_level,
+    is_plain,
+    parse_record,
+)
+
+MAX_METADATA = 2**22
+MAX_INSTALLED = 2 * 2**30
+"""The largest file a backbone carries."""
+
+
+def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple[Violation, ...]:
+    """Check that an installed package is what its RECORD says, and brought nothing else.
+
+    Args:
+        package: What `discover` found. One that is not installed, or is editable, has no RECORD
+            to compare with and passes.
+        owners: Who brought which top-level name; read anew when None.
+
+    Returns:
+        Everything that is wrong.
+    """
+    if package.info is None or package.editable or package.folder is None:
+        return ()
+    info, site = package.info, package.info.parent
+    policy = WheelPolicy(dist=package.dist, module=package.module, info=info.name, installed=True)
+    record = _read_record(info)
+    if record.value is None:
+        return record.violations
+    rows = record.value
+    names = installed_files(package)
+    others = (owners or NameOwners()).others(site, package.module, dist=package.dist)
+
+    def read(name: str) -> Checked[bytes]:
+        return read_file(site / name, missing="record_missing", limit=MAX_INSTALLED)
+
+    return (
+        *_beside(package, site),
+        *check_names(policy, [*names, *(row.path for row in rows if is_plain(row.path))]),
+        *check_top_level(policy, others),
+        *check_entry_points(_groups(info)),
+        *check_record(policy, rows, present=names, read=read),
+    )
+
+
+def require_removable(package: Package) -> None:
+    """Refuse to let pip uninstall a package whose RECORD lists files of others.
+
+    Raises:
+        IntegrityError: Naming the first of them, or that there is no RECORD to go by.
+    """
+    if package.info is None:
+        return
+    info = package.info.name
+    policy = WheelPolicy(dist=package.dist, module=package.module, info=info, installed=True)
+    record = _read_record(package.info)
+    for wrong in record.violations:
+        raise IntegrityError(
+            f"{package} cannot be uninstalled: {wrong.field}",
+            expected=wrong.expected,
+            found=wrong.found,
+            hint=f"Remove {package.info} and {package.folder} by hand, then try again.",
+        )
+    paths = [row.path for row in record.value or ()]
+    plain = [path for path in paths if is_plain(path)]
+    others = [path for path in paths if not is_plain(path)]
+    others += [] if package.editable else [path for path in plain if not policy.owns(path)]
+    if others:
+        raise IntegrityError(
+            f"{package} cannot be uninstalled: its RECORD lists files of others",
+            expected=f"nothing beside {package.module!r}",
+            found=repr(others[0][:120]),
+            hint="pip would remove those too: take it out by hand.",
+        )
+
+
+def _beside(package: Package, site: Path) -> Iterator[Violation]:
+    """Refuse an entry point that leads to a folder which its RECORD does not cover."""
+    if package.folder != site / package.module:
+        expected = f"the folder {package.module!r} beside its metadata"
+        hint = f"Reinstall it with 'pip install --force-reinstall --no-deps {package.dist}'."
+        yield Violation("record_missing", package.module, expected, str(package.folder), hint)
+
+
+def _read_record(info: Path) -> Checked[tuple[RecordRow, ...]]:
+    record = read_file(info / "RECORD", missing="record_absent", limit=MAX_METADATA)
+    return record.then(parse_record)
+
+
+def _groups(info: Path) -> tuple[str, ...]:
+    data = read_file(info / "entry_points.txt", missing="record_missing", limit=MAX_METADATA).value
+    return groups((data or b"").decode("utf-8", "replace"))
+
+
+def installed_files(package: Package) -> tuple[str, ...]:
+    """Return every file of an installed package and its dist-info, relative to the site folder.
+
+    Byte code is left out; a link to a folder counts as a file, and is not followed.
+    """
+    if package.info is None:
+        return ()
+    site = package.info.parent
+    folders = (site / package.module, package.info)
+    return tuple(
+        sorted(name for folder in folders for name in _files_below(str(folder), folder.name))
+    )
+
+
+def _files_below(folder: str, name: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                below = f"{name}/{entry.name}"
+                if entry.name == "__pycache__":
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _files_below(entry.path, below)
+                else:
+                    yield below
+    except OSError:  # a folder that cannot be read has no files; RECORD then misses them
+        return

@@ -1,0 +1,307 @@
+"""Install, uninstall and download with this interpreter's pip, or uv where there is no pip.
+
+Only what was audited is installed: the bytes in memory, pinned by their sha256. What was there
+before is backed up, and put back if anything fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Self
+
+from ..errors import ContractError, InstallError, IntegrityError, UsageError, short
+from ..package.discover import Package, canonical, discover
+from ..package.readers import read_expert
+from ..wheel.policy import NameOwners, is_plain, parse_record
+from ..wheel.signing import PublicKey, signature_path
+from ..wheel.wheel import Wheel, open_wheel
+from .installed import audit_installed, require_removable
+
+
+def fetch(
+    target: str,
+    *,
+    index_url: str | None = None,
+    find_links: str | None = None,
+    keys: Sequence[PublicKey] = (),
+) -> Wheel:
+    """Audit the wheel that a target means; a name is downloaded into a folder of its own.
+
+    The download alone uses the network; with `find_links` and no `index_url` not even this does.
+
+    Args:
+        target: The path of a wheel, or a distribution's name, e.g. ``red-expert-range3==0.1.0``.
+        index_url: Another index than pip's own settings name.
+        find_links: A folder or page of wheels to take it from; no index is asked then.
+        keys: One of these must have signed it, if there are any. The signature lies beside the
+            wheel, so a name has one only in a folder of `find_links`.
+
+    Raises:
+        UsageError: If the target is neither.
+        InstallError: If there is no wheel of that name.
+        RedhostError: If the wheel is refused.
+    """
+    path = Path(target)
+    if path.is_dir():
+        hint = f"Pack it first: 'redhost pack {target}'."
+        raise UsageError(f"cannot add {target}: it is a folder, not a wheel", hint=hint)
+    if path.is_file():
+        return open_wheel(path, keys=keys)
+    if path.suffix == ".whl":
+        hint = "Give the path of a wheel, or a name such as red-expert-range3."
+        raise UsageError(f"there is no wheel {target}", hint=hint)
+    _require_plain(target)
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        wheel = _download(target, Path(folder), index_url, find_links)
+        signature = signature_path(Path(find_links or folder) / wheel.name)
+        return open_wheel(wheel, keys=keys, signature=signature)
+
+
+def find(dist: str) -> Package | None:
+    """Return an installed expert package by its distribution, as it is on disk now."""
+    importlib.invalidate_caches()
+    same = (p for p in discover("expert") if canonical(p.dist) == canonical(dist))
+    return next(same, None)
+
+
+def require_free(package: Package) -> None:
+    """Refuse a package whose name, or top-level package, is another's in this environment.
+
+    Raises:
+        ContractError: Naming whose it is.
+    """
+    before = find(package.dist)
+    if before is None:
+        with suppress(metadata.PackageNotFoundError):
+            metadata.distribution(package.dist)  # raises, unless it is here
+            problem = "a distribution of that name is here, and is no expert"
+            hint = "Do not install it: pip would uninstall that one first."
+            raise ContractError(f"{package} was not installed: {problem}", hint=hint)
+    who = f"{package} was not installed: its top-level package {package.module!r} is taken"
+    if others := _owners(package.module, dist=package.dist):
+        raise ContractError(
+            who,
+            found=f"brought by {', '.join(sorted(others))}",
+            hint="Do not install it beside them: it would overwrite what they brought.",
+        )
+    spec = importlib.util.find_spec(package.module) if before is None else None
+    if spec is not None:
+        places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
+        hint = "If an installation was cut short, remove them and try again."
+        raise ContractError(who, found=f"files that nobody brought, at {places[0]}", hint=hint)
+
+
+def _owners(module: str, *, dist: str) -> set[str]:
+    """Return the other distributions, editable ones among them, that bring a top-level name."""
+    owners = NameOwners()
+    others = {o for place in sys.path for o in owners.others(Path(place), module, dist=dist)}
+    packages = [*discover("expert"), *discover("backbone")]
+    same = {canonical(p.dist) for p in packages if p.module == module}
+    return (others | same) - {canonical(dist)}
+
+
+@contextmanager
+def installed_from(wheel: Wheel, *, digest: str) -> Iterator[None]:
+    """Install a wheel before the body runs; take it out again if the body raises.
+
+    Args:
+        wheel: What was audited; these very bytes are installed.
+        digest: Of the expert that was composed from them.
+
+    Raises:
+        InstallError: If pip fails.
+        IntegrityError: If what is then installed is not what was composed.
+    """
+    package = wheel.package
+    require_free(package)
+    before = find(package.dist)
+    if before is not None:
+        require_removable(before)
+    sites = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    sites += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    # The audited wheel writes to these folders and no others.
+    written = [
+        Path(s) / name for s in dict.fromkeys(sites) for name in (package.module, wheel.info)
+    ]
+    backup = EnvironmentBackup.take(before, folders=written)
+    try:
+        _install(wheel)
+        _verify(package, digest)
+        yield
+    except BaseException:
+        backup.restore()
+        importlib.invalidate_caches()
+        raise
+
+
+def uninstall(dist: str) -> None:
+    """Uninstall a distribution.
+
+    Raises:
+        InstallError: If pip fails.
+    """
+    tool = _tool()
+    yes = [] if tool is not _PIP else ["--yes"]
+    hint = f"What is composed is without it already. Try 'pip uninstall {dist}'."
+    command = [*tool, "uninstall", *_where(tool), "--quiet", *yes, dist]
+    _run(command, f"cannot uninstall {dist}", hint=hint)
+    importlib.invalidate_caches()
+
+
+@dataclass(frozen=True)
+class EnvironmentBackup:
+    """What was there before an installation.
+
+    Attributes:
+        folders: Where the installation may write.
+        files: The bytes and status of every file in them, and of every other one of the package
+            that was installed.
+    """
+
+    folders: tuple[Path, ...]
+    files: Mapping[Path, tuple[bytes, os.stat_result]]
+
+    @classmethod
+    def take(cls, package: Package | None, *, folders: Iterable[Path]) -> Self:
+        """Read what is there into memory; a package of None is nothing installed."""
+        places = tuple(folders)
+        paths = {path for folder in places for path in folder.rglob("*")} | _listed(package)
+        files = {p: (p.read_bytes(), p.stat()) for p in sorted(paths) if p.is_file()}
+        return cls(places, files)
+
+    def restore(self) -> None:
+        """Remove what came, and put back what was there."""
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        for path, (data, status) in self.files.items():
+            if path.is_file() and path.read_bytes() == data:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            path.chmod(status.st_mode & 0o7777)
+            os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
+
+
+def _listed(package: Package | None) -> set[Path]:
+    """Return the files of a package: those in its dist-info, and those that RECORD lists."""
+    if package is None or package.info is None:
+        return set()
+    record = package.info / "RECORD"
+    rows = parse_record(record.read_bytes()).value if record.is_file() else None
+    plain = {r.path for r in rows or () if is_plain(r.path)}
+    return {package.info.parent / path for path in plain} | set(package.info.rglob("*"))
+
+
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+def _tool() -> tuple[str, ...]:
+    """Return the command that installs here."""
+    if importlib.util.find_spec("pip") is not None:
+        return _PIP
+    if uv := shutil.which("uv"):
+        return (uv, "pip")
+    hint = "Install one, e.g. 'python -m ensurepip'."
+    raise InstallError("nothing here can install", expected="pip or uv", found="neither", hint=hint)
+
+
+def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what keeps a tool to this environment, whatever its settings say (``PIP_TARGET``)."""
+    return ("--isolated",) if tool is _PIP else ("--python", sys.executable)
+
+
+def _install(wheel: Wheel) -> None:
+    """Install the audited bytes, from a folder of their own, by name and sha256."""
+    package, tool = wheel.package, _tool()
+    with tempfile.TemporaryDirectory(prefix="redhost-") as name:
+        folder = Path(name)
+        (folder / wheel.name).write_bytes(wheel.data)
+        pinned = f"{package.dist}=={package.version} --hash=sha256:{wheel.sha256}\n"
+        (folder / "pinned.txt").write_text(pinned, "utf-8")
+        again = ("--force-reinstall", "--no-cache-dir") if tool is _PIP else ("--reinstall",)
+        command = (*tool, "install", *_where(tool), "--quiet", "--no-deps", "--no-index", *again)
+        only = ("--find-links", name, "--require-hashes", "--requirement", f"{name}/pinned.txt")
+        _run([*command, *only], f"cannot install {package}")
+
+
+def _verify(package: Package, digest: str) -> None:
+    """Compare what is installed now with what was composed."""
+    found = find(package.dist)
+    wrong = () if found is None else audit_installed(found)
+    files = None if found is None or wrong else read_expert(found).value
+    if files is not None and files.digest == digest:
+        return
+    instead = wrong[0].reason if wrong else short(files.digest if files else "")
+    raise IntegrityError(
+        f"{package} was taken out again: what was installed is not what was composed",
+        expected=short(digest),
+        found=instead,
+        hint="Look for another installation of it earlier on Python's path.",
+    )
+
+
+def _download(name: str, into: Path, index_url: str | None, find_links: str | None) -> Path:
+    options = [
+        *("--only-binary", ":all:", "--no-deps", "--quiet", "--dest", str(into)),
+        *(("--index-url", index_url) if index_url else ()),
+        *(("--find-links", find_links) if find_links else ()),
+        *(("--no-index",) if find_links and not index_url else ()),
+    ]
+    if importlib.util.find_spec("pip") is None:
+        hint = "Install pip, or give the wheel's path."
+        raise InstallError(f"cannot download {name}", found="no pip in this environment", hint=hint)
+    _run([*_PIP, "download", *options, "--", name], f"cannot download {name}")
+    wheels = sorted(into.glob("*.whl"))
+    if len(wheels) != 1:
+        raise InstallError(f"cannot download {name}", expected="one wheel", found=str(len(wheels)))
+    return wheels[0]
+
+
+def _require_plain(name: str) -> None:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(name)
+        plain = not (wanted.url or wanted.extras or wanted.marker)
+    except InvalidRequirement:
+        plain = False
+    if not plain:
+        hint = "Give the path of a wheel, or a name such as red-expert-range3."
+        raise UsageError(f"cannot add {name!r}", expected="a wheel or a name", hint=hint)
+
+
+def _run(
+    command: list[str],
+    problem: str,
+    *,
+    hint: str = "The environment and the composition are as they were.",
+) -> None:
+    """Run a tool; its last line is what went wrong."""
+    try:
+        done = subprocess.run(  # noqa: S603  (a list, no shell)
+            command,
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # whatever a tool prints, its last line is reported
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError as e:
+        raise InstallError(problem, found=str(e)) from e
+    if done.returncode:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no word"]
+        raise InstallError(problem, found=errors[-1].strip()[:300], hint=hint)

@@ -1,0 +1,374 @@
+"""How far each package gets: discovered → valid → compatible → enabled → attached.
+
+A failure is a value at the state where it happened: one broken package never stops a command that
+does not need it. Whether a package is valid is cached by the stamps of its files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypedDict
+
+import msgspec
+from msgspec import Struct, field
+
+from .. import atomic
+from ..errors import ContractError, RedhostError, StoreError
+from ..home.composition import Provenance
+from ..package.checked import Violation
+from ..package.discover import MANIFESTS, Package, canonical
+from ..package.manifest import BackboneManifest, ExpertManifest, parse_expert, parts_of
+from ..package.readers import ExpertFiles, open_reader, read_expert
+from ..package.rules import bus_violation, check_compatible
+from ..package.safetensors_check import MAX_FILE
+from ..wheel.policy import NameOwners
+from .installed import audit_installed, installed_files
+
+State = Literal["discovered", "valid", "compatible", "enabled", "attached"]
+
+
+class PackageStatusJson(TypedDict):
+    """A package as programs see it.
+
+    Attributes:
+        id: The expert's id, as far as its manifest could be read.
+        dist: The distribution that brings it.
+        version: The distribution's version.
+        state: The last state it reached.
+        code: A stable word for its first failure; null when nothing failed.
+        reason: The failure as one line.
+        hint: What to do about it.
+        form: The expert's form, from its manifest like the next three.
+        rank: Its rank R.
+        writes: The space it writes.
+        backbone: The id of the backbone it was trained on.
+        editable: Whether its checkout is installed in place (PEP 610).
+    """
+
+    id: str | None
+    dist: str
+    version: str
+    state: State
+    code: str | None
+    reason: str | None
+    hint: str | None
+    form: str | None
+    rank: int | None
+    writes: str | None
+    backbone: str | None
+    editable: bool
+
+
+@dataclass(frozen=True)
+class PackageStatus:
+    """A package and the last state it reached.
+
+    Attributes:
+        package: Which one.
+        id: The expert's id, as far as the manifest could be read.
+        manifest: The manifest, likewise.
+        digest: The digest of a valid package's content.
+        state: The last state reached.
+        violations: What kept it from the next one; empty when nothing failed.
+        files: The bytes of one that is not installed: from a wheel or from the store.
+        origin: Where those bytes came from, the wheel and who signed it; None where not known.
+    """
+
+    package: Package
+    id: str | None = None
+    manifest: ExpertManifest | None = None
+    digest: str | None = None
+    state: State = "discovered"
+    violations: tuple[Violation, ...] = ()
+    files: ExpertFiles | None = None
+    origin: Provenance | None = None
+
+    @property
+    def code(self) -> str | None:
+        """The stable code of the first failure."""
+        return self.violations[0].code if self.violations else None
+
+    @property
+    def reason(self) -> str | None:
+        """The first failure as one line."""
+        return self.violations[0].reason if self.violations else None
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about the first failure."""
+        return self.violations[0].hint if self.violations else None
+
+    @property
+    def name(self) -> str:
+        """How errors speak of it: ``expert 'range1' (red-expert-range1 0.1.0)``."""
+        return f"expert {self.id or self.package.module!r} ({self.package})"
+
+    def error(self) -> RedhostError:
+        """Return the first failure as an exception, for a command that needs this package."""
+        who = f"{self.name} was not attached"
+        return self.violations[0].error(who) if self.violations else ContractError(who)
+
+    def to_json(self) -> PackageStatusJson:
+        """Return what ``list-experts --json`` prints."""
+        manifest = self.manifest
+        return {
+            "id": self.id,
+            "dist": self.package.dist,
+            "version": self.package.version,
+            "state": self.state,
+            "code": self.code,
+            "reason": self.reason,
+            "hint": self.hint,
+            "form": manifest.form if manifest else None,
+            "rank": manifest.rank if manifest else None,
+            "writes": manifest.writes.space if manifest else None,
+            "backbone": manifest.backbone.name if manifest else None,
+            "editable": self.package.editable,
+        }
+
+
+def check_packages(
+    packages: Iterable[Package],
+    *,
+    backbone: BackboneManifest | None,
+    disabled: Collection[str] = (),
+    attached: Mapping[str, str] | None = None,
+    cache: ValidationCache | None = None,
+) -> tuple[PackageStatus, ...]:
+    """Take each package as far as it gets.
+
+    Args:
+        packages: Installed experts.
+        backbone: The backbone at hand; without one no package gets beyond ``valid``.
+        disabled: Ids and distributions that the user disabled. A distribution's name tells two
+            packages of one id apart.
+        attached: Expert id → digest in the current composition. A package with another digest
+            is a pending update: it stays ``enabled``.
+        cache: Results of earlier checks; only for showing, never for attaching.
+
+    Returns:
+        The status of each package, sorted by id.
+    """
+    off = {*disabled, *map(canonical, disabled)}
+    owners = NameOwners()
+    checked = [_validate(package, cache, owners) for package in packages]
+    if cache is not None:
+        cache.save()
+    providers: defaultdict[str | None, list[Package]] = defaultdict(list)
+    for status, _ in checked:
+        if status.state == "valid" and not _is_off(status, off):
+            providers[status.id].append(status.package)
+    statuses = [
+        _advance(status, classes, backbone, off, rivals=providers[status.id], attached=attached)
+        for status, classes in checked
+    ]
+    return tuple(sorted(statuses, key=lambda s: (s.id or s.package.module, s.package.dist)))
+
+
+def status_of_files(
+    package: Package,
+    files: ExpertFiles,
+    *,
+    backbone: BackboneManifest,
+    disabled: Collection[str] = (),
+    origin: Provenance | None = None,
+) -> PackageStatus:
+    """Return the status of an expert that is at hand as bytes.
+
+    Args:
+        package: Who brought it.
+        files: Its bytes, already valid.
+        backbone: The backbone at hand.
+        disabled: Ids and distributions that the user disabled.
+        origin: Where the bytes came from, where that is known.
+    """
+    manifest = files.manifest
+    status = PackageStatus(
+        package, manifest.id, manifest, files.digest, "valid", files=files, origin=origin
+    )
+    return _advance(status, files.classes, backbone, {*disabled, *map(canonical, disabled)})
+
+
+def _validate(
+    package: Package, cache: ValidationCache | None, owners: NameOwners
+) -> tuple[PackageStatus, int | None]:
+    """Take a package to ``valid`` if it is; return also the C of its logits, if it has any."""
+    read = open_reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
+    parsed = read.then(parse_expert)
+    if parsed.value is None:
+        wrong = (*parsed.violations, *audit_installed(package, owners))
+        return PackageStatus(package, violations=wrong), None
+    manifest, folder = parsed.value, package.folder
+    if cache is None or folder is None:
+        result = _read(package, owners)
+    else:
+        # Before the files are read: what changes meanwhile is read again next time.
+        stamps = _package_stamps(package, folder, manifest)
+        cached = cache.recall(folder, stamps)
+        result = cached or _read(package, owners)
+        if cached is None:
+            cache.remember(folder, stamps, result)
+    state: State = "discovered" if result.violations else "valid"
+    status = PackageStatus(package, manifest.id, manifest, result.digest, state, result.violations)
+    return status, result.classes
+
+
+def _package_stamps(
+    package: Package, folder: Path, manifest: ExpertManifest
+) -> tuple[FileStamp, ...]:
+    """Return the stamp of everything that the checks of a package look at.
+
+    The site folder's own stamp changes with every distribution that comes or goes.
+    """
+    if package.info is not None and not package.editable:
+        return file_stamps(package.info.parent, ["", *installed_files(package)])
+    return file_stamps(folder, [MANIFESTS["expert"], *(p.file for p in parts_of(manifest))])
+
+
+def _read(package: Package, owners: NameOwners) -> ValidationResult:
+    expert = read_expert(package)
+    wrong = (*expert.violations, *audit_installed(package, owners))
+    if expert.value is None or wrong:
+        return ValidationResult(violations=wrong)
+    return ValidationResult(digest=expert.value.digest, classes=expert.value.classes)
+
+
+def _advance(
+    status: PackageStatus,
+    classes: int | None,
+    backbone: BackboneManifest | None,
+    off: Collection[str],
+    *,
+    rivals: Collection[Package] = (),
+    attached: Mapping[str, str] | None = None,
+) -> PackageStatus:
+    """Take a valid package as far as it gets.
+
+    Args:
+        status: Of the package, checked by itself.
+        classes: C of an expert that writes logits.
+        backbone: The backbone at hand.
+        off: What the user disabled, distributions in canonical form too.
+        rivals: The packages of this id that are valid and not off.
+        attached: Expert id → digest in the current composition.
+    """
+    manifest, state, violations = status.manifest, status.state, status.violations
+    is_off = _is_off(status, off)
+    if not violations and manifest is not None:
+        if len(rivals) > 1 and not is_off:
+            expected, found = (
+                f"one package for {status.id!r}",
+                " and ".join(sorted(map(str, rivals))),
+            )
+            hint = "Uninstall one, or disable one with 'redhost disable DIST'."
+            violations = (Violation("duplicate_id", "id", expected, found, hint),)
+        elif backbone is None:
+            violations = bus_violation(manifest.bus_api, "the expert")
+        else:
+            violations = check_compatible(manifest, backbone, classes=classes)
+            state = state if violations else "compatible"
+    if is_off:
+        name = status.id if status.id in off else status.package.dist
+        hint = f"Enable it with 'redhost enable {name}'."
+        wrong = Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
+        return replace(status, state=state, violations=(wrong, *violations))
+    if state == "compatible":
+        same = (attached or {}).get(status.id or "") == status.digest
+        state = "attached" if same else "enabled"
+    return replace(status, state=state, violations=violations)
+
+
+def _is_off(status: PackageStatus, off: Collection[str]) -> bool:
+    return bool(off) and (status.id in off or canonical(status.package.dist) in off)
+
+
+FileStamp = tuple[str, int, int, int, int]
+"""Name, inode, size, mtime and ctime (ns) of a file; ctime shows an mtime that was set back."""
+
+_UNSETTLED = 100_000_000
+"""ns: a file this young could change again within the clock's tick, under an unchanged stamp."""
+
+
+class ValidationResult(Struct, frozen=True, kw_only=True):
+    """What the checks of a package's own files came to: its digest, or what is wrong."""
+
+    digest: str | None = None
+    classes: int | None = None
+    violations: tuple[Violation, ...] = ()
+
+
+class _Entry(Struct, frozen=True, kw_only=True):
+    stamps: tuple[FileStamp, ...]
+    result: ValidationResult = field(name="verdict")  # as the file has it
+
+
+class _CacheFile(Struct, frozen=True, kw_only=True):
+    schema: Literal["redhost.verdicts/1"] = "redhost.verdicts/1"
+    checks: tuple[FileStamp, ...]
+    entries: dict[str, _Entry] = {}
+
+
+class ValidationCache:
+    """Results by folder, good for as long as the stamp of every file stays the same.
+
+    Those of other checks are dropped: the registry's own code has stamps too.
+
+    Args:
+        path: ``HOME/cache/verdicts.json``; an unreadable file is an empty one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        registry = Path(__file__).parents[1]  # all of it: any part may change what is valid
+        code = (p.relative_to(registry).as_posix() for p in registry.glob("*/*.py"))
+        self.path = path
+        self._checks = file_stamps(registry, code)
+        self._entries: dict[str, _Entry] = {}
+        self._changed = False
+        with suppress(OSError, ValueError):  # whatever is wrong with a cache, empty is right
+            cached = msgspec.json.decode(path.read_bytes(), type=_CacheFile)
+            self._entries = dict(cached.entries) if cached.checks == self._checks else {}
+
+    def recall(self, folder: Path, stamps: tuple[FileStamp, ...]) -> ValidationResult | None:
+        """Return the result for a folder whose files still have these stamps."""
+        entry = self._entries.get(str(folder))
+        return entry.result if entry is not None and entry.stamps == stamps else None
+
+    def remember(
+        self, folder: Path, stamps: tuple[FileStamp, ...], result: ValidationResult
+    ) -> None:
+        """Store a result; the stamps must have been taken before the files were read."""
+        newest = max((max(stamp[3:]) for stamp in stamps), default=0)
+        if newest > time.time_ns() - _UNSETTLED:
+            return
+        self._entries[str(folder)] = _Entry(stamps=stamps, result=result)
+        self._changed = True
+
+    def save(self) -> None:
+        """Write the cache if it changed; a home that cannot be written only costs time later."""
+        if not self._changed:
+            return
+        present = {name: entry for name, entry in self._entries.items() if Path(name).is_dir()}
+        cached = _CacheFile(checks=self._checks, entries=present)
+        with suppress(StoreError):
+            atomic.write_atomic(self.path, msgspec.json.encode(cached))
+            self._changed = False
+
+
+def file_stamps(folder: Path, names: Iterable[str]) -> tuple[FileStamp, ...]:
+    """Return the stamp of each file of a folder (itself: ""); a missing one has zeros."""
+    prefix = f"{folder}/"
+    return tuple(_file_stamp(prefix, name) for name in sorted(names))
+
+
+def _file_stamp(prefix: str, name: str) -> FileStamp:
+    try:
+        status = os.stat(prefix + name)  # noqa: PTH116  (a thousand of them: a Path takes longer)
+    except OSError:
+        return (name, 0, 0, 0, 0)
+    return (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

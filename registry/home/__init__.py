@@ -1,0 +1,1 @@
+"""The home folder: stored bytes, generations with their lock, and who writes or reads them."""

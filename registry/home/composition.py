@@ -1,0 +1,205 @@
+"""What a generation records, and the lock derived from it: who was composed, by content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from .. import atomic
+from ..package.manifest import dumps
+from ..package.safetensors_check import sha256_hex
+
+COMPOSITION_FILE = "composition.json"
+"""The file of a generation that describes all others."""
+
+Scalar = str | int | float | bool | None
+
+
+class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where an expert came from, and what it is by content; the lock pins exactly this.
+
+    Attributes:
+        dist: The distribution it came from.
+        version: That distribution's version.
+        digest: Over its manifest, weights, card and canary.
+        wheel: The sha256 of the wheel it came from, where `redhost add` saw it.
+        signer: The fingerprint of the key that verified that wheel, where keys were given.
+    """
+
+    dist: str
+    version: str
+    digest: str
+    wheel: str = ""
+    signer: str = ""
+
+
+class Member(Provenance, frozen=True):  # not kw_only: msgspec then puts ``id`` first in the JSON
+    """An expert of a composition.
+
+    Attributes:
+        id: Its id.
+    """
+
+    id: str
+
+
+class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The backbone of a composition.
+
+    Attributes:
+        id: Its id.
+        fingerprint: What it is, by content.
+        digest: Of the stored copy; empty when none is needed.
+        dist: The distribution it came from.
+        version: That distribution's version.
+    """
+
+    id: str
+    fingerprint: str
+    digest: str = ""
+    dist: str = ""
+    version: str = ""
+
+
+class LockedRouter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A trained router, as the lock pins it.
+
+    Attributes:
+        kind: Its kind, with options.
+        level: How much of it was retrained: ``zero``, ``row`` or ``full``.
+        digest: Of its weights.
+        seed: Where randomness came from.
+    """
+
+    kind: str
+    level: str
+    digest: str
+    seed: int
+
+
+class RouterRecord(LockedRouter, frozen=True, kw_only=True):
+    """The router of a composition: what was trained, and from what.
+
+    Attributes:
+        columns: What it weighs, in the order of its rows.
+        rows: Fit rows it was trained on.
+    """
+
+    columns: tuple[str, ...]
+    rows: int = 0
+
+
+class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A published composition, numbered and immutable.
+
+    `Generations.publish` fills in ``number``, ``parent``, ``created``, ``files`` and ``digest``.
+
+    Attributes:
+        schema: The version of this schema.
+        number: Its number; generations are numbered from 1.
+        parent: The generation it was made from; null for the first.
+        backbone: Its backbone.
+        experts: Its experts, by id in sorted order.
+        router: Its router.
+        output: ``residual``, one classifier over the sum, or ``mixture`` of answers.
+        providers: Plugins that made a part of it, distribution → digest.
+        settings: Empty: all that a composition depends on has a field of its own. The key stays,
+            for the digest of every record on disk covers it.
+        created: When it was published, in ISO 8601.
+        files: File name → sha256 of each other file of the generation.
+        digest: Of this record itself.
+    """
+
+    schema: Literal["redhost.generation/1"] = "redhost.generation/1"
+    number: int = 0
+    parent: int | None = None
+    backbone: BackboneRecord
+    experts: tuple[Member, ...]
+    router: RouterRecord
+    output: Literal["residual", "mixture"] = "residual"
+    providers: dict[str, str] = {}
+    settings: dict[str, Scalar] = {}
+    created: str = ""
+    files: dict[str, str] = {}
+    digest: str = ""
+
+    def members(self) -> dict[str, str]:
+        """Return expert id → digest."""
+        return {member.id: member.digest for member in self.experts}
+
+
+def seal(
+    draft: Composition, *, number: int, parent: int | None, files: Mapping[str, bytes]
+) -> Composition:
+    """Return the record of a generation, complete with the digests that show damage later."""
+    record = msgspec.structs.replace(
+        draft,
+        number=number,
+        parent=parent,
+        experts=tuple(sorted(draft.experts, key=lambda member: member.id)),
+        created=draft.created or datetime.now(UTC).isoformat(timespec="seconds"),
+        files={name: sha256_hex(data) for name, data in sorted(files.items())},
+        digest="",
+    )
+    return msgspec.structs.replace(record, digest=sha256_hex(dumps(record)))
+
+
+def digests(composition: Composition) -> frozenset[str]:
+    """Return every digest whose bytes the store must hold for this composition to answer."""
+    stored = {composition.backbone.digest, *(member.digest for member in composition.experts)}
+    return frozenset(stored - {""})  # a backbone from a hub has no stored copy
+
+
+LOCK = "redhost.lock"
+"""The file of a home that a project checks in: `lock_for` of its current composition."""
+
+
+class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of ``redhost.lock``.
+
+    Attributes:
+        schema: The version of this schema.
+        backbone: The backbone's record.
+        experts: By id.
+        plugins: Those that made a part, distribution → digest.
+        router: The router's kind, level, digest and seed.
+        output: As the composition has it.
+        settings: As the composition has them: none so far. `load_settings` lets those that a lock
+            holds come before the project's, and the key is part of every lock's bytes.
+    """
+
+    schema: Literal["redhost.lock/1"] = "redhost.lock/1"
+    backbone: BackboneRecord
+    experts: dict[str, Provenance]
+    plugins: dict[str, str] = {}
+    router: LockedRouter
+    output: str = "residual"
+    settings: dict[str, Scalar] = {}
+
+
+def lock_for(composition: Composition) -> LockFile:
+    """Return the lock of a composition; equal compositions give equal bytes."""
+    router, members = composition.router, composition.experts
+    return LockFile(
+        backbone=composition.backbone,
+        experts={m.id: msgspec.convert(m, Provenance, from_attributes=True) for m in members},
+        plugins=dict(sorted(composition.providers.items())),
+        router=msgspec.convert(router, LockedRouter, from_attributes=True),
+        output=composition.output,
+        settings=dict(sorted(composition.settings.items())),
+    )
+
+
+def read_lock(path: Path) -> LockFile | None:
+    """Read a lock file; None when there is none.
+
+    Raises:
+        StoreError: If it cannot be read or understood.
+    """
+    hint = "Restore it from version control, or remove it and run 'redhost recompose'."
+    return atomic.read_struct(path, LockFile, hint=hint)

@@ -1,0 +1,357 @@
+"""Generations: compositions on disk, numbered and immutable; publish, rollback, gc and purge.
+
+A publish writes the new generation beside the old ones, whole and synced, and then replaces
+``current``. A kill at any moment leaves the old or the new generation current, never half of one.
+``redhost.lock`` is derived from ``current``; while the two may disagree a marker says so, and the
+next writer derives the lock again. A lock that someone checked out is never overwritten otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from .. import atomic
+from ..errors import IntegrityError, MissingError, StoreError, UnknownNameError, short
+from ..package.manifest import dumps
+from ..package.safetensors_check import sha256_hex
+from .composition import COMPOSITION_FILE, LOCK, Composition, digests, lock_for, seal
+from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
+from .store import Store
+
+_MARKER = "lock-is-stale"
+_HIGHEST = "highest"
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True)
+class GcReport:
+    """What was removed, or would be.
+
+    Attributes:
+        generations: Numbers, ascending.
+        digests: Packages in the store that only they needed.
+        bytes: Of both together.
+        held: Leases of live processes on generations that would be gone without them.
+    """
+
+    generations: tuple[int, ...] = ()
+    digests: tuple[str, ...] = ()
+    bytes: int = 0
+    held: tuple[Lease, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PurgeReport:
+    """What `drop_copies` removed.
+
+    Attributes:
+        digests: Of the copies.
+        generations: Those that cannot be rolled back to any more.
+    """
+
+    digests: tuple[str, ...] = ()
+    generations: tuple[int, ...] = ()
+
+
+class Generations:
+    """The published compositions of one home.
+
+    Args:
+        home: The folder of a project's state, ``.redhost/`` by default.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "generations"
+        self.store = Store(home)
+        self.leases = Leases(home)
+        self._writer_lock = WriterLock(home)
+
+    def current(self) -> int | None:
+        """Return the number of the current generation, or None before the first.
+
+        Raises:
+            StoreError: If the file that names it cannot be understood.
+        """
+        return _read_number(self.home / "current")
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return the numbers of all generations on disk, ascending."""
+        if not self.folder.is_dir():
+            return ()
+        names = (path.name for path in self.folder.iterdir())
+        return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
+
+    def next_number(self) -> int:
+        """Return the number the next publish will use: one more than was ever used."""
+        highest = _read_number(self.folder / _HIGHEST) or 0
+        return max((highest, self.current() or 0, *self.numbers())) + 1
+
+    def load(self, number: int) -> Composition:
+        """Return the record of a generation.
+
+        Raises:
+            UnknownNameError: If there is no such generation.
+            IntegrityError: If its record is damaged, or belongs to another generation.
+        """
+        data = atomic.read(self.folder / str(number) / COMPOSITION_FILE)
+        if data is None:
+            raise UnknownNameError("generation", str(number), map(str, self.numbers()))
+        hint = "Go back with 'redhost rollback', or compose anew with 'redhost recompose'."
+        try:
+            record = msgspec.json.decode(data, type=Composition)
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            raise IntegrityError(f"generation {number} is damaged", found=str(e), hint=hint) from e
+        blank = msgspec.structs.replace(record, digest="")  # as `seal` had it
+        if record.number != number or record.digest != sha256_hex(dumps(blank)):
+            found = f"another record (of generation {record.number})"
+            raise IntegrityError(f"generation {number} is damaged", found=found, hint=hint)
+        return record
+
+    def file(self, generation: int | Composition, name: str) -> bytes:
+        """Return a file of a generation, e.g. ``router.safetensors``, checked against the record.
+
+        Args:
+            generation: Its number, or its record where that is at hand.
+            name: The file's name.
+
+        Raises:
+            IntegrityError: If it is missing or damaged.
+        """
+        record = self.load(generation) if isinstance(generation, int) else generation
+        data = atomic.read(self.folder / str(record.number) / name)
+        wanted = record.files.get(name, "")
+        if data is None or sha256_hex(data) != wanted:
+            raise IntegrityError(
+                f"generation {record.number} is damaged: {name}",
+                expected=short(wanted),
+                found="nothing" if data is None else short(sha256_hex(data)),
+                hint="Go back with 'redhost rollback N', or compose anew with 'redhost recompose'.",
+            )
+        return data
+
+    def history(self) -> list[Composition]:
+        """Return every generation whose record can be read, ascending."""
+        records = []
+        for number in self.numbers():
+            with suppress(IntegrityError, UnknownNameError):
+                records.append(self.load(number))
+        return records
+
+    @contextmanager
+    def writer(self, *, timeout: float = TIMEOUT) -> Iterator[Writer]:
+        """Hold the writer's lock, after sweeping what a killed writer left.
+
+        Args:
+            timeout: Seconds to wait for another writer.
+
+        Raises:
+            LockHeldError: If another process still writes then.
+        """
+        nested = self._writer_lock.is_held
+        with self._writer_lock.hold(timeout=timeout) as writer:
+            if not nested:
+                self.sweep(writer=writer)
+            yield writer
+
+    def publish(
+        self, draft: Composition, files: Mapping[str, bytes], *, writer: Writer
+    ) -> Composition:
+        """Make a composition the current generation.
+
+        Args:
+            draft: The composition; number, parent, created, files and digest are filled in here.
+            files: Its other files by name (router weights, receipt).
+            writer: Proof that the writer's lock is held, from `writer`.
+
+        Returns:
+            The composition as published.
+
+        Raises:
+            StoreError: If the bytes of a member are not in the store, or the disk is full or
+                failing. The generation that was current before still is.
+        """
+        self._require(writer)
+        self._require_stored(draft)
+        number = self.next_number()
+        composition = seal(draft, number=number, parent=self.current(), files=files)
+        with atomic.reporting(self.folder):
+            atomic.make_folder(self.folder)
+        try:
+            atomic.write_folder(
+                self.folder / str(number), {**files, COMPOSITION_FILE: dumps(composition)}
+            )
+            self._point(composition)
+        except BaseException:
+            with suppress(StoreError):  # it did not become current
+                if self.current() != number:
+                    atomic.delete_dir(self.folder / str(number))
+            raise
+        return composition
+
+    def rollback(self, number: int | None = None, *, timeout: float = TIMEOUT) -> Composition:
+        """Make an older generation current again: one rename, no training.
+
+        Args:
+            number: Which one; None is the parent of the current one.
+            timeout: Seconds to wait for another writer.
+
+        Returns:
+            The composition that is current now.
+
+        Raises:
+            MissingError: If there is no parent to go to.
+            UnknownNameError: If there is no such generation.
+            IntegrityError: If it is damaged.
+            StoreError: If the store lacks bytes it needs.
+        """
+        with self.writer(timeout=timeout):
+            if number is None:
+                if (current := self.current()) is None:
+                    raise MissingError("nothing is composed yet", hint="Run 'redhost recompose'.")
+                if (number := self.load(current).parent) is None:
+                    problem = f"generation {current} is the first"
+                    raise MissingError(problem, hint="See 'redhost history'.")
+            composition = self.load(number)
+            for name in composition.files:
+                self.file(composition, name)
+            self._require_stored(composition)
+            self._point(composition)
+        return composition
+
+    def gc(self, keep: int, *, dry_run: bool = False, timeout: float = TIMEOUT) -> GcReport:
+        """Remove generations that no one will go back to, and the bytes only they needed.
+
+        Publishers are kept out by the writer's lock and new holders by the gate, so that what is
+        found unneeded stays so until it is gone. Generations go first: whatever is interrupted,
+        every generation that is left still has its bytes.
+
+        Args:
+            keep: How many to keep: the current one, its parent, and so on; at least one. What
+                live processes hold stays besides.
+            dry_run: Remove nothing.
+            timeout: Seconds to wait for another writer.
+
+        Raises:
+            IntegrityError: If a generation to keep is damaged: then nothing is removed.
+        """
+        if not self.home.is_dir():
+            return GcReport()
+        with self.writer(timeout=timeout), self.leases.gate():
+            self.leases.sweep()
+            unneeded = self._unneeded(max(1, keep))
+            if not dry_run:
+                if (highest := self.next_number() - 1) > 0:
+                    # No later generation may be mistaken for a removed one.
+                    atomic.write_atomic(self.folder / _HIGHEST, f"{highest}\n".encode())
+                for number in unneeded.generations:
+                    atomic.delete_dir(self.folder / str(number))
+                self.store.purge(unneeded.digests)
+        return unneeded
+
+    def _unneeded(self, keep: int) -> GcReport:
+        """Return what can go while the current composition, its ancestors and held ones stay."""
+        stays: dict[int, Composition] = {}
+        number, present = self.current(), set(self.numbers())
+        while number in present - stays.keys() and number is not None and len(stays) < keep:
+            stays[number] = self.load(number)
+            number = stays[number].parent
+        held = tuple(lease for lease in self.leases.live() if lease.generation not in stays)
+        stays |= {lease.generation: self.load(lease.generation) for lease in held}
+        needed = frozenset[str]().union(*map(digests, stays.values()))
+        numbers, unneeded = sorted(present - stays.keys()), sorted(self.store.digests() - needed)
+        folders = [
+            *(self.folder / str(number) for number in numbers),
+            *(self.store.folder / digest for digest in unneeded),
+        ]
+        files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+        size = sum(path.stat().st_size for path in files)
+        return GcReport(tuple(numbers), tuple(unneeded), size, held)
+
+    def leftovers(self) -> tuple[str, ...]:
+        """Return what stopped writers left, relative to the home; the next writer removes it."""
+        left = [p for folder in self._written() for p in folder.glob(f"{atomic.TEMPORARY}*")]
+        return tuple(sorted(p.relative_to(self.home).as_posix() for p in left))
+
+    def sweep(self, *, writer: Writer) -> None:
+        """Remove temporary files of killed writers, and finish a lock file they left stale."""
+        self._require(writer)
+        for folder in self._written():
+            atomic.remove_temporaries(folder)
+        if (self.home / _MARKER).exists():
+            with suppress(IntegrityError, UnknownNameError):  # reported by who loads it
+                if (number := self.current()) is not None:
+                    atomic.write_atomic(self.home / LOCK, dumps(lock_for(self.load(number))))
+            with atomic.reporting(self.home):
+                atomic.remove_file(self.home / _MARKER)
+
+    def _written(self) -> tuple[Path, ...]:
+        """Return every folder in which a stopped writer may have left something."""
+        return (self.home, self.store.folder, self.folder, self.home / "cache")
+
+    def _point(self, composition: Composition) -> None:
+        """Replace ``current`` and the lock; put both back when any step fails."""
+        paths = (self.home / "current", self.home / LOCK)
+        before = [atomic.read(path) for path in paths]
+        try:
+            atomic.write_atomic(self.home / _MARKER, b"")
+            atomic.write_atomic(paths[0], f"{composition.number}\n".encode())
+            atomic.write_atomic(paths[1], dumps(lock_for(composition)))
+            with atomic.reporting(self.home):
+                atomic.remove_file(self.home / _MARKER)
+        except StoreError:
+            for path, data in zip(paths, before, strict=True):
+                if atomic.read(path) != data:
+                    atomic.put_back(path, data)
+            atomic.put_back(self.home / _MARKER, None)
+            raise
+
+    def _require(self, writer: Writer) -> None:
+        if writer.home != self.home or not self._writer_lock.is_held:
+            raise StoreError(f"cannot write to {self.home}", expected="the writer's lock held")
+
+    def _require_stored(self, composition: Composition) -> None:
+        missing = sorted(d for d in digests(composition) if not self.store.has(d))
+        if missing:
+            raise StoreError(
+                "the store lacks bytes of this composition",
+                found=", ".join(map(short, missing)),
+                hint="Install the packages again and run 'redhost recompose'.",
+            )
+
+
+def _read_number(path: Path) -> int | None:
+    """Return the number a file holds, None when it is not there."""
+    data = atomic.read(path)
+    if data is None:
+        return None
+    text = data.decode("ascii", "replace").strip()
+    if not _NUMBER.fullmatch(text):
+        hint = "Choose a generation with 'redhost rollback N'."
+        raise StoreError(
+            f"cannot read {path}", expected="a number", found=repr(text[:40]), hint=hint
+        )
+    return int(text)
+
+
+def drop_copies(generations: Generations, expert_id: str) -> PurgeReport:
+    """Remove every stored copy of an expert, but for what the current generation needs.
+
+    Args:
+        generations: The generations of a home.
+        expert_id: The id under which it was composed.
+    """
+    with generations.writer():
+        history, current = generations.history(), generations.current()
+        copies = {m.digest for c in history for m in c.experts if m.id == expert_id}
+        needed = next((digests(c) for c in history if c.number == current), frozenset[str]())
+        gone = (copies - needed) & generations.store.digests()
+        generations.store.purge(gone)
+        lost = tuple(c.number for c in history if digests(c) & gone)
+    return PurgeReport(digests=tuple(sorted(gone)), generations=lost)

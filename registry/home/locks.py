@@ -1,0 +1,235 @@
+"""Who writes to a home, and who reads from it, across processes.
+
+One writer at a time: the second one waits, then says who holds the lock. A process that serves a
+generation holds a lease on it; gc leaves what is leased. Both die with their process: the lock of a
+file is the system's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct
+
+from .. import atomic
+from ..errors import LockHeldError, StoreError, UnknownNameError
+from ..package.manifest import dumps
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock  # imported where it is used: it takes long
+
+TIMEOUT = 10.0
+"""Seconds to wait for another writer, by default."""
+GATE_TIMEOUT = 10.0
+"""Seconds to wait for the gate, which is closed for moments only."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Proof, for as long as its ``with`` block lasts, that no other process writes to a home."""
+
+    home: Path
+
+
+class WriterLock:
+    """The writer's lock of one home; entering it again in the same thread is allowed.
+
+    Args:
+        home: The folder of a project's state.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._lock: BaseFileLock | None = None
+        self._creating = threading.Lock()
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether this thread is inside `hold`."""
+        return self._lock is not None and self._lock.is_locked
+
+    @contextmanager
+    def hold(self, *, timeout: float = TIMEOUT) -> Iterator[Writer]:
+        """Hold the lock while the body runs.
+
+        Args:
+            timeout: Seconds to wait for another writer.
+
+        Raises:
+            LockHeldError: If another process still holds it then.
+            StoreError: If the home cannot be written.
+        """
+        from filelock import FileLock
+
+        with self._creating:  # one that all threads share: two would let go of each other's file
+            lock = self._lock = self._lock or FileLock(self.home / "writer.lock")
+        problem = f"cannot write to {self.home}"
+        with _held(lock, self.home, timeout=timeout, problem=problem, holder=self._holder):
+            with suppress(OSError):  # only a courtesy to whoever has to wait
+                atomic.write_file(self.home / "writer.pid", f"{os.getpid()}\n".encode())
+            yield Writer(self.home)
+
+    def _holder(self) -> str:
+        with suppress(OSError, ValueError):
+            return f"process {int((self.home / 'writer.pid').read_text('utf-8'))} writing"
+        return "another process writing"
+
+
+class Lease(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A generation held by a live process.
+
+    Attributes:
+        schema: The version of this schema.
+        generation: Its number.
+        pid: The process that holds it.
+        started: Since when, in ISO 8601.
+    """
+
+    schema: Literal["redhost.lease/1"] = "redhost.lease/1"
+    generation: int
+    pid: int
+    started: str
+
+
+class Leases:
+    """The leases of one home.
+
+    Args:
+        home: The folder of a project's state.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "leases"
+
+    @contextmanager
+    def hold(self, number: int) -> Iterator[Lease]:
+        """Keep a generation on disk while the body runs.
+
+        Args:
+            number: The generation.
+
+        Raises:
+            UnknownNameError: If there is no such generation (any more).
+            StoreError: If the lease cannot be written.
+        """
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        lease = Lease(generation=number, pid=os.getpid(), started=started)
+        lock = _lock(self.folder / f"{name}.lock")
+        try:
+            with self.gate():
+                atomic.remove_temporaries(self.folder)
+                generations = self.home / "generations"
+                if not (generations / str(number)).is_dir():
+                    known = [path.name for path in generations.glob("[0-9]*")]
+                    raise UnknownNameError("generation", str(number), known)
+                with atomic.reporting(self.folder):
+                    lock.acquire(timeout=0)
+                atomic.write_atomic(self.folder / f"{name}.json", dumps(lease))
+            yield lease
+        finally:
+            lock.release()
+            with suppress(OSError):  # the lock is free: whoever looks next removes what is left
+                self._remove(name)
+
+    @contextmanager
+    def gate(self) -> Iterator[None]:
+        """Keep leases from being taken while the body runs.
+
+        Raises:
+            LockHeldError: If another process keeps the gate closed.
+            StoreError: If the home cannot be written.
+        """
+        problem, lock = f"cannot use {self.folder}", _lock(self.folder / "gate")
+        with _held(
+            lock, self.folder, timeout=GATE_TIMEOUT, problem=problem, holder=lambda: "it in use"
+        ):
+            yield
+
+    def live(self) -> tuple[Lease, ...]:
+        """Return the leases of live processes, oldest first; nothing is written.
+
+        Raises:
+            StoreError: If a live process's lease cannot be understood: then it is unknown what
+                it holds.
+        """
+        names = [path.stem for path in sorted(self.folder.glob("*.json"))]
+        leases = [self._read(name) for name in names if self._is_live(name)]
+        return tuple(sorted(filter(None, leases), key=lambda lease: (lease.started, lease.pid)))
+
+    def sweep(self) -> None:
+        """Remove what dead processes left; call it inside `gate` only.
+
+        Raises:
+            StoreError: If the home cannot be written.
+        """
+        atomic.remove_temporaries(self.folder)
+        with atomic.reporting(self.folder):
+            for name in sorted({path.stem for path in self.folder.glob("*-*.*")}):
+                if not self._is_live(name):
+                    self._remove(name)
+
+    def _is_live(self, name: str) -> bool:
+        """Tell whether a holder lives; where that cannot be tried, say yes."""
+        from filelock import Timeout
+
+        path = self.folder / f"{name}.lock"
+        if not path.exists():
+            return False
+        lock = _lock(path)
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):
+            return True
+        lock.release()
+        return False
+
+    def _read(self, name: str) -> Lease | None:
+        path = self.folder / f"{name}.json"
+        if (data := atomic.read(path)) is None:
+            return None  # given back since
+        try:
+            return msgspec.json.decode(data, type=Lease)
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            hint = f"End process {name.partition('-')[0]}, which holds it, then try again."
+            raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e
+
+    def _remove(self, name: str) -> None:
+        atomic.remove_file(self.folder / f"{name}.json")
+        atomic.remove_file(self.folder / f"{name}.lock")
+
+
+@contextmanager
+def _held(
+    lock: BaseFileLock, folder: Path, *, timeout: float, problem: str, holder: Callable[[], str]
+) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if missing; else say who holds it."""
+    from filelock import Timeout
+
+    with atomic.reporting(folder):
+        atomic.make_folder(folder)
+        try:
+            lock.acquire(timeout=timeout)
+        except Timeout as e:
+            hint = "Wait for it to end, then try again."
+            raise LockHeldError(problem, found=holder(), hint=hint) from e
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock(path: Path) -> BaseFileLock:
+    from filelock import FileLock
+
+    return FileLock(path, thread_local=False)  # whoever ends it need not be who began

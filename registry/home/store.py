@@ -1,0 +1,132 @@
+"""The bytes of everything that was ever composed, by digest.
+
+Thanks to the store the previous composition keeps answering after ``pip uninstall``, and rollback
+needs nothing but a rename.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from .. import atomic
+from ..errors import IntegrityError, StoreError, short
+from ..package.checked import Checked
+from ..package.readers import BackboneFiles, ExpertFiles, read_backbone, read_expert
+
+_Files = TypeVar("_Files", ExpertFiles, BackboneFiles)
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+class Store:
+    """``HOME/store/<sha256>/``: one folder per expert or backbone, never changed in place.
+
+    Args:
+        home: The folder of a project's state.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "store"
+
+    def has(self, digest: str) -> bool:
+        """Tell whether the bytes of this digest are here."""
+        return self._path(digest).is_dir()
+
+    def digests(self) -> frozenset[str]:
+        """Return every digest that is here."""
+        if not self.folder.is_dir():
+            return frozenset()
+        return frozenset(p.name for p in self.folder.iterdir() if _DIGEST.fullmatch(p.name))
+
+    def get(self, digest: str) -> dict[str, bytes]:
+        """Read every file of a digest; the caller checks that they still hash to it.
+
+        Raises:
+            StoreError: If they are not here or cannot be read.
+        """
+        try:
+            return {p.name: p.read_bytes() for p in sorted(self._path(digest).iterdir())}
+        except OSError as e:
+            raise self._unreadable(digest, e) from e
+
+    def file(self, digest: str, name: str) -> bytes:
+        """Read one file of a digest; the caller checks it.
+
+        Raises:
+            StoreError: If it is not here or cannot be read.
+        """
+        try:
+            return (self._path(digest) / name).read_bytes()
+        except OSError as e:
+            raise self._unreadable(digest, e) from e
+
+    def expert(self, digest: str, *, who: str) -> ExpertFiles:
+        """Read an expert that was checked when it was stored, and hash every byte.
+
+        Args:
+            digest: The digest of its package.
+            who: Its id, for messages.
+
+        Raises:
+            StoreError: If it is not here or cannot be read.
+            ContractError: If what is here is no expert any more.
+            IntegrityError: If it is another than that of this digest.
+        """
+        return _verified(read_expert(self.get(digest), known=digest), digest, who)
+
+    def backbone(self, digest: str, *, who: str) -> BackboneFiles:
+        """Read a backbone, as `expert` reads an expert."""
+        return _verified(read_backbone(self.get(digest), known=digest), digest, who)
+
+    def put(self, files: Mapping[str, bytes], *, digest: str) -> None:
+        """Store the files of a digest; a damaged copy is replaced, an equal one stays.
+
+        Args:
+            files: Content by plain file name.
+            digest: The digest of the package, as `read_expert` gives it.
+
+        Raises:
+            StoreError: If a name is not plain, or the disk is full or failing.
+        """
+        if bad := sorted(name for name in files if not _PLAIN.fullmatch(name)):
+            raise StoreError("cannot store", expected="plain file names", found=repr(bad[0]))
+        path = self._path(digest)
+        if path.is_dir() and self.get(digest) == dict(files):
+            return
+        with atomic.reporting(self.folder):
+            atomic.make_folder(self.folder)
+        atomic.write_folder(path, files)
+
+    def purge(self, digests: Iterable[str]) -> None:
+        """Remove stored copies; those that are not here are passed over."""
+        for digest in sorted(set(digests) & self.digests()):
+            atomic.delete_dir(self._path(digest))
+
+    def _unreadable(self, digest: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"cannot read {short(digest)} from the store",
+            found="nothing" if isinstance(error, FileNotFoundError) else str(error.strerror),
+            hint="Install the package again and run 'redhost recompose'.",
+        )
+
+    def _path(self, digest: str) -> Path:
+        if not _DIGEST.fullmatch(digest):
+            raise StoreError("no such digest", expected="64 hexadecimal digits", found=repr(digest))
+        return self.folder / digest
+
+
+def _verified(read: Checked[_Files], digest: str, who: str) -> _Files:
+    """Return what was read from the store, if it is what was stored."""
+    files = read.unwrap(f"stored {who!r}")
+    if files.digest != digest:
+        raise IntegrityError(
+            f"stored {who!r} is damaged",
+            expected=short(digest),
+            found=short(files.digest),
+            hint="Install the package again and run 'redhost recompose'.",
+        )
+    return files

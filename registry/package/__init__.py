@@ -1,0 +1,1 @@
+"""One package: its manifest, the rules it keeps, its bytes read and checked."""

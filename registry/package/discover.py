@@ -1,0 +1,228 @@
+"""What is installed, read from metadata alone: nothing that is found here is ever imported.
+
+Entry points are read from each distribution's ``entry_points.txt`` by hand:
+``importlib.metadata.entry_points()`` raises for everyone when one file is malformed, and parsing
+METADATA with the email parser costs more than everything else together.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from ..errors import UsageError, one_line
+
+Kind = Literal["expert", "backbone"]
+
+MANIFESTS: dict[Kind, str] = {"expert": "expert.json", "backbone": "backbone.json"}
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed expert or backbone, as its metadata describe it.
+
+    Attributes:
+        kind: What it offers.
+        dist: The distribution's name, e.g. ``red-expert-range1``.
+        version: The distribution's version.
+        module: The top-level package its entry point names.
+        folder: Where manifest and weights lie; None when that cannot be found out.
+        editable: Whether it was installed with ``pip install -e`` (PEP 610).
+        info: Its dist-info folder; None for one that is not installed.
+    """
+
+    kind: Kind
+    dist: str
+    version: str
+    module: str
+    folder: Path | None
+    editable: bool
+    info: Path | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dist} {self.version}".rstrip()
+
+
+@dataclass(frozen=True)
+class EntryPointInfo:
+    """A plugin's entry point, not yet imported."""
+
+    name: str
+    value: str
+    dist: str
+    version: str
+    summary: str
+
+
+def discover(kind: Kind) -> tuple[Package, ...]:
+    """Return every installed package that offers an expert or a backbone, sorted by module."""
+    return discover_all((kind,))[kind]
+
+
+def discover_all(
+    kinds: Collection[Kind] = tuple(MANIFESTS),
+) -> Mapping[Kind, tuple[Package, ...]]:
+    """Return what `discover` returns for some kinds, looking at each distribution once."""
+    packages: dict[Kind, list[Package]] = {kind: [] for kind in kinds}
+    for dist, text, fields in _distributions([f"redhost.{kind}s" for kind in kinds]):
+        path = getattr(dist, "_path", None)  # the one place that knows where metadata lie
+        info = None if path is None else Path(path)
+        name, version = fields["name"], fields["version"]
+        for kind in kinds:
+            for _, value in entries(text, f"redhost.{kind}s"):
+                folder = _folder(dist, value, MANIFESTS[kind]) if value.isidentifier() else None
+                package = Package(kind, name, version, value, folder, is_editable(dist), info)
+                packages[kind].append(package)
+    return {
+        kind: tuple(sorted(of, key=lambda p: (p.module, p.dist))) for kind, of in packages.items()
+    }
+
+
+def plugin_entry_points(
+    group: Literal["redhost.plugins", "redhost.commands"],
+) -> tuple[EntryPointInfo, ...]:
+    """Return the entry points of a group of plugins, without importing any of them."""
+    points = (
+        EntryPointInfo(name, value, fields["name"], fields["version"], fields.get("summary", ""))
+        for _, text, fields in _distributions((group,))
+        for name, value in entries(text, group)
+    )
+    return tuple(sorted(points, key=lambda info: (info.name, info.dist)))
+
+
+def from_folder(path: Path) -> Package:
+    """Describe a package that is not installed.
+
+    Args:
+        path: A folder that holds a manifest, or a project with ``src/<module>/`` that does.
+
+    Returns:
+        The package. Without any manifest it is an expert whose files will be found missing.
+
+    Raises:
+        UsageError: If there is no such folder.
+    """
+    if not path.is_dir():
+        raise UsageError("nothing to check", expected="a folder", found=str(path))
+    project = _project(path)
+    for folder in (path, *sorted(path.glob("src/*"))):
+        for kind, name in MANIFESTS.items():
+            if (folder / name).is_file():
+                return Package(kind, *project, folder.resolve().name, folder, False)
+    return Package("expert", *project, path.resolve().name, path, False)
+
+
+def canonical(dist: str) -> str:
+    """Return a distribution's name in the one spelling that compares (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", dist).lower()
+
+
+def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each entry point of a group, or of all; what is unreadable is not."""
+    section = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            section = line.strip("[]").strip()
+        elif group in {None, section} and "=" in line and not line.startswith(("#", ";")):
+            name, _, value = line.partition("=")
+            yield name.strip(), value.strip()
+
+
+def groups(text: str) -> tuple[str, ...]:
+    """Return the groups of entry points that a text declares, in order."""
+    lines = map(str.strip, text.splitlines())
+    return tuple(line.strip("[]").strip() for line in lines if line.startswith("["))
+
+
+def headers(text: str) -> dict[str, str]:
+    """Read name, version and summary from the text of METADATA (or an egg-info's PKG-INFO).
+
+    They are shown before anything is checked, so terminal codes in them are spelt out.
+    """
+    fields = {"name": "", "version": ""}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.lower() in {"name", "version", "summary"}:
+            fields[key.lower()] = one_line(value.strip())
+    return fields
+
+
+def is_editable(dist: metadata.Distribution) -> bool:
+    """Tell whether a distribution was installed with ``pip install -e`` (PEP 610).
+
+    One whose modules lie beside its metadata is not, whatever it says: a wheel may bring the file
+    that says so, and would then escape RECORD.
+    """
+    try:
+        claimed = json.loads(_text(dist, "direct_url.json"))["dir_info"]["editable"] is True
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    text = _text(dist, "entry_points.txt") if claimed else ""
+    values = (value for _, value in entries(text))
+    modules = {value.partition(":")[0].partition(".")[0].strip() for value in values} - {""}
+    beside = (dist.locate_file(name) for m in modules for name in (m, f"{m}.py"))
+    return claimed and not any(Path(str(place)).exists() for place in beside)
+
+
+def _distributions(
+    groups: Collection[str],
+) -> Iterator[tuple[metadata.Distribution, str, dict[str, str]]]:
+    """Yield each distribution that mentions a group: entry points and headers; first on path wins.
+
+    Each file is read once: a thousand packages are a few thousand files.
+    """
+    seen = set()
+    for dist in metadata.distributions():
+        text = _text(dist, "entry_points.txt")
+        if not any(group in text for group in groups):
+            continue
+        fields = headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
+        name = canonical(fields["name"])
+        if name not in seen:
+            seen.add(name)
+            yield dist, text, fields
+
+
+def _text(dist: metadata.Distribution, name: str) -> str:
+    """Read a file of a distribution's metadata; a plain `open` takes half of `read_text`'s time."""
+    folder = getattr(dist, "_path", None)
+    try:
+        if not isinstance(folder, Path):  # one inside an archive
+            return dist.read_text(name) or ""
+        with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:
+    """Find a top-level package's folder; `find_spec` on a top-level name imports nothing."""
+    beside = Path(str(dist.locate_file(module)))
+    if beside.is_dir():
+        return beside
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    return next(
+        (place for place in places if (place / manifest).is_file()), next(iter(places), None)
+    )
+
+
+def _project(path: Path) -> tuple[str, str]:
+    """Return name and version of the project a folder belongs to, as far as it says so."""
+    import tomllib
+
+    name = path.resolve().name
+    try:
+        project = tomllib.loads((path / "pyproject.toml").read_text("utf-8"))["project"]
+        return str(project.get("name", name)), str(project.get("version", ""))
+    except (OSError, ValueError, KeyError, AttributeError):
+        return name, ""

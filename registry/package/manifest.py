@@ -1,0 +1,445 @@
+"""The manifests ``expert.json`` and ``backbone.json``: a closed schema, with minor versions.
+
+An unknown key is a violation, never ignored: a manifest that a host half understands is a
+manifest it does not understand. The structs below *are* the schema; `json_schema` prints them.
+
+A new optional key raises `SCHEMA_MINOR`. Packages go on writing ``redhost.expert/1`` and name a
+minor, ``redhost.expert/1.1``, only where they use a key that came with it: an older host then
+refuses them by version, with the way out, rather than by a key it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..errors import suggest
+from .checked import Checked, Refused, Violation, checked, refuse
+from .forms import DEFAULT_TASK, FORMS, TASKS
+
+SCHEMA_MINOR = 1
+"""The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`."""
+
+BUS_API = "1.0"
+"""The version of the bus this host speaks (manifests name a range, e.g. ``>=1,<2``)."""
+
+MAX_BYTES = 4 * 2**20
+"""No manifest is larger: 100,000 labels of forty characters."""
+
+MAX_PARTS = 200_000
+"""Most brackets and colons in a manifest: what is decoded stays within 64 MiB of memory."""
+
+NO_FINAL_NEWLINE = r"(?!\\n)"  # Python's `$` alone also matches before a final newline
+Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
+_HOST_VERSION = r"\d{1,9}(\.\d{1,9}){0,3}"
+HostVersion = Annotated[str, Meta(pattern=rf"^{_HOST_VERSION}$(?!\n)")]
+ExpertSchema = Annotated[str, Meta(pattern=r"^redhost\.expert/1(\.\d{1,9})?$(?!\n)")]
+BackboneSchema = Annotated[str, Meta(pattern=r"^redhost\.backbone/1(\.\d{1,9})?$(?!\n)")]
+FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$(?!\n)")]
+Count = Annotated[int, Meta(ge=0)]
+Width = Annotated[int, Meta(ge=1, le=65536)]
+Positive = Annotated[float, Meta(gt=0)]
+FormName = Annotated[
+    str, Meta(pattern=rf"^({'|'.join(FORMS)}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")
+]
+TaskName = Annotated[str, Meta(extra_json_schema={"enum": [*TASKS]})]
+Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
+Space = Literal["hidden", "labels", "logits"]
+CardKind = Literal["none", "statistics", "texts", "vectors"]
+TensorName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]{1,200}$(?!\n)")]
+Shape = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=8)]
+Labels = Annotated[tuple[str, ...], Meta(max_length=100_000)]
+
+
+class _Closed(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every part of a manifest: immutable, keyword-only, no unknown keys."""
+
+
+class BackboneRef(_Closed, frozen=True, kw_only=True):
+    """The backbone an expert was trained on, by content.
+
+    Attributes:
+        name: Its id, for messages.
+        fingerprint: What it is: see `BackboneManifest`.
+    """
+
+    name: Id
+    fingerprint: Sha256
+
+
+class Reads(_Closed, frozen=True, kw_only=True):
+    """Where the expert reads: the bus vector z at a tap.
+
+    Attributes:
+        tap: ``final``, the end of the trunk, or a block by number or name.
+        width: D, the backbone's width.
+        causal: True where it reads the state of every token rather than one vector for the whole
+            text; otherwise the key is absent.
+    """
+
+    tap: str = "final"
+    width: Width
+    causal: bool | UnsetType = UNSET
+
+
+class Writes(_Closed, frozen=True, kw_only=True):
+    """Where the expert writes.
+
+    Attributes:
+        space: ``hidden`` states, the backbone's ``logits``, or ``labels`` of its own.
+        tap: ``final``, the bus, or a block of the trunk by number or name.
+        vocabulary: The digest of the tokenizer whose next tokens it was trained to tell, where it
+            is causal; otherwise the key is absent.
+    """
+
+    space: Space
+    tap: str = "final"
+    vocabulary: Sha256 | UnsetType = UNSET
+
+
+class FileRef(_Closed, frozen=True, kw_only=True):
+    """A file beside the manifest.
+
+    Attributes:
+        file: Its name.
+        sha256: Of its bytes.
+    """
+
+    file: FileName
+    sha256: Sha256
+
+
+class RowsRef(FileRef, frozen=True, kw_only=True):
+    """A JSON-lines file beside the manifest.
+
+    Attributes:
+        file: Its name.
+        sha256: Of its bytes.
+        rows: How many lines it has.
+    """
+
+    rows: Count
+
+
+class CardRef(_Closed, frozen=True, kw_only=True):
+    """The routing card: rows of the domain that the expert never trained on.
+
+    Attributes:
+        kind: ``texts`` with labels, bus ``vectors`` z with labels, ``statistics`` (per label the
+            count, Σz, and Σzzᵀ over all), or ``none``.
+        file: Its file; null where there is none.
+        sha256: Of that file's bytes.
+        fit: Rows that routers are trained on.
+        gate: Rows that compositions are judged on.
+    """
+
+    kind: CardKind
+    file: FileName | None = None
+    sha256: Sha256 | None = None
+    fit: Count = 0
+    gate: Count = 0
+
+
+class CanaryRef(FileRef, frozen=True, kw_only=True):
+    """A few bus vectors with the Δ the author saw; recomputed on attach.
+
+    Attributes:
+        file: A safetensors file beside the manifest.
+        sha256: Of its bytes.
+        tolerance: By how much a recomputed Δ may differ.
+    """
+
+    tolerance: Positive
+
+
+class Training(_Closed, frozen=True, kw_only=True):
+    """How the weights came to be; informative, never executed.
+
+    Attributes:
+        data: The digest of the training data.
+        seed: Where randomness came from.
+        epochs: Passes over the data.
+        metrics: What was measured, by name.
+        versions: Versions of the libraries used, by name.
+        note: Anything else.
+    """
+
+    data: str
+    seed: int
+    epochs: Count
+    metrics: dict[str, float] = {}
+    versions: dict[str, str] = {}
+    note: str = ""
+
+
+class ExpertManifest(_Closed, frozen=True, kw_only=True):
+    """``expert.json``: the static half of an expert's contract.
+
+    Attributes:
+        schema: The version of this schema: ``redhost.expert/1``, with ``.N`` where it uses a key
+            that came with minor N.
+        id: Its name on the bus; the entry point has the same.
+        bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
+        backbone: The backbone it was trained on.
+        form: ``residual``, ``linear``, ``mlp``, or ``PLUGIN:NAME`` for a plugin's own.
+        reads: Where it reads.
+        writes: Where it writes.
+        rank: R, the width of its inner layer; 0 for ``linear``.
+        activation: σ between its two layers; ``linear`` has no use for it.
+        norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; held to it on the
+            canary's rows.
+        off_domain: Root mean square of ‖W_c Δ‖ on the backbone's background card, measured again
+            on attach.
+        temperature: T of softmax(Δ / T), where it writes ``labels``; fitted by the author.
+        labels: What it may answer.
+        domain: What inputs it is for, as a sentence for people.
+        weights: Its tensors, a safetensors file.
+        card: Its routing card.
+        canary: What it must compute.
+        training: How it was trained.
+        license: An SPDX expression.
+        tensors: The shape of every tensor of a plugin's form, each of floats, so that any host can
+            check them without the plugin; the host's own forms have theirs.
+        min_host: The oldest redhost that it works with, where that matters.
+    """
+
+    schema: ExpertSchema = "redhost.expert/1"
+    id: Id
+    bus_api: str
+    backbone: BackboneRef
+    form: FormName
+    reads: Reads
+    writes: Writes
+    rank: Count
+    activation: Activation
+    norm_bound: Positive | None = None
+    off_domain: Annotated[float, Meta(ge=0)] | None = None
+    temperature: Positive = 1.0
+    labels: Labels
+    domain: str
+    weights: FileRef
+    card: CardRef
+    canary: CanaryRef
+    training: Training
+    license: str
+    tensors: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
+    min_host: HostVersion | UnsetType = UNSET
+
+
+class Base(_Closed, frozen=True, kw_only=True):
+    """Where the trunk's tensors come from.
+
+    Attributes:
+        kind: ``carried``, an ordinary Hugging Face folder in the package itself; ``hub``; or
+            ``file``, a GGUF file on this machine.
+        id: The hub's name or the file's path.
+        revision: The commit on the hub.
+        files: What is carried, file name → sha256.
+    """
+
+    kind: Literal["carried", "file", "hub"]
+    id: str = ""
+    revision: str = ""
+    files: dict[FileName, Sha256] = {}
+
+
+class Norm(_Closed, frozen=True, kw_only=True):
+    """The bus norm: z = LayerNorm(h), no learned affine.
+
+    Attributes:
+        kind: Which norm.
+        eps: What is added to the variance.
+    """
+
+    kind: Literal["layernorm"] = "layernorm"
+    eps: Positive = 1e-5
+
+
+class BackboneManifest(_Closed, frozen=True, kw_only=True):
+    """``backbone.json``: what a backbone is, by content.
+
+    Attributes:
+        schema: The version of this schema: ``redhost.backbone/1``, with ``.N`` where it uses a key
+            that came with minor N.
+        id: Its name; the entry point has the same.
+        bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
+        base: Where its trunk comes from.
+        delta: The tensors that the base stage changed, a safetensors file.
+        classifier: The shared classifier W_c, a safetensors file; null where experts bring labels
+            of their own.
+        task: What it and its experts answer: one of several labels, the next token, or a number.
+        resolution: Where numbers are answered: the smallest difference that matters.
+        labels: What the classifier answers, in the order of its rows.
+        width: D, the width of h.
+        pooling: How the states of a text become one h: their ``mean``, or the ``last``.
+        max_tokens: Where longer texts are cut; null for the model's longest input.
+        norm: The bus norm.
+        tokenizer: The digest of the tokenizer.
+        fingerprint: The digest over tensors, tokenizer, pooling and norm: what an expert is bound
+            to.
+        background: The background card: unlabelled texts that experts leave alone.
+        evaluation: Held-out rows of text, label and domain that nobody trains on.
+        training: How the base stage went, if there was one.
+        license: An SPDX expression.
+        min_host: The oldest redhost that it works with, where that matters.
+    """
+
+    schema: BackboneSchema = "redhost.backbone/1"
+    id: Id
+    bus_api: str
+    base: Base
+    delta: FileRef | None = None
+    classifier: FileRef | None = None
+    task: TaskName = DEFAULT_TASK
+    resolution: Positive = 1.0
+    labels: Labels = ()
+    width: Width
+    pooling: Literal["last", "mean"]
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    norm: Norm
+    tokenizer: Sha256
+    fingerprint: Sha256
+    background: RowsRef | None = None
+    evaluation: RowsRef | None = None
+    training: Training | None = None
+    license: str
+    min_host: HostVersion | UnsetType = UNSET
+
+
+M = TypeVar("M", ExpertManifest, BackboneManifest)
+
+
+class Part(NamedTuple):
+    """A file that a manifest names.
+
+    Attributes:
+        role: What it is to the package, each role once: ``weights``, ``base/config.json``.
+        file: Its plain name.
+        sha256: Of its bytes.
+    """
+
+    role: str
+    file: str
+    sha256: str
+
+
+def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
+    """Return every file beside a manifest, in the order of the package's digest."""
+    fields = ("weights", "card", "canary", "delta", "classifier", "background", "evaluation")
+    named = ((role, getattr(manifest, role, None)) for role in fields)
+    parts = [Part(role, ref.file, ref.sha256) for role, ref in named if ref and ref.file]
+    base = manifest.base.files if isinstance(manifest, BackboneManifest) else {}
+    return (*parts, *(Part(f"base/{name}", name, base[name]) for name in sorted(base)))
+
+
+def parse_expert(data: bytes) -> Checked[ExpertManifest]:
+    """Read ``expert.json``; return the manifest, or the first thing wrong with it."""
+    return _parse(data, ExpertManifest)
+
+
+@checked
+def parse_backbone(data: bytes) -> BackboneManifest:
+    """Read ``backbone.json``; return the manifest, or the first thing wrong with it."""
+    manifest = _parse(data, BackboneManifest).or_refuse()
+    if manifest.task not in TASKS:
+        hint = f"{suggest(manifest.task, TASKS)}Install what provides it, or upgrade redhost."
+        raise Refused(Violation("manifest_field", "task", ", ".join(TASKS), manifest.task, hint))
+    return manifest
+
+
+def dumps(value: Struct) -> bytes:
+    """Write a struct as the canonical JSON of this project: indented, with a final newline."""
+    raw = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    return raw + b"\n"
+
+
+def json_schema(kind: Literal["expert", "backbone"]) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a manifest."""
+    return msgspec.json.schema(ExpertManifest if kind == "expert" else BackboneManifest)
+
+
+@checked
+def _parse(data: bytes, kind: type[M]) -> M:
+    """Decode twice: json finds keys that stand twice, msgspec is strict about the rest."""
+    if len(data) > MAX_BYTES:
+        found = f"{len(data):,} bytes"
+        raise _not_json(f"at most {MAX_BYTES:,} bytes", found, "Shorten the manifest.")
+    if (parts := sum(data.count(sign) for sign in (b"{", b"[", b":"))) > MAX_PARTS:
+        raise _not_json(f"at most {MAX_PARTS:,} parts", f"{parts:,}", "Shorten the manifest.")
+    try:
+        json.loads(data, object_pairs_hook=_no_duplicates)
+        refuse(_newer(msgspec.json.decode(data, type=_Needs)))
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as e:
+        raise Refused(_violation(str(e), kind)) from e
+    except (ValueError, RecursionError) as e:  # UnicodeDecodeError and DecodeError are ValueErrors
+        raise _not_json("a JSON object", str(e), "Rebuild the package.") from e
+
+
+def _not_json(expected: str, found: str, hint: str) -> Refused:
+    return Refused(Violation("manifest_json", "manifest", expected, found, hint))
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse a key that stands twice; what an object holds is msgspec's to read."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"the key {key!r} stands twice")
+        seen.add(key)
+
+
+class _Needs(Struct):
+    """What a manifest of any version asks of the host."""
+
+    schema: Any = None
+    min_host: Any = None
+
+
+def _newer(needs: _Needs) -> Iterator[Violation]:
+    """Say that a manifest is for a later host before any of its keys is called unknown."""
+    hint = "Upgrade with 'pip install -U redhost', or install an older version of the package."
+    found = str(needs.schema)
+    version = re.fullmatch(r"(redhost\.(?:expert|backbone))/(\d{1,9})(?:\.(\d{1,9}))?", found)
+    if version and (int(version[2]), int(version[3] or 0)) > (1, SCHEMA_MINOR):
+        expected = f"{version[1]}/1 to {version[1]}/1.{SCHEMA_MINOR}, which this host reads"
+        yield Violation("manifest_newer", "schema", expected, found, hint)
+    wanted = str(needs.min_host)
+    if re.fullmatch(_HOST_VERSION, wanted):
+        from packaging.version import Version
+
+        here = metadata.version("redhost")
+        if Version(here) < Version(wanted):
+            found = f"redhost {here}"
+            yield Violation("manifest_newer", "min_host", f"redhost {wanted}", found, hint)
+
+
+def _violation(message: str, kind: type[Struct]) -> Violation:
+    """Turn msgspec's sentence into field, expected and found."""
+    what, _, path = message.partition(" - at `")
+    field = re.sub(r"^key` in `", "", path).rstrip("`").lstrip("$.") or "manifest"
+    if m := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+        hint = f"{suggest(m[1], kind.__struct_fields__)}Remove the key, or upgrade redhost."
+        return Violation("manifest_unknown_key", _inside(field, m[1]), "no such key", m[1], hint)
+    if m := re.fullmatch(r"Object missing required field `(.*)`", what):
+        return _wrong(_inside(field, m[1]), "a value", "nothing")
+    if m := re.fullmatch(r"Expected `?(.*?)`?, got `?(.*?)`?", what):
+        return _wrong(field, m[1], m[2])
+    if m := re.fullmatch(r"Expected (.*)", what):
+        return _wrong(field, m[1].replace(NO_FINAL_NEWLINE, ""), "another value")
+    return _wrong(field, "a value of the schema", what)
+
+
+def _inside(field: str, key: str) -> str:
+    return key if field == "manifest" else f"{field}.{key}"
+
+
+def _wrong(field: str, expected: str, found: str) -> Violation:
+    return Violation("manifest_field", field, expected, found, "Correct the manifest.")

@@ -1,0 +1,220 @@
+"""An author's project: its plan in pyproject.toml, and the files of a new data package."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from string import Template
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ..errors import UsageError, one_line, suggest
+from .forms import FORMS
+
+
+class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[tool.redhost.expert]`` of an expert project's pyproject.toml.
+
+    Attributes:
+        id: The expert's id.
+        backbone: Id of the installed backbone it is for; None for the only one.
+        form: Its form.
+        rank: R; None for a quarter of the width.
+        writes: Where it writes; None for labels of its own, or hidden states where text is
+            generated.
+        reads_tap: ``final``, or the trunk's block it reads.
+        writes_tap: ``final``, or the trunk's block it writes to.
+        domain: The slice of inputs it knows, in a sentence.
+        card: What kind of routing card it ships.
+        license: Of the weights.
+    """
+
+    id: str
+    backbone: str | None = None
+    form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)})$")] = "residual"
+    rank: Annotated[int, Meta(ge=1)] | None = None
+    writes: Literal["hidden", "logits", "labels"] | None = None
+    reads_tap: str = "final"
+    writes_tap: str = "final"
+    domain: str = ""
+    card: Literal["texts", "vectors", "statistics", "none"] = "texts"
+    license: str = "Apache-2.0"
+
+
+def write_plan(project: Path, plan: ExpertPlan) -> None:
+    """Append the plan to a project's pyproject.toml."""
+    lines = ["", "[tool.redhost.expert]"]
+    for key, value in msgspec.structs.asdict(plan).items():
+        if value is not None:
+            lines.append(f"{key} = {msgspec.json.encode(value).decode()}")
+    with (project / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def read_plan(project: Path) -> ExpertPlan:
+    """Read the plan of an expert project.
+
+    Raises:
+        UsageError: If the folder is no expert project, or its plan says what cannot be.
+    """
+    path = project / "pyproject.toml"
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))["tool"]["redhost"]["expert"]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UsageError(
+            f"{project} is no expert project",
+            expected="a pyproject.toml with [tool.redhost.expert]",
+            hint="Make one with 'redhost new-expert NAME'.",
+        ) from e
+    try:
+        return msgspec.convert(table, ExpertPlan)
+    except msgspec.ValidationError as e:
+        known = ExpertPlan.__struct_fields__
+        hint = "".join(suggest(key, known) for key in table if key not in known)
+        raise UsageError(f"{path}, [tool.redhost.expert]", found=str(e), hint=hint) from e
+
+
+def package_in(project: Path) -> Path:
+    """Return the folder of a project that its manifest and weights go into.
+
+    Raises:
+        UsageError: If there is not exactly one.
+    """
+    found = sorted(p.parent for p in (project / "src").glob("*/__init__.py"))
+    if len(found) != 1:
+        raise UsageError(
+            f"{project} is no package project",
+            expected="one package under src/",
+            found=str(len(found)),
+        )
+    return found[0]
+
+
+_PYPROJECT = Template("""\
+[build-system]
+requires = ["hatchling>=1.27"]
+build-backend = "hatchling.build"
+
+[project]
+name = "$dist"
+version = "$version"
+description = $description
+readme = "README.md"
+license = $license
+requires-python = ">=3.11"
+dependencies = []
+
+[project.entry-points."redhost.${kind}s"]
+"$id" = "$module"
+
+[tool.hatch.build.targets.wheel]
+packages = ["src/$module"]
+# A .gitignore must not be able to drop the weights.
+artifacts = ["*.safetensors"]
+
+[tool.hatch.build.targets.sdist]
+artifacts = ["*.safetensors"]
+""")
+
+_TEST = Template('''\
+"""The contract of $dist, as any host will check it."""
+
+from pathlib import Path
+
+from redhost.testing import assert_expert_contract
+
+
+def test_the_package_keeps_its_contract() -> None:
+    assert_expert_contract(Path(__file__).parents[1])
+''')
+
+_README = Template("""\
+# $dist
+
+$summary
+
+A data package for [redhost](https://pypi.org/project/redhost/): a manifest and weights, no code.
+
+    pip install $dist
+    redhost list-experts
+    redhost recompose
+""")
+
+
+def check_id(package_id: str) -> None:
+    """Check that a name can be an id.
+
+    Raises:
+        UsageError: If it cannot; the message says what can.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", package_id) or package_id == "backbone":
+        raise UsageError(
+            f"{package_id!r} cannot be an id",
+            expected="lower-case letters, digits, '.', '_' and '-', starting with one of the first "
+            "two, and not 'backbone'",
+        )
+
+
+def check_free(project: Path) -> None:
+    """Check that a new project replaces nothing.
+
+    Raises:
+        UsageError: If there is something where it is to be.
+    """
+    if project.exists():
+        raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
+
+
+def write_project(
+    folder: Path,
+    *,
+    kind: Literal["backbone", "expert"],
+    package_id: str,
+    summary: str,
+    version: str = "0.1.0",
+    license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
+) -> Path:
+    """Write a project that installs as a data package.
+
+    Args:
+        folder: The project's folder, made where it is missing; files of it are replaced.
+        kind: What it carries.
+        package_id: The id in its manifest; the distribution is ``red-KIND-ID``.
+        summary: One line about it.
+        version: Of the distribution.
+        license: SPDX expression.
+
+    Returns:
+        The folder that manifest and weights go into.
+    """
+    dist = f"red-{kind}-{package_id}"
+    module = dist.replace("-", "_").replace(".", "_")
+    summary = one_line(" ".join(summary.replace('"', "'").split()))
+    words = {
+        "dist": dist,
+        "module": module,
+        "id": package_id,
+        "kind": kind,
+        "summary": summary,
+        "description": _quoted(summary),
+        "version": version,
+        "license": _quoted(license),
+    }
+    inner = folder / "src" / module
+    inner.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(_PYPROJECT.substitute(words), "utf-8")
+    (folder / "README.md").write_text(_README.substitute(words), "utf-8")
+    docstring = summary.replace("\\", r"\\")
+    (inner / "__init__.py").write_text(f'"""{docstring} (data only)."""\n', "utf-8")
+    if kind == "expert":
+        (folder / "tests").mkdir(exist_ok=True)
+        (folder / "tests" / "test_contract.py").write_text(_TEST.substitute(words), "utf-8")
+    return inner
+
+
+def _quoted(text: str) -> str:
+    """Return a text as TOML has it between quotes, which is as JSON has it."""
+    return msgspec.json.encode(text).decode()

@@ -1,0 +1,234 @@
+"""Read a package once, check every byte, and return the very bytes that were checked.
+
+Nothing is mapped and no file is opened twice: a mapped file that is truncated kills the process,
+and one that is overwritten changes weights under a reader.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from ..errors import short
+from .checked import Checked, Refused, Violation, checked, refuse
+from .discover import Package
+from .manifest import BackboneManifest, ExpertManifest, Part, parse_backbone, parse_expert, parts_of
+from .payload import check_backbone_contents, check_contents
+from .rules import bus_violation, check_backbone, check_valid
+from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
+
+MAX_BACKBONE_FILE = 2 * 2**30
+"""Larger trunks belong on a hub; an expert's files are held to `MAX_FILE`."""
+
+
+@dataclass(frozen=True)
+class ExpertFiles:
+    """A valid expert, in memory.
+
+    Attributes:
+        manifest: The parsed ``expert.json``.
+        files: The bytes of every file by name, ``expert.json`` among them.
+        digest: The sha256 over manifest, weights, card and canary.
+        classes: C of an expert that writes logits, as its weights have it.
+    """
+
+    manifest: ExpertManifest
+    files: Mapping[str, bytes]
+    digest: str
+    classes: int | None = None
+
+    @property
+    def weights(self) -> bytes:
+        """The weights, a safetensors file."""
+        return self.files[self.manifest.weights.file]
+
+    @property
+    def canary(self) -> bytes:
+        """The canary, a safetensors file."""
+        return self.files[self.manifest.canary.file]
+
+    @property
+    def card(self) -> bytes | None:
+        """The routing card, or None for the kind ``none``."""
+        name = self.manifest.card.file
+        return None if name is None else self.files[name]
+
+
+@dataclass(frozen=True)
+class BackboneFiles:
+    """A valid backbone, in memory; the files of a hub base are not part of it.
+
+    Attributes:
+        manifest: The parsed ``backbone.json``.
+        files: The bytes of every file by name, ``backbone.json`` among them.
+        digest: The sha256 over the manifest and every file it names.
+    """
+
+    manifest: BackboneManifest
+    files: Mapping[str, bytes]
+    digest: str
+
+
+@checked
+def read_expert(source: PackageSource, *, known: str | None = None) -> ExpertFiles:
+    """Read an expert and check everything that needs neither a backbone nor torch.
+
+    Args:
+        source: Where its files are.
+        known: The digest of an expert that passed before. One of this digest is the same, byte for
+            byte: its files are hashed, and what they hold is not looked at again.
+
+    Returns:
+        The expert with the bytes that were checked, or everything that is wrong with it.
+    """
+    read = open_reader(source, limit=MAX_FILE)
+    raw = read("expert.json", "package_files").or_refuse()
+    manifest = parse_expert(raw).or_refuse()
+    digest = _digest(raw, manifest)
+    if digest != known:
+        refuse(check_valid(manifest))
+    files = _read_parts(read, parts_of(manifest))
+    classes = None if digest == known else check_contents(manifest, files)
+    content = MappingProxyType({"expert.json": raw, **files})
+    return ExpertFiles(manifest, content, digest, classes)
+
+
+@checked
+def read_manifest(raw: bytes) -> tuple[ExpertManifest, str]:
+    """Read an expert's manifest alone, with the digest of a package that is what it says.
+
+    The digest covers the manifest and the hashes in it, so one that equals what was composed shows
+    that the manifest is the composed one; the files it names are checked by `read_expert`.
+
+    Args:
+        raw: The bytes of ``expert.json``.
+    """
+    manifest = parse_expert(raw).or_refuse()
+    return manifest, _digest(raw, manifest)
+
+
+@checked
+def read_backbone(source: PackageSource, *, known: str | None = None) -> BackboneFiles:
+    """Read a backbone and check everything that needs no torch.
+
+    Args:
+        source: Where its files are.
+        known: The digest of one that passed before, as for `read_expert`.
+
+    Returns:
+        The backbone with the bytes that were checked, or everything that is wrong with it.
+    """
+    read = open_reader(source, limit=MAX_BACKBONE_FILE)
+    raw = read("backbone.json", "package_files").or_refuse()
+    manifest = parse_backbone(raw).or_refuse()
+    digest = _digest(raw, manifest)
+    passed = digest == known
+    # The host that it passed on may have spoken another bus.
+    fit = bus_violation(manifest.bus_api, "the backbone") if passed else ()
+    refuse(fit or (() if passed else check_backbone(manifest)))
+    files = _read_parts(read, parts_of(manifest))
+    if not passed:
+        refuse(check_backbone_contents(manifest, files))
+    content = MappingProxyType({"backbone.json": raw, **files})
+    return BackboneFiles(manifest, content, digest)
+
+
+def _read_parts(read: Reader, parts: tuple[Part, ...]) -> dict[str, bytes]:
+    """Read every file once and compare its sha256; refuse with all that differ."""
+    files, wrong = dict[str, bytes](), list[Violation]()
+    for role, name, sha256 in parts:
+        kind = role.partition("/")[0]
+        one = read(name, f"{kind}_missing")
+        wrong += one.violations
+        if one.value is None or (actual := sha256_hex(one.value)) == sha256:
+            files[name] = one.value or b""
+            continue
+        cut = truncation(one.value) if name.endswith(".safetensors") else ()
+        sized = f"{short(actual)}, {len(one.value):,} bytes"
+        hint = "The file changed after the manifest was written: reinstall the package."
+        changed = Violation(f"{kind}_digest", name, short(sha256), sized, hint)
+        wrong += relabel(cut, role=kind, file=name) or (changed,)
+    refuse(wrong)
+    return files
+
+
+def _digest(raw: bytes, manifest: ExpertManifest | BackboneManifest) -> str:
+    """Return the sha256 over roles and hashes, a line each: the digest of a package's content."""
+    lines = {"manifest": sha256_hex(raw)} | {p.role: p.sha256 for p in parts_of(manifest)}
+    return sha256_hex("".join(f"{role}\0{sha}\n" for role, sha in lines.items()).encode())
+
+
+PackageSource = Package | Mapping[str, bytes]
+"""An installed package, or the bytes of one by plain file name (from a wheel or the store)."""
+
+Reader = Callable[[str, str], Checked[bytes]]
+"""Takes a plain file name and the code to complain under when it is not there."""
+
+_REINSTALL = "Reinstall the package; if that does not help, ask its author for a new build."
+
+
+def open_reader(source: PackageSource, *, limit: int) -> Reader:
+    """Return the function that reads a source's files.
+
+    Args:
+        source: A package or the bytes of one.
+        limit: The most bytes that one file may have.
+    """
+    return partial(_read_from, source, limit)
+
+
+@checked
+def _read_from(source: PackageSource, limit: int, name: str, missing: str) -> bytes:
+    if not isinstance(source, Package):
+        if name not in source:
+            raise Refused(Violation(missing, name, "a file", "nothing", _REINSTALL))
+        if len(source[name]) > limit:
+            raise _too_large(name, limit, missing)
+        return source[name]
+    if source.folder is None:
+        expected = f"the folder of the top-level package {source.module!r}"
+        raise Refused(Violation("package_files", source.dist, expected, "nothing", _REINSTALL))
+    return read_file(source.folder / name, missing=missing, limit=limit).or_refuse()
+
+
+@checked
+def read_file(path: Path, *, missing: str, limit: int) -> bytes:
+    """Read a regular file in one go.
+
+    Args:
+        path: The file.
+        missing: The code of the violation when it is not there, e.g. ``weights_missing``.
+        limit: The most bytes it may have.
+
+    Returns:
+        Its bytes, or why they could not be had.
+    """
+    # Non-blocking, because opening a pipe for reading would wait for a writer for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        fd = os.open(path, flags)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                expected, found = "a regular file", "something else"
+                raise Refused(Violation(missing, path.name, expected, found, _REINSTALL))
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                data = file.read(min(status.st_size, limit) + 1)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        found = e.strerror.lower() if e.strerror else type(e).__name__
+        raise Refused(Violation(missing, path.name, "a readable file", found, _REINSTALL)) from e
+    if len(data) > limit:
+        raise _too_large(path.name, limit, missing)
+    return data
+
+
+def _too_large(name: str, limit: int, missing: str) -> Refused:
+    code, most = missing.replace("_missing", "_too_large"), f"at most {limit:,} bytes"
+    return Refused(Violation(code, name, most, "more", "Ask for a smaller build."))

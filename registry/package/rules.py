@@ -1,0 +1,293 @@
+"""The rules that a schema cannot say: a manifest agrees with itself, an expert with its backbone.
+
+A rule is a function that yields a `Violation` for whatever is wrong, and its line in `check_valid`
+and `check_backbone`, which look at one manifest alone, or in `check_compatible`, which looks at an
+expert's and its backbone's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from ..errors import ContractError, short
+from .checked import Violation, listed
+from .forms import FORMS, TASKS, VALUE, Shapes
+from .manifest import BUS_API, BackboneManifest, ExpertManifest, parts_of
+from .safetensors_check import TensorInfo
+
+MAX_ROWS = 256
+"""At most this many rows of a card in each of its parts."""
+
+CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
+"""What a carried base may hold: tensors and vocabularies; neither code nor pickles."""
+
+TAP = re.compile(r"final|\d+|[A-Za-z_]\w*(\.\w+)+")
+"""Where an expert may read and write: at the end, or at a block by number or name."""
+
+
+# -- what rules and readers share -----------------------------------------------------------------
+
+
+def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes:
+    """Return name → shape of every tensor the expert's weights must hold, exactly.
+
+    Args:
+        manifest: The expert's manifest.
+        classes: C of the backbone; needed for an expert that writes logits only.
+
+    Returns:
+        The shapes; those of a plugin's form stand in its manifest, or nowhere: then empty.
+
+    Raises:
+        ContractError: If the expert writes logits and ``classes`` is None.
+    """
+    d, space, form = manifest.reads.width, manifest.writes.space, FORMS.get(manifest.form)
+    if form is None:
+        return manifest.tensors or {}
+    if space == "logits" and classes is None:
+        raise ContractError(
+            f"expert {manifest.id!r} writes logits", expected="the number of classes", found="none"
+        )
+    out = {"hidden": d, "labels": len(manifest.labels), "logits": classes or 0}[space]
+    return form.shapes(space, width=d, rank=manifest.rank, out=out)
+
+
+def classes_in(manifest: ExpertManifest, header: Mapping[str, TensorInfo]) -> int | None:
+    """Return the C that the weights of an expert writing logits were made for, if any."""
+    form = FORMS.get(manifest.form)
+    if manifest.writes.space != "logits" or form is None:
+        return None
+    rows = header.get(form.written("logits"))
+    return rows.shape[0] if rows is not None and rows.shape else None
+
+
+def bus_violation(bus_api: str, who: str) -> tuple[Violation, ...]:
+    """Return a violation when this host's bus lies outside the range."""
+    from packaging.specifiers import SpecifierSet
+
+    if SpecifierSet(bus_api).contains(BUS_API):
+        return ()
+    hint = f"Upgrade with 'pip install -U redhost', or install an older version of {who}."
+    found = f"bus API {BUS_API} on this host"
+    return (Violation("bus_api", "bus_api", f"bus API {bus_api}", found, hint),)
+
+
+# -- one manifest: its fields agree ---------------------------------------------------------------
+
+
+def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
+    """Check what the schema cannot say: that the fields of a manifest agree with each other."""
+    return (
+        *_reserved(manifest.id),
+        *_bus_range(manifest.bus_api),
+        *_form(manifest),
+        *_causal(manifest),
+        *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
+        *_card(manifest),
+        *_file_names("expert.json", manifest),
+    )
+
+
+def check_backbone(manifest: BackboneManifest) -> tuple[Violation, ...]:
+    """Check that the fields of a backbone's manifest agree, and that this host speaks its bus."""
+    return (
+        *(tuple(_bus_range(manifest.bus_api)) or bus_violation(manifest.bus_api, "the backbone")),
+        *_base(manifest),
+        *_task(manifest),
+        *_labels(manifest.labels, least=1 if manifest.classifier else 0),
+        *_file_names("backbone.json", manifest),
+    )
+
+
+def _bus_range(bus_api: str) -> Iterator[Violation]:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        SpecifierSet(bus_api)
+    except InvalidSpecifier:
+        yield _field("bus_api", "a version range such as '>=1,<2'", repr(bus_api))
+
+
+def _reserved(expert_id: str) -> Iterator[Violation]:
+    if expert_id == "backbone":
+        yield _field("id", "another id: the router's own column has this name", repr(expert_id))
+
+
+def _form(manifest: ExpertManifest) -> Iterator[Violation]:
+    form, name = FORMS.get(manifest.form), f"the form {manifest.form!r}"
+    # A plugin's form, which is none of these, defines its rank and tensors itself.
+    if form and form.ranked != (manifest.rank > 0):
+        wanted = "at least 1" if form.ranked else "0"
+        yield _field("rank", f"{wanted} for {name}", str(manifest.rank))
+    if form and manifest.tensors:
+        yield _field("tensors", f"no such key for {name}", "shapes")
+
+
+def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
+    """An expert on tokens reads and writes above the blocks: their cache does not change."""
+    if not manifest.reads.causal:
+        if manifest.writes.vocabulary:
+            yield _field("reads.causal", "true, since it names a vocabulary", "nothing")
+        return
+    if not manifest.writes.vocabulary:
+        yield _field("writes.vocabulary", "the digest of the tokenizer it tells", "nothing")
+    if manifest.writes.space != "hidden":
+        yield _field("writes.space", "'hidden' for a causal expert", repr(manifest.writes.space))
+    if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
+        yield _field("reads.tap", "'final' for a causal expert", repr(min(taps - {"final"})))
+    if manifest.labels:
+        yield _field("labels", "none for a causal expert: its answers are tokens", "some")
+
+
+def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
+    if len(labels) < least:
+        yield _field("labels", "at least one label", "none")
+    if twice := sorted(label for label, count in Counter(labels).items() if count > 1):
+        yield _field("labels", "every label once", f"{listed(twice)} twice")
+
+
+def _card(manifest: ExpertManifest) -> Iterator[Violation]:
+    card = manifest.card
+    if card.kind == "none":
+        if card.file or card.sha256 or card.fit or card.gate:
+            yield _field("card", "no file and no rows for the kind 'none'", "some")
+        return
+    if card.file is None or card.sha256 is None:
+        yield _field("card", f"a file and its sha256 for the kind {card.kind!r}", "none")
+    hint = "Set aside other rows of the domain; a small sample is enough for a router."
+    for part, rows in (("fit", card.fit), ("gate", card.gate)):
+        if rows > MAX_ROWS:
+            yield Violation(
+                "card_rows", f"card.{part}", f"at most {MAX_ROWS} rows", str(rows), hint
+            )
+    if card.fit == 0:
+        yield Violation("card_rows", "card.fit", "at least one row", "0", hint)
+
+
+def _base(manifest: BackboneManifest) -> Iterator[Violation]:
+    base = manifest.base
+    if base.kind == "carried" and not base.files:
+        yield _field("base.files", "the files of a carried base", "none")
+    if strange := sorted(name for name in base.files if not name.endswith(CARRIED)):
+        yield _field("base.files", f"only {', '.join(CARRIED)}", listed(strange))
+    if base.kind != "carried" and (base.files or not base.id):
+        yield _field("base", f"an id and no files for the kind {base.kind!r}", "others")
+    if base.kind == "hub" and not base.revision:
+        yield _field("base.revision", "a pinned revision", "none")
+
+
+def _task(manifest: BackboneManifest) -> Iterator[Violation]:
+    spec = TASKS[manifest.task]
+    if spec.labels and manifest.labels not in {(), spec.labels}:
+        yield _field(
+            "labels", f"only {VALUE!r} where numbers are answered", listed(manifest.labels)
+        )
+    if not spec.classifier and (manifest.labels or manifest.classifier):
+        found = "some" if manifest.labels else "a file"
+        yield _field("labels", "no labels and no classifier where text is generated", found)
+
+
+def _file_names(own: str, manifest: ExpertManifest | BackboneManifest) -> Iterator[Violation]:
+    """Refuse two roles for one file, also where systems ignore case (macOS, Windows)."""
+    names = Counter([own, *(part.file.casefold() for part in parts_of(manifest))])
+    for name in (name for name, count in names.items() if count > 1):
+        yield _field("file", "a file of its own for each part", f"{name!r} twice")
+
+
+def _field(field: str, expected: str, found: str) -> Violation:
+    return Violation("manifest_field", field, expected, found, "Correct the manifest.")
+
+
+# -- an expert and its backbone -------------------------------------------------------------------
+
+
+def check_compatible(
+    expert: ExpertManifest, backbone: BackboneManifest, *, classes: int | None = None
+) -> tuple[Violation, ...]:
+    """Check that an expert fits a backbone.
+
+    Args:
+        expert: The manifest of a valid expert.
+        backbone: The backbone at hand.
+        classes: What `classes_in` found in the weights, where they are at hand.
+
+    Returns:
+        Everything that does not fit, the most important first; empty when all does.
+    """
+    return (
+        *bus_violation(expert.bus_api, "the expert"),
+        *_fingerprint(expert, backbone),
+        *_width(expert, backbone),
+        *_vocabulary(expert, backbone),
+        *_taps(expert),
+        *_known_labels(expert, backbone, classes),
+    )
+
+
+def _fingerprint(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
+    wanted = expert.backbone
+    if wanted.fingerprint != backbone.fingerprint:
+        yield Violation(
+            "backbone_mismatch",
+            "backbone.fingerprint",
+            f"{short(wanted.fingerprint)} ({wanted.name})",
+            f"{short(backbone.fingerprint)} ({backbone.id})",
+            f"Retrain it on this backbone, or install the build for {short(backbone.fingerprint)}.",
+        )
+
+
+def _width(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
+    if expert.reads.width != backbone.width:
+        yield Violation(
+            "width_mismatch",
+            "reads.width",
+            f"{backbone.width}, the bus of backbone {backbone.id!r}",
+            str(expert.reads.width),
+            "Retrain it on this backbone.",
+        )
+
+
+def _vocabulary(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
+    hint = "Retrain it on this backbone."
+    generates = TASKS[backbone.task].unit == "token"
+    if generates != bool(expert.reads.causal):
+        expected = "a causal expert: the backbone generates" if generates else "no causal expert"
+        found = "causal" if expert.reads.causal else "one vector for a whole text"
+        yield Violation("causal_mismatch", "reads.causal", expected, found, hint)
+    elif generates and expert.writes.vocabulary != backbone.tokenizer:
+        found = short(str(expert.writes.vocabulary))
+        yield Violation(
+            "vocabulary_mismatch", "writes.vocabulary", short(backbone.tokenizer), found, hint
+        )
+
+
+def _taps(expert: ExpertManifest) -> Iterator[Violation]:
+    taps = {"reads.tap": expert.reads.tap, "writes.tap": expert.writes.tap}
+    for field, tap in taps.items():
+        if not TAP.fullmatch(tap):
+            expected = "'final', a block's number, or its name such as 'layers.2'"
+            yield Violation("tap_unknown", field, expected, repr(tap), "Correct the manifest.")
+    if expert.writes.tap == "final":
+        return
+    if expert.writes.space != "hidden" or expert.reads.tap == "final":
+        expected = "the space 'hidden' and a reads.tap of its own for a block to write to"
+        found = f"space {expert.writes.space!r}, reads.tap {expert.reads.tap!r}"
+        yield Violation("tap_order", "writes.tap", expected, found, "Correct the manifest.")
+
+
+def _known_labels(
+    expert: ExpertManifest, backbone: BackboneManifest, classes: int | None
+) -> Iterator[Violation]:
+    if expert.writes.space == "labels":
+        return
+    known = set(backbone.labels)
+    if unknown := [label for label in expert.labels if label not in known]:
+        expected = f"labels of backbone {backbone.id!r}, which knows {len(known)}"
+        hint = "Write to the space 'labels' to bring labels of its own."
+        yield Violation("labels_unknown", "labels", expected, listed(unknown), hint)
+    if classes not in {None, len(backbone.labels)}:
+        expected = f"{len(backbone.labels)} rows, the classes of backbone {backbone.id!r}"
+        hint = "Retrain it on this backbone."
+        yield Violation("weights_tensors", "logits", expected, str(classes), hint)

@@ -1,0 +1,250 @@
+"""Are these bytes what a manifest promises: digests, and the safetensors header read by hand.
+
+safetensors itself is memory-safe but lenient (duplicate names, leading white space, names with
+``../``, a million empty tensors), so the header is checked here before anything else reads it.
+
+File layout: 8 bytes little-endian N, N bytes of JSON, then the tensors, back to back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import reprlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .checked import Refused, Violation, checked
+
+MAX_FILE = 64 * 2**20
+MAX_HEADER = 2**20
+MAX_TENSORS = 4096
+MAX_DIMENSIONS = 8
+DTYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+"""Bytes per element of every dtype that is let in."""
+
+_FLOATS, _INTEGERS = ("F32", "F16", "BF16"), ("I64",)
+_KINDS = {_FLOATS: "F32, F16 or BF16", _INTEGERS: "I64"}
+_NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
+_ENDS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,15}\s*,\s*(\d{1,15})\s*\]')
+_KEYS = {"dtype", "shape", "data_offsets"}
+_REBUILD = "Rebuild the package and install it again."
+_MAX_SIZE = 2**48
+_COMMAS = 2 * MAX_DIMENSIONS  # more than the entry of one tensor has
+_LENGTH = 8  # bytes of the number that precedes the header
+_CHUNK = 2**20  # elements looked at in one go: bounds memory at a few MiB
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where one tensor lies.
+
+    Attributes:
+        dtype: A key of `DTYPES`.
+        shape: Its dimensions.
+        start: Offset of the first byte in the file.
+        end: Offset after the last byte in the file.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class _HeaderError(Refused):
+    """The header breaks a rule."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(Violation("weights_header", "header", expected, found, _REBUILD))
+
+
+def sha256_hex(data: bytes) -> str:
+    """Return the sha256 of some bytes as 64 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@checked
+def read_header(data: bytes) -> Mapping[str, TensorInfo]:
+    """Read and check a safetensors header without looking at the tensors.
+
+    Args:
+        data: The whole file.
+
+    Returns:
+        Name → place of every tensor, in file order of the header; or what is wrong with it.
+    """
+    raw, base = _header_json(data)
+    tensors = {name: _tensor(name, raw[name], base) for name in raw if name != "__metadata__"}
+    metadata = raw.get("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise _HeaderError("__metadata__ of strings", reprlib.repr(metadata))
+    _check_layout(tensors, base, len(data))
+    return tensors
+
+
+def truncation(data: bytes) -> tuple[Violation, ...]:
+    """Tell a file that was cut short from one that was changed; empty when it is whole.
+
+    A cut file has a wrong digest too, but its header says how long it should have been.
+    """
+    wanted = _LENGTH
+    if len(data) >= wanted:
+        size = int.from_bytes(data[:_LENGTH], "little")
+        if size > MAX_HEADER:
+            return ()  # no header of ours is so long: these bytes were never such a file
+        wanted += size
+        if len(data) >= wanted:
+            # Not parsed: what was cut or changed need not be JSON.
+            wanted += max(map(int, _ENDS.findall(data[_LENGTH:wanted])), default=0)
+    if len(data) >= wanted:
+        return ()
+    found = f"{len(data):,} bytes: the file is cut short"
+    return (Violation("weights_header", "size", f"{wanted:,} bytes", found, _REBUILD),)
+
+
+def check_tensors(
+    data: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    integers: Collection[str] = (),
+) -> tuple[Violation, ...]:
+    """Check that a file holds exactly these tensors, as finite floats.
+
+    Args:
+        data: The whole safetensors file.
+        shapes: Name → shape of every tensor the contract fixes.
+        integers: Names of those that are whole numbers (I64) instead.
+
+    Returns:
+        Everything that is wrong; empty when nothing is.
+    """
+    read = read_header(data)
+    if read.value is None:
+        return read.violations
+    header = read.value
+    missing, extra = sorted(shapes.keys() - header.keys()), sorted(header.keys() - shapes.keys())
+    faults = [
+        *((name, show(shapes[name]), "no such tensor") for name in missing),
+        *((name, "no such tensor", show(header[name].shape)) for name in extra),
+    ]
+    for name in sorted(header.keys() & shapes.keys()):
+        info = header[name]
+        kinds = _INTEGERS if name in integers else _FLOATS
+        if info.shape != shapes[name] or info.dtype not in kinds:
+            expected = f"{show(shapes[name])} of {_KINDS[kinds]}"
+            faults.append((name, expected, f"{show(info.shape)} of {info.dtype}"))
+    hint = "Correct form, rank, width or labels in the manifest, or save the weights again."
+    wrong = tuple(Violation("weights_tensors", *fault, hint) for fault in faults)
+    return wrong or check_finite(data, header)
+
+
+def check_finite(data: bytes, header: Mapping[str, TensorInfo]) -> tuple[Violation, ...]:
+    """Return a violation for each float tensor that holds NaN or an infinity."""
+    bad = [name for name, info in header.items() if not _finite(data, info)]
+    hint = "Retrain the expert; these weights would spoil every answer."
+    return tuple(
+        Violation("weights_not_finite", name, "finite numbers", "NaN or infinity", hint)
+        for name in sorted(bad)
+    )
+
+
+def show(shape: tuple[int, ...]) -> str:
+    """Return a shape as people read it: ``(32, 128)``."""
+    return f"({', '.join(map(str, shape))})"
+
+
+def relabel(violations: Iterable[Violation], *, role: str, file: str) -> tuple[Violation, ...]:
+    """Return violations of tensors as those of another file, e.g. ``canary_header``."""
+    return tuple(
+        replace(v, code=v.code.replace("weights_", f"{role}_"), field=f"{file} {v.field}")
+        for v in violations
+    )
+
+
+def _header_json(data: bytes) -> tuple[dict[str, Any], int]:
+    """Return the decoded header and the offset at which the tensors begin."""
+    if len(data) < _LENGTH:
+        raise _HeaderError(f"at least {_LENGTH} bytes", f"{len(data)}")
+    size = int.from_bytes(data[:_LENGTH], "little")
+    if size > MAX_HEADER:
+        raise _HeaderError(f"a header of at most {MAX_HEADER:,} bytes", f"{size:,}")
+    text = data[_LENGTH : _LENGTH + size]
+    if len(text) < size:
+        raise _HeaderError(f"a header of {size:,} bytes", f"{len(text):,}")
+    if text[:1] != b"{":  # so that what json reads is an object
+        raise _HeaderError("a header that begins with '{'", repr(text[:1]))
+    # Counting first: parsing a mebibyte of tiny tensors alone would break the 50 ms limit.
+    counts = (text.count(b'"data_offsets"'), text.count(b"{") - 2, text.count(b",") // _COMMAS)
+    if max(counts) > MAX_TENSORS:
+        raise _HeaderError(f"at most {MAX_TENSORS:,} tensors", "more")
+    try:
+        raw: dict[str, Any] = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as e:
+        raise _HeaderError("a JSON object", str(e)) from e
+    return raw, _LENGTH + size
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _HeaderError("every name once", f"{key[:80]!r} twice")
+        found[key] = value
+    return found
+
+
+def _tensor(name: str, raw: object, base: int) -> TensorInfo:
+    if not _NAME.fullmatch(name):
+        raise _HeaderError("names of letters, digits, '_' and '.'", reprlib.repr(name))
+    if not isinstance(raw, dict) or raw.keys() != _KEYS:
+        raise _HeaderError(f"{name} with dtype, shape and data_offsets", reprlib.repr(raw))
+    dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise _HeaderError(f"{name} of {', '.join(DTYPES)}", reprlib.repr(dtype))
+    if not _naturals(shape, most=MAX_DIMENSIONS):
+        raise _HeaderError(f"{name} of at most {MAX_DIMENSIONS} dimensions", reprlib.repr(shape))
+    if not _naturals(offsets, most=2) or not offsets[1:]:
+        raise _HeaderError(f"two offsets for {name}", reprlib.repr(offsets))
+    begin, end = offsets
+    if end - begin != (size := math.prod(shape) * DTYPES[dtype]):
+        raise _HeaderError(f"{size:,} bytes for {name}", f"{end - begin:,}")
+    return TensorInfo(dtype, tuple(shape), base + begin, base + end)
+
+
+def _naturals(value: object, *, most: int) -> bool:
+    """Tell whether a value is a short list of sizes (True is an int to Python, but no size)."""
+    if not isinstance(value, list) or len(value) > most:
+        return False
+    return all(type(x) is int and 0 <= x < _MAX_SIZE for x in value)
+
+
+def _check_layout(tensors: Mapping[str, TensorInfo], base: int, size: int) -> None:
+    """Refuse gaps, overlaps and trailing data: every byte belongs to exactly one tensor."""
+    place = base
+    for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].end)):
+        if info.start != place:
+            raise _HeaderError(f"{name} at offset {place - base:,}", f"{info.start - base:,}")
+        place = info.end
+    if place != size:
+        raise _HeaderError(f"a file of {place:,} bytes", f"{size:,}")
+
+
+def _finite(data: bytes, info: TensorInfo) -> bool:
+    if info.dtype not in _FLOATS:
+        return True
+    import numpy as np
+
+    kind = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}[info.dtype]
+    # All ones in the exponent is what NaN and infinity share, in each of the three formats.
+    mask = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}[info.dtype]
+    width = DTYPES[info.dtype]
+    for place in range(info.start, info.end, _CHUNK * width):
+        count = min(_CHUNK, (info.end - place) // width)
+        bits = np.frombuffer(data, kind, count, place)
+        if bool(((bits & mask) == mask).any()):
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Answers to commands: settings, what is installed and composed, what `check` looks at."""

@@ -1,0 +1,215 @@
+"""What `redhost check` looks at: installed ids, wheels and folders, and what is wrong with them.
+
+Exactly what is named is read. Of the other installed experts the manifests are, because two
+packages may claim one id; their weights are not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..environment.installed import audit_installed
+from ..environment.status import check_packages
+from ..errors import MissingError, RedhostError, UnknownNameError, UsageError
+from ..package.checked import Violation
+from ..package.discover import MANIFESTS, Package, discover_all, from_folder
+from ..package.manifest import ExpertManifest, parse_expert, parts_of
+from ..package.readers import (
+    BackboneFiles,
+    ExpertFiles,
+    PackageSource,
+    open_reader,
+    read_backbone,
+    read_expert,
+)
+from ..package.rules import check_compatible
+from ..package.safetensors_check import MAX_FILE
+from ..wheel.policy import NameOwners
+from ..wheel.signing import PublicKey
+from ..wheel.wheel import read_wheel
+from .settings import Disabled, choose_backbone
+
+Experts = list[tuple[str | None, Package]]
+"""Installed experts with the ids in their manifests, None where one cannot be read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """One thing to check.
+
+    Attributes:
+        name: What the user typed, or the package's id.
+        source: Where its files are: a package, or their bytes by name.
+        files: The expert's bytes, where they could be read.
+        violations: What reading it, or its environment, has shown to be wrong already.
+        backbone: The installed backbone to check against; None where there is none.
+    """
+
+    name: str
+    source: PackageSource
+    files: ExpertFiles | None
+    violations: tuple[Violation, ...]
+    backbone: BackboneFiles | None
+
+
+def resolve_targets(
+    names: Sequence[str], *, home: Path, backbone: str | None, keys: Sequence[PublicKey] = ()
+) -> tuple[Target, ...]:
+    """Find and read what the names mean; no names mean every installed expert.
+
+    Args:
+        names: Installed ids, wheels and folders.
+        home: The state folder.
+        backbone: Which backbone to check against, when several are installed.
+        keys: A wheel must be signed by one of these, if there are any.
+
+    Raises:
+        UsageError: If a name is no file, folder or installed id.
+        MissingError: If no names are given and nothing is installed.
+    """
+    packages = discover_all()
+    against = None
+    with suppress(RedhostError):  # an expert can be valid without a backbone to fit
+        against = read_backbone(choose_backbone(packages["backbone"], backbone)).value
+    # Not Path.exists: it raises for a name too long to be one.
+    paths = {name for name in names if os.path.exists(name)}  # noqa: PTH110
+    # Ids are in manifests: those of installed experts are read only where an id is meant.
+    wanted = not names or not paths.issuperset(names)
+    experts: Experts = []
+    for package in packages["expert"] if wanted else ():
+        read = open_reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
+        manifest = read.then(parse_expert).value
+        experts.append((None if manifest is None else manifest.id, package))
+    experts.sort(key=lambda pair: (pair[0] or pair[1].module, pair[1].dist))
+    ids = {expert_id or package.dist for expert_id, package in experts}
+    if not names and not ids:
+        raise MissingError("no experts are installed", hint="Name a wheel or a folder to check.")
+    owners, targets = NameOwners(), list[Target]()
+    for name in names or sorted(ids):
+        if name in paths:
+            targets.append(_from_path(name, against, keys))
+        else:
+            targets += _installed(name, experts, against, owners=owners, home=home)
+    return tuple(targets)
+
+
+def static_check(target: Target) -> tuple[Violation, ...]:
+    """Return every violation that can be seen without computing anything."""
+    if target.violations or target.files is None or target.backbone is None:
+        return target.violations
+    files = target.files
+    return check_compatible(files.manifest, target.backbone.manifest, classes=files.classes)
+
+
+def _installed(
+    name: str, experts: Experts, against: BackboneFiles | None, *, owners: NameOwners, home: Path
+) -> Iterator[Target]:
+    """Yield what is installed under an id or a distribution's name.
+
+    Two packages may claim one id: each is reported under the id with its own reason.
+    """
+    same = [(i, package) for i, package in experts if name in {i, package.dist}]
+    if not same:
+        raise _unknown(name, {i or package.dist for i, package in experts})
+    for expert_id, package in same:
+        claims = [p for i, p in experts if i is not None and i == expert_id]
+        duplicate = _duplicate(package, claims, home) if len(claims) > 1 else ()
+        expert = read_expert(package)
+        wrong = (*duplicate, *expert.violations, *audit_installed(package, owners))
+        yield Target(name, package, expert.value, wrong, against)
+
+
+def _duplicate(package: Package, claims: Sequence[Package], home: Path) -> tuple[Violation, ...]:
+    """Return what is wrong if others that are valid and enabled claim the package's id as well."""
+    statuses = check_packages(claims, backbone=None, disabled=Disabled(home).names())
+    [status] = [s for s in statuses if s.package == package]
+    return tuple(v for v in status.violations if v.code == "duplicate_id")
+
+
+def _from_path(name: str, against: BackboneFiles | None, keys: Sequence[PublicKey]) -> Target:
+    path = Path(name)
+    source: PackageSource
+    if path.is_dir():
+        source = from_folder(path)
+    else:
+        wheel = read_wheel(path, keys=keys)
+        if wheel.value is None:
+            return Target(str(path), {}, None, wheel.violations, against)
+        source = wheel.value.files
+    expert = read_expert(source)
+    return Target(str(path), source, expert.value, expert.violations, against)
+
+
+def _unknown(name: str, installed: Iterable[str]) -> UsageError:
+    """Return what to raise for a name that is nothing: its looks tell a path from an id."""
+    if Path(name).name == name and not name.endswith(".whl"):
+        return UnknownNameError("expert", name, installed)
+    hint = "Give the path of a wheel or of a package's folder, or an installed id."
+    return UsageError(f"there is no wheel or folder {name}", hint=hint)
+
+
+GATE_ROWS = 32
+"""Fewer gate rows cannot show a loss of one row in thirty-two."""
+
+ALLOWED = ("__init__.py", "py.typed", "README.md", "LICENSE")
+"""Files that a published expert may have beside those its manifest names."""
+
+
+def strict_check(target: Target) -> tuple[Violation, ...]:
+    """Return everything a published expert should have and this one lacks."""
+    if target.files is None:
+        return ()
+    manifest = target.files.manifest
+    return (
+        *_backbone_lacks(target, manifest),
+        *_manifest_lacks(manifest),
+        *_unnamed_files(target.source, manifest),
+    )
+
+
+def _backbone_lacks(target: Target, manifest: ExpertManifest) -> Iterator[Violation]:
+    name, needs_norm = manifest.backbone.name, manifest.writes.space != "labels"
+    if target.backbone is None:
+        expected = f"backbone {name!r} installed, to check against"
+        yield _lack("backbone", expected, "no backbone", f"pip install red-backbone-{name}")
+    elif target.backbone.manifest.background and needs_norm and manifest.off_domain is None:
+        yield _lack("off_domain", "measured on the background card", "none", "Train it again.")
+
+
+def _manifest_lacks(manifest: ExpertManifest) -> Iterator[Violation]:
+    card = manifest.card
+    hint = "Set rows aside before training; 'redhost train-expert' does."
+    if card.kind == "none":
+        yield _lack("card", "a routing card, so that any host can route to it", "none", hint)
+    elif card.kind != "statistics" and card.gate < GATE_ROWS:
+        yield _lack("card.gate", f"at least {GATE_ROWS} gate rows", str(card.gate), hint)
+    if not manifest.domain.strip():
+        yield _lack("domain", "a sentence on the inputs it knows", "nothing", "Write one.")
+    if not manifest.license.strip():
+        yield _lack("license", "the license of the weights", "nothing", "Name one.")
+    if not manifest.training.metrics:
+        yield _lack("training.metrics", "how well it does", "nothing", "Measure it.")
+
+
+def _unnamed_files(source: PackageSource, manifest: ExpertManifest) -> Iterator[Violation]:
+    """Refuse files that neither the manifest nor `ALLOWED` names, in subfolders too."""
+    names = set(source) if not isinstance(source, Package) else set[str]()
+    if isinstance(source, Package) and source.folder is not None:
+        files = (p.relative_to(source.folder) for p in source.folder.rglob("*") if p.is_file())
+        names = {p.as_posix() for p in files if "__pycache__" not in p.parts}
+    named = {"expert.json", *(part.file for part in parts_of(manifest))}
+    if unnamed := sorted(names - named - {*ALLOWED}):
+        yield _lack(
+            "package",
+            "nothing but the files its manifest names",
+            ", ".join(unnamed[:5]),
+            "Leave it out: an expert is data.",
+        )
+
+
+def _lack(field: str, expected: str, found: str, hint: str) -> Violation:
+    return Violation("strict", field, expected, found, hint)

@@ -1,0 +1,218 @@
+"""What the user set: the home, `Settings` from every source, and who is disabled.
+
+A setting comes from the flags, else the lock, else ``pyproject.toml``, else the defaults.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from .. import atomic
+from ..errors import MissingError, SettingsError, UnknownNameError, suggest
+from ..home.composition import LockFile
+from ..home.generations import Generations
+from ..package.checked import Checked
+from ..package.discover import MANIFESTS, Package, canonical
+from ..package.manifest import MAX_BYTES, BackboneManifest, dumps, parse_backbone
+from ..package.readers import open_reader
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set; None leaves it to the next source.
+
+    Attributes:
+        backbone: Id, distribution or module of an installed backbone.
+        router: The kind of router; None is the host's default.
+        level: How much of the router is retrained.
+        seed: What a full retraining starts from.
+        tolerance: Accuracy points a domain may lose; None is one point or two gate rows.
+        device: Where tensors live, e.g. ``cpu`` or ``cuda``; None is the host's choice.
+        keys: Files of public keys; a wheel that none of them signed is refused.
+    """
+
+    backbone: str | None = None
+    router: str | None = None
+    level: Literal["zero", "row", "full"] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    tolerance: Annotated[float, Meta(ge=0)] | None = None
+    device: str | None = None
+    keys: tuple[str, ...] | None = None
+
+    def over(self, other: Settings) -> Settings:
+        """Return these settings, completed from others where they are None."""
+        mine = msgspec.structs.asdict(self)
+        return msgspec.structs.replace(other, **{k: v for k, v in mine.items() if v is not None})
+
+
+DEFAULTS = Settings(level="full", seed=0)
+
+_KEYS = frozenset(Settings.__struct_fields__)
+_PLAN = "expert"
+"""The table below ``[tool.redhost]`` that is no setting: an author's plan (`project`)."""
+
+
+def resolve_home(
+    flag: Path | None = None,
+    *,
+    env: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> Path:
+    """Return the home: the flag, else ``REDHOST_HOME``, else ``.redhost`` in the current folder.
+
+    Raises:
+        SettingsError: If its ``~`` is nobody's.
+    """
+    chosen = flag or Path(env.get("REDHOST_HOME") or ".redhost")
+    try:
+        return (folder or Path.cwd()) / chosen.expanduser()
+    except RuntimeError as e:
+        raise SettingsError(f"there is no home {chosen}", found=str(e)) from e
+
+
+def load_settings(
+    *,
+    flags: Settings | None = None,
+    lock: LockFile | None = None,
+    project: Path | None = None,
+) -> Settings:
+    """Merge every source of settings.
+
+    Args:
+        flags: What the command line says.
+        lock: The lock of the home, if there is one.
+        project: The project's ``pyproject.toml``; the current folder's when None.
+
+    Raises:
+        SettingsError: If ``[tool.redhost]`` says something that cannot be set.
+    """
+    merged = flags or Settings()
+    for source in (_from_lock(lock), _from_project(project or Path("pyproject.toml")), DEFAULTS):
+        merged = merged.over(source)
+    return merged
+
+
+def choose_backbone(packages: Collection[Package], wanted: str | None) -> Package:
+    """Return the backbone to use: the wanted one, or the only one installed.
+
+    Args:
+        packages: All installed backbones.
+        wanted: An id, a distribution or a module; None when no setting says.
+
+    Raises:
+        MissingError: If none is installed.
+        SettingsError: If several are and none is wanted.
+        UnknownNameError: If the wanted one is not among them.
+    """
+    if not packages:
+        raise MissingError(
+            "no backbone is installed", hint="Install one, e.g. 'pip install red-backbone-tiny'."
+        )
+    if wanted is None and len(packages) == 1:
+        return next(iter(packages))
+    manifests = {package: read_backbone_manifest(package).value for package in packages}
+    # One whose manifest cannot be read goes by its distribution.
+    ids = {package: m.id if m else package.dist for package, m in manifests.items()}
+    if wanted is None:
+        choices = ", ".join(sorted(f"{name} ({package.dist})" for package, name in ids.items()))
+        raise SettingsError(
+            "several backbones are installed and none is chosen",
+            found=choices,
+            hint='Choose one with --backbone NAME, or backbone = "NAME" in [tool.redhost].',
+        )
+    for package, backbone_id in ids.items():
+        if wanted in {backbone_id, package.module} or canonical(wanted) == canonical(package.dist):
+            return package
+    raise UnknownNameError("backbone", wanted, ids.values())
+
+
+def read_backbone_manifest(package: Package) -> Checked[BackboneManifest]:
+    """Read a backbone's manifest alone, none of its tensors."""
+    read = open_reader(package, limit=MAX_BYTES)(MANIFESTS["backbone"], "package_files")
+    return read.then(parse_backbone)
+
+
+def _from_lock(lock: LockFile | None) -> Settings:
+    """Return what the lock pins; keys of its settings that this version does not know are left."""
+    if lock is None:
+        return Settings()
+    pinned: dict[str, Any] = {k: v for k, v in lock.settings.items() if k in _KEYS}
+    pinned |= {"router": lock.router.kind, "seed": lock.router.seed}
+    pinned["backbone"] = pinned.get("backbone") or lock.backbone.id
+    return _convert(pinned, f"redhost.lock of backbone {lock.backbone.id!r}")
+
+
+def _from_project(path: Path) -> Settings:
+    try:
+        table = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("redhost", {})
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, ValueError, AttributeError) as e:
+        raise SettingsError(f"cannot read {path}", found=str(e)) from e
+    if isinstance(table, dict):
+        table = {key: value for key, value in table.items() if key != _PLAN}
+    settings = _convert(table, f"{path} [tool.redhost]")
+    if settings.keys is None:
+        return settings
+    keys = tuple(str(path.parent / key) for key in settings.keys)  # relative to the project
+    return msgspec.structs.replace(settings, keys=keys)
+
+
+def _convert(table: object, where: str) -> Settings:
+    if unknown := sorted(table.keys() - _KEYS) if isinstance(table, dict) else []:
+        hint = f"{suggest(unknown[0], _KEYS)}Known: {', '.join(sorted(_KEYS))}."
+        raise SettingsError(f"{where}: unknown setting {unknown[0]!r}", hint=hint)
+    try:
+        return msgspec.convert(table, Settings)
+    except msgspec.ValidationError as e:
+        raise SettingsError(f"{where}: {e}") from e
+
+
+class _Disabled(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema: Literal["redhost.disabled/1"] = "redhost.disabled/1"
+    names: tuple[str, ...] = ()
+
+
+class Disabled:
+    """``HOME/disabled.json``: ids of experts, or distributions where two share an id.
+
+    Args:
+        home: The folder of a project's state.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.path = home / "disabled.json"
+
+    def names(self) -> frozenset[str]:
+        """Return what is disabled.
+
+        Raises:
+            StoreError: If the file cannot be understood; guessing would enable everything.
+        """
+        hint = "Remove it, then disable again what should be."
+        disabled = atomic.read_struct(self.path, _Disabled, hint=hint)
+        return frozenset(disabled.names if disabled else ())
+
+    def disable(self, name: str) -> bool:
+        """Switch an expert off; return whether that changed anything."""
+        return self._change(name, to=True)
+
+    def enable(self, name: str) -> bool:
+        """Switch an expert on again; return whether that changed anything."""
+        return self._change(name, to=False)
+
+    def _change(self, name: str, *, to: bool) -> bool:
+        with Generations(self.home).writer():
+            names = self.names()
+            wanted = names | {name} if to else names - {name}
+            if wanted == names:
+                return False
+            atomic.write_atomic(self.path, dumps(_Disabled(names=tuple(sorted(wanted)))))
+        return True

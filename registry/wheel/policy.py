@@ -1,0 +1,305 @@
+"""What a data package may bring into an environment: rules for a wheel and for what pip installed.
+
+An expert or backbone owns one top-level folder and its own ``.dist-info``. Everything else could
+run, or could overwrite what others brought.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import short
+from ..package.checked import Checked, Refused, Violation, checked
+from ..package.discover import MANIFESTS, canonical
+from ..package.safetensors_check import sha256_hex
+
+STARTUP_SUFFIXES = (".pth", ".start", ".egg-link")
+STARTUP_MODULES = frozenset({"sitecustomize", "usercustomize"})
+
+HOSTS = frozenset({"redhost", "torch", "pip", "setuptools", "pkg_resources", "_distutils_hack"})
+"""Never an expert's, whether or not they are installed here."""
+
+INSTALLERS = frozenset({"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
+"""What installers write into a dist-info; a wheel that brings one speaks for them."""
+
+SIGNATURES = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
+"""Files of a dist-info that cannot stand in RECORD with a hash."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelPolicy:
+    """Whose files are judged, and which names are its own.
+
+    Attributes:
+        dist: The distribution.
+        module: Its one top-level package.
+        info: The name of its dist-info folder.
+        installed: Whether it is in an environment already; else it is a wheel.
+    """
+
+    dist: str
+    module: str
+    info: str
+    installed: bool = False
+
+    def owns(self, name: str) -> bool:
+        """Tell whether a name lies in the package or in its dist-info."""
+        return name.partition("/")[0] in {self.module, self.info}
+
+    def is_loose(self, name: str) -> bool:
+        """Tell whether RECORD need not list and hash a file."""
+        parts = name.split("/")
+        if self.installed and "__pycache__" in parts:
+            return name.endswith(".pyc")  # byte code depends on the interpreter: it has no hash
+        allowed = SIGNATURES | INSTALLERS if self.installed else SIGNATURES
+        return parts[0] == self.info and parts[-1] in allowed
+
+    @property
+    def hint(self) -> str:
+        """What to do about a package that fails."""
+        return (
+            f"Reinstall it with 'pip install --force-reinstall --no-deps {self.dist}'."
+            if self.installed
+            else "Do not install it; get the wheel again from its author."
+        )
+
+
+def check_names(policy: WheelPolicy, names: Iterable[str]) -> Iterator[Violation]:
+    """Check that a package brings nothing but its own files.
+
+    Args:
+        policy: Whose files.
+        names: Of files and folders, relative to the site folder or to the wheel's root.
+    """
+    by_code: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(set(names), key=lambda name: (name.endswith(".pyc"), name)):
+        by_code[_misplaced(policy, name)].append(name)
+    hint, foreign = policy.hint, _foreign_hint(policy)
+    startup = "no file that Python runs when it starts"
+    yield from _fault("startup_code", by_code, startup, _startup_hint(policy))
+    yield from _fault("data_scripts", by_code, "no .data folder: it goes to other places", hint)
+    yield from _fault("foreign_top_level", by_code, f"nothing beside {policy.module!r}", foreign)
+    yield from _fault("installer_file", by_code, "what installers write left to them", hint)
+
+
+def check_top_level(policy: WheelPolicy, owners: Collection[str]) -> Iterator[Violation]:
+    """Check that a package's names are nobody else's.
+
+    Args:
+        policy: Whose name.
+        owners: Other distributions of the environment that bring this name.
+    """
+    name = policy.module.casefold()
+    expected, hint = "a top-level package of its own", _foreign_hint(policy)
+    if canonical(policy.dist) in {canonical(host) for host in HOSTS}:
+        found = "a name of the host: installing it would replace that"
+        yield Violation("taken_name", policy.dist, "a name of its own", found, hint)
+    if name in HOSTS or name in {n.casefold() for n in sys.stdlib_module_names}:
+        found = "a name of Python or of the host"
+        yield Violation("taken_top_level", policy.module, expected, found, hint)
+    elif owners:
+        found = f"also brought by {', '.join(sorted(owners))}"
+        yield Violation("taken_top_level", policy.module, expected, found, hint)
+
+
+def check_entry_points(groups: Collection[str]) -> Iterator[Violation]:
+    """Check that a package declares data only: any other entry point names code to run."""
+    data = {f"redhost.{kind}s" for kind in MANIFESTS}
+    others = {"entry_points": [f"[{group}]" for group in sorted(set(groups) - data)]}
+    hint = "An expert is data: ship code as a plugin of its own."
+    yield from _fault("entry_points", others, "entry points for data only", hint)
+
+
+def check_record(
+    policy: WheelPolicy,
+    rows: Iterable[RecordRow],
+    *,
+    present: Collection[str],
+    read: Callable[[str], Checked[bytes]],
+) -> Iterator[Violation]:
+    """Compare RECORD with the files: complete, matching, and nothing outside.
+
+    Args:
+        policy: Whose RECORD.
+        rows: Its rows.
+        present: Every file there is, by name.
+        read: Reads one of those; never called for a row that leads elsewhere.
+    """
+    rows, present = tuple(rows), frozenset(present)
+    own = {row.path: row for row in rows if is_plain(row.path) and policy.owns(row.path)}
+    strict = {path: row for path, row in own.items() if not policy.is_loose(path)}
+    hashed = {path: row for path, row in strict.items() if path in present and row.sha256}
+    names = {
+        "record_outside": [row.path for row in rows if not is_plain(row.path)],
+        "record_row": [p for p, count in Counter(row.path for row in rows).items() if count > 1],
+        "record_missing": [path for path in strict if path not in present],
+        "record_unlisted": [
+            p for p in present if p not in own and policy.owns(p) and not policy.is_loose(p)
+        ],
+        "record_unhashed": [p for p, r in strict.items() if p in present and not r.sha256],
+    }
+    names = {code: sorted(paths) for code, paths in names.items()}
+    hint, outside = policy.hint, _outside_hint(policy)
+    yield from _fault("record_outside", names, "rows inside the site folder", outside)
+    yield from _fault("record_row", names, "every file once in RECORD", hint)
+    yield from _fault("record_missing", names, "every file that RECORD lists", hint)
+    yield from _fault("record_unlisted", names, "only files that RECORD lists", hint)
+    yield from _fault("record_unhashed", names, "a sha256 in RECORD", hint)
+    for path, row in sorted(hashed.items()):
+        one = read(path)
+        yield from one.violations
+        if one.value is None:
+            continue
+        actual, length = sha256_hex(one.value), len(one.value)
+        if actual != row.sha256 or row.size not in {None, length}:
+            size = "" if row.size is None else f", {row.size:,} bytes"
+            expected = f"{short(row.sha256)}{size}, as RECORD says"
+            found = f"{short(actual)}, {length:,} bytes"
+            yield Violation("record_digest", path, expected, found, policy.hint)
+
+
+def _misplaced(policy: WheelPolicy, name: str) -> str:
+    """Return the code of what is wrong with a file being where it is; empty where nothing is."""
+    top, _, rest = name.rstrip("/").partition("/")
+    last = name.rstrip("/").rpartition("/")[2]
+    if last.endswith(STARTUP_SUFFIXES) or top.partition(".")[0] in STARTUP_MODULES:
+        return "startup_code"
+    if top.endswith(".data"):
+        return "data_scripts"
+    if not policy.owns(name):
+        return "foreign_top_level"
+    installers = not policy.installed and top == policy.info and rest in INSTALLERS
+    return "installer_file" if installers else ""
+
+
+def _fault(
+    code: str, names: Mapping[str, list[str]], expected: str, hint: str
+) -> Iterator[Violation]:
+    """Name the first of those at fault by a code, and how many more there are."""
+    if where := names.get(code):
+        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        yield Violation(code, where[0][:120], expected, f"{where[0][:120]!r}{more}", hint)
+
+
+def _startup_hint(policy: WheelPolicy) -> str:
+    return (
+        "Its code has run already, whenever Python started since it was installed: remove it with "
+        f"'pip uninstall {policy.dist}', and look at what it did."
+        if policy.installed
+        else "Do not install it: this code would run whenever Python starts."
+    )
+
+
+def _foreign_hint(policy: WheelPolicy) -> str:
+    return (
+        f"Uninstall {policy.dist}, then reinstall what it shares files with."
+        if policy.installed
+        else "Do not install it: it would overwrite what others brought."
+    )
+
+
+def _outside_hint(policy: WheelPolicy) -> str:
+    return (
+        f"'pip uninstall {policy.dist}' would remove those files too: take it out by hand."
+        if policy.installed
+        else policy.hint
+    )
+
+
+# -- who owns which top-level name ----------------------------------------------------------------
+
+_TOP = re.compile(rb'(?m)^"?([^/,"\r\n]+)[/,]')
+
+
+class NameOwners:
+    """The top-level names of site folders; each folder is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, Mapping[str, frozenset[str]]] = {}
+
+    def others(self, site: Path, module: str, *, dist: str) -> frozenset[str]:
+        """Return the distributions, other than this one, that bring a top-level name.
+
+        Args:
+            site: The folder that holds the dist-info folders.
+            module: The name; case does not tell two apart, as some systems do not either.
+            dist: Who may bring it.
+        """
+        if site not in self._known:
+            owners: defaultdict[str, set[str]] = defaultdict(set)
+            for info in (*site.glob("*.dist-info"), *site.glob("*.egg-info")):
+                owner = canonical(info.name.partition("-")[0].removesuffix(".egg-info"))
+                for name in _top_names(info):
+                    owners[name.casefold()].add(owner)
+            self._known[site] = {name: frozenset(dists) for name, dists in owners.items()}
+        return self._known[site].get(module.casefold(), frozenset()) - {canonical(dist)}
+
+
+def _top_names(info: Path) -> set[str]:
+    try:
+        record = info / "RECORD"
+        if record.is_file():
+            tops = {m.decode("utf-8", "replace") for m in _TOP.findall(record.read_bytes())}
+            return {top.removesuffix(".py") for top in tops}
+        return set((info / "top_level.txt").read_text("utf-8").split())
+    except (OSError, UnicodeDecodeError):
+        return set()
+
+
+# -- RECORD ---------------------------------------------------------------------------------------
+
+_ODD = re.compile(r"[\\\x00-\x1f\x7f:]")
+_BASE64 = re.compile(r"[A-Za-z0-9_-]{43}=?")
+_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class RecordRow:
+    """One file of a RECORD.
+
+    Attributes:
+        path: As it stands there, relative to the site folder.
+        sha256: In hexadecimal; empty where the row has none.
+        size: In bytes; None where the row has none.
+    """
+
+    path: str
+    sha256: str
+    size: int | None
+
+
+def is_plain(path: str) -> bool:
+    """Tell whether a path stays below where it starts, on every system."""
+    return not _ODD.search(path) and not {"", ".", ".."} & set(path.split("/"))
+
+
+@checked
+def parse_record(data: bytes) -> tuple[RecordRow, ...]:
+    """Read a RECORD; nothing it names is looked at."""
+    try:
+        lines = csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True)
+        return tuple(_record_row(fields) for fields in lines if fields)
+    except (ValueError, csv.Error) as e:
+        expected, hint = "rows of a path, a hash and a size", "Reinstall the package."
+        raise Refused(Violation("record_row", "RECORD", expected, str(e)[:120], hint)) from e
+
+
+def _record_row(fields: list[str]) -> RecordRow:
+    if len(fields) != _COLUMNS:
+        raise ValueError(f"{len(fields)} columns: {','.join(fields)[:80]!r}")
+    path, digest, size = fields
+    algorithm, _, value = digest.partition("=")
+    if algorithm != "sha256":
+        value = ""  # no hash, or a weaker one
+    elif not _BASE64.fullmatch(value):
+        raise ValueError(f"no hash: {digest[:80]!r}")
+    sha256 = base64.urlsafe_b64decode(value.rstrip("=") + "=").hex() if value else ""
+    return RecordRow(path, sha256, int(size) if size else None)

@@ -1,0 +1,251 @@
+"""Signatures of wheels: key pairs on an elliptic curve, and what one signed, proven in memory."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import MissingError, UsageError, short
+from ..package.checked import Checked, Refused, Violation, checked
+from ..package.readers import read_file
+from ..package.safetensors_check import sha256_hex
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+# -- keys -----------------------------------------------------------------------------------------
+
+_CURVES = ("secp256r1", "secp384r1", "secp521r1")
+_HINT = "Make a pair with 'redhost new-key FILE'."
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicKey:
+    """What verifies an author's signatures.
+
+    Attributes:
+        name: The file it was read from.
+        pem: The key, in the one way that it can be written.
+        fingerprint: The sha256 of `pem`; signatures and locks name the key by it.
+    """
+
+    name: str
+    pem: bytes
+    fingerprint: str
+
+
+def require_extra() -> None:
+    """Refuse to go on where signatures can be neither made nor checked.
+
+    Raises:
+        MissingError: If a package of the extra ``sign`` is not installed.
+    """
+    try:
+        for name in ("cryptography", "model_signing.signing", "model_signing.verifying"):
+            importlib.import_module(name)
+    except ImportError as e:
+        raise MissingError(
+            "signatures cannot be made or checked here",
+            expected="the extra 'sign'",
+            found=str(e),
+            hint="Install it: pip install 'redhost[sign]'.",
+        ) from e
+
+
+def new_key(path: Path) -> Path:
+    """Make a key pair, the private key readable by its owner alone.
+
+    Args:
+        path: Where the private key goes; it is not overwritten. The public key goes beside it:
+            ``author.pem`` and ``author.pub.pem``.
+
+    Returns:
+        The path of the public key.
+
+    Raises:
+        UsageError: If one of the files is there already, or cannot be written.
+    """
+    require_extra()
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    encoding, plain = form.Encoding.PEM, form.NoEncryption()
+    public = path.with_name(f"{path.name.removesuffix('.pem')}.pub.pem")
+    # The public one first: what can be lost when the second fails is then no secret.
+    _write_new(public, _pem(key.public_key()), mode=0o644)
+    try:
+        _write_new(path, key.private_bytes(encoding, form.PrivateFormat.PKCS8, plain), mode=0o600)
+    except UsageError:
+        public.unlink()
+        raise
+    return public
+
+
+def read_keys(paths: Iterable[str | Path]) -> tuple[PublicKey, ...]:
+    """Read public keys; without any, nothing is imported.
+
+    Args:
+        paths: PEM files.
+
+    Raises:
+        UsageError: If one is no public key on a known curve.
+        MissingError: If the extra ``sign`` is not installed.
+    """
+    wanted = tuple(map(Path, paths))
+    if wanted:
+        require_extra()
+    return tuple(map(_read_key, wanted))
+
+
+def _read_key(path: Path) -> PublicKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    who, expected = f"cannot verify with {path}", "an elliptic-curve public key, as PEM"
+    try:
+        key = load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as e:
+        found = e.strerror if isinstance(e, OSError) and e.strerror else "something else"
+        raise UsageError(who, expected=expected, found=found.lower(), hint=_HINT) from e
+    if not isinstance(key, EllipticCurvePublicKey) or key.curve.name not in _CURVES:
+        raise UsageError(who, expected=expected, found="another kind of key", hint=_HINT)
+    pem = _pem(key)
+    return PublicKey(name=str(path), pem=pem, fingerprint=sha256_hex(pem))
+
+
+def _pem(key: EllipticCurvePublicKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization as form
+
+    return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _write_new(path: Path, data: bytes, *, mode: int) -> None:
+    """Write a file that must not be there; its mode is right from the first byte on."""
+    made = False
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        made = True
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+    except OSError as e:
+        if made:
+            path.unlink()
+        found = (e.strerror or type(e).__name__).lower()
+        hint = "Keys are never overwritten: name another file."
+        raise UsageError(f"cannot write the key {path}", found=found, hint=hint) from e
+
+
+# -- signing and verifying ------------------------------------------------------------------------
+
+_MAX_SIGNATURE = 2**16
+_ASK = "Ask its author for the file that 'redhost pack --sign' wrote beside the wheel"
+
+
+def signature_path(wheel: Path) -> Path:
+    """Return where the signature of a wheel lies."""
+    return wheel.with_name(f"{wheel.name}.sig")
+
+
+def make_signer(key: Path) -> Callable[[Path], Path]:
+    """Read a private key.
+
+    Args:
+        key: A PEM file without a password.
+
+    Returns:
+        The function that signs a wheel and returns the path of the signature.
+
+    Raises:
+        UsageError: If it is no private key on a known curve.
+        MissingError: If the extra ``sign`` is not installed.
+    """
+    require_extra()
+    from model_signing import signing
+
+    try:
+        config = signing.Config().use_elliptic_key_signer(private_key=key)
+    except Exception as e:  # its parsers raise whatever they stumble over
+        raise UsageError(
+            f"cannot sign with {key}",
+            expected="an elliptic-curve private key, as PEM, without a password",
+            found=str(e)[:120] or type(e).__name__,
+            hint="Make one with 'redhost new-key FILE'.",
+        ) from e
+
+    def sign(wheel: Path) -> Path:
+        signature = signature_path(wheel)
+        config.sign(wheel, signature)
+        return signature
+
+    return sign
+
+
+def read_signature(path: Path) -> Checked[bytes]:
+    """Read a signature's file."""
+    read = read_file(path, missing="signature_missing", limit=_MAX_SIGNATURE)
+    hint = f"{_ASK}; for a NAME, it lies in the folder of --find-links."
+    wrong = (
+        replace(
+            v,
+            code=v.code if v.code == "signature_missing" else "signature_wrong",
+            expected="a signature beside the wheel",
+            hint=hint,
+        )
+        for v in read.violations
+    )
+    return replace(read, violations=tuple(wrong))
+
+
+@checked
+def verify(data: bytes, signature: bytes, *, keys: Sequence[PublicKey], name: str) -> PublicKey:
+    """Find the key that signed these bytes.
+
+    Args:
+        data: A wheel's bytes.
+        signature: What lies beside it.
+        keys: The keys that are trusted.
+        name: The signature's file name, for the report.
+    """
+    known = ", ".join(short(key.fingerprint) for key in keys)
+    hint = f"Do not install it. {_ASK}, and for the public key."
+    try:  # who it claims to be by, not yet proven
+        signer = json.loads(signature)["verificationMaterial"]["publicKey"]["hint"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        signer = None
+    key = next((key for key in keys if key.fingerprint == signer), None)
+    if key is None:
+        expected = f"a signature by {known}"
+        signed = signer if isinstance(signer, str) else ""
+        found = f"one by {short(signed)}" if signed else "no signature by a key"
+        raise Refused(Violation("signature_wrong", name, expected, found, hint))
+    if not _holds(data, signature, key):
+        expected, found = "a signature of this wheel", "a signature of something else"
+        raise Refused(Violation("signature_wrong", name, expected, found, hint))
+    return key
+
+
+def _holds(data: bytes, signature: bytes, key: PublicKey) -> bool:
+    """Verify bytes in memory: the library reads files, so it gets some of its own."""
+    from model_signing import hashing, verifying
+
+    files = {"wheel": data, "signature": signature, "key": key.pem}
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        paths = {name: Path(folder) / name for name in files}
+        for name, content in files.items():
+            paths[name].write_bytes(content)
+        config = verifying.Config().use_elliptic_key_verifier(public_key=paths["key"])
+        # Whole files by sha256, whatever the signature would rather have compared.
+        config.set_hashing_config(hashing.Config().use_file_serialization())
+        try:
+            config.verify(paths["wheel"], paths["signature"])
+        except Exception:  # its parsers raise whatever they stumble over; only silence is consent
+            return False
+    return True

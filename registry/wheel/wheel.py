@@ -1,0 +1,200 @@
+"""Read a package out of a wheel, in memory and audited, without installing or importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path, PurePosixPath
+
+from ..errors import MissingError, UsageError
+from ..package.checked import Checked, Refused, Violation, checked, refuse
+from ..package.discover import MANIFESTS, Kind, Package, canonical, entries, groups, headers
+from ..package.readers import read_file
+from ..package.safetensors_check import sha256_hex
+from .archive import MAX_TOTAL, ArchiveError, read_archive
+from .policy import (
+    WheelPolicy,
+    check_entry_points,
+    check_names,
+    check_record,
+    check_top_level,
+    parse_record,
+)
+from .signing import PublicKey, read_signature, signature_path, verify
+
+SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """An expert or backbone in a wheel that passed its audit.
+
+    Attributes:
+        package: Whose it is, as its metadata have it; ``folder`` is None.
+        info: The name of its dist-info folder.
+        files: The bytes beside its manifest, by plain file name.
+        name: The wheel's file name.
+        data: The very bytes that were audited; these are installed, not the file once more.
+        signer: The fingerprint of the key that signed them, where keys were asked for.
+    """
+
+    package: Package
+    info: str
+    files: Mapping[str, bytes]
+    name: str
+    data: bytes
+    signer: str = ""
+
+    @cached_property
+    def sha256(self) -> str:
+        """The sha256 of the file."""
+        return sha256_hex(self.data)
+
+
+@checked
+def read_wheel(
+    path: Path, *, keys: Sequence[PublicKey] = (), signature: Path | None = None
+) -> Wheel:
+    """Audit a wheel and read the expert or backbone it holds.
+
+    Args:
+        path: The ``.whl`` file.
+        keys: One of these must have signed it, if there are any.
+        signature: Where the signature lies, if not beside it.
+
+    Returns:
+        The wheel, its files to be passed to `read_expert` or `read_backbone`; or everything that
+        is wrong with it.
+    """
+    data = read_file(path, missing="package_files", limit=MAX_TOTAL).or_refuse()
+    signer = ""
+    if keys:  # before anything of it is parsed
+        where = signature or signature_path(path)
+        signed = read_signature(where).or_refuse()
+        signer = verify(data, signed, keys=keys, name=where.name).or_refuse().fingerprint
+    try:
+        if path.name.endswith(SDISTS):
+            raise ArchiveError("archive_sdist", "a wheel", "a source distribution")
+        members = read_archive(data)
+        package, info = _identify(members)
+        _check_file_name(path.name, package, info)
+    except ArchiveError as e:
+        raise Refused(e.violation(path.name)) from e
+    _audit(members, package, info)
+    return Wheel(package, info, _data_files(members, package), path.name, data, signer)
+
+
+def open_wheel(
+    path: Path, *, keys: Sequence[PublicKey] = (), signature: Path | None = None
+) -> Wheel:
+    """Audit a wheel's file; the arguments are those of `read_wheel`.
+
+    Raises:
+        RedhostError: Naming the first of what is wrong with it.
+    """
+    wheel = read_wheel(path, keys=keys, signature=signature)
+    code = wheel.violations[0].code if wheel.violations else ""
+    others = len(wheel.violations) - 1
+    more = f", and {others} more: 'redhost check {path}'" if others > 0 else ""
+    return wheel.unwrap(f"wheel {path.name} was refused ({code}{more})")
+
+
+def build_wheel(project: Path, out: Path) -> Path:
+    """Build the wheel of a project.
+
+    Args:
+        project: The project's folder, with a hatchling pyproject.toml.
+        out: Where the wheel goes.
+
+    Raises:
+        MissingError: If hatchling is not installed.
+        UsageError: If the project cannot be built.
+    """
+    try:
+        from hatchling.builders.wheel import WheelBuilder
+    except ImportError as e:
+        raise MissingError(
+            "wheels cannot be built here",
+            expected="the extra 'author'",
+            found=str(e),
+            hint="Install it: pip install 'redhost[author]'.",
+        ) from e
+    try:
+        builder = WheelBuilder(str(project))
+        return Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise UsageError(f"{project} cannot be built", found=str(e)) from e
+
+
+def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:
+    """Return what lies beside the manifest, by plain file name."""
+    return {
+        PurePosixPath(name).name: content
+        for name, content in members.items()
+        if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
+    }
+
+
+def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
+    """Refuse a wheel that would bring more into an environment than it may."""
+    policy = WheelPolicy(dist=package.dist, module=package.module, info=info)
+    record = members.get(f"{info}/RECORD")
+    if record is None:
+        hint = policy.hint
+        raise Refused(Violation("record_absent", f"{info}/RECORD", "a RECORD", "none", hint))
+    rows = parse_record(record).or_refuse()
+    present = [name for name in members if not name.endswith("/")]
+    faults = (
+        check_names(policy, members),
+        check_top_level(policy, ()),
+        check_entry_points(groups(_text(members, f"{info}/entry_points.txt"))),
+        check_record(policy, rows, present=present, read=lambda name: Checked(members[name])),
+    )
+    refuse(chain.from_iterable(faults))
+
+
+def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:
+    """Return whose wheel it is, and the name of its dist-info folder."""
+    infos = sorted({n.partition("/")[0] for n in members if ".dist-info/" in n})
+    if len(infos) != 1 or not infos[0].endswith(".dist-info"):
+        raise ArchiveError("package_files", "one .dist-info", str(len(infos)))
+    [info] = infos
+    for name in ("METADATA", "WHEEL", "entry_points.txt"):
+        if f"{info}/{name}" not in members:
+            raise ArchiveError("package_files", f"{name} in {info}", "none")
+    fields = headers(_text(members, f"{info}/METADATA"))
+    text = _text(members, f"{info}/entry_points.txt")
+    kinds: tuple[Kind, ...] = tuple(MANIFESTS)
+    offers: list[tuple[Kind, str]] = [
+        (kind, value) for kind in kinds for _, value in entries(text, f"redhost.{kind}s")
+    ]
+    if len(offers) != 1 or not offers[0][1].isidentifier():
+        expected = "one entry point that names a top-level package"
+        raise ArchiveError("package_files", expected, repr(offers)[:120])
+    [(kind, module)] = offers
+    return Package(kind, fields["name"], fields["version"], module, None, False), info
+
+
+def _check_file_name(name: str, package: Package, info: str) -> None:
+    """Refuse a file name of other metadata, or of other than pure Python."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+    from packaging.version import InvalidVersion, Version
+
+    expected = f"the file name of {package.dist} {package.version}, for any system"
+    try:
+        dist, version, _, tags = parse_wheel_filename(name)
+        same = dist == canonical(package.dist) and version == Version(package.version)
+        same = same and dist == canonical(info.partition("-")[0])
+    except (InvalidWheelFilename, InvalidVersion) as e:
+        raise ArchiveError("archive_wheel", expected, str(e)[:120]) from e
+    if not same or {(tag.abi, tag.platform) for tag in tags} != {("none", "any")}:
+        raise ArchiveError("archive_wheel", expected, name[:120])
+
+
+def _text(members: Mapping[str, bytes], name: str) -> str:
+    try:
+        return members[name].decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise ArchiveError("package_files", f"text in {name}", str(e)[:120]) from e

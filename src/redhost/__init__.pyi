@@ -1,0 +1,46 @@
+from . import authoring, errors, jobs, plugins, testing
+from .core.backbones.backbone import Backbone
+from .core.bus.bus import Bus, BusConfig, LayerNorm
+from .core.bus.experts import Expert
+from .core.composition.options import RecomposeOptions
+from .core.composition.prepare import compose
+from .core.composition.recompose import RecomposeResult
+from .core.evaluation.evaluate import Evaluation
+from .core.host import Host
+from .core.live import Live
+from .core.model.composed import Answer, ComposedModel
+from .core.plugins.hooks import hookimpl
+from .core.receipt import Receipt
+from .core.routers.base import Router
+from .core.types import Row
+from .registry.errors import MissingError, RedhostError, UsageError
+
+__all__ = [
+    "Answer",
+    "Backbone",
+    "Bus",
+    "BusConfig",
+    "ComposedModel",
+    "Evaluation",
+    "Expert",
+    "Host",
+    "LayerNorm",
+    "Live",
+    "MissingError",
+    "Receipt",
+    "RecomposeOptions",
+    "RecomposeResult",
+    "RedhostError",
+    "Router",
+    "Row",
+    "UsageError",
+    "authoring",
+    "compose",
+    "errors",
+    "hookimpl",
+    "jobs",
+    "plugins",
+    "testing",
+]
+
+__version__: str

@@ -1,0 +1,70 @@
+"""From data to a package: what an author of experts or backbones works with."""
+
+from .core.backbones.encoder import TextEncoder, blocks_of
+from .core.backbones.feature_cache import FeatureCache
+from .core.backbones.tokens import byte_counts, context_layout, contexts
+from .core.composition.prepare import open_backbone
+from .core.digests import library_versions
+from .core.model.verify import measure_off_domain
+from .core.training.adapt import AdaptSettings, adapt, delta
+from .core.training.context import AuthoringContext, open_for_training
+from .core.training.data import DataSplits, read_documents, read_table, split_documents, split_rows
+from .core.training.expert import ExpertRows, ExpertSettings, TrainedExpert, train_expert
+from .core.training.new_backbone import new_backbone
+from .core.training.packaging import (
+    CardFile,
+    ExpertDraft,
+    save_backbone,
+    save_expert,
+    statistics_card,
+    texts_card,
+    vectors_card,
+)
+from .core.training.recipes import train_package
+from .core.types import BackgroundRow, CardRow, write_rows
+from .registry.package.manifest import BackboneRef, Base, ExpertManifest, Training
+from .registry.package.project import ExpertPlan, write_project
+
+__all__ = [
+    "AdaptSettings",
+    "AuthoringContext",
+    "BackboneRef",
+    "BackgroundRow",
+    "Base",
+    "CardFile",
+    "CardRow",
+    "DataSplits",
+    "ExpertDraft",
+    "ExpertManifest",
+    "ExpertPlan",
+    "ExpertRows",
+    "ExpertSettings",
+    "FeatureCache",
+    "TextEncoder",
+    "TrainedExpert",
+    "Training",
+    "adapt",
+    "blocks_of",
+    "byte_counts",
+    "context_layout",
+    "contexts",
+    "delta",
+    "library_versions",
+    "measure_off_domain",
+    "new_backbone",
+    "open_backbone",
+    "open_for_training",
+    "read_documents",
+    "read_table",
+    "save_backbone",
+    "save_expert",
+    "split_documents",
+    "split_rows",
+    "statistics_card",
+    "texts_card",
+    "train_expert",
+    "train_package",
+    "vectors_card",
+    "write_project",
+    "write_rows",
+]

@@ -1,0 +1,54 @@
+"""What a plugin is made with: routers and what they learn from, expert forms, states and leases."""
+
+from .core.backbones.interventions import Intervention, PassEnded, hooked
+from .core.bus.bus import BusConfig
+from .core.bus.evidence import off_domain_norm
+from .core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
+from .core.bus.signals import RouterSignals, router_signal
+from .core.bus.tasks import Head, Task, make_task, register_task
+from .core.composition.select import Installed
+from .core.model.decode import Token
+from .core.plugins.hooks import hookimpl
+from .core.plugins.manager import Plugins, PluginState
+from .core.routers import build_router
+from .core.routers.base import AnswerLikelihoods, ColumnData, Router, as_router
+from .core.routers.domain_statistics import Statistics
+from .core.routers.statistics import StatisticsRouter
+from .core.training.router import RouterSettings, train_router
+from .registry.environment.status import PackageStatus
+from .registry.home.locks import Lease, Leases
+
+__all__ = [
+    "AnswerLikelihoods",
+    "BusConfig",
+    "ClassifierExpert",
+    "ColumnData",
+    "Expert",
+    "Head",
+    "Installed",
+    "Intervention",
+    "Lease",
+    "Leases",
+    "Linear",
+    "LowRank",
+    "PackageStatus",
+    "PassEnded",
+    "PluginState",
+    "Plugins",
+    "Router",
+    "RouterSettings",
+    "RouterSignals",
+    "Statistics",
+    "StatisticsRouter",
+    "Task",
+    "Token",
+    "as_router",
+    "build_router",
+    "hooked",
+    "hookimpl",
+    "make_task",
+    "off_domain_norm",
+    "register_task",
+    "router_signal",
+    "train_router",
+]

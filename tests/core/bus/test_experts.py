@@ -1,0 +1,290 @@
+"""Experts: training one alone, writing it, reading the same bits back, checking what it says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import msgspec
+import pytest
+import safetensors.torch
+import torch
+
+import redhost
+from redhost.core.bus.experts import build_expert, expert_from_tensors
+from redhost.core.model.canary import check_canary
+from redhost.core.model.verify import verify_expert
+from redhost.core.training.expert import expert_logits, init_expert
+from redhost.registry.errors import ContractError, UsageError
+from redhost.registry.package.forms import FORMS
+from redhost.registry.package.readers import read_backbone, read_expert
+
+LABELS = tuple("abcdef")
+OUT = {"hidden": 16, "logits": 6, "labels": 2}
+
+
+@pytest.fixture(scope="module")
+def world(backbone):
+    """Features of one domain and of another."""
+    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    h = backbone.encode([f"red {n}" for n in range(30)])
+    others = backbone.encode([f"green {n}" for n in range(30)])
+    return norm, h, ["ab"[n % 2] for n in range(30)], others, backbone.classifier
+
+
+def train(world, **settings) -> redhost.Expert:
+    norm, h, answers, others, classifier = world
+    return redhost.authoring.train_expert(
+        redhost.authoring.ExpertRows(h=h, answers=answers),
+        norm=norm,
+        classifier=classifier,
+        labels=LABELS,
+        domain_labels=("a", "b"),
+        settings=redhost.authoring.ExpertSettings(
+            **{"rank": 8, "epochs": 200, "learning_rate": 1e-2, **settings}
+        ),
+        background=others,
+    ).expert
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("space", ["hidden", "logits"])
+def test_an_untrained_expert_changes_nothing(world, form, space) -> None:
+    norm, h, _, _, classifier = world
+    settings = redhost.authoring.ExpertSettings(form=form, space=space)
+    out = 16 if space == "hidden" else len(LABELS)
+    expert = init_expert(settings, width=16, out=out, labels=LABELS)
+    assert torch.equal(expert_logits(expert, h, norm(h), classifier), h @ classifier.T)
+
+
+def test_rank_defaults_to_a_quarter_of_the_width() -> None:
+    assert init_expert(
+        redhost.authoring.ExpertSettings(), width=64, out=64, labels=LABELS
+    ).U.shape == (
+        16,
+        64,
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("space", ["hidden", "logits"])
+def test_every_form_learns_its_domain(world, form, space) -> None:
+    norm, h, answers, _, classifier = world
+    expert = train(world, form=form, space=space, off_domain=0.0)
+    best = expert_logits(expert, h, norm(h), classifier).argmax(-1)
+    assert (
+        sum(LABELS[int(i)] == y for i, y in zip(best, answers, strict=True)) >= 20
+    )  # ten would be chance
+    assert not any(p.requires_grad for p in expert.parameters())
+
+
+def test_training_is_deterministic_for_a_seed(world) -> None:
+    one, two, other = train(world, noise=0.1), train(world, noise=0.1), train(world, seed=1)
+    assert torch.equal(one.V, two.V) and not torch.equal(one.V, other.V)
+
+
+def test_the_penalty_makes_an_expert_leave_others_alone(world) -> None:
+    norm, _, _, others, classifier = world
+    free, tame = train(world, off_domain=0.0), train(world, off_domain=1.0)
+    z = norm(others)
+    with torch.inference_mode():
+        assert redhost.plugins.off_domain_norm(
+            tame, z, classifier
+        ) < 0.2 * redhost.plugins.off_domain_norm(free, z, classifier)
+
+
+def test_a_label_the_backbone_cannot_answer_is_refused(world) -> None:
+    norm, h, _, _, classifier = world
+    with pytest.raises(UsageError, match="found z"):
+        redhost.authoring.train_expert(
+            redhost.authoring.ExpertRows(h=h, answers=["z"] * len(h)),
+            norm=norm,
+            classifier=classifier,
+            labels=LABELS,
+            domain_labels=("z",),
+            settings=redhost.authoring.ExpertSettings(),
+        )
+
+
+def forms() -> dict[str, redhost.Expert]:
+    """One expert of each form for each space, with weights out of thin air."""
+    made = {}
+    for (name, form), space in itertools.product(FORMS.items(), OUT):
+        g = torch.Generator().manual_seed(0)
+        shapes = form.shapes(space, width=16, rank=4, out=OUT[space])
+        tensors = {n: torch.randn(shape, generator=g) for n, shape in shapes.items()}
+        temperature = 2.5 if space == "labels" else 1.0
+        made[f"{name} {space}"] = expert_from_tensors(
+            tensors, space=space, activation="silu", labels=("a", "b"), temperature=temperature
+        )
+        assert made[f"{name} {space}"].state_dict().keys() == tensors.keys()
+    return made
+
+
+@pytest.mark.parametrize("name", forms())
+def test_saving_and_reading_changes_nothing(name, tmp_path) -> None:
+    expert = forms()[name]
+    z = torch.randn(5, 16, generator=torch.Generator().manual_seed(9))
+    draft = redhost.authoring.ExpertDraft(
+        expert=expert,
+        id="x",
+        backbone=redhost.authoring.BackboneRef(name="toy", fingerprint="0" * 64),
+        domain="d",
+        card=redhost.authoring.texts_card(
+            [redhost.authoring.CardRow(text="t", label="a", part="fit")]
+        ),
+        canary=z,
+        training=redhost.authoring.Training(data="0", seed=0, epochs=0),
+    )
+    manifest = redhost.authoring.save_expert(tmp_path, draft)
+    files = read_expert({p.name: p.read_bytes() for p in tmp_path.iterdir()}).unwrap("it")
+    again = build_expert(files.manifest, safetensors.torch.load(files.weights))
+    assert again is not None and torch.equal(again(z), expert(z))
+    assert (again.space, again.labels, again.temperature) == (
+        expert.space,
+        expert.labels,
+        expert.temperature,
+    )
+    assert check_canary(manifest, again, files.canary) is None
+    assert verify_expert(files, backbone=None) == ()
+
+
+def activated(name: str, x: torch.Tensor) -> torch.Tensor:
+    return {"silu": x * torch.sigmoid(x), "relu": x.clamp(min=0), "identity": x}[name]
+
+
+@pytest.mark.parametrize("activation", ["silu", "relu", "identity"])
+def test_what_each_set_of_tensors_computes(activation: str) -> None:
+    """Against the formulas at the head of the module, written out."""
+    g = torch.Generator().manual_seed(1)
+    z, U, V = (torch.randn(s, generator=g) for s in ((3, 16), (4, 16), (16, 4)))
+    u, v, W, b = (torch.randn(s, generator=g) for s in ((4,), (16,), (2, 16), (2,)))
+
+    def of(**tensors: torch.Tensor) -> torch.Tensor:
+        return expert_from_tensors(tensors, space="hidden", activation=activation, labels=())(z)
+
+    torch.testing.assert_close(of(U=U, V=V), activated(activation, z @ U.T) @ V.T)
+    torch.testing.assert_close(of(U=U, u=u, V=V), activated(activation, z @ U.T + u) @ V.T)
+    torch.testing.assert_close(of(U=U, u=u, V=V, v=v), activated(activation, z @ U.T + u) @ V.T + v)
+    torch.testing.assert_close(of(W=W, b=b), z @ W.T + b)
+    torch.testing.assert_close(
+        of(U=U, V=V, W=W, b=b), (z + activated(activation, z @ U.T) @ V.T) @ W.T + b
+    )
+
+
+@pytest.mark.parametrize("name", forms())
+def test_units_are_folded_into_what_is_written(name: str) -> None:
+    expert, other = forms()[name], forms()[name]
+    other.to_units(scale=3.0, shift=-2.0)
+    z = torch.randn(5, 16, generator=torch.Generator().manual_seed(9))
+    shift = -2.0 if {"v", "b"} & expert.state_dict().keys() else 0.0  # without a bias, scale alone
+    torch.testing.assert_close(other(z), 3.0 * expert(z) + shift, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("names", ["U V", "W b", "U V W b"])
+def test_the_temperature_is_1_unless_it_was_fitted(names: str) -> None:
+    shapes = {"U": (4, 16), "V": (16, 4), "W": (2, 16), "b": (2,)}
+    tensors = {name: torch.zeros(shapes[name]) for name in names.split()}
+    made = expert_from_tensors(tensors, space="labels", activation="relu", labels=("a", "b"))
+    kind, parts = type(made), dict(made.named_parameters())
+    assert made.temperature == 1.0
+    said = {} if kind is redhost.plugins.Linear else {"activation": "relu"}
+    said |= {} if kind is redhost.plugins.ClassifierExpert else {"space": "labels"}
+    assert kind(**parts, **said, labels=("a", "b")).temperature == 1.0
+
+
+def test_biases_that_a_form_lacks_are_zeros_of_their_size() -> None:
+    bare, full = forms()["residual hidden"], forms()["mlp hidden"]
+    assert isinstance(bare, redhost.plugins.LowRank) and isinstance(full, redhost.plugins.LowRank)
+    assert bare.inner_bias().tolist() == [0.0] * 4 and bare.outer_bias().tolist() == [0.0] * 16
+    assert torch.equal(full.inner_bias(), full.u) and torch.equal(full.outer_bias(), full.v)
+    assert not full.inner_bias().requires_grad and not full.outer_bias().requires_grad
+
+
+def test_an_expert_inside_the_trunk_hands_on_what_it_reads() -> None:
+    from redhost.core.bus.experts import InTrunkExpert
+
+    step = forms()["residual hidden"]
+    grafted, z = InTrunkExpert(step), torch.randn(2, 16)
+    assert grafted(z) is z and grafted.step is step
+    assert (grafted.space, grafted.labels) == ("hidden", ("a", "b"))
+    assert grafted.precision == torch.float32
+    assert InTrunkExpert(step.to(torch.float64)).precision == torch.float64
+
+
+def test_an_expert_says_its_labels_and_its_temperature() -> None:
+    expert = redhost.Expert(space="labels", labels=["a", "b"])
+    assert (expert.labels, expert.temperature, expert.precision) == (("a", "b"), 1.0, torch.float32)
+    for name, made in forms().items():
+        assert (made.labels, made.space) == (("a", "b"), name.split()[1])
+        assert made.temperature == (2.5 if made.space == "labels" else 1.0)
+    for call in (lambda: expert(torch.zeros(1, 16)), lambda: expert.to_units(scale=1.0, shift=0.0)):
+        with pytest.raises(NotImplementedError):
+            call()
+
+
+def test_weights_of_another_precision_are_read_as_float32(expert_folders) -> None:
+    files = read_expert({p.name: p.read_bytes() for p in expert_folders["red"].iterdir()}).unwrap(
+        "it"
+    )
+    tensors = safetensors.torch.load(files.weights)
+    made = build_expert(files.manifest, {n: t.to(torch.float64) for n, t in tensors.items()})
+    assert made is not None and made.precision == torch.float32
+    assert made.labels == files.manifest.labels
+
+
+def test_tensors_of_other_shapes_are_refused(expert_folders) -> None:
+    files = read_expert({p.name: p.read_bytes() for p in expert_folders["red"].iterdir()}).unwrap(
+        "it"
+    )
+    with pytest.raises(ContractError) as found:
+        build_expert(files.manifest, {"U": torch.zeros(3, 16), "V": torch.zeros(16, 3)})
+    assert str(found.value) == (
+        "expert 'red': expected {'U': (8, 16), 'V': (16, 8)}, found {'U': (3, 16), 'V': (16, 3)}"
+    )
+    for tensors in ({}, {"V": torch.tensor(1.0)}):
+        with pytest.raises(ContractError, match=r"expected \{'U': \(8, 16\), 'V': \(16, 8\)\}"):
+            build_expert(files.manifest, tensors)
+    plugins = msgspec.structs.replace(files.manifest, form="dist:name")
+    assert build_expert(plugins, {}) is None
+
+
+def test_what_is_done_off_the_domain_is_measured_again(expert_folders, backbone_folder, tmp_path):
+    folder = expert_folders["red"]
+    files = {p.name: p.read_bytes() for p in folder.iterdir()}
+    backbone = read_backbone({p.name: p.read_bytes() for p in backbone_folder.iterdir()}).unwrap(
+        "it"
+    )
+    manifest = json.loads(files["expert.json"])
+    _, live, background = redhost.authoring.open_backbone(backbone_folder)
+    loaded = read_expert(files).unwrap("it")
+    expert = build_expert(loaded.manifest, safetensors.torch.load(loaded.weights))
+    norm = redhost.LayerNorm(width=live.width, eps=live.eps)
+    measured = redhost.authoring.measure_off_domain(
+        expert, "red", live, background, read=lambda texts: norm(live.encode(texts))
+    )
+    for said, codes in ((measured, []), (measured / 2, ["off_domain"])):
+        text = json.dumps({**manifest, "off_domain": said}).encode()
+        checked = read_expert({**files, "expert.json": text}).unwrap("it")
+        assert [v.code for v in verify_expert(checked, backbone=backbone)] == codes
+
+
+def test_evidence_is_loud_at_home_and_silent_away(world) -> None:
+    from redhost.core.bus.evidence import confidence_of
+
+    norm, h, _, others, classifier = world
+    expert = train(world, off_domain=1.0)
+    home = confidence_of(expert, expert(norm(h)), classifier)
+    away = confidence_of(expert, expert(norm(others)), classifier)
+    delta = expert(norm(h)) @ classifier.T
+    torch.testing.assert_close(home, delta.norm(dim=1))
+    assert home.mean() > 3 * away.mean()
+
+
+def test_evidence_of_own_labels_is_the_energy_score() -> None:
+    from redhost.core.bus.evidence import confidence_of
+
+    expert = forms()["linear labels"]
+    z = torch.randn(5, 16)
+    expected = torch.logsumexp(expert(z) / 2.5, -1)
+    torch.testing.assert_close(confidence_of(expert, expert(z), None), expected)

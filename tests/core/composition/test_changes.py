@@ -1,0 +1,234 @@
+"""attach, detach, replace: exactly one expert changes, and nothing is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import redhost
+from redhost.registry.errors import (
+    CompositionError,
+    ContractError,
+    HarmError,
+    IntegrityError,
+    MissingError,
+    UnknownNameError,
+    UsageError,
+)
+from redhost.registry.home.generations import Generations
+from redhost.registry.queries.settings import Disabled
+from redhost.registry.wheel.signing import make_signer, new_key, read_keys
+from redhost.registry.wheel.wheel import build_wheel, open_wheel
+
+TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
+
+
+@pytest.fixture
+def pair(environment, backbone_folder, expert_folders, home) -> redhost.Host:
+    """A host that has composed green and red; blue is not installed."""
+    environment.install(backbone_folder.parents[1])
+    for name in ("green", "red"):
+        environment.install(expert_folders[name].parents[1], code="raise SystemExit('imported')\n")
+    host = redhost.Host.open(home, backbone="toy")
+    host.recompose()
+    return host
+
+
+def members(host: redhost.Host) -> dict[str, str]:
+    return host.generations.load(host.generations.current()).members()
+
+
+def test_a_wheel_joins_without_being_installed(pair, environment, expert_folders, tmp_path) -> None:
+    before, files = members(pair), sorted(environment.folder.rglob("*"))
+    wheel = build_wheel(expert_folders["blue"].parents[1], tmp_path)
+    receipt = pair.attach(wheel)
+    assert (receipt.generation, receipt.parent, receipt.withdrawn) == (2, 1, ())
+    assert set(receipt.experts) == {"blue", "green", "red"}
+    assert members(pair).items() >= before.items()
+    assert pair.predict(["blue 63 f"])[0].label == "f"
+    assert sorted(environment.folder.rglob("*")) == files
+    record = pair.generations.load(2)
+    assert {m.id: bool(m.wheel) for m in record.experts} == {
+        "blue": True,
+        "green": False,
+        "red": False,
+    }
+
+
+def test_a_wheel_joins_only_signed_where_the_project_names_keys(
+    pair, expert_folders, tmp_path, monkeypatch
+) -> None:
+    wheel = build_wheel(expert_folders["blue"].parents[1], tmp_path)
+    public = new_key(tmp_path / "author.pem")
+    (tmp_path / "pyproject.toml").write_text(f'[tool.redhost]\nkeys = ["{public.name}"]\n')
+    monkeypatch.chdir(tmp_path)
+    host, [key] = redhost.Host.open(pair.home, backbone="toy"), read_keys([public])
+    for unsigned in (wheel, open_wheel(wheel)):
+        with pytest.raises(IntegrityError):
+            host.attach(unsigned)
+    assert host.generations.current() == 1
+    make_signer(tmp_path / "author.pem")(wheel)
+    host.attach(wheel)
+    record = host.generations.load(2)
+    assert {m.id: m.signer for m in record.experts if m.signer} == {"blue": key.fingerprint}
+    host.detach("red")  # the others come from the store, and keep what is known of them
+    assert {m.id: m.signer for m in host.generations.load(3).experts if m.signer} == {
+        "blue": key.fingerprint
+    }
+
+
+def test_the_twin_without_keys_lets_an_unsigned_wheel_join(pair, expert_folders, tmp_path) -> None:
+    pair.attach(build_wheel(expert_folders["blue"].parents[1], tmp_path))
+    assert "blue" in members(pair)  # what we guard against
+
+
+def test_a_folder_joins_and_a_plain_recompose_composes_what_is_installed(
+    pair, expert_folders
+) -> None:
+    alone = pair.predict(TEXTS)
+    pair.attach(expert_folders["blue"])
+    answers = redhost.Host.open(pair.home, backbone="toy").predict(TEXTS)
+    assert answers[2].label == "f"  # from the store, in a host that never saw the folder
+    receipt = pair.recompose(accept=True)
+    assert receipt.withdrawn == ("blue",) and set(receipt.experts) == {"green", "red"}
+    assert [a.probability for a in pair.predict(TEXTS)] == [a.probability for a in alone]
+
+
+def test_an_installed_id_joins_again_after_it_was_detached(pair) -> None:
+    first = pair.generations.load(1).router.digest
+    assert pair.detach("red", accept=True).withdrawn == ("red",)
+    assert set(members(pair)) == {"green"}
+    assert pair.attach("red", accept=True).router.digest == first
+
+
+def test_what_is_installed_meanwhile_changes_nothing(pair, environment, expert_folders) -> None:
+    environment.uninstall("red-expert-green")
+    environment.install(expert_folders["blue"].parents[1])
+    assert set(pair.detach("red").experts) == {"green"}  # green from the store, no blue
+
+
+def test_replace_exchanges_one_for_another(pair, expert_folders, build_expert, tmp_path) -> None:
+    before = members(pair)
+    settings = redhost.authoring.ExpertSettings(rank=8, epochs=80, learning_rate=1e-2, seed=1)
+    newer = build_expert(tmp_path / "new", "red", settings=settings)
+    receipt = pair.replace("red", newer)
+    assert set(receipt.experts) == {"green", "red"} and receipt.withdrawn == ()
+    assert members(pair)["red"] != before["red"] and members(pair)["green"] == before["green"]
+    assert set(pair.replace("red", expert_folders["blue"]).experts) == {"blue", "green"}
+
+
+def test_the_router_stays_of_its_kind_unless_told_otherwise(pair, expert_folders) -> None:
+    pair.recompose(router="centroid", seed=7, accept=True)
+    assert pair.attach(expert_folders["blue"], accept=True).router.kind == "centroid"
+    assert pair.generations.load(3).router.seed == 7
+    assert pair.detach("blue", router="evidence", accept=True).router.kind == "evidence"
+
+
+def test_before_the_first_generation_it_starts_from_what_is_installed(
+    pair, expert_folders, tmp_path
+) -> None:
+    fresh = redhost.Host.open(tmp_path / "fresh", backbone="toy")
+    with pytest.raises(MissingError, match="nothing is composed"):
+        fresh.detach("red")
+    assert set(fresh.attach(expert_folders["blue"]).experts) == {"blue", "green", "red"}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda h, _: h.attach("red"), UsageError, "'red' is composed already"),
+        (lambda h, _: h.attach("rde"), UnknownNameError, "Did you mean 'red'"),
+        (lambda h, _: h.detach("blue"), UnknownNameError, "unknown composed expert 'blue'"),
+        (lambda h, _: h.replace("blue", "red"), UnknownNameError, "composed expert 'blue'"),
+        (lambda h, f: h.replace("green", f["red"]), UsageError, "'red' is composed already"),
+        (lambda h, f: h.attach(f["red"].parents[2]), ContractError, "was not attached"),
+    ],
+)
+def test_what_makes_no_sense_changes_nothing(pair, expert_folders, change, error, words) -> None:
+    with pytest.raises(error, match=words) as e:
+        change(pair, expert_folders)
+    assert "\n" not in str(e.value)
+    assert pair.generations.numbers() == (1,)
+
+
+def test_a_disabled_expert_does_not_join_by_any_way(pair, expert_folders) -> None:
+    pair.detach("red", accept=True)
+    Disabled(pair.home).disable("red")
+    for source in ("red", expert_folders["red"]):
+        with pytest.raises(ContractError, match=r"disabled by you\. Enable it"):
+            pair.attach(source)
+
+
+def test_the_last_one_cannot_leave(pair) -> None:
+    pair.detach("red", accept=True)
+    with pytest.raises(CompositionError, match="'green' is the only one composed"):
+        pair.detach("green")
+
+
+def test_a_broken_newcomer_is_refused_by_name(pair, expert_folders, tmp_path) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(expert_folders["blue"], tmp_path / "blue"))
+    (folder / "expert.safetensors").write_bytes(b"{")
+    with pytest.raises(redhost.errors.IntegrityError, match="was not attached"):
+        pair.attach(folder)
+    assert set(members(pair)) == {"green", "red"}
+
+
+def test_harm_to_another_domain_is_refused_unless_accepted(pair, build_expert, tmp_path) -> None:
+    """A newcomer that knows red as green, and takes all routes by its card."""
+    greedy = build_expert(
+        tmp_path / "greedy",
+        "green",
+        expert_id="greedy",
+        gate=[
+            redhost.authoring.CardRow(text=f"red {n} a", label="c", part="gate")
+            for n in range(50, 60)
+        ]
+        + [redhost.authoring.CardRow(text=f"red {n} a", label="c", part="fit") for n in range(100)],
+    )
+    with pytest.raises(HarmError, match="domain 'red' would fall"):
+        pair.attach(greedy)
+    assert pair.generations.current() == 1
+    assert "greedy" in pair.attach(greedy, accept=True).experts
+
+
+def test_many_threads_lose_no_change(pair, expert_folders, build_expert, tmp_path) -> None:
+    folders = [build_expert(tmp_path / f"b{n}", "blue", expert_id=f"blue{n}") for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        receipts = list(pool.map(pair.attach, folders))
+    assert sorted(r.generation for r in receipts) == [2, 3, 4, 5]
+    assert set(members(pair)) == {"green", "red", *(f"blue{n}" for n in range(4))}
+    assert [c.parent for c in pair.generations.history()] == [None, 1, 2, 3, 4]
+
+
+def test_two_processes_lose_no_change(pair, build_expert, environment, tmp_path) -> None:
+    folders = [build_expert(tmp_path / f"b{n}", "blue", expert_id=f"blue{n}") for n in range(2)]
+    code = (
+        f"import sys; sys.path.insert(0, {str(environment.folder)!r}); import redhost\n"
+        "redhost.Host.open(sys.argv[1], backbone='toy').attach(sys.argv[2], accept=True)"
+    )
+    command = [sys.executable, "-c", code, str(pair.home)]
+    running = [subprocess.Popen([*command, str(f)], stderr=subprocess.PIPE) for f in folders]
+    for process in running:
+        _, err = process.communicate()
+        assert process.returncode == 0, err.decode()
+    assert set(members(pair)) == {"green", "red", "blue0", "blue1"}
+
+
+def test_the_twin_that_reads_before_it_holds_the_lock_loses_a_change(
+    pair, expert_folders, build_expert, tmp_path, monkeypatch
+) -> None:
+    """What two writers do without one guard around read, compose and publish."""
+    from redhost.core.composition import changes
+
+    stale = Generations(pair.home).load(1)
+    pair.attach(expert_folders["blue"])
+    plain = changes.select_stored
+    monkeypatch.setattr(changes, "select_stored", lambda _, store: plain(stale, store))
+    pair.attach(build_expert(tmp_path / "late", "blue", expert_id="late"), accept=True)
+    assert "blue" not in members(pair)  # wrong: what we guard against

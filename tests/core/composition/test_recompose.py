@@ -1,0 +1,186 @@
+"""Recompose, in memory: law 1, harm, cards of every kind, all orders of discovery."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import redhost
+from redhost.core.composition.gates import refuse_harm
+from redhost.core.composition.options import RecomposeInputs
+from redhost.core.composition.prepare import prepare_composition
+from redhost.core.composition.recompose import recompose
+from redhost.core.composition.select import Selection
+from redhost.core.digests import tensor_digest
+from redhost.core.model.build import read_package
+from redhost.core.receipt import Accuracy
+from redhost.registry.environment.status import check_packages
+from redhost.registry.package.discover import from_folder
+
+
+@pytest.fixture(scope="module")
+def outcome(backbone_folder, expert_folders) -> redhost.RecomposeResult:
+    torch.set_num_threads(1)
+    return redhost.compose(backbone_folder, list(expert_folders.values()))
+
+
+@pytest.mark.parametrize("router", ["evidence", "statistics", "linear", "mlp", "centroid"])
+def test_every_order_of_discovery_gives_one_router(backbone_folder, expert_folders, router) -> None:
+    digests = {
+        redhost.compose(
+            backbone_folder, options, options=redhost.RecomposeOptions(router=router)
+        ).receipt.router.digest
+        for options in itertools.permutations(expert_folders.values())
+    }
+    assert len(digests) == 1
+
+
+def test_nothing_requires_a_gradient_afterwards(outcome) -> None:
+    composed = outcome.composed
+    parameters = [*composed.bus.parameters(), *composed.backbone.trunk.model.parameters()]
+    assert parameters and not any(p.requires_grad for p in parameters)
+
+
+def test_the_receipts_digest_is_the_routers(outcome) -> None:
+    assert outcome.receipt.router.digest == tensor_digest(outcome.composed.bus.router.state_dict())
+
+
+def test_law_1_would_notice_a_router_that_moves_an_expert(
+    backbone_folder, expert_folders, monkeypatch
+) -> None:
+    """The twin: training that touches an expert shows in the receipt."""
+    from redhost.core.composition import recompose as module
+
+    plain = module._train
+
+    def naughty(inputs, options, router, data, *, progress):
+        with torch.no_grad():
+            inputs.candidates.experts["red"].expert.V += 1e-3
+        return plain(inputs, options, router, data, progress=progress)
+
+    monkeypatch.setattr(module, "_train", naughty)
+    receipt = redhost.compose(backbone_folder, list(expert_folders.values())).receipt
+    moved = {i for i, c in receipt.experts.items() if c.before != c.after}
+    assert moved == {"red"} and receipt.backbone.before == receipt.backbone.after
+
+
+def test_the_backbone_column_can_be_left_out(backbone_folder, expert_folders) -> None:
+    options = redhost.RecomposeOptions(router="linear", backbone_column=False)
+    composed = redhost.compose(
+        backbone_folder, list(expert_folders.values()), options=options
+    ).composed
+    assert composed.bus.columns == ("blue", "green", "red")
+
+
+@pytest.mark.parametrize(
+    ("rows", "after", "tolerance"),
+    [
+        (20, 0.90, None),  # two rows of twenty
+        (1000, 0.99, None),  # one point
+        (20, 0.50, 50.0),
+        (20, 1.00, 0.0),
+    ],
+)
+def test_a_fall_within_the_tolerance_is_no_harm(rows, after, tolerance) -> None:
+    refuse_harm(fallen_to(after, rows), tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("rows", "after", "tolerance"),
+    [
+        (20, 0.85, None),
+        (1000, 0.98, None),
+        (20, 0.95, 1.0),  # a tolerance that is given is exact
+        (20, 0.95, 0.0),
+    ],
+)
+def test_a_fall_beyond_the_tolerance_is_refused(rows, after, tolerance) -> None:
+    with pytest.raises(
+        redhost.errors.HarmError, match=rf"domain 'red' would fall .* {rows} gate rows"
+    ):
+        refuse_harm(fallen_to(after, rows), tolerance=tolerance)
+
+
+def fallen_to(after: float, rows: int) -> Accuracy:
+    return Accuracy(
+        before={"red": 1.0}, after={"red": after}, overall=None, oracle=None, rows={"red": rows}
+    )
+
+
+@pytest.fixture
+def inputs(backbone_folder, expert_folders) -> RecomposeInputs:
+    package = from_folder(backbone_folder)
+    files = read_package(package)
+    statuses = check_packages(map(from_folder, expert_folders.values()), backbone=files.manifest)
+    selection = Selection(package=package, files=files, statuses=statuses)
+    plugins = redhost.plugins.Plugins(())
+    return prepare_composition(selection, plugins=plugins, cache=None, device="cpu")
+
+
+@pytest.mark.parametrize("router", ["linear", "mlp"])
+def test_an_interrupted_recompose_leaves_everything_frozen_and_unchanged(inputs, router) -> None:
+    parts = [
+        inputs.backbone.trunk.model,
+        *(a.expert for a in inputs.candidates.experts.values()),
+    ]
+    before = [tensor_digest(part.state_dict()) for part in parts]
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recompose(inputs, redhost.RecomposeOptions(router=router), progress=stop)
+    assert not any(p.requires_grad for part in parts for p in part.parameters())
+    assert all(p.grad is None for part in parts for p in part.parameters())
+    assert [tensor_digest(part.state_dict()) for part in parts] == before
+
+
+@pytest.mark.parametrize("router", ["evidence", "statistics", "centroid", "linear", "mlp"])
+def test_a_statistics_card_teaches_every_kind_of_router(
+    backbone, backbone_folder, expert_folders, build_expert, tmp_path, texts_of, router
+) -> None:
+    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    rows = texts_of("red", 40, start=40)
+    z = norm(backbone.encode([t for t, _ in rows]))
+    card = redhost.authoring.statistics_card(z, [y for _, y in rows], labels=("a", "b"))
+    private = build_expert(tmp_path / "private", "red", card=card)
+    folders = [private, expert_folders["green"], expert_folders["blue"]]
+    options = redhost.RecomposeOptions(router=router)
+    one = redhost.compose(backbone_folder, folders, options=options)
+    again = redhost.compose(backbone_folder, folders[::-1], options=options)
+    assert one.receipt.router.digest == again.receipt.router.digest
+    assert one.receipt.not_gated == ("red",)
+
+    def weight(domain: str) -> float:
+        texts = [t for t, _ in texts_of(domain, 20, start=20)]
+        return sum(a.weights["red"] for a in one.composed.answer(texts)) / 20
+
+    assert weight("red") > 2 * max(weight("green"), weight("blue"))
+
+
+def test_a_none_card_is_refused(backbone_folder, expert_folders, build_expert, tmp_path) -> None:
+    mute = build_expert(tmp_path / "mute", "red", card=redhost.authoring.CardFile(kind="none"))
+    with pytest.raises(redhost.errors.CardError, match="expert 'red' ships no routing card") as e:
+        redhost.compose(backbone_folder, [mute, expert_folders["green"]])
+    assert e.value.exit_code == 1
+
+
+def test_an_interrupted_training_freezes_everything(backbone_folder, expert_folders) -> None:
+    from redhost.core.training.router import train_router
+
+    router = redhost.plugins.build_router("mlp", redhost.BusConfig(width=16, labels=()), ("a",), 0)
+    z = torch.randn(4, 16)
+    data = redhost.plugins.ColumnData(
+        column="a", z=z, statistics=redhost.plugins.Statistics.of_rows(z, ["x"] * 4)
+    )
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_router(
+            router, [data], columns=["a"], settings=redhost.plugins.RouterSettings(), progress=stop
+        )
+    assert not any(p.requires_grad for p in router.parameters())

@@ -1,0 +1,24 @@
+"""A job function of the tests' own, and a worker that has it: ``python echo.py``."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from redhost.core.jobs.functions import FUNCTIONS
+from redhost.core.jobs.job import Job, JobFiles, job_function
+from redhost.core.jobs.worker import main
+
+
+@job_function("echo", version=1)
+def echo(job: Job, files: JobFiles) -> JobFiles:
+    """Wait `seconds` and return the files."""
+    time.sleep(float(job.arguments.get("seconds", 0)))
+    return {Path(name).name: data for name, data in files.items()}
+
+
+if __name__ == "__main__":
+    FUNCTIONS[echo.name] = echo
+    with suppress(BrokenPipeError):
+        main()

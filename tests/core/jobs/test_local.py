@@ -1,0 +1,170 @@
+"""The local engine: workers are processes that may die, and nothing finished dies with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import redhost
+from redhost.core.jobs import local
+from redhost.core.jobs.local import ATTEMPTS, LocalEngine
+
+from . import echo as worker
+from .echo import echo
+
+ECHO = Path(worker.__file__)
+
+
+@pytest.fixture(autouse=True)
+def echo_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine start workers that know the function of these tests."""
+    monkeypatch.setattr(local, "WORKER", (str(ECHO),))
+
+
+def workers_of(parent: int) -> list[int]:
+    """Return the worker processes that a process started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(status[1]) == parent and status[0] != "Z" and str(ECHO).encode() in command:
+            found.append(int(folder.name))
+    return found
+
+
+def wait_for(what, *, seconds: float = 60):
+    """Return what a function returns once that is true; fail when it never is."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it never came to that")
+
+
+def echoes(**seconds: float) -> redhost.jobs.JobBatch:
+    jobs = redhost.jobs.JobBatch()
+    for name, wait in seconds.items():
+        inputs = jobs.put("in", {"text": name.encode()})
+        jobs.add(name, echo, {"seconds": wait}, inputs)
+    return jobs
+
+
+def run(jobs: redhost.jobs.JobBatch, *, workers: int) -> Iterator[redhost.jobs.JobResult]:
+    return LocalEngine().run(jobs.listed, inputs=jobs.inputs, workers=workers)
+
+
+def test_results_are_the_same_from_any_number_of_workers() -> None:
+    jobs = echoes(a=0, b=0, c=0)
+    here, there = (sorted(run(jobs, workers=n), key=lambda r: r.key) for n in (1, 2))
+    assert here == there and len(here) == 3 and not any(r.error for r in here)
+    assert workers_of(os.getpid()) == []
+
+
+def test_an_input_is_sent_once_to_workers_that_have_it(monkeypatch) -> None:
+    sent: list[int] = []
+    write = local.write_frame
+
+    def count(stream, body) -> None:
+        sent.append(len(body))
+        write(stream, body)
+
+    monkeypatch.setattr(local, "write_frame", count)
+    jobs = redhost.jobs.JobBatch()
+    big = jobs.put("in", {"big": bytes(10**6)})
+    for n in range(6):
+        jobs.add(f"job {n}", echo, {"n": n}, big)
+    assert not any(r.error for r in run(jobs, workers=2))
+    assert sum(size > 10**6 for size in sent) <= 2 and len(sent) == 6
+
+
+def test_a_job_whose_worker_is_killed_is_done_by_another() -> None:
+    results = run(echoes(long=3, quick=0), workers=2)
+    first = next(results)
+    assert first.files == {"text": b"quick"}
+    for pid in workers_of(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
+    assert [r.files for r in results] == [{"text": b"long"}]
+
+
+def test_a_job_that_kills_every_worker_is_named_and_the_others_are_done() -> None:
+    results = run(echoes(deadly=600, quick=0, fast=0), workers=2)
+    assert sorted(next(results).files["text"] for _ in range(2)) == [b"fast", b"quick"]
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.wait(0.05):
+            for pid in workers_of(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        last = next(results)
+    finally:
+        over.set()
+        killer.join()
+    assert last.error == f"deadly: its worker died {ATTEMPTS} times (exit code -9)"
+    assert list(results) == []
+
+
+def test_the_twin_without_retries_blames_the_job_for_one_killed_worker(monkeypatch) -> None:
+    monkeypatch.setattr(local, "ATTEMPTS", 1)
+    results = run(echoes(long=600, quick=0), workers=2)
+    next(results)
+    for pid in workers_of(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
+    assert "its worker died" in next(results).error
+
+
+def test_a_run_that_is_closed_stops_its_workers_and_leaves_no_files(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    results = run(echoes(long=600, other=600, quick=0), workers=3)
+    next(results)
+    assert len(wait_for(lambda: workers_of(os.getpid()))) >= 2
+    assert list(tmp_path.iterdir())
+    results.close()
+    assert workers_of(os.getpid()) == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_cannot_start_is_an_error_of_each_job(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    errors = [r.error for r in run(echoes(a=0, b=0), workers=2)]
+    assert len(errors) == 2 and all("FileNotFoundError" in e for e in errors)
+
+
+DRIVER = f"""
+import sys
+import redhost
+from redhost.core.jobs import local
+sys.path.insert(0, {str(ECHO.parent)!r})
+from echo import echo
+local.WORKER = ({str(ECHO)!r},)
+jobs = redhost.jobs.JobBatch()
+for n in range(4):
+    jobs.add(f"echo {{n}}", echo, {{"seconds": 2, "n": n}}, {{}})
+for result in local.LocalEngine().run(jobs.listed, inputs=jobs.inputs, workers=2):
+    print(result.error or "done", flush=True)
+"""
+
+
+def test_workers_end_when_whoever_started_them_is_killed() -> None:
+    with subprocess.Popen(  # no ``if __name__ == "__main__"`` in it, and none is needed
+        [sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as driver:
+        assert driver.stdout is not None and driver.stdout.readline() == b"done\n"
+        pids = workers_of(driver.pid)
+        assert len(pids) == 2
+        driver.kill()
+    wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids))

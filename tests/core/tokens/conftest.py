@@ -1,0 +1,105 @@
+"""A generating backbone with three experts on three domains, and a causal router over them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import redhost
+from redhost.core.composition.recompose import RecomposeResult
+from redhost.core.model.composed import ComposedModel
+from redhost.core.training.context import AuthoringContext
+from redhost.core.training.data import split_documents
+from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.recipes import train_package
+from redhost.registry.package.project import ExpertPlan, package_in, write_plan
+
+DOMAINS = ("code", "sums", "tales")
+
+
+@pytest.fixture(scope="session")
+def speaker(speaker_model) -> redhost.Backbone:
+    """The bare language model."""
+    return redhost.Backbone.load(
+        f"hf:{speaker_model}", task=redhost.plugins.make_task("generation")
+    )
+
+
+@pytest.fixture(scope="session")
+def speaker_folder(speaker_model, tmp_path_factory) -> Path:
+    """The language model as a backbone package's folder."""
+    project = tmp_path_factory.mktemp("speaker-package")
+    background = [
+        redhost.authoring.BackgroundRow(text=f"Nothing of note, {n}; else?") for n in range(8)
+    ]
+    new_backbone(
+        project,
+        "speaker",
+        f"hf:{speaker_model}",
+        task=redhost.plugins.make_task("generation"),
+        background=background,
+    )
+    return package_in(project)
+
+
+@pytest.fixture(scope="session")
+def context(speaker_folder) -> AuthoringContext:
+    return redhost.authoring.open_for_training(speaker_folder)
+
+
+@pytest.fixture(scope="session")
+def rows_of(documents) -> Callable[..., list[redhost.Row]]:
+    """Return the function from a domain to its documents."""
+    return lambda name, count=24: [
+        redhost.Row(text=d["text"], label="", domain=d["document"]) for d in documents(name, count)
+    ]
+
+
+@pytest.fixture(scope="session")
+def train_one(context, rows_of) -> Callable[..., Path]:
+    """Return the function that trains an expert and returns its package's folder."""
+
+    def train(project: Path, name: str, *, expert_id: str | None = None, **plan) -> Path:
+        made = ExpertPlan(**{"id": expert_id or name, "backbone": "speaker", "rank": 8, **plan})
+        redhost.authoring.write_project(project, kind="expert", package_id=made.id, summary=name)
+        write_plan(project, made)
+        settings = redhost.authoring.ExpertSettings(
+            space="hidden", rank=made.rank, epochs=6, batch=256, learning_rate=1e-2, off_domain=0.01
+        )
+        train_package(
+            project, made, split_documents(rows_of(name)), context=context, settings=settings
+        )
+        return package_in(project)
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def speaking_experts(train_one, tmp_path_factory) -> dict[str, Path]:
+    """Three experts' package folders, by id."""
+    return {name: train_one(tmp_path_factory.mktemp(name), name) for name in DOMAINS}
+
+
+@pytest.fixture(scope="session")
+def outcome(speaker_folder, speaking_experts) -> RecomposeResult:
+    """The three, composed under a causal router, with its receipt."""
+    torch.set_num_threads(1)
+    return redhost.compose(speaker_folder, list(speaking_experts.values()))
+
+
+@pytest.fixture(scope="session")
+def composed(outcome) -> ComposedModel:
+    return outcome.composed
+
+
+@pytest.fixture(scope="session")
+def mixed(composed) -> ComposedModel:
+    """The same, answering with the mixture of the experts' distributions."""
+    bus = copy.deepcopy(composed.bus)
+    bus.router.output = "mixture"
+    return dataclasses.replace(composed, bus=bus)

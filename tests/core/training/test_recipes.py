@@ -1,0 +1,228 @@
+"""The author's path: one expert trained, a package that any host accepts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+
+import redhost
+from redhost.core.training.context import AuthoringContext
+from redhost.core.training.data import split_rows
+from redhost.core.training.expert import (
+    ExpertRows,
+    ExpertSettings,
+    fit_temperature,
+)
+from redhost.core.training.recipes import train_package
+from redhost.registry.errors import CardError, UsageError
+from redhost.registry.package.project import ExpertPlan, check_id, read_plan, write_plan
+
+ROWS = [
+    redhost.Row(text=f"{'red' if n % 2 else 'blue'} {n}", label="xy"[n % 2]) for n in range(240)
+]
+
+
+@pytest.fixture(scope="module")
+def context(backbone_folder) -> AuthoringContext:
+    manifest, backbone, background = redhost.authoring.open_backbone(backbone_folder)
+    return AuthoringContext(
+        backbone=backbone, manifest=manifest, background=background, encode=backbone.encode
+    )
+
+
+def project(tmp_path, plan: ExpertPlan):
+    redhost.authoring.write_project(tmp_path, kind="expert", package_id=plan.id, summary="mine")
+    write_plan(tmp_path, plan)
+    return tmp_path
+
+
+def train(tmp_path, context, *, seed: int = 0, epochs: int = 30, progress=None, **plan):
+    made = ExpertPlan(**{"id": "mine", "rank": 4, **plan})
+    settings = ExpertSettings(
+        form=made.form,
+        space=made.writes,
+        rank=made.rank,
+        epochs=epochs,
+        learning_rate=1e-2,
+        off_domain=1e-3,
+        seed=seed,
+    )
+    return train_package(
+        project(tmp_path, made),
+        made,
+        split_rows(ROWS),
+        context=context,
+        settings=settings,
+        progress=progress,
+    )
+
+
+@pytest.mark.parametrize("form", ["residual", "linear", "mlp"])
+def test_an_expert_with_labels_of_its_own_learns_and_passes_every_check(tmp_path, context, form):
+    from redhost.core.model.verify import verify_expert
+    from redhost.registry.package.readers import read_expert
+
+    manifest = train(tmp_path, context, form=form)
+    assert manifest.labels == ("x", "y") and manifest.writes.space == "labels"
+    assert manifest.training.metrics["gate"] >= 0.8
+    files = read_expert(
+        {
+            p.name: p.read_bytes()
+            for p in (tmp_path / "src/red_expert_mine").iterdir()
+            if p.is_file()
+        }
+    ).unwrap("it")
+    assert verify_expert(files, backbone=None) == ()
+
+
+def test_training_is_deterministic_for_a_seed(tmp_path, context) -> None:
+    one, two = train(tmp_path / "a", context), train(tmp_path / "b", context)
+    other = train(tmp_path / "c", context, seed=1)
+    assert one.weights == two.weights != other.weights
+
+
+def test_training_resumes_after_ctrl_c_with_the_same_bits(tmp_path, context) -> None:
+    whole = train(tmp_path / "a", context)
+
+    def stop(done: int, total: int) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "b", context, progress=stop)
+    [left] = (tmp_path / "b").glob(".redhost-training-*.safetensors")
+    assert safetensors.torch.load(left.read_bytes())["numbers"][0] == 7
+    assert train(tmp_path / "b", context).weights == whole.weights
+    assert not left.exists()
+
+
+def test_another_training_does_not_go_on_from_weights_that_learnt_something_else(
+    tmp_path, context
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "b", context, seed=1, progress=stop)
+    assert train(tmp_path / "b", context).weights == train(tmp_path / "a", context).weights
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "b", context, rank=8, progress=stop)
+    assert train(tmp_path / "b", context).weights == train(tmp_path / "a", context).weights
+    assert not list((tmp_path / "b").glob(".redhost-training*"))
+
+
+@pytest.mark.parametrize("card", ["texts", "vectors", "statistics", "none"])
+def test_the_author_chooses_what_the_card_shows(
+    tmp_path, context, card, backbone_folder, expert_folders
+) -> None:
+    manifest = train(tmp_path, context, card=card)
+    assert manifest.card.kind == card
+    folder = tmp_path / "src" / "red_expert_mine"
+    others = [expert_folders["red"], folder]
+    if card == "none":
+        with pytest.raises(CardError, match="ships no routing card"):
+            redhost.compose(backbone_folder, others)
+        return
+    receipt = redhost.compose(backbone_folder, others).receipt
+    assert set(receipt.experts) == {"red", "mine"}
+    assert ("mine" in receipt.not_gated) == (card == "statistics")
+    if card != "texts":
+        assert not any(b"red 1" in p.read_bytes() for p in folder.iterdir() if p.is_file())
+
+
+def test_labels_the_backbone_cannot_answer_need_rows_of_their_own(tmp_path, context) -> None:
+    with pytest.raises(UsageError, match=r'found x, y\. Set writes = "labels"'):
+        train(tmp_path, context, writes="hidden")
+
+
+def test_too_few_rows_for_a_card_are_refused_before_training(tmp_path, context) -> None:
+    plan = ExpertPlan(id="mine", rank=4)
+    with pytest.raises(redhost.UsageError, match="too few rows for a card of texts"):
+        train_package(
+            project(tmp_path, plan),
+            plan,
+            split_rows(ROWS[:3]),
+            context=context,
+            settings=ExpertSettings(form="residual", space="labels", rank=4),
+        )
+
+
+def test_early_stopping_takes_the_best_epoch(context) -> None:
+    norm = redhost.LayerNorm(width=context.backbone.width, eps=1e-5)
+    h = torch.randn(40, context.backbone.width, generator=torch.Generator().manual_seed(0))
+    noise = ExpertRows(h=h, answers=["xy"[n % 2] for n in range(40)])  # nothing to learn
+    trained = redhost.authoring.train_expert(
+        ExpertRows(h=h[:20], answers=noise.answers[:20]),
+        norm=norm,
+        classifier=None,
+        labels=(),
+        domain_labels=("x", "y"),
+        valid=ExpertRows(h=h[20:], answers=noise.answers[20:]),
+        settings=ExpertSettings(
+            form="linear", space="labels", epochs=400, learning_rate=0.05, patience=5
+        ),
+    )
+    assert trained.epoch < 100 and trained.loss is not None
+
+
+def test_temperature_is_what_makes_the_answers_honest() -> None:
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 5, generator=g)
+    targets = torch.multinomial(torch.softmax(logits, -1), 1, generator=g)[:, 0]
+    assert fit_temperature(logits, targets) == pytest.approx(1.0, abs=0.1)
+    assert fit_temperature(3 * logits, targets) == pytest.approx(3.0, abs=0.3)
+
+
+def test_a_plan_survives_its_file(tmp_path) -> None:
+    plan = ExpertPlan(id="mine", rank=7, domain='says "so"', card="vectors")
+    assert read_plan(project(tmp_path, plan)) == plan
+
+
+def test_a_plan_with_an_unknown_key_is_refused(tmp_path) -> None:
+    path = project(tmp_path, ExpertPlan(id="mine")) / "pyproject.toml"
+    path.write_text(path.read_text() + "colour = 'red'\n")
+    with pytest.raises(UsageError, match="colour"):
+        read_plan(tmp_path)
+    with pytest.raises(UsageError, match="redhost new-expert NAME"):
+        read_plan(tmp_path / "src")
+
+
+@pytest.mark.parametrize("name", ["Upper", "with space", "../up", "backbone", ""])
+def test_names_that_cannot_be_ids_are_refused(name) -> None:
+    with pytest.raises(UsageError, match="cannot be an id"):
+        check_id(name)
+
+
+def test_from_data_to_a_wheel_that_a_host_composes(tmp_path, monkeypatch, capsys, environment):
+    """The four commands, as typed; the wheel is unpacked as pip would."""
+    import zipfile
+
+    from redhost.cli import main
+
+    def run(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as e:
+            main(arguments)
+        out, err = capsys.readouterr()
+        assert not e.value.code, err
+        return out
+
+    monkeypatch.chdir(tmp_path)
+    data = "".join(json.dumps({"text": r.text, "label": r.label}) + "\n" for r in ROWS)
+    (tmp_path / "mine.jsonl").write_text(data)
+    run("new-expert", "mine", "--backbone", "tiny")
+    trained = json.loads(
+        run("train-expert", "red-expert-mine", "--data", "mine.jsonl", "--epochs", "40", "--json")
+    )
+    run("pack", "red-expert-mine")
+    [wheel] = (tmp_path / "red-expert-mine" / "dist").glob("*.whl")
+    assert json.loads(run("check", "--json", str(wheel)))[0]["ok"]
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(environment.folder)
+    receipt = json.loads(run("recompose", "--backbone", "tiny", "--json"))
+    assert "mine" in receipt["experts"]
+    answers = json.loads(run("predict", "--json", "red 999", "What is 37 plus 12?"))
+    assert answers[0]["label"] in trained["labels"] and answers[1]["label"] == "49"

@@ -1,0 +1,68 @@
+"""What is refused before pip is asked for anything."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from redhost.registry.environment import installer
+from redhost.registry.environment.installer import fetch, find, require_free, uninstall
+from redhost.registry.errors import ContractError, InstallError, UsageError
+from redhost.registry.package.discover import Package
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no-such.whl", "there is no wheel no-such.whl"),
+        ("--index-url=x", "expected a wheel or a name"),
+        ("a b", "expected a wheel or a name"),
+        ("https://example.org/x", "expected a wheel or a name"),
+    ],
+)
+def test_a_target_that_is_neither_a_wheel_nor_a_name_is_refused(target, message) -> None:
+    with pytest.raises(UsageError, match=message) as e:
+        fetch(target)
+    assert "\n" not in str(e.value)
+
+
+def test_a_folder_is_to_be_packed_first(tmp_path) -> None:
+    with pytest.raises(UsageError, match="Pack it first: 'redhost pack"):
+        fetch(str(tmp_path))
+
+
+def test_an_installed_expert_is_found_by_any_spelling_of_its_distribution(site) -> None:
+    site.expert("a.b", dist="red-expert-a-b")
+    assert find("Red_Expert.A-B").dist == "red-expert-a-b"
+    assert find("red-expert-other") is None
+
+
+def test_an_expert_may_be_replaced_and_no_one_elses_package(site) -> None:
+    site.expert("a")
+    require_free(find("red-expert-a"))
+
+    site.install("other", {}, module="red_expert_b", group="other.group")
+    taken = Package("expert", "red-expert-b", "1", "red_expert_b", None, False)
+    with pytest.raises(ContractError, match="brought by other"):
+        require_free(taken)
+    alien = Package("expert", "other", "1", "other", None, False)
+    with pytest.raises(ContractError, match="a distribution of that name is here"):
+        require_free(alien)
+
+
+def test_files_that_nobody_brought_are_not_overwritten(site) -> None:
+    (site.folder / "red_expert_left").mkdir()
+    (site.folder / "red_expert_left" / "__init__.py").touch()
+    with pytest.raises(ContractError, match="files that nobody brought"):
+        require_free(Package("expert", "red-expert-left", "1", "red_expert_left", None, False))
+
+
+def test_an_uninstallation_that_fails_does_not_claim_that_nothing_changed(monkeypatch) -> None:
+    """It comes after a composition without the expert was published."""
+    say = "import os; os.write(2, b'no \\xff way'); raise SystemExit(1)"
+    broken = (sys.executable, "-c", say)
+    monkeypatch.setattr(installer, "_tool", lambda: broken)
+    with pytest.raises(InstallError, match="What is composed is without it already") as e:
+        uninstall("red-expert-a")
+    assert "as they were" not in str(e.value) and "\n" not in str(e.value)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redhost.registry.environment.trust import (
+    config_folder,
+    digest_of,
+    distrust,
+    is_trusted,
+    trust,
+    trusted,
+)
+from redhost.registry.errors import IntegrityError, StoreError, UnknownNameError
+
+
+@pytest.fixture
+def plugin(site: Any) -> Path:
+    folder: Path = site.install("my-plugin", {"more.py": b"x = 1\n"}, group="redhost.plugins")
+    return folder
+
+
+def test_trust_lasts_until_the_code_changes(site: Any, plugin: Path, tmp_path: Path) -> None:
+    assert not is_trusted("my-plugin", folder=tmp_path)
+    digest = trust("My_Plugin", folder=tmp_path)
+    assert trusted(folder=tmp_path) == {"my-plugin": digest}
+    assert is_trusted("my-plugin", folder=tmp_path)
+    (plugin / "more.py").write_text("x = 2\n")
+    assert not is_trusted("my-plugin", folder=tmp_path)
+    with pytest.raises(IntegrityError, match=r"my_plugin/more\.py: expected sha256:.*RECORD says"):
+        trust("my-plugin", folder=tmp_path)
+    site.seal(site.folder / "my_plugin-0.1.0.dist-info", plugin)
+    trust("my-plugin", folder=tmp_path)
+    distrust("my-plugin", folder=tmp_path)
+    assert not is_trusted("my-plugin", folder=tmp_path)
+
+
+def test_an_unlisted_module_changes_the_digest_and_byte_code_does_not(plugin: Path) -> None:
+    digest = digest_of("my-plugin")
+    (plugin / "__pycache__").mkdir()
+    (plugin / "__pycache__" / "more.pyc").write_bytes(b"")
+    assert digest_of("my-plugin") == digest
+    (plugin / "extra.py").write_text("")
+    assert digest_of("my-plugin") != digest
+
+
+@pytest.mark.parametrize("row", ["../../etc/passwd,,", "/dev/zero,,", "a/../../../x,,"])
+def test_rows_that_leave_the_site_folder_are_refused_before_reading(site: Any, row: str) -> None:
+    site.install("my-plugin", {}, group="redhost.plugins", extra_rows=row + "\n")
+    with pytest.raises(IntegrityError, match="inside the site folder"):
+        digest_of("my-plugin")
+
+
+def test_a_file_that_record_lacks_is_not_trusted(plugin: Path, tmp_path: Path) -> None:
+    (plugin / "extra.py").write_text("")
+    with pytest.raises(IntegrityError, match=r"my_plugin/extra\.py: expected a row"):
+        trust("my-plugin", folder=tmp_path)
+    assert trusted(folder=tmp_path) == {}
+
+
+def test_the_twin_without_record_trusts_what_was_changed(
+    plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plugin / "more.py").write_text("x = 'changed on its way'\n")
+    monkeypatch.setattr("redhost.registry.environment.trust._verify", lambda *_: None)
+    trust("my-plugin", folder=tmp_path)
+    assert is_trusted("my-plugin", folder=tmp_path)  # wrong: what we guard against
+
+
+def test_editable_plugins_are_digested_by_their_source(
+    site: Any, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = site.folder / "my_plugin-0.1.0.dist-info"
+    (info / "direct_url.json").write_text(json.dumps({"url": "", "dir_info": {"editable": True}}))
+    (info / "RECORD").write_text("")
+    with pytest.raises(IntegrityError, match="expected a RECORD"):
+        trust("my-plugin", folder=tmp_path)  # it says so, but lies where wheels are installed
+    source = tmp_path / "project"
+    source.mkdir()
+    plugin = plugin.rename(source / plugin.name)
+    monkeypatch.syspath_prepend(str(source))
+    digest = trust("my-plugin", folder=tmp_path)
+    (plugin / "more.py").write_text("x = 3\n")
+    assert digest_of("my-plugin") != digest
+
+
+def test_problems_are_said(plugin: Path, site: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'my-plugin'"):
+        digest_of("my-plugim")
+    (plugin / "more.py").unlink()
+    with pytest.raises(IntegrityError, match="force-reinstall"):
+        digest_of("my-plugin")
+    (tmp_path / "trust.json").write_bytes(b"{")
+    with pytest.raises(StoreError, match=r"trust\.json"):
+        is_trusted("my-plugin", folder=tmp_path)
+
+
+def test_the_record_lies_with_the_user() -> None:
+    assert config_folder({"REDHOST_CONFIG": "/x"}) == Path("/x")
+    assert "redhost" in str(config_folder({}))

@@ -1,0 +1,154 @@
+"""The store: bytes by digest, never changed in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redhost.core.testing.fault_injection import fail_at
+from redhost.registry import atomic
+from redhost.registry.errors import IntegrityError, StoreError
+from redhost.registry.home.store import Store
+from redhost.registry.package.manifest import dumps
+from redhost.registry.package.readers import read_backbone, read_expert
+
+A, B = "a" * 64, "b" * 64
+FILES = {"expert.json": b"{}", "expert.safetensors": b"weights"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+def test_an_empty_store_has_nothing(store: Store) -> None:
+    assert (store.digests(), store.has(A)) == (frozenset(), False)
+
+
+def test_what_was_put_comes_back(store: Store, tmp_path: Path) -> None:
+    store.put(FILES, digest=A)
+    assert store.get(A) == FILES and store.file(A, "expert.json") == b"{}"
+    assert store.has(A) and not store.has(B)
+    assert (tmp_path / "home/store" / A / "expert.json").read_bytes() == b"{}"
+
+
+def test_only_digests_are_listed(store: Store) -> None:
+    store.put(FILES, digest=A)
+    (store.folder / "notes").mkdir()
+    (store.folder / f"{A}x").mkdir()
+    assert store.digests() == {A}
+
+
+def test_equal_bytes_are_not_written_again(store: Store) -> None:
+    store.put(FILES, digest=A)
+    place = (store.folder / A).stat().st_ino
+    store.put(dict(FILES), digest=A)
+    assert (store.folder / A).stat().st_ino == place
+
+
+@pytest.mark.parametrize("damage", ["changed", "lacking", "extra"])
+def test_a_damaged_copy_is_replaced(store: Store, damage: str) -> None:
+    store.put(FILES, digest=A)
+    match damage:
+        case "changed":
+            (store.folder / A / "expert.json").write_bytes(b"")
+        case "lacking":
+            (store.folder / A / "expert.json").unlink()
+        case "extra":
+            (store.folder / A / "more.json").write_bytes(b"")
+    store.put(FILES, digest=A)
+    assert store.get(A) == FILES
+
+
+def test_purge_removes_what_it_is_told_and_nothing_else(store: Store) -> None:
+    store.put(FILES, digest=A)
+    store.put(FILES, digest=B)
+    store.purge([A, "c" * 64])
+    assert store.digests() == {B}
+    assert [*store.folder.rglob(f"{atomic.TEMPORARY}*")] == []
+
+
+def test_what_is_not_here_is_said_with_what_to_do(store: Store) -> None:
+    store.put(FILES, digest=B)
+    for digest, ask in (
+        (A, lambda: store.get(A)),
+        (A, lambda: store.file(A, "x")),
+        (B, lambda: store.file(B, "x")),
+    ):
+        with pytest.raises(StoreError) as found:
+            ask()
+        assert str(found.value) == (
+            f"cannot read sha256:{digest[:12]}… from the store: found nothing. "
+            "Install the package again and run 'redhost recompose'."
+        )
+        assert isinstance(found.value.__cause__, FileNotFoundError)
+
+
+def test_what_cannot_be_read_is_said_in_the_systems_words(store: Store) -> None:
+    store.put(FILES, digest=A)
+    (store.folder / B).write_bytes(b"a file where a folder should be")
+    with pytest.raises(StoreError, match="found Not a directory"):
+        store.get(B)
+
+
+@pytest.mark.parametrize("name", ["../x", ".hidden", "", "a/b", "a b", "x" * 101])
+def test_names_that_are_not_plain_are_refused(store: Store, name: str) -> None:
+    with pytest.raises(StoreError) as found:
+        store.put({**FILES, name: b""}, digest=A)
+    assert found.value.reason == f"cannot store: expected plain file names, found {name!r}"
+    assert not store.has(A)
+
+
+@pytest.mark.parametrize("digest", ["", "a" * 63, "a" * 65, "A" * 64, "../" + "a" * 61])
+def test_no_other_word_is_a_digest(store: Store, digest: str) -> None:
+    with pytest.raises(StoreError) as found:
+        store.has(digest)
+    assert found.value.reason == (
+        f"no such digest: expected 64 hexadecimal digits, found {digest!r}"
+    )
+
+
+def test_a_full_disk_is_one_clear_line(store: Store) -> None:
+    for step in (1, 2, 3):
+        with fail_at(at=step), pytest.raises(StoreError) as found:
+            store.put(FILES, digest=A)
+        assert str(store.folder) in str(found.value)
+    assert store.digests() == frozenset()
+
+
+@pytest.fixture
+def stored(store: Store, make_expert: Any) -> str:
+    """The digest of an expert that is in the store."""
+    files = make_expert("red")
+    digest = read_expert(files).unwrap("red").digest
+    store.put(files, digest=digest)
+    return digest
+
+
+def test_an_expert_comes_back_checked(store: Store, stored: str) -> None:
+    files = store.expert(stored, who="red")
+    assert (files.manifest.id, files.digest) == ("red", stored)
+
+
+def test_a_backbone_comes_back_checked(store: Store, make_backbone: Any) -> None:
+    files = {"backbone.json": dumps(make_backbone())}
+    digest = read_backbone(files).unwrap("tiny").digest
+    store.put(files, digest=digest)
+    assert store.backbone(digest, who="tiny").manifest.id == "tiny"
+
+
+def test_stored_bytes_of_another_digest_are_refused(store: Store, make_expert: Any) -> None:
+    store.put(make_expert("red"), digest=A)
+    with pytest.raises(IntegrityError) as refused:
+        store.expert(A, who="red")
+    assert str(refused.value).startswith("stored 'red' is damaged: expected sha256:aaaaaaaaaaaa…")
+
+
+def test_stored_bytes_that_are_no_expert_any_more_are_refused(store: Store, stored: str) -> None:
+    (store.folder / stored / "expert.safetensors").write_bytes(b"")
+    with pytest.raises(IntegrityError, match=r"^stored 'red': "):
+        store.expert(stored, who="red")
+    with pytest.raises(StoreError, match="found nothing"):
+        store.expert(B, who="red")

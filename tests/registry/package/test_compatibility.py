@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redhost.registry.errors import ContractError
+from redhost.registry.package.manifest import Base, ExpertManifest, FileRef, parse_expert
+from redhost.registry.package.readers import read_expert
+from redhost.registry.package.rules import (
+    check_backbone,
+    check_compatible,
+    check_valid,
+    classes_in,
+    expected_tensors,
+)
+from redhost.registry.package.safetensors_check import TensorInfo
+
+
+def manifest(make_expert: Any, **change: Any) -> ExpertManifest:
+    return parse_expert(make_expert("a", change=change)["expert.json"]).unwrap("it")
+
+
+CORRECT = "Correct the manifest."
+ROWS = "Set aside other rows of the domain; a small sample is enough for a router."
+SHA = "a" * 64
+NONE = "card: expected no file and no rows for the kind 'none', found some"
+NO_FILE = "card: expected a file and its sha256 for the kind 'texts', found none"
+PAIRS = [str(n // 2) for n in range(12)]
+
+AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"id": "backbone"},
+        "id: expected another id: the router's own column has this name, found 'backbone'",
+        CORRECT,
+    ),
+    (
+        {"bus_api": "newest"},
+        "bus_api: expected a version range such as '>=1,<2', found 'newest'",
+        CORRECT,
+    ),
+    ({"form": "linear"}, "rank: expected 0 for the form 'linear', found 4", CORRECT),
+    ({"rank": 0}, "rank: expected at least 1 for the form 'residual', found 0", CORRECT),
+    (
+        {"form": "mlp", "rank": 0},
+        "rank: expected at least 1 for the form 'mlp', found 0",
+        CORRECT,
+    ),
+    (
+        {"tensors": {"U": [4, 16]}},
+        "tensors: expected no such key for the form 'residual', found shapes",
+        CORRECT,
+    ),
+    ({"labels": []}, "labels: expected at least one label, found none", CORRECT),
+    (
+        {"labels": ["2", "3", "2", "3", "4"]},
+        "labels: expected every label once, found '2', '3' twice",
+        CORRECT,
+    ),
+    (
+        {"labels": PAIRS},
+        "labels: expected every label once, found '0', '1', '2', '3', '4' and 1 more twice",
+        CORRECT,
+    ),
+    (
+        {"labels": PAIRS[:10]},
+        "labels: expected every label once, found '0', '1', '2', '3', '4' twice",
+        CORRECT,
+    ),
+    ({"card": {"kind": "none", "file": "x"}}, NONE, CORRECT),
+    ({"card": {"kind": "none", "sha256": SHA}}, NONE, CORRECT),
+    ({"card": {"kind": "none", "fit": 1}}, NONE, CORRECT),
+    ({"card": {"kind": "none", "gate": 1}}, NONE, CORRECT),
+    ({"card.file": None}, NO_FILE, CORRECT),
+    ({"card.sha256": None}, NO_FILE, CORRECT),
+    ({"card.fit": 257}, "card.fit: expected at most 256 rows, found 257", ROWS),
+    ({"card.gate": 257}, "card.gate: expected at most 256 rows, found 257", ROWS),
+    ({"card.fit": 0}, "card.fit: expected at least one row, found 0", ROWS),
+    (
+        {"canary.file": "Card.jsonl"},
+        "file: expected a file of its own for each part, found 'card.jsonl' twice",
+        CORRECT,
+    ),
+    (
+        {"weights.file": "canary.safetensors"},
+        "file: expected a file of its own for each part, found 'canary.safetensors' twice",
+        CORRECT,
+    ),
+    (
+        {"card.file": "expert.json"},
+        "file: expected a file of its own for each part, found 'expert.json' twice",
+        CORRECT,
+    ),
+    (
+        {"writes.vocabulary": SHA},
+        "reads.causal: expected true, since it names a vocabulary, found nothing",
+        CORRECT,
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "reason", "hint"), AT_ODDS)
+def test_fields_at_odds_with_each_other(
+    make_expert: Any, change: dict[str, Any], reason: str, hint: str
+) -> None:
+    (found,) = check_valid(manifest(make_expert, **change))
+    assert (found.reason, found.hint) == (reason, hint)
+    assert found.code == ("card_rows" if hint == ROWS else "manifest_field")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"card": {"kind": "none"}},
+        {"card.fit": 256, "card.gate": 256},
+        {"card.gate": 0},
+        {"form": "dist:name", "rank": 0},
+        {"form": "dist:name", "rank": 7},
+        {"form": "linear", "rank": 0},
+        {"rank": 1},
+        {"labels": ["2"]},
+    ],
+)
+def test_fields_that_agree(make_expert: Any, change: dict[str, Any]) -> None:
+    assert check_valid(manifest(make_expert, **change)) == ()
+
+
+def ref(name: str) -> FileRef:
+    return FileRef(file=name, sha256=SHA)
+
+
+HUB = "base: expected an id and no files for the kind 'hub', found others"
+BACKBONES: list[tuple[dict[str, Any], str]] = [
+    ({"bus_api": "newest"}, "bus_api: expected a version range such as '>=1,<2', found 'newest'"),
+    (
+        {"base": Base(kind="carried")},
+        "base.files: expected the files of a carried base, found none",
+    ),
+    (
+        {"base": Base(kind="carried", files={"b.py": SHA, "a.bin": SHA, "c.json": SHA})},
+        "base.files: expected only .jinja, .json, .model, .safetensors, .tiktoken, .txt, "
+        "found 'a.bin', 'b.py'",
+    ),
+    ({"base": Base(kind="hub", id="", revision="1")}, HUB),
+    ({"base": Base(kind="hub", id="a/b", revision="1", files={"a.json": SHA})}, HUB),
+    (
+        {"base": Base(kind="file")},
+        "base: expected an id and no files for the kind 'file', found others",
+    ),
+    (
+        {"base": Base(kind="hub", id="a/b")},
+        "base.revision: expected a pinned revision, found none",
+    ),
+    (
+        {"task": "regression", "labels": ("a", "b")},
+        "labels: expected only 'value' where numbers are answered, found 'a', 'b'",
+    ),
+    (
+        {"task": "generation", "labels": ("a",)},
+        "labels: expected no labels and no classifier where text is generated, found some",
+    ),
+    (
+        {"labels": (), "classifier": ref("c.safetensors")},
+        "labels: expected at least one label, found none",
+    ),
+    ({"labels": ("a", "a")}, "labels: expected every label once, found 'a' twice"),
+    (
+        {"classifier": ref("x.safetensors"), "delta": ref("X.safetensors")},
+        "file: expected a file of its own for each part, found 'x.safetensors' twice",
+    ),
+    (
+        {"base": Base(kind="carried", files={"Backbone.json": SHA})},
+        "file: expected a file of its own for each part, found 'backbone.json' twice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BACKBONES)
+def test_a_backbone_at_odds_with_itself(
+    make_backbone: Any, change: dict[str, Any], reason: str
+) -> None:
+    (found,) = check_backbone(make_backbone(**change))
+    assert (found.code, found.reason, found.hint) == ("manifest_field", reason, CORRECT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"labels": ()},
+        {"labels": ("a",), "classifier": ref("c.safetensors")},
+        {"task": "regression", "labels": ("value",)},
+        {"task": "regression", "labels": ()},
+        {"base": Base(kind="file", id="x.gguf")},
+        {"base": Base(kind="carried", files={"tokenizer.json": SHA, "model.safetensors": SHA})},
+        {"classifier": ref("x.safetensors"), "delta": ref("y.safetensors")},
+    ],
+)
+def test_a_backbone_that_agrees(make_backbone: Any, change: dict[str, Any]) -> None:
+    assert check_backbone(make_backbone(**change)) == ()
+
+
+def test_a_backbone_of_another_bus(make_backbone: Any) -> None:
+    (found,) = check_backbone(make_backbone(bus_api=">=2"))
+    assert found.code == "bus_api"
+    assert found.reason == "bus_api: expected bus API >=2, found bus API 1.0 on this host"
+    assert found.hint == (
+        "Upgrade with 'pip install -U redhost', or install an older version of the backbone."
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "space", "tensor", "classes"),
+    [
+        ("residual", "logits", "V", 9),
+        ("linear", "logits", "W", 9),
+        ("residual", "logits", "W", None),
+        ("residual", "hidden", "V", None),
+        ("dist:name", "logits", "V", None),
+    ],
+)
+def test_classes_are_the_rows_that_write_logits(
+    make_expert: Any, form: str, space: str, tensor: str, classes: int | None
+) -> None:
+    told = manifest(make_expert, **{"form": form, "writes.space": space})
+    assert classes_in(told, {tensor: TensorInfo("F32", (9, 4), 0, 144)}) == classes
+    assert classes_in(told, {tensor: TensorInfo("F32", (), 0, 4)}) is None
+
+
+def test_an_expert_fits_its_backbone(make_expert: Any, make_backbone: Any) -> None:
+    assert check_compatible(manifest(make_expert), make_backbone()) == ()
+
+
+RETRAIN = "Retrain it on this backbone."
+HINTS = {
+    "bus_api": "Upgrade with 'pip install -U redhost', or install an older version of the expert.",
+    "backbone_mismatch": "Retrain it on this backbone, or install the build for "
+    "sha256:eeeeeeeeeeee….",
+    "width_mismatch": RETRAIN,
+    "labels_unknown": "Write to the space 'labels' to bring labels of its own.",
+    "tap_unknown": CORRECT,
+    "tap_order": CORRECT,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "backbone", "code", "reason"),
+    [
+        (
+            {"bus_api": ">=2"},
+            {},
+            "bus_api",
+            "bus_api: expected bus API >=2, found bus API 1.0 on this host",
+        ),
+        (
+            {},
+            {"fingerprint": "e" * 64},
+            "backbone_mismatch",
+            "backbone.fingerprint: expected sha256:ffffffffffff… (tiny), "
+            "found sha256:eeeeeeeeeeee… (tiny)",
+        ),
+        (
+            {"reads": {"tap": "final", "width": 512}},
+            {},
+            "width_mismatch",
+            "reads.width: expected 16, the bus of backbone 'tiny', found 512",
+        ),
+        (
+            {"labels": ["2", "nine"]},
+            {},
+            "labels_unknown",
+            "labels: expected labels of backbone 'tiny', which knows 3, found 'nine'",
+        ),
+        (
+            {"reads": {"tap": "block3", "width": 16}},
+            {},
+            "tap_unknown",
+            "reads.tap: expected 'final', a block's number, or its name such as 'layers.2', "
+            "found 'block3'",
+        ),
+        (
+            {"writes": {"space": "hidden", "tap": "2x"}, "reads": {"tap": "1", "width": 16}},
+            {},
+            "tap_unknown",
+            "writes.tap: expected 'final', a block's number, or its name such as 'layers.2', "
+            "found '2x'",
+        ),
+        (
+            {
+                "writes": {"space": "logits", "tap": "2"},
+                "reads": {"tap": "1", "width": 16},
+            },
+            {},
+            "tap_order",
+            "writes.tap: expected the space 'hidden' and a reads.tap of its own for a block to "
+            "write to, found space 'logits', reads.tap '1'",
+        ),
+        (
+            {"writes": {"space": "hidden", "tap": "2"}},
+            {},
+            "tap_order",
+            "writes.tap: expected the space 'hidden' and a reads.tap of its own for a block to "
+            "write to, found space 'hidden', reads.tap 'final'",
+        ),
+    ],
+)
+def test_misfits(
+    make_expert: Any,
+    make_backbone: Any,
+    change: dict[str, Any],
+    backbone: dict[str, Any],
+    code: str,
+    reason: str,
+) -> None:
+    (found,) = check_compatible(manifest(make_expert, **change), make_backbone(**backbone))
+    assert (found.code, found.reason) == (code, reason)
+    assert found.hint == HINTS[code]
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes"), [("2", "final"), ("layers.2", "3"), ("encoder.layer.0", "encoder.layer.1")]
+)
+def test_blocks_are_named_by_number_or_name(
+    make_expert: Any, make_backbone: Any, reads: str, writes: str
+) -> None:
+    change = {"reads": {"tap": reads, "width": 16}, "writes": {"space": "hidden", "tap": writes}}
+    assert check_compatible(manifest(make_expert, **change), make_backbone()) == ()
+
+
+def test_own_labels_need_not_be_known(make_expert: Any, make_backbone: Any) -> None:
+    own = manifest(make_expert, **{"labels": ["nine"], "writes.space": "labels"})
+    assert check_compatible(own, make_backbone()) == ()
+
+
+def test_logits_have_the_classes_of_the_backbone(make_expert: Any, make_backbone: Any) -> None:
+    logits = manifest(make_expert, **{"writes.space": "logits"})
+    (found,) = check_compatible(logits, make_backbone(), classes=9)
+    assert (found.code, found.hint) == ("weights_tensors", RETRAIN)
+    assert found.reason == "logits: expected 3 rows, the classes of backbone 'tiny', found 9"
+    assert check_compatible(logits, make_backbone(), classes=3) == ()
+    with pytest.raises(ContractError) as raised:
+        expected_tensors(logits, classes=None)
+    assert str(raised.value) == (
+        "expert 'a' writes logits: expected the number of classes, found none"
+    )
+    assert expected_tensors(logits, classes=9) == {"U": (4, 16), "V": (9, 4)}
+    assert expected_tensors(logits, classes=0) == {"U": (4, 16), "V": (0, 4)}
+
+
+def test_an_expert_cannot_take_the_name_of_the_backbone_column(make_expert) -> None:
+    found = read_expert(make_expert("backbone")).violations
+    assert [(v.code, v.field) for v in found] == [("manifest_field", "id")]

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from redhost.registry.errors import ManifestError
+from redhost.registry.package.manifest import (
+    dumps,
+    json_schema,
+    parse_backbone,
+    parse_expert,
+)
+from redhost.registry.package.rules import check_valid
+
+ODD = st.sampled_from([None, True, -1, 0, 2**70, 1e300, "", "a\n", "\ud800", [], {}, [[]], "x:y"])
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_value_anywhere_is_a_violation_or_valid(make_expert: Any, data: st.DataObject) -> None:
+    manifest = json.loads(make_expert("a")["expert.json"])
+    key = data.draw(st.sampled_from(sorted(manifest)))
+    if isinstance(manifest[key], dict) and data.draw(st.booleans()):
+        manifest[key][data.draw(st.sampled_from(sorted(manifest[key])))] = data.draw(ODD)
+    else:
+        manifest[key] = data.draw(ODD)
+    found = parse_expert(json.dumps(manifest).encode())
+    if found.value:
+        check_valid(found.value)
+        assert parse_expert(dumps(found.value)) == found
+    else:
+        assert found.violations[0].code.startswith("manifest_")
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=64))
+def test_any_bytes_are_refused_without_a_crash(data: bytes) -> None:
+    assert parse_expert(data).violations
+    assert parse_backbone(data).violations
+
+
+CORRECT = "Correct the manifest."
+SAID: list[tuple[dict[str, Any], str, str]] = [
+    ({"temperature": 0}, "temperature: expected `float` > 0.0, found another value", CORRECT),
+    ({"rank": "4"}, "rank: expected int, found str", CORRECT),
+    ({"license": None}, "license: expected str, found null", CORRECT),
+    ({"weights": {}}, "weights.file: expected a value, found nothing", CORRECT),
+    (
+        {"id": "A"},
+        "id: expected `str` matching regex '^[a-z0-9][a-z0-9._-]{0,63}$', found another value",
+        CORRECT,
+    ),
+    (
+        {"writes.space": "elsewhere"},
+        "writes.space: expected a value of the schema, found Invalid enum value 'elsewhere'",
+        CORRECT,
+    ),
+    ({"training.metrics.x": "high"}, "training.metrics[...]: expected float, found str", CORRECT),
+    (
+        {"rnak": 4},
+        "rnak: expected no such key, found rnak",
+        "Did you mean 'rank'? Remove the key, or upgrade redhost.",
+    ),
+    (
+        {"card.zzzz": ""},
+        "card.zzzz: expected no such key, found zzzz",
+        "Remove the key, or upgrade redhost.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "reason", "hint"), SAID)
+def test_what_is_wrong_is_said_with_its_place(
+    make_expert: Any, change: dict[str, Any], reason: str, hint: str
+) -> None:
+    told = {"training.metrics": {}, **change} if "training.metrics.x" in change else change
+    (found,) = parse_expert(make_expert("a", change=told)["expert.json"]).violations
+    assert (found.reason, found.hint) == (reason, hint)
+    kind = "manifest_unknown_key" if "Remove" in hint else "manifest_field"
+    assert found.code == kind
+
+
+UPGRADE = "Upgrade with 'pip install -U redhost', or install an older version of the package."
+
+
+@pytest.mark.parametrize("schema", ["redhost.expert/1", "redhost.expert/1.0", "redhost.expert/1.1"])
+def test_every_older_minor_of_the_schema_is_read(make_expert: Any, schema: str) -> None:
+    manifest = parse_expert(make_expert("a", change={"schema": schema})["expert.json"]).unwrap("it")
+    assert manifest.schema == schema and b'"min_host"' not in dumps(manifest)
+    assert b'"tensors"' not in dumps(manifest)
+
+
+@pytest.mark.parametrize(
+    "schema", ["redhost.expert/1.2", "redhost.expert/1.10", "redhost.expert/2"]
+)
+def test_a_newer_schema_is_refused_by_its_version_and_not_by_its_keys(
+    make_expert: Any, schema: str
+) -> None:
+    change = {"schema": schema, "a_key_of_tomorrow": 1, "rank": "of another type"}
+    (found,) = parse_expert(make_expert("a", change=change)["expert.json"]).violations
+    assert (found.code, found.field) == ("manifest_newer", "schema")
+    assert found.expected == "redhost.expert/1 to redhost.expert/1.1, which this host reads"
+    assert (found.found, found.hint) == (schema, UPGRADE)
+    error = found.error("expert 'a'")
+    assert type(error) is ManifestError and str(error).count("redhost.expert/1 to") == 1
+
+
+def test_a_backbone_of_a_newer_schema_is_refused_too(make_backbone: Any) -> None:
+    told = {**json.loads(dumps(make_backbone())), "schema": "redhost.backbone/1.7", "new": 1}
+    (found,) = parse_backbone(json.dumps(told).encode()).violations
+    assert (found.code, found.found) == ("manifest_newer", "redhost.backbone/1.7")
+
+
+def test_a_manifest_may_ask_for_a_later_host(
+    make_expert: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_expert("a", change={"min_host": "0.10", "a_key_of_tomorrow": 1})["expert.json"]
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.9.3")
+    (found,) = parse_expert(data).violations
+    assert (found.code, found.field) == ("manifest_newer", "min_host")
+    assert (found.expected, found.found, found.hint) == ("redhost 0.10", "redhost 0.9.3", UPGRADE)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.10.0")
+    (found,) = parse_expert(data).violations
+    assert found.code == "manifest_unknown_key"  # new enough: now its keys are judged
+
+
+def test_a_host_that_is_new_enough_reads_it(make_expert: Any, make_backbone: Any) -> None:
+    data = make_expert("a", change={"min_host": "0.1"})["expert.json"]
+    assert b'"min_host": "0.1"' in dumps(parse_expert(data).unwrap("it"))
+    told = {**json.loads(dumps(make_backbone())), "min_host": "0.1.0"}
+    assert parse_backbone(json.dumps(told).encode()).unwrap("it").min_host == "0.1.0"
+
+
+@pytest.mark.parametrize(
+    "change", [{"min_host": ">=1"}, {"min_host": None}, {"schema": "redhost.expert/1."}]
+)
+def test_a_version_that_is_none_is_an_ordinary_fault(make_expert: Any, change: Any) -> None:
+    (found,) = parse_expert(make_expert("a", change=change)["expert.json"]).violations
+    assert (found.code, found.field) == ("manifest_field", next(iter(change)))
+
+
+def test_a_key_that_is_missing_is_named(make_expert: Any) -> None:
+    told = json.loads(make_expert("a")["expert.json"])
+    del told["license"]
+    (found,) = parse_expert(json.dumps(told).encode()).violations
+    assert found.reason == "license: expected a value, found nothing"
+
+
+def test_a_bad_key_is_told_with_its_place(make_backbone: Any) -> None:
+    told = json.loads(dumps(make_backbone()))
+    told["base"]["files"] = {"../x": "a" * 64}
+    (found,) = parse_backbone(json.dumps(told).encode()).violations
+    assert (found.code, found.field) == ("manifest_field", "base.files")
+
+
+REBUILD, SHORTEN = "Rebuild the package.", "Shorten the manifest."
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "hint"),
+    [
+        (b"", "expected a JSON object, found Expecting value", REBUILD),
+        (b"{nope", "expected a JSON object, found Expecting property name", REBUILD),
+        (b"\xff", "expected a JSON object, found 'utf-8' codec", REBUILD),
+        (b'{"a":' * 3000, "expected a JSON object, found maximum recursion depth", REBUILD),
+        (b'{"b":{"id":1,"id":2}}', "expected a JSON object, found the key 'id' stands", REBUILD),
+        (b"{" * 200_001, "expected at most 200,000 parts, found 200,001", SHORTEN),
+        (b"[" * 200_001, "expected at most 200,000 parts, found 200,001", SHORTEN),
+        (b":" * 200_001, "expected at most 200,000 parts, found 200,001", SHORTEN),
+        (b" " * 4_194_305, "expected at most 4,194,304 bytes, found 4,194,305 bytes", SHORTEN),
+    ],
+)
+def test_what_is_no_json_of_ours(data: bytes, reason: str, hint: str) -> None:
+    for [found] in (parse_expert(data).violations, parse_backbone(data).violations):
+        assert (found.code, found.field, found.hint) == ("manifest_json", "manifest", hint)
+        assert found.reason.startswith(f"manifest: {reason}")
+
+
+def test_the_limits_themselves_are_let_in(make_expert: Any) -> None:
+    data = make_expert("a")["expert.json"]
+    assert parse_expert(data.ljust(4_194_304)).value
+    (found,) = parse_expert(b":" * 200_000).violations
+    assert found.hint == REBUILD
+
+
+def test_manifests_are_written_for_people(make_expert: Any) -> None:
+    manifest = parse_expert(make_expert("a")["expert.json"]).unwrap("it")
+    text = dumps(manifest).decode()
+    assert text.endswith('\n  "license": "Apache-2.0"\n}\n')
+    assert text.startswith('{\n  "schema": "redhost.expert/1",\n  "id": "a",\n')
+
+
+def test_backbones_round_trip(make_backbone: Any) -> None:
+    manifest = make_backbone()
+    assert parse_backbone(dumps(manifest)).value == manifest
+
+
+def test_the_schema_is_closed_and_printable() -> None:
+    schema = json.loads(json.dumps(json_schema("expert")))
+    assert schema["$defs"]["ExpertManifest"]["additionalProperties"] is False
+    assert "BackboneManifest" not in schema["$defs"]
+    assert "BackboneManifest" in json_schema("backbone")["$defs"]

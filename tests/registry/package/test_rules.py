@@ -1,0 +1,45 @@
+"""Fields of a backbone's manifest that contradict each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from redhost.registry.package.manifest import Base
+from redhost.registry.package.rules import check_backbone
+
+DIGEST = "b" * 64
+
+
+def fields(found) -> list[str]:
+    return [v.field for v in found]
+
+
+def test_a_sound_backbone_breaks_nothing(make_backbone) -> None:
+    assert check_backbone(make_backbone()) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"base": Base(kind="carried")}, "base.files"),
+        ({"base": Base(kind="carried", files={"model.bin": DIGEST})}, "base.files"),
+        ({"base": Base(kind="file")}, "base"),
+        ({"base": Base(kind="hub", id="a/b")}, "base.revision"),
+        ({"base": Base(kind="file", id="x", files={"config.json": DIGEST})}, "base"),
+        ({"task": "regression"}, "labels"),
+        ({"task": "generation"}, "labels"),
+        ({"bus_api": "anything"}, "bus_api"),
+        ({"bus_api": ">=99"}, "bus_api"),
+        ({"labels": ("2", "2")}, "labels"),
+    ],
+)
+def test_a_contradiction_is_told_by_its_field(make_backbone, changes, field) -> None:
+    found = check_backbone(make_backbone(**changes))
+    assert field in fields(found)
+    assert all("\n" not in v.reason for v in found)
+
+
+def test_files_that_no_package_may_carry_are_listed_a_few(make_backbone) -> None:
+    files = {f"{n}.bin": DIGEST for n in range(7)} | {"config.json": DIGEST}
+    [told] = check_backbone(make_backbone(base=Base(kind="carried", files=files)))
+    assert "'0.bin'" in told.found and told.found.endswith("and 2 more")
