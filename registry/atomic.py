@@ -121,8 +121,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     Raises:
         StoreError: If the disk is full or failing; the old file is still there.
     """
-    temporary = _temporary(path)
-    with reporting(path), _cleaning(temporary):
+    with reporting(path), _temporary(path) as temporary:
         make_folder(path.parent)
         write_file(temporary, data)
         sync_file(temporary)
@@ -140,8 +139,8 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         StoreError: If the disk is full or failing; the folder is the old or the new one, whole.
     """
-    temporary, old = _temporary(path), _temporary(path)
-    with reporting(path), _cleaning(temporary):
+    with reporting(path), _temporary(path) as temporary:
+        old = temporary.with_name(f"{TEMPORARY}old-{temporary.name}")
         make_folder(temporary)
         for name, data in sorted(files.items()):
             write_file(temporary / name, data)
@@ -162,8 +161,7 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 def delete_dir(path: Path) -> None:
     """Remove a folder so that no one ever sees half of it."""
-    temporary = _temporary(path)
-    with reporting(path):
+    with reporting(path), _temporary(path) as temporary:
         replace(path, temporary)
         sync_folder(path.parent)
         remove_folder(temporary)
@@ -171,8 +169,7 @@ def delete_dir(path: Path) -> None:
 
 def put_back(path: Path, data: bytes | None) -> None:
     """Restore a file as well as a failing disk allows: atomically, but without waiting for it."""
-    temporary = _temporary(path)
-    with suppress(OSError), _cleaning(temporary):
+    with suppress(OSError), _temporary(path) as temporary:
         if data is None:
             remove_file(path)
         else:
@@ -199,10 +196,12 @@ def reporting(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _cleaning(temporary: Path) -> Iterator[None]:
-    """Remove the temporary file or folder when the body raises, whatever it raises."""
+def _temporary(path: Path) -> Iterator[Path]:
+    """Give a name beside a path; what has it goes when the body raises, whatever it raises."""
+    name = f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"
+    temporary = path.with_name(name[:120])
     try:
-        yield
+        yield temporary
     except BaseException:
         with suppress(OSError):
             _remove(temporary)
@@ -214,7 +213,3 @@ def _remove(path: Path) -> None:
         remove_folder(path)
     else:
         remove_file(path)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"[:120])

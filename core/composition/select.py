@@ -16,11 +16,7 @@ from ...registry.home.composition import Composition, Provenance
 from ...registry.home.store import Store
 from ...registry.package.discover import MANIFESTS, Package, discover, from_folder
 from ...registry.package.manifest import MAX_BYTES, BackboneManifest, parse_expert
-from ...registry.package.readers import (
-    BackboneFiles,
-    open_reader,
-    read_expert,
-)
+from ...registry.package.readers import BackboneFiles, read_expert, read_part
 from ...registry.package.readers import PackageSource as Bytes
 from ...registry.queries.inventory import take_inventory
 from ...registry.queries.settings import Disabled
@@ -187,7 +183,7 @@ def installed_expert(name: str, home: Path) -> Package:
 
 def _manifest_id(package: Package) -> str | None:
     """Return the id in a package's manifest, None where it cannot be read."""
-    read = open_reader(package, limit=MAX_BYTES)(MANIFESTS["expert"], "package_files")
+    read = read_part(package, MANIFESTS["expert"], limit=MAX_BYTES)
     manifest = read.then(parse_expert).value
     return manifest.id if manifest else None
 

@@ -24,9 +24,8 @@ from ..home.composition import Provenance
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Package, canonical
 from ..package.manifest import BackboneManifest, ExpertManifest, parse_expert, parts_of
-from ..package.readers import ExpertFiles, open_reader, read_expert
+from ..package.readers import ExpertFiles, read_expert, read_part
 from ..package.rules import bus_violation, check_compatible
-from ..package.safetensors_check import MAX_FILE
 from ..wheel.policy import NameOwners
 from .installed import audit_installed, installed_files
 
@@ -199,8 +198,7 @@ def _validate(
     package: Package, cache: ValidationCache | None, owners: NameOwners
 ) -> tuple[PackageStatus, int | None]:
     """Take a package to ``valid`` if it is; return also the C of its logits, if it has any."""
-    read = open_reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
-    parsed = read.then(parse_expert)
+    parsed = read_part(package, MANIFESTS["expert"]).then(parse_expert)
     if parsed.value is None:
         wrong = (*parsed.violations, *audit_installed(package, owners))
         return PackageStatus(package, violations=wrong), None

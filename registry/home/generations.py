@@ -72,6 +72,8 @@ class Generations:
         self.store = Store(home)
         self.leases = Leases(home)
         self._writer_lock = WriterLock(home)
+        # Every folder in which a stopped writer may have left something.
+        self._written = (home, self.store.folder, self.folder, home / "cache")
 
     def current(self) -> int | None:
         """Return the number of the current generation, or None before the first.
@@ -276,13 +278,13 @@ class Generations:
 
     def leftovers(self) -> tuple[str, ...]:
         """Return what stopped writers left, relative to the home; the next writer removes it."""
-        left = [p for folder in self._written() for p in folder.glob(f"{atomic.TEMPORARY}*")]
+        left = [p for folder in self._written for p in folder.glob(f"{atomic.TEMPORARY}*")]
         return tuple(sorted(p.relative_to(self.home).as_posix() for p in left))
 
     def sweep(self, *, writer: Writer) -> None:
         """Remove temporary files of killed writers, and finish a lock file they left stale."""
         self._require(writer)
-        for folder in self._written():
+        for folder in self._written:
             atomic.remove_temporaries(folder)
         if (self.home / _MARKER).exists():
             with suppress(IntegrityError, UnknownNameError):  # reported by who loads it
@@ -290,10 +292,6 @@ class Generations:
                     atomic.write_atomic(self.home / LOCK, dumps(lock_for(self.load(number))))
             with atomic.reporting(self.home):
                 atomic.remove_file(self.home / _MARKER)
-
-    def _written(self) -> tuple[Path, ...]:
-        """Return every folder in which a stopped writer may have left something."""
-        return (self.home, self.store.folder, self.folder, self.home / "cache")
 
     def _point(self, composition: Composition) -> None:
         """Replace ``current`` and the lock; put both back when any step fails."""

@@ -22,12 +22,11 @@ from ..package.readers import (
     BackboneFiles,
     ExpertFiles,
     PackageSource,
-    open_reader,
     read_backbone,
     read_expert,
+    read_part,
 )
 from ..package.rules import check_compatible
-from ..package.safetensors_check import MAX_FILE
 from ..wheel.policy import NameOwners
 from ..wheel.signing import PublicKey
 from ..wheel.wheel import read_wheel
@@ -81,8 +80,7 @@ def resolve_targets(
     wanted = not names or not paths.issuperset(names)
     experts: Experts = []
     for package in packages["expert"] if wanted else ():
-        read = open_reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
-        manifest = read.then(parse_expert).value
+        manifest = read_part(package, MANIFESTS["expert"]).then(parse_expert).value
         experts.append((None if manifest is None else manifest.id, package))
     experts.sort(key=lambda pair: (pair[0] or pair[1].module, pair[1].dist))
     ids = {expert_id or package.dist for expert_id, package in experts}

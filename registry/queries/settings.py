@@ -21,7 +21,7 @@ from ..home.generations import Generations
 from ..package.checked import Checked
 from ..package.discover import MANIFESTS, Package, canonical
 from ..package.manifest import MAX_BYTES, BackboneManifest, dumps, parse_backbone
-from ..package.readers import open_reader
+from ..package.readers import read_part
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,7 +134,7 @@ def choose_backbone(packages: Collection[Package], wanted: str | None) -> Packag
 
 def read_backbone_manifest(package: Package) -> Checked[BackboneManifest]:
     """Read a backbone's manifest alone, none of its tensors."""
-    read = open_reader(package, limit=MAX_BYTES)(MANIFESTS["backbone"], "package_files")
+    read = read_part(package, MANIFESTS["backbone"], limit=MAX_BYTES)
     return read.then(parse_backbone)
 
 
