@@ -42,6 +42,9 @@ class TextEncoder:
         pooling: ``last`` token or ``mean`` over the tokens.
         max_tokens: Where longer texts are cut; by default the model's longest input.
         head: The language-model head ``(V, D)``, where text is to be generated.
+
+    Attributes:
+        width: D, the width of the pooled vector.
     """
 
     def __init__(
@@ -55,17 +58,13 @@ class TextEncoder:
     ) -> None:
         self.head = head
         self.model: PreTrainedModel = model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+        self.width = int(model.config.hidden_size)
         self.tokenizer = tokenizer
         self.pooling: Pooling = pooling
         self.max_tokens = max_tokens
         # Interventions hook the blocks during a pass, and tokenizers keep settings between calls:
         # one thread at a time.
         self.lock = threading.RLock()
-
-    @property
-    def width(self) -> int:
-        """D, the width of the pooled vector."""
-        return int(self.model.config.hidden_size)
 
     @property
     def device(self) -> torch.device:

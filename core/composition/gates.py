@@ -84,7 +84,7 @@ def _judge_previous(
         [e.card for i, e in inputs.candidates.experts.items() if i in previous.bus.ids],
         encode=encode,
         rows_per_token=previous.backbone.rows_per_token,
-        vectors=previous.fingerprint == inputs.fingerprint,
+        vectors=previous.fingerprint == inputs.files.manifest.fingerprint,
     )
     return (judge(previous, h, rows) if rows else None), rows
 
@@ -111,19 +111,17 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
             )
 
 
-def refuse_bits(bits: Bits | None, *, tolerance: float | None) -> None:
+def refuse_bits(bits: Bits, *, tolerance: float | None) -> None:
     """Refuse when a domain of both compositions takes more bits, by more than the tolerance.
 
     Args:
-        bits: Before and after, by domain; None where no text is generated.
+        bits: Before and after, by domain.
         tolerance: In percent; None is two percent: whoever joins costs the others something, for
             a router has to tell one domain more apart.
 
     Raises:
         HarmError: If one does.
     """
-    if bits is None:
-        return
     allowed = 0.02 if tolerance is None else tolerance / 100
     for domain, before in (bits.before or {}).items():
         after = bits.after[domain]

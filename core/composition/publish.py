@@ -63,7 +63,8 @@ def refuse_drift(
         CompositionError: If anything differs.
     """
     installed = tuple(inputs.candidates.statuses.values())
-    differences = drift(lock, installed, fingerprint=inputs.fingerprint, plugins=plugins)
+    fingerprint = inputs.files.manifest.fingerprint
+    differences = drift(lock, installed, fingerprint=fingerprint, plugins=plugins)
     if differences:
         first = differences[0]
         raise CompositionError(

@@ -8,7 +8,7 @@ trained router made hard, the mixture over the same experts, and the oracle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 import msgspec
@@ -18,14 +18,13 @@ from torch import Tensor
 from ..backbones.tokens import byte_counts
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE
-from ..bus.signals import ANSWERS
 from ..bus.tasks import Unit
 from ..model.composed import ComposedModel, by_domain
 from ..receipt import Health
 from ..routers.base import ColumnData, Router
 from ..routers.centroid import CentroidRouter
 from ..routers.statistics import StatisticsRouter
-from ..training.router_data import router_training_data, with_likelihood
+from ..training.router_data import columns_data
 from ..types import Encode, Row
 from .judge import Scores, bits_per_byte, concat_scores, judge, score
 from .routing_health import routing_health
@@ -120,40 +119,6 @@ def hits_by_system(
     """Return, by system, whether each row is answered rightly: ``(N,)`` of 0.0 and 1.0."""
     h, units = encode([r.text for r in rows]), composed.backbone.rows_per_token(rows)
     return {n: system.hits for n, system in _score_systems(composed, units, h, encode).items()}
-
-
-def columns_data(
-    composed: ComposedModel, *, encode: Encode, reads: Collection[str] = ()
-) -> list[ColumnData]:
-    """Return what a router may learn of each column of a composition, from its cards.
-
-    Args:
-        composed: The composition; its own router may be untrained.
-        encode: Texts → h.
-        reads: What the router that is to learn reads beside z, the experts' own answers included.
-    """
-    bus, backbone = composed.bus, composed.backbone
-    data = router_training_data(
-        composed.cards,
-        dict(zip(bus.ids, bus.ensemble.parts, strict=True)),
-        composed.background,
-        backbone_column=BACKBONE if BACKBONE in bus.columns else None,
-        norm=bus.norm,
-        layout=bus.layout,
-        classifier=backbone.classifier,
-        encode=encode,
-        seed=composed.seed,
-        reads=reads,
-    )
-    if ANSWERS not in reads:
-        return data
-    return with_likelihood(
-        data,
-        bus=bus,
-        cards=composed.cards,
-        encode=encode,
-        rows_per_token=backbone.rows_per_token,
-    )
 
 
 def hard(alpha: Tensor) -> Tensor:

@@ -196,9 +196,9 @@ def test_the_temperature_is_1_unless_it_was_fitted(names: str) -> None:
 def test_biases_that_a_form_lacks_are_zeros_of_their_size() -> None:
     bare, full = forms()["residual hidden"], forms()["mlp hidden"]
     assert isinstance(bare, redhost.plugins.LowRank) and isinstance(full, redhost.plugins.LowRank)
-    assert bare.inner_bias().tolist() == [0.0] * 4 and bare.outer_bias().tolist() == [0.0] * 16
-    assert torch.equal(full.inner_bias(), full.u) and torch.equal(full.outer_bias(), full.v)
-    assert not full.inner_bias().requires_grad and not full.outer_bias().requires_grad
+    assert [bias.tolist() for bias in bare.biases()] == [[0.0] * 4, [0.0] * 16]
+    for bias, expected in zip(full.biases(), (full.u, full.v), strict=True):
+        assert torch.equal(bias, expected) and not bias.requires_grad
 
 
 def test_an_expert_inside_the_trunk_hands_on_what_it_reads() -> None:

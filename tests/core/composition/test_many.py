@@ -12,7 +12,6 @@ import torch
 import redhost
 from redhost.core.batching import batched_slices
 from redhost.core.evaluation import judge as judging
-from redhost.core.evaluation.evaluate import columns_data
 from redhost.core.evaluation.judge import judge, judge_oracle
 from redhost.core.evaluation.routing_health import routing_health
 from redhost.core.model.composed import by_domain
@@ -22,6 +21,7 @@ from redhost.core.routers.centroid import CentroidRouter
 from redhost.core.routers.evidence import EvidenceRouter
 from redhost.core.routers.shortlist import ShortlistRouter
 from redhost.core.training import router_data as learning
+from redhost.core.training.router_data import columns_data
 from redhost.registry.environment import status as states
 from redhost.registry.queries.settings import Disabled
 
