@@ -7,7 +7,7 @@ DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test test-full screenshots lint types docs wheels index results bench reference coverage mutate release release-test clean
+.PHONY: demo test test-full screenshots lint types docs wheels index results bench reference refusals coverage mutate release release-test clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
@@ -84,6 +84,10 @@ build/site/.built: .venv/docs mkdocs.yml CHANGELOG.md CONTRIBUTING.md $(shell fi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@! grep -rE '<(script|link|img|iframe)[^>]+(src|href)="?(https?:)?//' --include='*.html' build/site
 	@touch $@
+
+# What every refusal says, in tests/refusals.txt: read the difference before it is committed.
+refusals: .venv/packages
+	REFUSALS=write $(BIN)/pytest -q tests/test_refusals.py
 
 # Pages that are written from the code; a test fails where they differ from it.
 reference: .venv/packages

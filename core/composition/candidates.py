@@ -103,7 +103,7 @@ def _load(
     except (CardError, PluginError) as e:
         expected = e.expected or "a part that can be made"
         code = "card_rows" if isinstance(e, CardError) else "form_unknown"
-        return Checked(None, (Violation(code, "package", expected, str(e), e.hint),))
+        return Checked(None, (Violation(code, "package", expected, e.reason, e.hint),))
 
 
 def _refuse_failing(

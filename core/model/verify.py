@@ -50,9 +50,9 @@ def verify_expert(
     try:
         made = make_expert(files, bus=config, plugins=plugins, providers={})
     except PluginError as e:
-        return (Violation("form_unknown", "form", "a form somebody provides", str(e), e.hint),)
+        return (Violation("form_unknown", "form", "a form somebody provides", e.reason, e.hint),)
     except CardError as e:
-        return (Violation("card_rows", "card", e.expected, e.found or str(e), e.hint),)
+        return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
     if made.value is None:
         return made.violations
     if backbone is None or (manifest.off_domain is None and not acts_inside(made.value.expert)):

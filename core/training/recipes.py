@@ -96,24 +96,31 @@ def train_project(
         device=device or "cpu",
         progress=progress,
     )
-    backbone = context.backbone
-    task, head = backbone.task, backbone.classifier
+    backbone, task = context.backbone, context.backbone.task
     read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
     splits = split_rows(read(data), valid=read(valid) if valid else None, task=task)
-    settings = _recipe_for(backbone).settings_by_default
-    settings = replace(
-        settings,
-        form=plan.form,
-        rank=plan.rank,
-        epochs=epochs or settings.epochs,
-        off_domain=settings.off_domain
-        / (len(head) if task.unit is Unit.TOKEN and head is not None else 1),
-        seed=seed,
-    )
+    settings = _settings(plan, backbone, epochs=epochs, seed=seed)
     manifest = train_package(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
     return manifest, len(splits.train)
+
+
+def _settings(
+    plan: ExpertPlan, backbone: Backbone, *, epochs: int | None, seed: int
+) -> ExpertSettings:
+    """Return the recipe's settings with what plan and author set."""
+    default, head = _recipe_for(backbone).settings_by_default, backbone.classifier
+    # The penalty is a sum over outputs: of a vocabulary there are thousands.
+    tokens = len(head) if backbone.task.unit is Unit.TOKEN and head is not None else 1
+    return replace(
+        default,
+        form=plan.form,
+        rank=plan.rank,
+        epochs=epochs or default.epochs,
+        off_domain=default.off_domain / tokens,
+        seed=seed,
+    )
 
 
 def train_package(

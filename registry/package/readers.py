@@ -191,13 +191,14 @@ def read_part(
 
 
 @checked
-def read_file(path: Path, *, missing: str, limit: int) -> bytes:
+def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> bytes:
     """Read a regular file in one go.
 
     Args:
         path: The file.
         missing: The code of the violation when it is not there, e.g. ``weights_missing``.
         limit: The most bytes it may have.
+        too_large: The code when it has more; by default `missing` with another ending.
 
     Returns:
         Its bytes, or why they could not be had.
@@ -211,16 +212,15 @@ def read_file(path: Path, *, missing: str, limit: int) -> bytes:
             if not stat.S_ISREG(status.st_mode):
                 expected, found = "a regular file", "something else"
                 raise Refused(Violation(missing, path.name, expected, found, _REINSTALL))
+            if status.st_size > limit:
+                raise _too_large(path.name, limit, too_large or missing)
             with os.fdopen(fd, "rb", closefd=False) as file:
-                data = file.read(min(status.st_size, limit) + 1)
+                return file.read(status.st_size + 1)  # one more shows that it grew meanwhile
         finally:
             os.close(fd)
     except OSError as e:
         found = e.strerror.lower() if e.strerror else type(e).__name__
         raise Refused(Violation(missing, path.name, "a readable file", found, _REINSTALL)) from e
-    if len(data) > limit:
-        raise _too_large(path.name, limit, missing)
-    return data
 
 
 def _too_large(name: str, limit: int, missing: str) -> Refused:

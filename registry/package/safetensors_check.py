@@ -145,7 +145,7 @@ def check_tensors(
 def check_finite(data: bytes, header: Mapping[str, TensorInfo]) -> tuple[Violation, ...]:
     """Return a violation for each float tensor that holds NaN or an infinity."""
     bad = [name for name, info in header.items() if not _finite(data, info)]
-    hint = "Retrain the expert; these weights would spoil every answer."
+    hint = "Make the file again from finite numbers; these would spoil every answer."
     return tuple(
         Violation("weights_not_finite", name, "finite numbers", "NaN or infinity", hint)
         for name in sorted(bad)

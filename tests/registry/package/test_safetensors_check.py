@@ -241,7 +241,7 @@ def test_every_tensor_that_is_not_finite_is_named() -> None:
         "b: expected finite numbers, found NaN or infinity",
     ]
     assert {v.hint for v in found} == {
-        "Retrain the expert; these weights would spoil every answer."
+        "Make the file again from finite numbers; these would spoil every answer."
     }
 
 
