@@ -306,7 +306,7 @@ def test_bare_redhost_says_where_one_stands(composed, tmp_path, capsys, monkeypa
     assert "next: redhost recompose" in call(capsys)[1]
 
 
-def test_bare_redhost_asks_arithmetic_of_the_demo_alone(
+def test_bare_redhost_suggests_arithmetic_of_the_demo_alone(
     redhost_environment, redhost_fake_expert, tmp_path, capsys, monkeypatch
 ) -> None:
     redhost_fake_expert("apples")

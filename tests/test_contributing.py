@@ -113,5 +113,5 @@ def test_targets_that_are_named_exist() -> None:
     targets = {
         t for line in re.findall(r"^([\w -]+):", makefile, re.MULTILINE) for t in line.split()
     }
-    told = re.findall(r"`make ((?:[\w-]+ ?)+)[`R]", PAGE)
-    assert {name for words in told for name in words.split()} <= targets
+    result = re.findall(r"`make ((?:[\w-]+ ?)+)[`R]", PAGE)
+    assert {name for words in result for name in words.split()} <= targets

@@ -104,8 +104,9 @@ BANNED = house.read_banned((ROOT / "tools/banned_words.txt").read_text("utf-8"))
 
 def private_words(file: File) -> Iterator[str]:
     """Names and prose keep to the field's terms: see ``tools/banned_words.txt``."""
-    names, prose = house.count_words(file.text, BANNED)
-    yield from sorted(names | prose)
+    if not file.name.endswith(("test_house.py", "test_house_figures.py")):  # which have examples
+        names, prose = house.count_words(file.text, BANNED)
+        yield from sorted(names | prose)
 
 
 def undocumented(file: File) -> Iterator[str]:
@@ -218,12 +219,11 @@ def strange_errors(file: File) -> Iterator[str]:
 
 Rule = Callable[[File], Iterator[str]]
 
-ANYWHERE: list[Rule] = [long_files, long_functions, private_imports]
+ANYWHERE: list[Rule] = [long_files, long_functions, private_imports, private_words]
 SOURCES: list[Rule] = [
     given_a_host,
     global_state,
     listed_inside,
-    private_words,
     remembering_forwards,
     strange_errors,
     undocumented,
@@ -249,8 +249,8 @@ BREAKS = {
 
 @pytest.mark.parametrize("rule", [*ANYWHERE, *SOURCES], ids=lambda r: r.__name__)
 def test_nothing_breaks(rule, files) -> None:
-    judged = [f for f in files if rule in ANYWHERE or not f.is_test]
-    assert {f.name: found for f in judged if (found := list(rule(f)))} == {}
+    covered = [f for f in files if rule in ANYWHERE or not f.is_test]
+    assert {f.name: found for f in covered if (found := list(rule(f)))} == {}
 
 
 @pytest.mark.parametrize(

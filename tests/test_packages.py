@@ -48,12 +48,12 @@ def venv(shared: Any) -> Any:
 
 def state(home: Path) -> dict[str, bytes]:
     """Return every file of a home that says what is composed."""
-    kept = {"current", LOCK}
+    left = {"current", LOCK}
     files = {p.relative_to(home).as_posix(): p for p in home.rglob("*") if p.is_file()}
     return {
         name: path.read_bytes()
         for name, path in files.items()
-        if name in kept or name.startswith(("generations/", "store/"))
+        if name in left or name.startswith(("generations/", "store/"))
     }
 
 
@@ -63,7 +63,7 @@ def results(session: list[tuple[int, str, str]]) -> list[Any]:
     return [json.loads(out) for _, out, _ in session]
 
 
-def told(done: subprocess.CompletedProcess[str]) -> Any:
+def printed(done: subprocess.CompletedProcess[str]) -> Any:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -241,9 +241,9 @@ def test_killed_between_install_and_publish_the_home_is_unchanged_and_status_tel
     before = state(home)
     assert broken_add(KILL, draft("extra").write(tmp_path)).returncode == -signal.SIGKILL
     assert state(home) == before
-    drift = told(venv.run("status", "--json", home=home))["drift"]
+    drift = printed(venv.run("status", "--json", home=home))["drift"]
     assert [(d["id"], d["kind"]) for d in drift] == [("extra", "new")]
-    assert "extra" in told(venv.run("recompose", "--json", home=home))["experts"]
+    assert "extra" in printed(venv.run("recompose", "--json", home=home))["experts"]
 
 
 def test_remove_refuses_to_uninstall_what_lists_files_of_others(
@@ -268,7 +268,7 @@ def test_an_expert_that_was_never_composed_is_just_uninstalled(
 ) -> None:
     empty = venv.contents()
     venv.install(draft("extra").write(tmp_path))
-    removed = told(venv.run("remove", "red-expert-extra", "--json", home=home))
+    removed = printed(venv.run("remove", "red-expert-extra", "--json", home=home))
     assert removed["receipt"] is None and removed["dist"] == "red-expert-extra"
     assert venv.contents() == empty
     assert Generations(home).current() == 1

@@ -90,9 +90,9 @@ class Broken:
         from hashlib import sha256
 
         files: dict[str, bytes | int | None] = {**shipped(package), **self.files}
-        told = files[manifest_name]
+        fields = files[manifest_name]
         if manifest_name not in self.files:
-            manifest = json.loads(told)
+            manifest = json.loads(fields)
             change(manifest, self.changes)
             for name, (place, key) in references(manifest).items():
                 data = files.get(name)
@@ -413,19 +413,19 @@ def refused_elsewhere(
 ) -> dict[str, str]:
     """Return what is printed of another vocabulary, and of other bytes than a lock names."""
     speaker = environment.package("red-backbone-speaker")
-    told = {"id": "speaker", "task": "generation", "labels": [], "classifier": None}
-    Broken(changes=told).write(speaker, "red_backbone_tiny", "backbone.json")
+    fields = {"id": "speaker", "task": "generation", "labels": [], "classifier": None}
+    Broken(changes=fields).write(speaker, "red_backbone_tiny", "backbone.json")
     points = {"redhost.backbones": f"speaker = {speaker.name}"}
     environment.write_info("red-backbone-speaker", "1.0", speaker.name, points)
     causal = EXPERTS["causal_mismatch"].write(
         Path("vocabulary_mismatch"), "red_expert_range3", "expert.json"
     )
     text = run(capsys, "check", str(causal), "--backbone", "speaker")
-    judged = judge_expert(shipped("red_expert_range3"), digest="e" * 64)
-    assert not isinstance(judged, str) and [v.code for v in judged] == ["digest"]
+    violations = judge_expert(shipped("red_expert_range3"), digest="e" * 64)
+    assert not isinstance(violations, str) and [v.code for v in violations] == ["digest"]
     return {
         "vocabulary_mismatch": text.splitlines()[1].strip(),
-        "digest": str(judged[0].error("expert 'range3'")),
+        "digest": str(violations[0].error("expert 'range3'")),
     }
 
 

@@ -1,4 +1,4 @@
-"""Wheels that were tampered with: `add` refuses each, and what plain pip lets in is told apart.
+"""Wheels that were tampered with: `add` refuses each, and what plain pip lets in is shown.
 
 Every wheel here is a sound one with one thing done to it. The environments and pip are real.
 """
@@ -170,7 +170,7 @@ ATTACKS = {
     "named json": both(named("json"), "taken_top_level"),
     "named as the host": Attack(renamed("torch"), "taken_name", None),  # it would replace torch
     "other entry point": both(other_entry_point, "entry_points"),
-    "said to be editable": Attack(
+    "claims to be editable": Attack(
         bring("{info}/direct_url.json", EDITABLE), "installer_file", "record_row"
     ),
     "duplicate name": Attack(duplicate, "archive_duplicate", "record_digest"),

@@ -119,8 +119,8 @@ def test_evaluate_tells_how_the_weight_is_spread(home, call) -> None:
     code, out, _ = call("evaluate", "--routing")
     assert code == 0 and "routes of 734 rows" in out and "usage entropy" in out
     assert "warning" not in out
-    told = json.loads(call("evaluate", "--json")[1])
-    assert sum(told["routing"]["usage"].values()) == pytest.approx(1, abs=1e-4)
+    printed = json.loads(call("evaluate", "--json")[1])
+    assert sum(printed["routing"]["usage"].values()) == pytest.approx(1, abs=1e-4)
 
 
 def test_a_router_that_ignores_its_input_is_warned_of(home, call) -> None:

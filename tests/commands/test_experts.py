@@ -44,7 +44,7 @@ def test_a_switch_that_changes_nothing_says_so(home, call) -> None:
     assert call("enable", "range2")[1] == "range2 was enabled already\n"
 
 
-def test_a_distribution_that_is_switched_off_is_told_how_to_be_switched_on(home, call) -> None:
+def test_a_distribution_that_is_switched_off_is_shown_how_to_be_switched_on(home, call) -> None:
     call("disable", "red-expert-range2")
     listed = {x["dist"]: x for x in json.loads(call("list-experts", "--json")[1])}
     hint = "redhost enable red-expert-range2"
@@ -150,8 +150,8 @@ def test_an_unknown_backbone_is_suggested(home, call) -> None:
 
 
 def test_the_schema_is_closed(call) -> None:
-    told = json.loads(call("schema")[1])
-    text = json.dumps(told)
+    schema = json.loads(call("schema")[1])
+    text = json.dumps(schema)
     assert '"additionalProperties": false' in text and "off_domain" in text
     assert "fingerprint" in call("schema", "backbone")[1]
     assert call("schema", "nothing")[0] == 2

@@ -28,7 +28,7 @@ def test_history_marks_the_current_generation(home, call) -> None:
     assert [row[6].strip() for row in rows] == ["evidence/full", "centroid/full"]
 
 
-def test_rollback_answers_with_the_generation_asked_for(home, call) -> None:
+def test_rollback_answers_with_the_generation_requested(home, call) -> None:
     before = json.loads(call("predict", "--json", "What is 37 plus 12?")[1])
     call("recompose", "--router", "centroid", "--accept")
     assert json.loads(call("predict", "--json", "What is 37 plus 12?")[1]) != before
@@ -54,10 +54,10 @@ def test_a_recompose_after_a_rollback_has_the_generation_rolled_back_to_as_paren
 def test_gc_keeps_what_is_current(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
     size = sum(p.stat().st_size for p in (home / "generations" / "1").iterdir())
-    told = f"generation 1 and 0 stored packages, {size:,} bytes\n"
-    assert call("gc", "--keep", "1", "--dry-run")[1] == f"would remove {told}"
+    removal = f"generation 1 and 0 stored packages, {size:,} bytes\n"
+    assert call("gc", "--keep", "1", "--dry-run")[1] == f"would remove {removal}"
     assert (home / "generations" / "1").is_dir()
-    assert call("gc", "--keep", "1")[1] == f"removed {told}"
+    assert call("gc", "--keep", "1")[1] == f"removed {removal}"
     assert not (home / "generations" / "1").exists()
     assert call("predict", "What is 37 plus 12?")[0] == 0
     assert call("gc", "--keep", "0")[0] == 2

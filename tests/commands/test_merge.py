@@ -20,10 +20,10 @@ def test_json_tells_what_is_lost(home, call) -> None:
     code, out, _ = call(
         "merge", "all", "--data", "texts.txt", "--epochs", "3", "--sharpness", "0.05", "--json"
     )
-    told = json.loads(out)
-    assert code == 0 and told["generation"] == 1 and told["epoch"] <= 3
-    assert told["before"].keys() == told["after"].keys() > {"range3", "overall"}
-    assert told["parameters"]["merged"] < told["parameters"]["composition"]
+    printed = json.loads(out)
+    assert code == 0 and printed["generation"] == 1 and printed["epoch"] <= 3
+    assert printed["before"].keys() == printed["after"].keys() > {"range3", "overall"}
+    assert printed["parameters"]["merged"] < printed["parameters"]["composition"]
 
 
 def test_a_name_that_is_taken_is_wrong_usage_and_nothing_is_lost(home, call) -> None:

@@ -1,4 +1,4 @@
-"""`make mutate` on a project of two functions: what is counted, told, and tried again."""
+"""`make mutate` on a project of two functions: what is counted, reported, and tried again."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def page(folder: Path) -> str:
     return (folder / "README.md").read_text("utf-8")
 
 
-def test_what_gets_away_is_told_and_tried_again_with_new_tests(project: Path) -> None:
+def test_what_gets_away_is_reported_and_tried_again_with_new_tests(project: Path) -> None:
     mutation.main(["--root", str(project), "--report"])
     folder = project / "docs/results/mutation"
     assert "Not measured yet: `room/__init__.py`, `room/calc.py`." in page(folder)
@@ -85,9 +85,9 @@ def test_what_gets_away_is_told_and_tried_again_with_new_tests(project: Path) ->
     calc = first["files"]["room/calc.py"]
     assert calc == {"killed": 1, "survived": 2, "no tests": 2}  # the last are all of `unseen`
     assert first["files"]["room/__init__.py"] == {}  # nothing to break
-    told = {(s["function"], s["after"], s["word"]) for s in first["survivors"]}
-    assert ("clipped", "return most if x >= most else x", "boundary") in told
-    assert ("unseen", "return x - 1", "no test runs it") in told
+    survivors = {(s["function"], s["after"], s["word"]) for s in first["survivors"]}
+    assert ("clipped", "return most if x >= most else x", "boundary") in survivors
+    assert ("unseen", "return x - 1", "no test runs it") in survivors
     assert "**20.0% of 5 measured mutants are noticed**" in page(folder)
     assert "| `return most if x >= most else x` | boundary |" in page(folder)
 
@@ -176,6 +176,6 @@ def test_our_page_says_what_was_measured(tmp_path: Path) -> None:
 def test_each_of_our_survivors_has_a_word_written_by_hand() -> None:
     words = mutation_report.read_words(ROOT / "tools/survivors.toml")
     metrics = json.loads((ROOT / "docs/results/mutation/metrics.json").read_text("utf-8"))
-    told = {(s["file"], s["function"], s["after"]) for s in metrics["survivors"]}
-    assert [(f, n, a) for f, n, a in told if not {(f, n, a), (f, n, "")} & words.keys()] == []
-    assert {key for key in words if key[2]} - told == set()  # nothing is excused that is gone
+    survivors = {(s["file"], s["function"], s["after"]) for s in metrics["survivors"]}
+    assert [(f, n, a) for f, n, a in survivors if not {(f, n, a), (f, n, "")} & words.keys()] == []
+    assert {key for key in words if key[2]} - survivors == set()  # nothing is excused that is gone

@@ -44,7 +44,7 @@ def test_each_distinct_text_is_computed_once(counted, tmp_path) -> None:
     assert torch.equal(cold, counted.backbone.encode(TEXTS))
 
 
-def test_without_a_folder_nothing_is_kept(counted) -> None:
+def test_without_a_folder_nothing_is_retained(counted) -> None:
     for _ in range(2):
         cache(counted, None).encode(["red 1"])
     assert counted.encoded == 2

@@ -121,7 +121,7 @@ def test_replace_exchanges_one_for_another(pair, expert_folders, build_expert, t
     assert set(pair.replace("red", expert_folders["blue"]).experts) == {"blue", "green"}
 
 
-def test_the_router_stays_of_its_kind_unless_told_otherwise(pair, expert_folders) -> None:
+def test_the_router_stays_of_its_kind_unless_set_otherwise(pair, expert_folders) -> None:
     pair.recompose(router="centroid", seed=7, accept=True)
     assert pair.attach(expert_folders["blue"], accept=True).router.kind == "centroid"
     assert pair.generations.load(3).router.seed == 7

@@ -77,6 +77,6 @@ def test_overall_macro_and_worst_are_of_the_routed_system(composed) -> None:
 
 
 def test_a_label_that_nobody_can_answer_is_wrong_and_not_a_crash(composed) -> None:
-    rows = [redhost.Row(text="red 99 b", label="never heard of", domain="red")]
+    rows = [redhost.Row(text="red 99 b", label="unknown to all", domain="red")]
     result = evaluate(composed, rows, encode=composed.backbone.encode)
     assert result.overall == 0 and result.oracle == 0

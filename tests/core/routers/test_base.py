@@ -108,7 +108,7 @@ def test_a_kind_that_names_no_columns_says_what_to_do() -> None:
     )
 
 
-def test_kept_columns_are_found_by_name_and_shared_weights_are_taken_whole() -> None:
+def test_retained_columns_are_found_by_name_and_shared_weights_are_taken_whole() -> None:
     parent = MlpRouter(width=D, columns=("x", "b", "a"), seed=1)
     torch.nn.init.normal_(parent.weight, generator=torch.Generator().manual_seed(0))
     child = MlpRouter(width=D, columns=("a", "b", "new"))

@@ -18,7 +18,7 @@ D = 16
 
 
 @pytest.fixture
-def told(expert_folders) -> ExpertManifest:
+def manifest(expert_folders) -> ExpertManifest:
     files = read_expert({p.name: p.read_bytes() for p in expert_folders["red"].iterdir()}).unwrap(
         "it"
     )
@@ -46,8 +46,8 @@ def texts_card() -> bytes:
     )
 
 
-def test_a_texts_card_teaches_from_fit_and_is_judged_on_gate(told) -> None:
-    card = read_card(with_card(told, "texts", fit=2, gate=1), {"card": texts_card()})
+def test_a_texts_card_teaches_from_fit_and_is_evaluated_on_gate(manifest) -> None:
+    card = read_card(with_card(manifest, "texts", fit=2, gate=1), {"card": texts_card()})
     data = column_data(card, encode_z=encode_z, seed=0)
     assert data.column == "red" and data.z[:, 0].tolist() == [1.0, 2.0]
     assert data.statistics.labels == ("a", "b")
@@ -56,45 +56,46 @@ def test_a_texts_card_teaches_from_fit_and_is_judged_on_gate(told) -> None:
     assert h[:, 0].tolist() == [3.0]
 
 
-def test_a_card_with_other_counts_than_said_is_refused(told) -> None:
+def test_a_card_with_other_counts_than_stated_is_refused(manifest) -> None:
     with pytest.raises(CardError, match="fit rows: expected 5, found 2"):
-        read_card(with_card(told, "texts", fit=5, gate=1), {"card": texts_card()})
+        read_card(with_card(manifest, "texts", fit=5, gate=1), {"card": texts_card()})
 
 
-def test_a_card_with_labels_not_in_the_manifest_is_refused(told) -> None:
-    strange = msgspec.structs.replace(told, labels=("a",))
+def test_a_card_with_labels_not_in_the_manifest_is_refused(manifest) -> None:
+    strange = msgspec.structs.replace(manifest, labels=("a",))
     with pytest.raises(CardError, match="found b"):
         read_card(with_card(strange, "texts", fit=2, gate=1), {"card": texts_card()})
 
 
-def test_a_vectors_card_needs_no_encoding(told) -> None:
+def test_a_vectors_card_needs_no_encoding(manifest) -> None:
     z = torch.randn(3, D)
     data = safetensors.torch.save({"fit_z": z, "fit_label": torch.tensor([0, 1, 1])})
-    card = read_card(with_card(told, "vectors", fit=3), {"card": data})
+    card = read_card(with_card(manifest, "vectors", fit=3), {"card": data})
     learnt = column_data(card, encode_z=lambda _: pytest.fail("encoded"), seed=0)
     assert torch.equal(learnt.z, z)
     assert learnt.statistics.counts.tolist() == [1.0, 2.0]
     assert gate_rows([card], encode=no_texts)[1] == []
 
 
-def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(told) -> None:
+def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(manifest) -> None:
     rows = torch.randn(40, D)
     s = redhost.plugins.Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
     data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
-    card = read_card(with_card(told, "statistics", fit=40), {"card": data})
+    card = read_card(with_card(manifest, "statistics", fit=40), {"card": data})
     one, again = (column_data(card, encode_z=encode_z, seed=3) for _ in range(2))
     other = column_data(card, encode_z=encode_z, seed=4)
     assert torch.equal(one.z, again.z) and not torch.equal(one.z, other.z)
     torch.testing.assert_close(one.statistics.sums, s.sums)
 
 
-def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(told) -> None:
+def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(manifest) -> None:
     rows = torch.randn(40, D)
     s = redhost.plugins.Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
     data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
     cards = [
         read_card(
-            with_card(msgspec.structs.replace(told, id=name), "statistics", fit=40), {"card": data}
+            with_card(msgspec.structs.replace(manifest, id=name), "statistics", fit=40),
+            {"card": data},
         )
         for name in ("red", "green", "blue")
     ]
@@ -108,22 +109,22 @@ def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(told) -> Non
 
 
 @pytest.mark.parametrize("kind", ["vectors", "statistics"])
-def test_a_card_that_lacks_a_tensor_is_refused_by_its_name(told, kind) -> None:
+def test_a_card_that_lacks_a_tensor_is_refused_by_its_name(manifest, kind) -> None:
     data = safetensors.torch.save({"other": torch.zeros(1)})
     with pytest.raises(CardError, match=r"card of expert 'red': found no tensor '(fit_z|counts)'"):
-        read_card(with_card(told, kind, fit=1), {"card": data})
+        read_card(with_card(manifest, kind, fit=1), {"card": data})
 
 
-def test_a_texts_card_without_fit_rows_cannot_teach(told) -> None:
+def test_a_texts_card_without_fit_rows_cannot_teach(manifest) -> None:
     rows = redhost.authoring.write_rows(
         [redhost.authoring.CardRow(text="a", label="a", part="gate")]
     )
-    card = read_card(with_card(told, "texts", fit=0, gate=1), {"card": rows})
+    card = read_card(with_card(manifest, "texts", fit=0, gate=1), {"card": rows})
     with pytest.raises(CardError, match="has no fit rows"):
         column_data(card, encode_z=no_texts, seed=0)
 
 
-def test_a_vectors_card_may_bring_the_sums_of_all_rows(told) -> None:
+def test_a_vectors_card_may_bring_the_sums_of_all_rows(manifest) -> None:
     rows = torch.randn(40, D)
     labels = ["ab"[n % 2] for n in range(40)]
     everything = redhost.plugins.Statistics.of_rows(rows, labels)
@@ -132,20 +133,20 @@ def test_a_vectors_card_may_bring_the_sums_of_all_rows(told) -> None:
         fit_labels=labels[:4],
         gate_h=rows[4:8],
         gate_labels=labels[4:8],
-        labels=told.labels,
+        labels=manifest.labels,
         eps=1e-5,
         statistics=everything,
     )
     assert file.data is not None
-    card = read_card(with_card(told, "vectors", fit=4, gate=4), {"card": file.data})
+    card = read_card(with_card(manifest, "vectors", fit=4, gate=4), {"card": file.data})
     data = column_data(card, encode_z=no_texts, seed=0)
     assert torch.equal(data.z, rows[:4])
-    assert data.statistics.labels == told.labels and float(data.statistics.counts.sum()) == 40
+    assert data.statistics.labels == manifest.labels and float(data.statistics.counts.sum()) == 40
     torch.testing.assert_close(data.statistics.scatter.float(), everything.scatter.float())
 
 
-def test_a_none_card_cannot_teach_a_router(told) -> None:
-    card = read_card(with_card(told, "none"), {})
+def test_a_none_card_cannot_teach_a_router(manifest) -> None:
+    card = read_card(with_card(manifest, "none"), {})
     with pytest.raises(CardError, match="expert 'red' ships no routing card"):
         column_data(card, encode_z=encode_z, seed=0)
 
@@ -168,17 +169,17 @@ def test_a_bad_row_is_named_by_its_line() -> None:
         parse_rows(data, redhost.authoring.CardRow, source="the card")
 
 
-def test_a_vectors_card_is_judged_on_features_it_gives_back(told) -> None:
+def test_a_vectors_card_is_evaluated_on_features_it_gives_back(manifest) -> None:
     gate_h = 3 * torch.randn(4, D) + 1
     file = redhost.authoring.vectors_card(
         fit_z=torch.randn(2, D),
         fit_labels=["a", "b"],
         gate_h=gate_h,
         gate_labels=["a"] * 4,
-        labels=told.labels,
+        labels=manifest.labels,
         eps=1e-5,
     )
-    card = read_card(with_card(told, "vectors", fit=2, gate=4), {"card": file.data})
+    card = read_card(with_card(manifest, "vectors", fit=2, gate=4), {"card": file.data})
     h, rows = gate_rows([card], encode=no_texts)
     torch.testing.assert_close(h, gate_h)
     assert [r.label for r in rows] == ["a"] * 4

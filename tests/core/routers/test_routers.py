@@ -120,8 +120,8 @@ def test_row_level_keeps_every_bit_of_the_other_columns(kind: str) -> None:
     )
     z = torch.cat([d.z for d in data])
     before, after = parent(z), child(z)[:, [0, 2]]
-    kept = after.isfinite()  # sparse kinds cut what the new column is ahead of
-    assert torch.equal(after[kept], before[kept]) and kept[: len(data[0].z), 0].all()
+    finite = after.isfinite()  # sparse kinds cut what the new column is ahead of
+    assert torch.equal(after[finite], before[finite]) and finite[: len(data[0].z), 0].all()
     assert (child(data[1].z).argmax(-1) == 1).float().mean() >= 0.9
 
 

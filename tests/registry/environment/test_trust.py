@@ -87,7 +87,7 @@ def test_editable_plugins_are_digested_by_their_source(
     assert digest_of("my-plugin") != digest
 
 
-def test_problems_are_said(plugin: Path, site: Any, tmp_path: Path) -> None:
+def test_problems_are_stated(plugin: Path, site: Any, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'my-plugin'"):
         digest_of("my-plugim")
     (plugin / "more.py").unlink()

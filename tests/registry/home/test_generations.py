@@ -129,7 +129,7 @@ def test_gc_keeps_ancestors_and_reuses_no_number(home: Path, publish: Any) -> No
     assert publish("e").number == 5
 
 
-def test_a_second_writer_is_told_who_holds_the_lock(home: Path, publish: Any) -> None:
+def test_a_second_writer_is_reported_who_holds_the_lock(home: Path, publish: Any) -> None:
     publish("a")
     code = (
         "import sys, time; from pathlib import Path\n"

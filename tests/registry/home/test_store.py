@@ -62,7 +62,7 @@ def test_a_damaged_copy_is_replaced(store: Store, damage: str) -> None:
     assert store.get(A) == FILES
 
 
-def test_purge_removes_what_it_is_told_and_nothing_else(store: Store) -> None:
+def test_purge_removes_what_it_is_given_and_nothing_else(store: Store) -> None:
     store.put(FILES, digest=A)
     store.put(FILES, digest=B)
     store.purge([A, "c" * 64])
@@ -70,7 +70,7 @@ def test_purge_removes_what_it_is_told_and_nothing_else(store: Store) -> None:
     assert [*store.folder.rglob(f"{atomic.TEMPORARY}*")] == []
 
 
-def test_what_is_not_here_is_said_with_what_to_do(store: Store) -> None:
+def test_what_is_not_here_is_stated_with_what_to_do(store: Store) -> None:
     store.put(FILES, digest=B)
     for digest, ask in (
         (A, lambda: store.get(A)),
@@ -86,7 +86,7 @@ def test_what_is_not_here_is_said_with_what_to_do(store: Store) -> None:
         assert isinstance(found.value.__cause__, FileNotFoundError)
 
 
-def test_what_cannot_be_read_is_said_in_the_systems_words(store: Store) -> None:
+def test_what_cannot_be_read_is_stated_in_the_systems_words(store: Store) -> None:
     store.put(FILES, digest=A)
     (store.folder / B).write_bytes(b"a file where a folder should be")
     with pytest.raises(StoreError, match="found Not a directory"):

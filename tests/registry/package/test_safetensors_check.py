@@ -225,7 +225,7 @@ def test_whole_numbers_are_those_that_are_named() -> None:
     assert found.reason == "U: expected (2, 3) of I64, found (2, 3) of F32"
 
 
-def test_a_bad_header_is_all_that_is_said() -> None:
+def test_a_bad_header_is_all_that_is_stated() -> None:
     (found,) = check_tensors(b"", {"U": (2, 3)})
     assert found.code == "weights_header"
 
@@ -250,7 +250,7 @@ def test_whole_numbers_of_any_bits_are_finite() -> None:
     assert check_finite(data, read_header(data).unwrap("it")) == ()
 
 
-def test_a_header_elsewhere_is_told_of_that_file() -> None:
+def test_a_header_elsewhere_is_reported_of_that_file() -> None:
     (found,) = read_header(b"").violations
     (other,) = relabel((found,), role="canary", file="canary.safetensors")
     assert (other.code, other.field) == ("canary_header", "canary.safetensors header")
