@@ -6,6 +6,7 @@ Each rule is a function from a file to what breaks it; each is shown a break tha
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -171,6 +172,21 @@ def changed(x: ast.AST) -> ast.expr | None:
     return None
 
 
+PYTHON_COMMAND = "registry/environment/__init__.py"  # where python_command is
+STARTS = r"sys\.executable|os\.(exec|spawn|posix_spawn|system|popen|startfile)\w*"
+STARTS += r"|(\w+\.)*ProcessPoolExecutor|multiprocessing\.(Process|Pool|Manager)"
+STARTS += r"|(\w+\.)*(get_context|set_start_method)\((?!'fork'\)).*\)"  # a fork keeps its modules
+STARTS += r"|[\[(]'(python|pip)[\d.]*'[,\])].*"  # a command that begins so
+
+
+def other_pythons(file: File) -> Iterator[str]:
+    """`python_command` alone says how Python is started: else the current folder could run."""
+    kinds = (ast.Attribute, ast.Name, ast.Call, ast.List, ast.Tuple)
+    for x in nodes(file, *kinds) if file.name != PYTHON_COMMAND else ():
+        if re.fullmatch(STARTS, text := ast.unparse(x), re.DOTALL):
+            yield f"line {x.lineno}: {text}"
+
+
 # -- one tree of errors ---------------------------------------------------------------------------
 
 TREE = {n for n, x in vars(errors).items() if isinstance(x, type)}
@@ -223,6 +239,7 @@ SOURCES: list[Rule] = [
     given_a_host,
     global_state,
     listed_inside,
+    other_pythons,
     private_words,
     remembering_forwards,
     strange_errors,
@@ -242,6 +259,13 @@ BREAKS = {
         "SEEN = {}\ndef f(x): SEEN[x] = 1",
         "SEEN: list[int] = []\ndef f(x): SEEN.append(x)",
         "n = 0\ndef f():\n global n\n n = 1",
+    ],
+    other_pythons: [
+        "subprocess.run([sys.executable, '-m', 'pip'])",
+        "os.execv(p, [])",
+        "multiprocessing.get_context('spawn')",
+        "concurrent.futures.ProcessPoolExecutor()",
+        "run(['python3', '-m', 'pip'])",
     ],
     strange_errors: ["raise RuntimeError('x')", "class Odd(Exception): ...\nraise Odd('x')"],
 }

@@ -28,6 +28,7 @@ from ..package.readers import read_expert
 from ..wheel.policy import NameOwners, is_plain, parse_record
 from ..wheel.signing import PublicKey, signature_path
 from ..wheel.wheel import Wheel, open_wheel
+from . import python_command
 from .installed import audit_installed, require_removable
 
 
@@ -205,7 +206,7 @@ def _listed(package: Package | None) -> set[Path]:
     return {package.info.parent / path for path in plain} | set(package.info.rglob("*"))
 
 
-_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+_PIP = (*python_command("-m", "pip"), "--disable-pip-version-check", "--no-input")
 
 
 def _tool() -> tuple[str, ...]:
@@ -219,8 +220,8 @@ def _tool() -> tuple[str, ...]:
 
 
 def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what keeps a tool to this environment, whatever its settings say (``PIP_TARGET``)."""
-    return ("--isolated",) if tool is _PIP else ("--python", sys.executable)
+    """Return what keeps a tool to this environment, whatever settings say (``PIP_TARGET``)."""
+    return ("--isolated",) if tool is _PIP else ("--no-config", "--python", python_command()[0])
 
 
 def _install(wheel: Wheel) -> None:
