@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .printed import Collected, RolledBack
 
 
+FEW = 10
+"""More generations than this are counted, not listed."""
+
+
 @click.command()
 @home_option
 @json_option("registry.queries.inventory.HomeStatus")
@@ -147,6 +151,8 @@ def _numbered(numbers: Sequence[int]) -> str:
     """Return generations as people name them."""
     if not numbers:
         return "no generation"
+    if len(numbers) > FEW:
+        return f"{len(numbers):,} generations, {min(numbers)} to {max(numbers)},"
     noun = "generation" if len(numbers) == 1 else "generations"
     return f"{noun} {', '.join(map(str, numbers))}"
 

@@ -6,9 +6,11 @@ test can stop the process exactly before and after every one of them.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,6 +77,25 @@ def remove_file(path: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Remove a folder and what is in it."""
     shutil.rmtree(path)
+
+
+def read_regular(path: Path | str, *, limit: int) -> bytes:
+    """Return the bytes of a regular file; of one with more than ``limit``, one more than that.
+
+    Raises:
+        OSError: If it is not there, or is a pipe, a device or a folder.
+    """
+    # Non-blocking, because opening a pipe for reading would wait for a writer for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    fd = os.open(path, flags)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "something else")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(min(status.st_size, limit) + 1)
+    finally:
+        os.close(fd)
 
 
 def read(path: Path) -> bytes | None:

@@ -137,12 +137,13 @@ class Venv:
         """Run commands one after the other in one process: code, stdout and stderr of each."""
         done = subprocess.run(
             [self.python, "-c", SESSION, json.dumps(commands)],
-            check=True,
+            check=False,
             capture_output=True,
             text=True,
             cwd=self.folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", "REDHOST_HOME": str(home)},
         )
+        assert done.returncode == 0, done.stderr
         return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     def listed(self, home: Path, *, key: str = "dist") -> dict[str, dict[str, Any]]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import struct
+import subprocess
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import pytest
 
 from redhost.registry.wheel.wheel import read_wheel
 
+LOCAL, END = b"PK\x03\x04", b"PK\x05\x06"
 SCREAM = b"raise SystemExit('imported')\n"
 EDITABLE = b'{"url": "file:///x", "dir_info": {"editable": true}}'
 
@@ -97,7 +101,8 @@ def named(module: str) -> Callable[[Any], None]:
     def tamper(draft: Any) -> None:
         own = f"{draft.module}/"
         draft.members = {n.replace(own, f"{module}/", 1): x for n, x in draft.members.items()}
-        points = f"[redhost.experts]\nx = {module}\n".encode()
+        own_id = draft.dist.removeprefix("red-expert-")
+        points = f"[redhost.experts]\n{own_id} = {module}\n".encode()
         draft.members[f"{draft.info}/entry_points.txt"] = points
 
     return tamper
@@ -125,6 +130,74 @@ def with_comment(data: bytes) -> bytes:
     with zipfile.ZipFile(file, "a") as archive:
         archive.comment = b"more"
     return file.getvalue()
+
+
+def rewritten(change: Callable[[zipfile.ZipInfo], None]) -> Callable[[bytes], bytes]:
+    """Write the archive again, its first member changed."""
+
+    def wrap(data: bytes) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
+            for n, member in enumerate(old.infolist()):
+                content = old.read(member)
+                if n == 0:
+                    change(member)
+                new.writestr(member, content)
+        return file.getvalue()
+
+    return wrap
+
+
+def extra_field(kind: int, data: bytes) -> Callable[[zipfile.ZipInfo], None]:
+    return lambda member: setattr(member, "extra", struct.pack("<HH", kind, len(data)) + data)
+
+
+def second_name(member: zipfile.ZipInfo) -> None:
+    """Name it once more, where some programs look first."""
+    crc = zlib.crc32(member.filename.encode())
+    extra_field(0x7075, struct.pack("<BL", 1, crc) + b"other/expert.json")(member)
+
+
+def patched(mark: bytes, offset: int, value: bytes) -> Callable[[bytes], bytes]:
+    """Change bytes behind the first of a zip's marks."""
+
+    def wrap(data: bytes) -> bytes:
+        at = data.index(mark) + offset
+        return data[:at] + value + data[at + len(value) :]
+
+    return wrap
+
+
+def streamed(data: bytes) -> bytes:
+    """Write the archive as one that cannot be sought in: sizes stand behind each content."""
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def tell(self) -> int:
+            raise io.UnsupportedOperation
+
+    file = Pipe()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
+        for member in old.infolist():
+            new.writestr(member, old.read(member))
+    return file.getvalue()
+
+
+def entry_named(name: str) -> Callable[[Any], None]:
+    def tamper(draft: Any) -> None:
+        points = f"[redhost.experts]\n{name} = {draft.module}\n"
+        draft.members[f"{draft.info}/entry_points.txt"] = points.encode()
+
+    return tamper
+
+
+def more_metadata(text: str) -> Callable[[Any], None]:
+    def tamper(draft: Any) -> None:
+        draft.members[f"{draft.info}/METADATA"] += text.encode()
+
+    return tamper
 
 
 @dataclass(frozen=True)
@@ -180,7 +253,32 @@ ATTACKS = {
     "leading data": Attack(nothing, "archive_data", None, lambda data: b"#!/bin/sh\n" + data),
     "trailing data": Attack(nothing, "archive_data", None, lambda data: data + b"more"),
     "comment": Attack(nothing, "archive_data", None, with_comment),
+    "comment on a member": Attack(
+        nothing, "archive_data", None, rewritten(lambda m: setattr(m, "comment", b"more"))
+    ),
+    "second name": Attack(nothing, "archive_data", None, rewritten(second_name)),
+    "another checksum": Attack(nothing, "archive_data", None, patched(LOCAL, 14, b"abcd")),
+    "another size": Attack(nothing, "archive_data", None, patched(LOCAL, 22, b"abcd")),
+    "another method": Attack(nothing, "archive_data", None, patched(LOCAL, 8, b"\0\0")),
+    "wrong count": Attack(nothing, "archive_data", None, patched(END, 8, b"\1\0\1\0")),
+    "named twice": both(more_metadata("Name: other\n"), "metadata_row"),
+    "two versions": both(more_metadata("Version: 2\n"), "metadata_row"),
+    "entry point of another name": Attack(entry_named("other"), "entry_points", None),
+    "deep folders": Attack(  # pip ends half-way
+        bring("{module}/" + "d/" * 1_100 + "x"), "name_limit", "record_absent"
+    ),
+    "one folder too deep": both(bring("{module}/" + "d/" * 10 + "x"), "name_limit"),
+    "a long path": both(bring("{module}/" + "d" * 220), "name_limit"),
 }
+
+NEIGHBOURS: dict[str, tuple[Callable[[Any], None], Callable[[bytes], bytes]]] = {
+    "time stamps": (nothing, rewritten(extra_field(0x5455, bytes(5)))),
+    "streamed": (nothing, streamed),
+    "a text about names": (more_metadata("\nName: in the text\n"), bytes),
+    "nine folders": (bring("{module}/" + "d/" * 9 + "x"), bytes),
+    "a path as long as may be": (bring("{module}/" + "d" * 200), bytes),
+}
+"""Wheels beside the attacks, which are sound."""
 
 
 @pytest.fixture(scope="module")
@@ -208,18 +306,28 @@ def venv(make_venv: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def attacked(
     make_venv: Any, wheels: dict[str, Path], draft: Any, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, Any]]:
+) -> Iterator[dict[str, dict[str, Any]]]:
     """What `list-experts` shows once plain pip has installed every wheel it takes."""
     folder = tmp_path_factory.mktemp("attacked")
     venv = make_venv(folder / "venv")
     for wheel in (draft("sound").write(folder), *wheels.values()):
         venv.install(wheel)
     listed: dict[str, dict[str, Any]] = venv.listed(folder / "home")
-    return listed
+    yield listed
+    subprocess.run(["rm", "-rf", folder], check=True)  # pytest's own sweep recurses
 
 
 def test_a_sound_wheel_passes(draft: Any, tmp_path: Path) -> None:
     assert read_wheel(draft("sound").write(tmp_path)).value
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_an_honest_neighbour_passes(draft: Any, tmp_path: Path, name) -> None:
+    (tamper, wrap), drafted = NEIGHBOURS[name], draft("honest")
+    tamper(drafted)
+    wheel = drafted.write(tmp_path)
+    wheel.write_bytes(wrap(wheel.read_bytes()))
+    assert read_wheel(wheel).violations == ()
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -344,7 +344,8 @@ class ValidationCache:
     ) -> None:
         """Store a result; the stamps must have been taken before the files were read."""
         newest = max((max(stamp[3:]) for stamp in stamps), default=0)
-        if newest > time.time_ns() - _UNSETTLED:
+        names = "".join(stamp[0] for stamp in stamps)  # one that is no text cannot be written
+        if newest > time.time_ns() - _UNSETTLED or not names.isprintable():
             return
         self._entries[str(folder)] = _Entry(stamps=stamps, result=result)
         self._changed = True

@@ -6,14 +6,13 @@ and one that is overwritten changes weights under a reader.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from ..atomic import read_regular
 from ..errors import short
 from .checked import Checked, Refused, Violation, checked, refuse
 from .discover import Package
@@ -208,22 +207,11 @@ def read_file(path: Path, *, missing: str, limit: int) -> bytes:
     Returns:
         Its bytes, or why they could not be had.
     """
-    # Non-blocking, because opening a pipe for reading would wait for a writer for ever.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        fd = os.open(path, flags)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                expected, found = "a regular file", "something else"
-                raise Refused(Violation(missing, path.name, expected, found, _REINSTALL))
-            with os.fdopen(fd, "rb", closefd=False) as file:
-                data = file.read(min(status.st_size, limit) + 1)
-        finally:
-            os.close(fd)
+        data = read_regular(path, limit=limit)
     except OSError as e:
         found = e.strerror.lower() if e.strerror else type(e).__name__
-        raise Refused(Violation(missing, path.name, "a readable file", found, _REINSTALL)) from e
+        raise Refused(Violation(missing, path.name, "a regular file", found, _REINSTALL)) from e
     if len(data) > limit:
         raise _too_large(path.name, limit, missing)
     return data

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..environment.installed import audit_installed
+from ..environment.installed import audit_installed, files_below
 from ..environment.status import check_packages
 from ..errors import MissingError, RedhostError, UnknownNameError, UsageError
 from ..package.checked import Violation
@@ -199,8 +199,7 @@ def _unnamed_files(source: PackageSource, manifest: ExpertManifest) -> Iterator[
     """Refuse files that neither the manifest nor `ALLOWED` names, in subfolders too."""
     names = set(source) if not isinstance(source, Package) else set[str]()
     if isinstance(source, Package) and source.folder is not None:
-        files = (p.relative_to(source.folder) for p in source.folder.rglob("*") if p.is_file())
-        names = {p.as_posix() for p in files if "__pycache__" not in p.parts}
+        names = set(files_below(source.folder, limited=True))
     named = {"expert.json", *(part.file for part in parts_of(manifest))}
     if unnamed := sorted(names - named - {*ALLOWED}):
         yield _lack(

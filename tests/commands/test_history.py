@@ -6,6 +6,7 @@ import json
 import os
 
 import redhost
+from redhost.registry.home.generations import Generations
 
 
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:
@@ -67,6 +68,18 @@ def test_gc_names_the_generations_that_go(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
     call("recompose", "--router", "linear", "--accept")
     assert call("gc", "--keep", "1", "--dry-run")[1].startswith("would remove generations 1, 2 and")
+
+
+def test_gc_of_many_generations_prints_a_line(call, home) -> None:
+    generations = Generations(home)
+    record = generations.load(1)
+    with generations.writer(timeout=5) as writer:
+        for _ in range(40):
+            generations.publish(record, {"router.safetensors": b"r"}, writer=writer)
+    told = json.loads(call("gc", "--keep", "5", "--dry-run", "--json")[1])["generations"]
+    out = call("gc", "--keep", "5")[1]
+    assert out.count("\n") == 1 and len(told) == 36
+    assert f"36 generations, {min(told)} to {max(told)}," in out
 
 
 def test_gc_of_an_empty_home_removes_nothing(call, tmp_path) -> None:
