@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
+from json import dumps
+from typing import Any, TextIO, cast
 
 import click
 
@@ -51,11 +55,38 @@ for group in GROUPS:
         cli.add_command(command)
 
 
+class Printable:
+    """Standard output in which nothing that a package wrote can speak to the terminal.
+
+    Every command prints through it. What is neither printable nor the end of a line is escaped as
+    JSON escapes it, so that JSON stays JSON; errors are escaped where they are made.
+
+    Args:
+        stream: What is printed on.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Print a text."""
+        if not text.replace("\n", "").isprintable():
+            text = "".join(c if c in "\n\t" or c.isprintable() else dumps(c)[1:-1] for c in text)
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the stream in all else."""
+        return getattr(self.stream, name)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 environment, 130 Ctrl-C."""
+    # Else torch reads every package's entry points as it is imported: a broken one would stop it.
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = cli.main(given, prog_name="redhost", standalone_mode=False)
+        with redirect_stdout(cast("TextIO", Printable(sys.stdout))):
+            code = cli.main(given, prog_name="redhost", standalone_mode=False)
     except RedhostError as e:
         if "--debug" in given:
             traceback.print_exc()

@@ -219,7 +219,8 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    # Plain where a terminal is, too: its own codes would look like those of a package.
+    console = Console(force_terminal=False, width=None if sys.stdout.isatty() else 160)
     drawn = Table(title=Text(title), title_justify="left")
     for n, name in enumerate(head):
         drawn.add_column(Text(name), overflow="fold", justify="left" if n == 0 else "default")

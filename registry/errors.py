@@ -30,7 +30,7 @@ class RedhostError(Exception):
         """The line without its hint."""
         facts = [f"expected {self.expected}"] if self.expected else []
         facts += [f"found {self.found}"] if self.found else []
-        return f"{self.problem}: {', '.join(facts)}" if facts else self.problem
+        return one_line(f"{self.problem}: {', '.join(facts)}" if facts else self.problem)
 
     def __str__(self) -> str:
         return one_line(f"{self.reason}. {self.hint}" if self.hint else self.reason)

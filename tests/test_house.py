@@ -40,6 +40,10 @@ class File:
         return "tests" in Path(self.name).parts
 
     @property
+    def is_quiet(self) -> bool:
+        return self.name.startswith(("core/", "registry/"))
+
+    @property
     def is_host(self) -> bool:
         return self.name.startswith(("cli.py", "commands/", "core/", "registry/"))
 
@@ -187,6 +191,22 @@ def other_pythons(file: File) -> Iterator[str]:
             yield f"line {x.lineno}: {text}"
 
 
+AROUND = r"sys\.__std(out|err)__|sys\.std(out|err)\.(buffer|detach|fileno)\b.*|os\.write\(.*"
+AROUND += r"|Console\(.*file=.*|open\('/dev/(tty|stdout|stderr)'.*"
+WORKER = "core/jobs/worker.py"  # its standard output is frames, and goes to nobody's terminal
+
+
+def other_printing(file: File) -> Iterator[str]:
+    """Commands print on the stream that `cli.main` gives them, which escapes control codes."""
+    for x in nodes(file, ast.Attribute, ast.Call) if file.name != WORKER else ():
+        text = ast.unparse(x)
+        if re.fullmatch(AROUND, text, re.DOTALL) or (file.is_quiet and text.startswith(PRINTS)):
+            yield f"line {x.lineno}: {text}"
+
+
+PRINTS = ("print(", "click.echo(", "click.secho(", "sys.stdout.write(", "sys.stderr.write(")
+
+
 # -- one tree of errors ---------------------------------------------------------------------------
 
 TREE = {n for n, x in vars(errors).items() if isinstance(x, type)}
@@ -194,6 +214,7 @@ PYTHON = {"NotImplementedError", "TypeError", "ValueError"}
 CONTROL = {"ArchiveError", "PassEnded", "Refused"}  # no errors: each ends something, and is caught
 ELSEWHERE = {
     "commands/lazy.py": {"click.UsageError"},  # click prints the usage with it
+    "registry/atomic.py": {"OSError"},  # no regular file: what a disk would say
     "core/testing/fault_injection.py": {
         "OSError",
         "RuntimeError",
@@ -239,6 +260,7 @@ SOURCES: list[Rule] = [
     given_a_host,
     global_state,
     listed_inside,
+    other_printing,
     other_pythons,
     private_words,
     remembering_forwards,
@@ -259,6 +281,12 @@ BREAKS = {
         "SEEN = {}\ndef f(x): SEEN[x] = 1",
         "SEEN: list[int] = []\ndef f(x): SEEN.append(x)",
         "n = 0\ndef f():\n global n\n n = 1",
+    ],
+    other_printing: [
+        "sys.__stdout__.write('x')",
+        "os.write(1, b'x')",
+        "print('x')",
+        "f(sys.stdout.buffer)",
     ],
     other_pythons: [
         "subprocess.run([sys.executable, '-m', 'pip'])",

@@ -466,6 +466,34 @@ def test_the_twin_without_the_record_check_lets_the_attack_in(
     assert read_wheel(path).value and state() == "enabled"  # what we guard against
 
 
+CODES = "\x1b]0;evil\x07\x1b[31m\x9b2J\u202e"
+
+
+@pytest.mark.parametrize("where", ["a key", "a value", "a file name", "a label", "a description"])
+def test_nothing_a_wheel_brings_speaks_to_the_terminal(
+    venv: Any, draft: Any, tmp_path: Path, where: str
+) -> None:
+    drafted = draft("codes", labels=[CODES, "b"]) if where == "a label" else draft("codes")
+    name = f"{drafted.module}/expert.json"
+    manifest = json.loads(drafted.members[name])
+    manifest |= {
+        "a key": {CODES: 1},
+        "a value": {"form": CODES},
+        "a description": {"domain": CODES},
+    }.get(where, {})
+    drafted.members[name] = json.dumps(manifest, ensure_ascii=False).encode()
+    if where == "a file name":
+        drafted.members[f"{drafted.module}/{CODES}"] = b""
+    wheel = drafted.write(tmp_path)
+    commands = [(*c, str(wheel)) for c in (("check",), ("check", "--json"), ("add",))]
+    venv.install(wheel)
+    commands += [("list-experts",), ("list-experts", "--json"), ("check", "codes")]
+    for _, out, err in venv.session(*commands, home=tmp_path / "home"):
+        assert all(line.isprintable() for line in (out + err).split("\n"))
+    assert json.loads(venv.run("list-experts", "--json", home=tmp_path / "home").stdout)
+    venv.pip("uninstall", "--yes", "--quiet", drafted.dist)
+
+
 def test_every_code_is_explained() -> None:
     page = (Path(__file__).parents[1] / "docs" / "packages.md").read_text()
     codes = {code for a in ATTACKS.values() for code in (a.code, a.listed) if code}

@@ -52,10 +52,15 @@ class Violation:
     found: str
     hint: str
 
+    def __post_init__(self) -> None:
+        """Escape what a package may have written: each field is a line that can be shown."""
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, one_line(value))
+
     @property
     def reason(self) -> str:
         """The violation as one line."""
-        return one_line(f"{self.field}: expected {self.expected}, found {self.found}")
+        return f"{self.field}: expected {self.expected}, found {self.found}"
 
     def error(self, who: str) -> RedhostError:
         """Return the violation as an exception that says who broke the promise."""

@@ -136,7 +136,7 @@ def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
             section = line.strip("[]").strip()
         elif group in {None, section} and "=" in line and not line.startswith(("#", ";")):
             name, _, value = line.partition("=")
-            yield name.strip(), value.strip()
+            yield one_line(name.strip()), value.strip()
 
 
 def groups(text: str) -> tuple[str, ...]:

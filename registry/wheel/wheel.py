@@ -165,7 +165,7 @@ def _check_id(members: Mapping[str, bytes], package: Package, info: str) -> Iter
     parse = parse_expert if package.kind == "expert" else parse_backbone
     [(name, _)] = entries(_text(members, f"{info}/entry_points.txt"), f"redhost.{package.kind}s")
     found: ExpertManifest | BackboneManifest | None = parse(manifest).value
-    if found is not None and found.id != name:  # what is wrong with a manifest is said elsewhere
+    if found is not None and found.id != name:  # a wrong manifest is refused later
         hint = "Call the entry point by the id, and build the wheel again."
         yield Violation("entry_points", "entry_points.txt", repr(found.id), repr(name[:80]), hint)
 

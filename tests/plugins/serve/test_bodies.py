@@ -150,7 +150,7 @@ def raw(url: str, data: bytes, *, more: bytes = b"", pause: float = 0.0) -> byte
         return connection.recv(65536)
 
 
-HEAD = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
+HEAD = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
 
 
 def status(answer: bytes) -> int:
