@@ -276,7 +276,7 @@ class Host:
             inputs, result = compose_selection(self.session, selection, keywords, lock=lock)
             if writer is None:
                 return result.receipt
-            receipt = publish(self.session, inputs, result, writer=writer)
+            receipt = publish(self.session, inputs, result, writer=writer, lock=lock)
         self.plugins.notify("redhost_composed", receipt=receipt)
         return receipt
 

@@ -320,6 +320,29 @@ def test_two_distributions_that_claim_one_file_are_both_refused(
     assert codes == {"first": "taken_top_level", "second": "taken_top_level"}
 
 
+def test_an_expert_named_as_an_editable_backbone_is_refused_by_name(
+    make_venv: Any, draft: Any, tmp_path: Path
+) -> None:
+    """Its files come first on the path, and nothing of the backbone lies beside its metadata."""
+    venv, home, thief = make_venv(tmp_path / "venv"), tmp_path / "home", draft("thief")
+    assert venv.run("recompose", home=home).returncode == 0
+    named("red_backbone_tiny")(thief)
+    wheel = thief.write(tmp_path)
+    refused = venv.run("add", str(wheel), home=home)
+    assert refused.returncode == 1 and "brought by red-backbone-tiny" in refused.stderr
+    assert venv.install(wheel).returncode == 0
+    assert venv.listed(home)["red-expert-thief"]["code"] == "taken_top_level"
+    done = venv.run("recompose", home=home)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "'red_backbone_tiny'" in done.stderr or "red_backbone_tiny:" in done.stderr
+    assert "also brought by red-expert-thief" in done.stderr
+    assert venv.run("predict", "What is 37 plus 12?", home=home).returncode == 0
+    honest = draft("honest").write(tmp_path)  # the twin: a name of its own
+    assert venv.pip("uninstall", "--yes", "--quiet", "red-expert-thief").returncode == 0
+    assert venv.install(honest).returncode == 0
+    assert venv.listed(home)["red-expert-honest"]["state"] == "enabled"
+
+
 def test_a_wheel_that_overwrites_another_package_is_seen_on_both(
     make_venv: Any, draft: Any, tmp_path: Path
 ) -> None:

@@ -35,31 +35,34 @@ def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple
     """Check that an installed package is what its RECORD says, and brought nothing else.
 
     Args:
-        package: What `discover` found. One that is not installed, or is editable, has no RECORD
-            to compare with and passes.
+        package: What `discover` found. One that is not installed passes; of one that is editable,
+            which has no RECORD to compare with, only its name is looked at.
         owners: Who brought which top-level name; read anew when None.
 
     Returns:
         Everything that is wrong.
     """
-    if package.info is None or package.editable or package.folder is None:
+    if package.info is None or package.folder is None:
         return ()
     info, site = package.info, package.info.parent
     policy = WheelPolicy(dist=package.dist, module=package.module, info=info.name, installed=True)
+    others = (owners or NameOwners()).others(site, package.module, dist=package.dist)
+    taken = tuple(check_top_level(policy, others))
+    if package.editable:
+        return taken
     record = _read_record(info)
     if record.value is None:
         return record.violations
     rows = record.value
     names = installed_files(package)
-    others = (owners or NameOwners()).others(site, package.module, dist=package.dist)
 
     def read(name: str) -> Checked[bytes]:
         return read_file(site / name, missing="record_missing", limit=MAX_INSTALLED)
 
     return (
         *_beside(package, site),
+        *taken,
         *check_names(policy, [*names, *(row.path for row in rows if is_plain(row.path))]),
-        *check_top_level(policy, others),
         *check_entry_points(_groups(info)),
         *check_record(policy, rows, present=names, read=read),
     )

@@ -91,7 +91,8 @@ def require_free(package: Package) -> None:
             hint = "Do not install it: pip would uninstall that one first."
             raise ContractError(f"{package} was not installed: {problem}", hint=hint)
     who = f"{package} was not installed: its top-level package {package.module!r} is taken"
-    if others := _owners(package.module, dist=package.dist):
+    here = Path(sysconfig.get_path("purelib"))
+    if others := NameOwners().others(here, package.module, dist=package.dist):
         raise ContractError(
             who,
             found=f"brought by {', '.join(sorted(others))}",
@@ -102,15 +103,6 @@ def require_free(package: Package) -> None:
         places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
         hint = "If an installation was cut short, remove them and try again."
         raise ContractError(who, found=f"files that nobody brought, at {places[0]}", hint=hint)
-
-
-def _owners(module: str, *, dist: str) -> set[str]:
-    """Return the other distributions, editable ones among them, that bring a top-level name."""
-    owners = NameOwners()
-    others = {o for place in sys.path for o in owners.others(Path(place), module, dist=dist)}
-    packages = [*discover("expert"), *discover("backbone")]
-    same = {canonical(p.dist) for p in packages if p.module == module}
-    return (others | same) - {canonical(dist)}
 
 
 @contextmanager

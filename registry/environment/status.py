@@ -226,9 +226,11 @@ def _package_stamps(
 
     The site folder's own stamp changes with every distribution that comes or goes.
     """
+    site = package.info.parent if package.info is not None else folder
     if package.info is not None and not package.editable:
-        return file_stamps(package.info.parent, ["", *installed_files(package)])
-    return file_stamps(folder, [MANIFESTS["expert"], *(p.file for p in parts_of(manifest))])
+        return file_stamps(site, ["", *installed_files(package)])
+    files = [MANIFESTS["expert"], *(p.file for p in parts_of(manifest))]
+    return (*file_stamps(site, [""]), *file_stamps(folder, files))
 
 
 def _read(package: Package, owners: NameOwners) -> ValidationResult:

@@ -16,8 +16,16 @@ from types import MappingProxyType
 
 from ..errors import short
 from .checked import Checked, Refused, Violation, checked, refuse
-from .discover import Package
-from .manifest import BackboneManifest, ExpertManifest, Part, parse_backbone, parse_expert, parts_of
+from .discover import MANIFESTS, Package
+from .manifest import (
+    MAX_BYTES,
+    BackboneManifest,
+    ExpertManifest,
+    Part,
+    parse_backbone,
+    parse_expert,
+    parts_of,
+)
 from .payload import check_backbone_contents, check_contents
 from .rules import bus_violation, check_backbone, check_valid
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
@@ -109,6 +117,15 @@ def read_manifest(raw: bytes) -> tuple[ExpertManifest, str]:
         raw: The bytes of ``expert.json``.
     """
     manifest = parse_expert(raw).or_refuse()
+    return manifest, _digest(raw, manifest)
+
+
+@checked
+def read_backbone_manifest(package: Package) -> tuple[BackboneManifest, str]:
+    """Read a backbone's manifest alone, with the digest of a package that is what it says."""
+    read = open_reader(package, limit=MAX_BYTES)
+    raw = read(MANIFESTS["backbone"], "package_files").or_refuse()
+    manifest = parse_backbone(raw).or_refuse()
     return manifest, _digest(raw, manifest)
 
 

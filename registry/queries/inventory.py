@@ -15,7 +15,7 @@ from ..home.generations import Generations
 from ..home.locks import Lease, Leases
 from ..package.discover import Package, discover_all
 from ..package.manifest import BackboneManifest
-from .settings import Disabled, choose_backbone, read_backbone_manifest
+from .settings import Disabled, choose_backbone, installed_backbone
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,14 @@ class Inventory:
         package: The chosen backbone's package; None when none could be chosen.
         backbone: Its manifest; None when there is none to check against.
         problem: Why there is none.
+        digest: Of the backbone's package, if its files are what its manifest says.
     """
 
     statuses: tuple[PackageStatus, ...]
     package: Package | None
     backbone: BackboneManifest | None
     problem: RedhostError | None
+    digest: str | None = None
 
 
 def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = True) -> Inventory:
@@ -43,10 +45,10 @@ def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = 
         backbone: The backbone wanted; by default the only one installed.
         remember: Whether results for unchanged files may come from the cache.
     """
-    package, manifest, problem, packages = None, None, None, discover_all()
+    package, manifest, problem, digest, packages = None, None, None, None, discover_all()
     try:
         package = choose_backbone(packages["backbone"], backbone)
-        manifest = read_backbone_manifest(package).unwrap(f"backbone package {package}")
+        manifest, digest = installed_backbone(package).unwrap(f"backbone package {package}")
     except RedhostError as e:
         problem = e  # an expert can be valid without a backbone to fit
     attached: Mapping[str, str] = {}
@@ -59,7 +61,7 @@ def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = 
         attached=attached,
         cache=ValidationCache(home / "cache" / "verdicts.json") if remember else None,
     )
-    return Inventory(statuses, package, manifest, problem)
+    return Inventory(statuses, package, manifest, problem, digest)
 
 
 def current_record(home: Path) -> Composition | None:
@@ -92,6 +94,7 @@ def drift(
     statuses: Collection[PackageStatus],
     *,
     fingerprint: str | None = None,
+    digest: str | None = None,
     plugins: Mapping[str, str] | None = None,
 ) -> tuple[Drift, ...]:
     """Compare the lock with what is installed.
@@ -100,6 +103,7 @@ def drift(
         lock: The lock.
         statuses: Of the installed experts, from `check_packages`.
         fingerprint: That of the backbone at hand; not compared when None.
+        digest: Of its package, rows and classifier included, where the fingerprint is the lock's.
         plugins: Distribution → digest of the plugins in use; not compared when None.
 
     Returns:
@@ -109,7 +113,10 @@ def drift(
     working = {s.id: s.digest for s in statuses if s.id and s.digest and not s.code}
     differences = [*_compare(locked, working, failing={s.id: s for s in statuses if s.code})]
     if fingerprint is not None:
-        differences += _compare({"backbone": lock.backbone.fingerprint}, {"backbone": fingerprint})
+        old, new = lock.backbone.fingerprint, fingerprint
+        if old == new and digest and lock.backbone.digest:
+            old, new = lock.backbone.digest, digest
+        differences += _compare({"backbone": old}, {"backbone": new})
     if plugins is not None:
         differences += _compare(lock.plugins, plugins)
     return tuple(sorted(differences, key=lambda difference: difference.id))
@@ -173,7 +180,13 @@ def take_status(home: Path) -> HomeStatus:
     if record is None:
         return HomeStatus(home=str(home), held=held, leftovers=leftovers)
     inventory = take_inventory(home, backbone=record.backbone.id)
-    fingerprint = inventory.backbone.fingerprint if inventory.backbone else "none"
+    fingerprint = inventory.backbone.fingerprint if inventory.backbone else None
+    found = drift(
+        lock_for(record), inventory.statuses, fingerprint=fingerprint, digest=inventory.digest
+    )
+    if inventory.problem is not None:
+        locked = short(record.backbone.fingerprint)
+        found = (Drift("backbone", "broken", locked, inventory.problem.reason), *found)
     return HomeStatus(
         home=str(home),
         generation=record.number,
@@ -182,7 +195,7 @@ def take_status(home: Path) -> HomeStatus:
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
         router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
-        drift=drift(lock_for(record), inventory.statuses, fingerprint=fingerprint),
+        drift=found,
         held=held,
         leftovers=leftovers,
     )

@@ -15,13 +15,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from .. import atomic
+from ..environment.installed import audit_installed
 from ..errors import MissingError, SettingsError, UnknownNameError, suggest
 from ..home.composition import LockFile
 from ..home.generations import Generations
-from ..package.checked import Checked
-from ..package.discover import MANIFESTS, Package, canonical
-from ..package.manifest import MAX_BYTES, BackboneManifest, dumps, parse_backbone
-from ..package.readers import open_reader
+from ..package.checked import Checked, Violation
+from ..package.discover import Package, canonical
+from ..package.manifest import BackboneManifest, dumps
+from ..package.readers import read_backbone_manifest
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,6 +110,7 @@ def choose_backbone(packages: Collection[Package], wanted: str | None) -> Packag
         MissingError: If none is installed.
         SettingsError: If several are and none is wanted.
         UnknownNameError: If the wanted one is not among them.
+        ContractError: If several have the id that is wanted (``duplicate_id``).
     """
     if not packages:
         raise MissingError(
@@ -116,9 +118,9 @@ def choose_backbone(packages: Collection[Package], wanted: str | None) -> Packag
         )
     if wanted is None and len(packages) == 1:
         return next(iter(packages))
-    manifests = {package: read_backbone_manifest(package).value for package in packages}
+    read = {package: installed_backbone(package) for package in packages}
     # One whose manifest cannot be read goes by its distribution.
-    ids = {package: m.id if m else package.dist for package, m in manifests.items()}
+    ids = {p: found.value[0].id if found.value else p.dist for p, found in read.items()}
     if wanted is None:
         choices = ", ".join(sorted(f"{name} ({package.dist})" for package, name in ids.items()))
         raise SettingsError(
@@ -126,16 +128,27 @@ def choose_backbone(packages: Collection[Package], wanted: str | None) -> Packag
             found=choices,
             hint='Choose one with --backbone NAME, or backbone = "NAME" in [tool.redhost].',
         )
-    for package, backbone_id in ids.items():
-        if wanted in {backbone_id, package.module} or canonical(wanted) == canonical(package.dist):
-            return package
-    raise UnknownNameError("backbone", wanted, ids.values())
+    named = [p for p in packages if canonical(wanted) == canonical(p.dist)]
+    named = named or [p for p, backbone_id in ids.items() if wanted in {backbone_id, p.module}]
+    if not named:
+        for package, found in read.items():  # the one that is wanted may be among these
+            found.unwrap(f"backbone package {package}")
+        raise UnknownNameError("backbone", wanted, ids.values())
+    if len(named) > 1:  # whatever else is wrong with one of them: who is meant, the user says
+        expected, found = f"one package for {wanted!r}", " and ".join(sorted(map(str, named)))
+        hint = "Uninstall one, or name a distribution with --backbone."
+        wrong = Violation("duplicate_id", "id", expected, found, hint)
+        raise wrong.error(f"no backbone {wanted!r} was chosen")
+    return named[0]
 
 
-def read_backbone_manifest(package: Package) -> Checked[BackboneManifest]:
-    """Read a backbone's manifest alone, none of its tensors."""
-    read = open_reader(package, limit=MAX_BYTES)(MANIFESTS["backbone"], "package_files")
-    return read.then(parse_backbone)
+def installed_backbone(package: Package) -> Checked[tuple[BackboneManifest, str]]:
+    """Read an installed backbone's manifest, and the digest of a package that is what it says."""
+    read = read_backbone_manifest(package)
+    if read.value is not None:
+        return read
+    # Another package's files may lie where its own should: the audit says whose.
+    return Checked(None, (*audit_installed(package), *read.violations))
 
 
 def _from_lock(lock: LockFile | None) -> Settings:

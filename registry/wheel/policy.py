@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import short
 from ..package.checked import Checked, Refused, Violation, checked
-from ..package.discover import MANIFESTS, canonical
+from ..package.discover import MANIFESTS, canonical, entries
 from ..package.safetensors_check import sha256_hex
 
 STARTUP_SUFFIXES = (".pth", ".start", ".egg-link")
@@ -216,23 +216,29 @@ def _outside_hint(policy: WheelPolicy) -> str:
 
 # -- who owns which top-level name ----------------------------------------------------------------
 
-_TOP = re.compile(rb'(?m)^"?([^/,"\r\n]+)[/,]')
+_TOP = re.compile(r'(?m)^"?([^/,"\r\n]+)[/,]')
 
 
 class NameOwners:
-    """The top-level names of site folders; each folder is read once."""
+    """The top-level names of site folders, by file or by entry point; each folder is read once."""
 
     def __init__(self) -> None:
         self._known: dict[Path, Mapping[str, frozenset[str]]] = {}
 
     def others(self, site: Path, module: str, *, dist: str) -> frozenset[str]:
-        """Return the distributions, other than this one, that bring a top-level name.
+        """Return the distributions, other than this one, that claim a top-level name.
 
         Args:
-            site: The folder that holds the dist-info folders.
+            site: The folder that holds the dist-info folders; all of Python's path is looked at.
             module: The name; case does not tell two apart, as some systems do not either.
             dist: Who may bring it.
         """
+        found = frozenset[str]()
+        for place in dict.fromkeys((site, *map(Path, sys.path))):
+            found |= self._of(place).get(module.casefold(), frozenset())
+        return found - {canonical(dist)}
+
+    def _of(self, site: Path) -> Mapping[str, frozenset[str]]:
         if site not in self._known:
             owners: defaultdict[str, set[str]] = defaultdict(set)
             for info in (*site.glob("*.dist-info"), *site.glob("*.egg-info")):
@@ -240,18 +246,26 @@ class NameOwners:
                 for name in _top_names(info):
                     owners[name.casefold()].add(owner)
             self._known[site] = {name: frozenset(dists) for name, dists in owners.items()}
-        return self._known[site].get(module.casefold(), frozenset()) - {canonical(dist)}
+        return self._known[site]
 
 
 def _top_names(info: Path) -> set[str]:
+    """Return the names whose files a distribution lists, and those its data lie in.
+
+    The latter are all that an editable installation shows.
+    """
+    record, points, listed = (
+        _read(info / name) for name in ("RECORD", "entry_points.txt", "top_level.txt")
+    )
+    tops = {top.removesuffix(".py") for top in _TOP.findall(record)} if record else listed.split()
+    return {*tops, *(v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))}
+
+
+def _read(path: Path) -> str:
     try:
-        record = info / "RECORD"
-        if record.is_file():
-            tops = {m.decode("utf-8", "replace") for m in _TOP.findall(record.read_bytes())}
-            return {top.removesuffix(".py") for top in tops}
-        return set((info / "top_level.txt").read_text("utf-8").split())
-    except (OSError, UnicodeDecodeError):
-        return set()
+        return path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+    except OSError:
+        return ""
 
 
 # -- RECORD ---------------------------------------------------------------------------------------
