@@ -32,6 +32,11 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
 @click.option("--index-url", metavar="URL", help="Download NAME from this index.")
 @click.option("--find-links", metavar="DIR", help="Take NAME from a folder of wheels; no index.")
 @key_option
+@click.option(
+    "--replace",
+    metavar="ID",
+    help="The expert that makes way where the wheel has its distribution's name.",
+)
 @_router_option
 @click.option(
     "--level",
@@ -49,6 +54,7 @@ def add(
     index_url: str | None,
     find_links: str | None,
     keys: tuple[str, ...],
+    replace: str | None,
     home: Path | None,
     device: str | None,
     as_json: bool,
@@ -67,7 +73,9 @@ def add(
     from ..core.composition.packages import add as add_package
 
     with bar("add") as keywords["progress"]:
-        added = add_package(open_host(home, device=device).session, wheel, **keywords)
+        added = add_package(
+            open_host(home, device=device).session, wheel, replace=replace, **keywords
+        )
     if as_json:
         print_json(added)
         return

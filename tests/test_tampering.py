@@ -320,6 +320,29 @@ def test_two_distributions_that_claim_one_file_are_both_refused(
     assert codes == {"first": "taken_top_level", "second": "taken_top_level"}
 
 
+def test_a_wheel_of_another_experts_name_needs_its_id(
+    make_venv: Any, draft: Any, tmp_path: Path
+) -> None:
+    venv, home = make_venv(tmp_path / "venv"), tmp_path / "home"
+    assert venv.run("recompose", home=home).returncode == 0
+    done = venv.run("add", "--accept", str(draft("one").write(tmp_path)), home=home)
+    assert done.returncode == 0, done.stderr
+    before, thief = venv.contents(), draft("two")
+    renamed("red_expert-One")(thief)
+    wheel = str(thief.write(tmp_path))
+    for options in ((), ("--replace", "three")):
+        refused = venv.run("add", *options, wheel, home=home)
+        assert refused.returncode in {1, 2} and refused.stderr.count("\n") == 1
+        assert "one" in refused.stderr and venv.contents() == before
+    newer = draft("one", version="0.2.0").write(tmp_path)  # the twin: its own next version
+    done = venv.run("add", "--accept", str(newer), home=home)
+    assert done.returncode == 0, done.stderr
+    done = venv.run("add", "--accept", "--replace", "one", wheel, "--json", home=home)
+    assert done.returncode == 0, done.stderr
+    experts = json.loads(done.stdout)["receipt"]["experts"]
+    assert "two" in experts and "one" not in experts
+
+
 def test_an_expert_named_as_an_editable_backbone_is_refused_by_name(
     make_venv: Any, draft: Any, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from ..digests import backbone_fingerprint
 from ..types import Row
 from .encoder import Pooling, TextEncoder, load_encoder
 from .qwen3.package import qwen3_encoder
-from .tokens import context_layout, rows_per_token, token_states, with_contexts
+from .tokens import context_layout, rows_per_token, token_states, tokenize, with_contexts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -158,6 +158,17 @@ class Backbone:
     def rows_per_token(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that `encode` gives of these texts: themselves, or their tokens."""
         return rows_per_token(self.trunk, rows) if self.task.unit is Unit.TOKEN else list(rows)
+
+    def require_tokens(self, texts: Iterable[str]) -> None:
+        """Read texts as far as their tokens.
+
+        Raises:
+            UsageError: If one has none.
+        """
+        by_token = self.task.unit is Unit.TOKEN
+        with self.trunk.lock:
+            for text in texts:
+                tokenize(self.trunk, text) if by_token else self.trunk.tokens(text)
 
     def bus_config(self) -> BusConfig:
         """Return what a factory needs to build parts for this backbone's bus."""

@@ -31,6 +31,8 @@ from ..bus.tasks import make_task
 from ..model.composed import ComposedModel
 from ..receipt import Receipt
 from ..session import Session
+from .attribution import compose_without_faulty
+from .gates import HARM_HINT
 from .options import (
     Level,
     RecomposeInputs,
@@ -96,18 +98,27 @@ def compose_selection(
     )
     progress = keywords.get("progress")
     record, previous = _load_previous(session, accept=options.accept)
-    inputs = prepare_composition(
-        selection,
-        plugins=session.plugins,
-        cache=session.cache,
-        device=session.device,
-        record=record,
-        previous=previous,
-        progress=progress,
-        pool=session.pool,
-    )
-    if lock is None:
+
+    def prepare(chosen: Selection) -> RecomposeInputs:
+        return prepare_composition(
+            chosen,
+            plugins=session.plugins,
+            cache=session.cache,
+            device=session.device,
+            record=record,
+            previous=previous,
+            progress=progress,
+            pool=session.pool,
+        )
+
+    def attempt(chosen: Selection) -> tuple[RecomposeInputs, RecomposeResult]:
+        inputs = prepare(chosen)
         return inputs, recompose(inputs, options, progress=progress)
+
+    if lock is None:
+        composed = record.members() if record else {}
+        return compose_without_faulty(selection, attempt, composed=composed)
+    inputs = prepare(selection)
     weights, router = locked_router(inputs, lock, generations=session.generations), lock.router
     options = replace(
         options, router=router.kind, level=cast("Level", router.level), seed=router.seed
@@ -210,8 +221,11 @@ def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:
     if joins.id in receipt.experts:
         return
     reason = next((x for x in receipt.left_out if x.id == joins.id), None)
-    raise ContractError(
+    kind = HarmError if reason and reason.code == "harm" else ContractError
+    raise kind(
         f"{joins.name} was not attached",
         found=f"{reason.code}: {reason.reason}" if reason else "no reason",
-        hint=f"See 'redhost check {joins.package.dist}', or ask its author for a new build.",
+        hint=HARM_HINT
+        if kind is HarmError
+        else f"See 'redhost check {joins.package.dist}', or ask its author for a new build.",
     )

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...registry.errors import HarmError
+import torch
+from torch import Tensor
+
+from ...registry.errors import CompositionError, HarmError
 from ..backbones.tokens import byte_counts
+from ..bus.evidence import confidence_of
 from ..evaluation.judge import EvaluationResult, bits_per_byte, judge, judge_oracle
 from ..evaluation.routing_health import routing_health
 from ..model.composed import ComposedModel, by_domain
 from ..receipt import Accuracy, Bits, Health
-from ..routers.cards import gate_rows
+from ..routers.cards import background_texts, gate_rows
 from ..types import Row
 from .options import RecomposeInputs
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
 """For every command that composes: `recompose`, `add` and `remove` have both options."""
+
+LOUDEST = 1000
+"""Most times that an expert is as loud as the backbone and the others. Measured of those that
+ship, of the first edition's and of the lab's: at most 6 times."""
+
+SOME = 64
+"""Rows of gates, and of the background, on which that is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +58,7 @@ def judge_gates(inputs: RecomposeInputs, model: ComposedModel) -> Gates:
     h, rows = gate_rows(cards, encode=inputs.encode, rows_per_token=inputs.backbone.rows_per_token)
     if not rows:
         return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
+    refuse_loud(model, h, inputs.encode(background_texts(inputs.background, model.bus.ids)[:SOME]))
     result, oracle = judge(model, h, rows), judge_oracle(model, h, rows)
     before, shared = _judge_previous(inputs)
     accuracy = Accuracy(
@@ -87,6 +100,41 @@ def _judge_previous(
         vectors=previous.fingerprint == inputs.fingerprint,
     )
     return (judge(previous, h, rows) if rows else None), rows
+
+
+def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
+    """Refuse an expert that drowns out the others and the backbone.
+
+    Experts with labels of their own have no say in the others' answers.
+
+    Args:
+        model: The composition.
+        h: Features of gate rows, ``(G, D)``.
+        background: Features of rows of nobody's domain, ``(N, D)``.
+
+    Raises:
+        CompositionError: If one's ‖Δ‖, in logits, is more than `LOUDEST` times the backbone's and
+            the median of the others', or is no number.
+    """
+    h = torch.cat([h[:: -(-len(h) // SOME)], background])
+    bus, factor = model.bus, model.bus.ensemble.readout_factor
+    shared = [k for k in range(len(bus.ids)) if k not in bus.own]
+    if factor is None or len(shared) < 2:  # noqa: PLR2004
+        return
+    with torch.inference_mode():
+        z, parts = bus.norm(h), bus.ensemble.parts
+        heard = {k: confidence_of(parts[k], bus.ensemble.delta(z, k), factor) for k in shared}
+        own = float((h[:, : factor.shape[1]] @ factor.T).square().sum(-1).mean().sqrt())
+    loudness = {k: float(e.double().square().mean().sqrt()) for k, e in heard.items()}
+    for k in shared:
+        most = max(own, statistics.median(loudness[j] for j in shared if j != k))
+        if not loudness[k] <= LOUDEST * most:
+            raise CompositionError(
+                f"expert {bus.ids[k]!r} drowns out the others",
+                expected=f"‖Δ‖ of at most {LOUDEST * most:.4g}, {LOUDEST} times what they say",
+                found=f"{loudness[k]:.4g}",
+                hint="Ask its author for a new build.",
+            )
 
 
 def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:

@@ -25,6 +25,7 @@ from ..model.verify import CachedBusEncoder, check_live
 from ..plugins.manager import Plugins
 from ..session import Prefetcher
 from ..types import BackgroundRow, Progress, Row
+from .attribution import compose_without_faulty
 from .candidates import load_candidates
 from .options import RecomposeInputs, RecomposeOptions
 from .recompose import RecomposeResult, recompose
@@ -54,11 +55,14 @@ def compose(
     files = read_package(package)
     statuses = check_packages([from_folder(p) for p in experts], backbone=files.manifest)
     selection = Selection(package=package, files=files, statuses=statuses)
-    inputs = prepare_composition(
-        selection, plugins=plugins or Plugins(), cache=cache, device=device
-    )
-    default = RecomposeOptions(router=make_task(files.manifest.task).unit.router)
-    return recompose(inputs, options or default)
+    wanted = options or RecomposeOptions(router=make_task(files.manifest.task).unit.router)
+    made_by = plugins or Plugins()
+
+    def attempt(chosen: Selection) -> RecomposeResult:
+        inputs = prepare_composition(chosen, plugins=made_by, cache=cache, device=device)
+        return recompose(inputs, wanted)
+
+    return compose_without_faulty(selection, attempt, composed={})
 
 
 def open_backbone(
@@ -101,6 +105,7 @@ def prepare_composition(
         backbone = make_backbone(files, plugins=plugins, providers=providers, device=device)
     encode = cached_encode(backbone, files.manifest.fingerprint, cache, progress)
     background, read = rows_of(files, BackgroundRow), CachedBusEncoder(backbone, encode=encode)
+    learnt = record.members() if record else {}
     candidates = load_candidates(
         selection.statuses,
         previous=record,
@@ -108,7 +113,13 @@ def prepare_composition(
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,
-        verify=lambda expert: check_live(expert, backbone, background, read=read),
+        verify=lambda expert: check_live(
+            expert,
+            backbone,
+            background,
+            read=read,
+            learnt=learnt.get(expert.files.manifest.id) == expert.files.digest,
+        ),
     )
     if pool is not None and not by_plugin:
         texts = [r.text for e in candidates.experts.values() for r in e.card.rows]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import safetensors.torch
 
-from ...registry.errors import UsageError
+from ...registry.errors import CompositionError, UsageError
 from ..backbones.interventions.layout import bus_part
 from ..bus.bus import BACKBONE
 from ..bus.signals import ANSWERS
@@ -148,12 +148,19 @@ def _set_router(
     else:
         router.load_tensors(safetensors.torch.load(weights))
     timer.mark("train")
+    tensors = router.state_dict()
+    if not all(bool(t.isfinite().all()) for t in tensors.values()):
+        raise CompositionError(
+            f"a {options.router!r} router cannot be made of these cards",
+            expected="finite weights",
+            found="NaN or infinity",
+        )
     return RouterReceipt(
         kind=options.router,
         level=options.level,
         seconds=timer.steps["train"],
         rows=sum(len(d.z) for d in data),
-        digest=tensor_digest(router.state_dict()),
+        digest=tensor_digest(tensors),
         columns=model.bus.columns,
         moved=moved,
         robust=router.minimax_report,

@@ -6,15 +6,23 @@ Nothing is trained here; reading and static checks only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from ...registry.environment.status import PackageStatus, check_packages, status_of_files
-from ...registry.errors import CompositionError, IntegrityError, UnknownNameError, UsageError
+from ...registry.errors import (
+    CompositionError,
+    HarmError,
+    IntegrityError,
+    RedhostError,
+    UnknownNameError,
+    UsageError,
+)
 from ...registry.home.composition import Composition, Provenance
 from ...registry.home.store import Store
-from ...registry.package.discover import MANIFESTS, Package, discover, from_folder
+from ...registry.package.discover import MANIFESTS, Package, canonical, discover, from_folder
 from ...registry.package.manifest import MAX_BYTES, BackboneManifest, parse_expert
 from ...registry.package.readers import (
     BackboneFiles,
@@ -22,7 +30,7 @@ from ...registry.package.readers import (
     read_expert,
 )
 from ...registry.package.readers import PackageSource as Bytes
-from ...registry.queries.inventory import take_inventory
+from ...registry.queries.inventory import current_record, take_inventory
 from ...registry.queries.settings import Disabled
 from ...registry.wheel.signing import read_keys
 from ...registry.wheel.wheel import Wheel, open_wheel
@@ -70,12 +78,38 @@ def select_installed(home: Path, *, backbone: str | None) -> Selection:
     Args:
         home: The state folder: which experts are disabled.
         backbone: Which backbone, when several are installed.
+
+    Raises:
+        HarmError: If a member's distribution is there, and holds another expert now.
     """
     inventory = take_inventory(home, backbone=backbone, remember=False)
     if inventory.problem:
         raise inventory.problem
+    _refuse_replaced(home, inventory.statuses)
     package = cast("Package", inventory.package)  # chosen, since nothing went wrong
     return Selection(package=package, files=read_package(package), statuses=inventory.statuses)
+
+
+def _refuse_replaced(home: Path, statuses: Sequence[PackageStatus]) -> None:
+    """Refuse to lose a member to an expert of another id in its own distribution.
+
+    One whose distribution is gone was uninstalled, by name; this one nobody named.
+    """
+    record = None
+    with suppress(RedhostError):  # reported where it is needed
+        record = current_record(home)
+    here, off = {x.id for x in statuses}, Disabled(home).names()
+    gone = [m for m in (record.experts if record else ()) if m.id not in {*here, *off}]
+    for member in gone:
+        dist = canonical(member.dist)
+        for other in (x for x in statuses if x.id and canonical(x.package.dist) == dist):
+            raise HarmError(
+                f"expert {member.id!r} is in the current composition and was replaced by another",
+                expected=f"{member.id!r} in {member.dist} {member.version}",
+                found=f"{other.id!r} in {other.package}",
+                hint=f"Install what was there again, or let {member.id!r} go by its id: "
+                f"'redhost remove {member.id}'.",
+            )
 
 
 def select_stored(record: Composition, store: Store) -> Selection:

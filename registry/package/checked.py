@@ -25,8 +25,8 @@ P = ParamSpec("P")
 
 _EXCEPTIONS: Mapping[str, type[RedhostError]] = {
     "backbone_mismatch": BackboneMismatchError,
-    "canary_values": CanaryError,
-    "card_rows": CardError,
+    "canary_(power|values)": CanaryError,
+    "card_(range|rows)": CardError,
     "manifest_.*": ManifestError,
     "(archive|record|signature)_.*": IntegrityError,
     ".*_(digest|missing|header|too_large|not_finite)": IntegrityError,

@@ -135,9 +135,9 @@ def choose_backbone(packages: Collection[Package], wanted: str | None) -> Packag
             found.unwrap(f"backbone package {package}")
         raise UnknownNameError("backbone", wanted, ids.values())
     if len(named) > 1:  # whatever else is wrong with one of them: who is meant, the user says
-        expected, found = f"one package for {wanted!r}", " and ".join(sorted(map(str, named)))
+        both = " and ".join(sorted(map(str, named)))
         hint = "Uninstall one, or name a distribution with --backbone."
-        wrong = Violation("duplicate_id", "id", expected, found, hint)
+        wrong = Violation("duplicate_id", "id", f"one package for {wanted!r}", both, hint)
         raise wrong.error(f"no backbone {wanted!r} was chosen")
     return named[0]
 

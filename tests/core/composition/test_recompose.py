@@ -160,11 +160,15 @@ def test_a_statistics_card_teaches_every_kind_of_router(
     assert weight("red") > 2 * max(weight("green"), weight("blue"))
 
 
-def test_a_none_card_is_refused(backbone_folder, expert_folders, build_expert, tmp_path) -> None:
+def test_an_expert_without_a_card_is_left_out(
+    backbone_folder, expert_folders, build_expert, tmp_path
+) -> None:
     mute = build_expert(tmp_path / "mute", "red", card=redhost.authoring.CardFile(kind="none"))
-    with pytest.raises(redhost.errors.CardError, match="expert 'red' ships no routing card") as e:
-        redhost.compose(backbone_folder, [mute, expert_folders["green"]])
-    assert e.value.exit_code == 1
+    receipt = redhost.compose(backbone_folder, [mute, expert_folders["green"]]).receipt
+    [left] = receipt.left_out
+    assert (left.id, left.code) == ("red", "card_rows") and "ships no routing card" in left.reason
+    with pytest.raises(redhost.errors.MissingError, match="ships no routing card"):
+        redhost.compose(backbone_folder, [mute])
 
 
 def test_an_interrupted_training_freezes_everything(backbone_folder, expert_folders) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import redhost
 from redhost.cli import main
-from redhost.registry.errors import CompositionError, ContractError
+from redhost.registry.errors import CompositionError, ContractError, HarmError
 from redhost.registry.home.composition import LOCK
 from redhost.registry.queries.inventory import take_status
 
@@ -116,3 +116,46 @@ def test_status_shows_the_second_backbone(installed, home, intruder, capsys) -> 
         main(["status", "--home", str(home)])
     out = capsys.readouterr().out
     assert not e.value.code and "a-toy 0.1.0 and red-backbone-toy 0.1.0" in out
+
+
+# -- a member's distribution that holds another expert ---------------------------------------------
+
+
+def answers(home: Path) -> list[tuple[str, float | None]]:
+    return [(a.label, a.probability) for a in open_host(home).predict(TEXTS)]
+
+
+@pytest.fixture
+def replaced(installed, home, build_expert, tmp_path) -> object:
+    """The environment in which pip replaced red's distribution by one with another id."""
+    open_host(home).recompose()
+    other = build_expert(tmp_path / "built", "red", expert_id="crimson").parents[1]
+    installed.uninstall("red-expert-red")
+    installed.install(renamed(other, tmp_path / "other", "red-expert-red"))
+    return installed
+
+
+def test_a_member_replaced_by_pip_is_not_silently_withdrawn(replaced, home) -> None:
+    before = answers(home)
+    with pytest.raises(HarmError, match=r"expert 'red' .* replaced by another") as e:
+        open_host(home).recompose()
+    assert "'crimson' in red-expert-red 0.1.0" in e.value.found
+    assert "redhost remove red" in e.value.hint and "\n" not in str(e.value)
+    assert open_host(home).generations.current() == 1 and answers(home) == before
+
+
+def test_it_is_let_go_by_its_id(replaced, home, capsys) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["remove", "red", "--home", str(home), "--backbone", "toy"])
+    assert not e.value.code or "--backbone" in capsys.readouterr().err
+    if e.value.code:  # a command without that option
+        open_host(home).detach("red")
+    receipt = open_host(home).recompose(accept=True)
+    assert set(receipt.experts) == {"blue", "crimson", "green"}
+
+
+def test_a_member_that_was_uninstalled_is_withdrawn(installed, home) -> None:
+    """The twin: who uninstalls a distribution named it."""
+    open_host(home).recompose()
+    installed.uninstall("red-expert-red")
+    assert open_host(home).recompose().withdrawn == ("red",)
