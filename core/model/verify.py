@@ -137,11 +137,10 @@ def check_card(card: Card, backbone: Backbone) -> Violation | None:
         backbone: Whose tokenizer reads its texts.
 
     Raises:
-        CardError: If there is nothing to learn from.
         UsageError: If a text has no tokens.
     """
     backbone.require_tokens(row.text for row in card.rows)
-    if card.kind == "texts":
+    if card.kind in {"none", "texts"}:
         return None  # the norm bounds what becomes of texts
     statistics = column_data(card, encode_z=backbone.encode, seed=0).statistics
     factor, failed = torch.linalg.cholesky_ex(within_covariance([statistics]))
