@@ -62,9 +62,9 @@ def _culprit(
     selection: Selection, attempt: Callable[[Selection], object], composed: Mapping[str, str]
 ) -> PackageStatus | None:
     """Return the first newcomer with whom it goes wrong; None where it does without any."""
-    sound = [s for s in selection.statuses if s.id is not None and not s.violations]
-    stay = [s for s in sound if composed.get(str(s.id)) == s.digest]
-    suspects = [s for s in sound if s not in stay]
+    valid = [s for s in selection.statuses if s.id is not None and not s.violations]
+    stay = [s for s in valid if composed.get(str(s.id)) == s.digest]
+    suspects = [s for s in valid if s not in stay]
 
     def fails(count: int) -> bool:
         try:

@@ -221,11 +221,10 @@ def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:
     if joins.id in receipt.experts:
         return
     reason = next((x for x in receipt.left_out if x.id == joins.id), None)
-    kind = HarmError if reason and reason.code == "harm" else ContractError
-    raise kind(
-        f"{joins.name} was not attached",
-        found=f"{reason.code}: {reason.reason}" if reason else "no reason",
-        hint=HARM_HINT
-        if kind is HarmError
-        else f"See 'redhost check {joins.package.dist}', or ask its author for a new build.",
-    )
+    who, found = f"{joins.name} was not attached", "no reason"
+    if reason is not None:
+        found = f"{reason.code}: {reason.reason}"
+        if reason.code == "harm":
+            raise HarmError(who, found=found, hint=HARM_HINT)
+    hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
+    raise ContractError(who, found=found, hint=hint)

@@ -123,9 +123,9 @@ def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
         return
     with torch.inference_mode():
         z, parts = bus.norm(h), bus.ensemble.parts
-        heard = {k: confidence_of(parts[k], bus.ensemble.delta(z, k), factor) for k in shared}
+        norms = {k: confidence_of(parts[k], bus.ensemble.delta(z, k), factor) for k in shared}
         own = float((h[:, : factor.shape[1]] @ factor.T).square().sum(-1).mean().sqrt())
-    loudness = {k: float(e.double().square().mean().sqrt()) for k, e in heard.items()}
+    loudness = {k: float(e.double().square().mean().sqrt()) for k, e in norms.items()}
     for k in shared:
         most = max(own, statistics.median(loudness[j] for j in shared if j != k))
         if not loudness[k] <= LOUDEST * most:

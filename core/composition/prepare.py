@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ...registry.environment.status import check_packages
 from ...registry.home.composition import Composition
+from ...registry.package.checked import Violation
 from ...registry.package.discover import from_folder
 from ...registry.package.manifest import BackboneManifest
 from ..backbones.backbone import Backbone
@@ -15,6 +17,7 @@ from ..backbones.feature_cache import cached_encode
 from ..backbones.interventions.layout import with_layout
 from ..bus.tasks import make_task
 from ..model.build import (
+    LoadedExpert,
     Providers,
     make_backbone,
     read_package,
@@ -105,7 +108,6 @@ def prepare_composition(
         backbone = make_backbone(files, plugins=plugins, providers=providers, device=device)
     encode = cached_encode(backbone, files.manifest.fingerprint, cache, progress)
     background, read = rows_of(files, BackgroundRow), CachedBusEncoder(backbone, encode=encode)
-    learnt = record.members() if record else {}
     candidates = load_candidates(
         selection.statuses,
         previous=record,
@@ -113,13 +115,7 @@ def prepare_composition(
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,
-        verify=lambda expert: check_live(
-            expert,
-            backbone,
-            background,
-            read=read,
-            learnt=learnt.get(expert.files.manifest.id) == expert.files.digest,
-        ),
+        verify=partial(_verify, backbone=backbone, background=background, read=read, record=record),
     )
     if pool is not None and not by_plugin:
         texts = [r.text for e in candidates.experts.values() for r in e.card.rows]
@@ -143,3 +139,15 @@ def prepare_composition(
         if previous
         else None,
     )
+
+
+def _verify(
+    expert: LoadedExpert,
+    *,
+    backbone: Backbone,
+    background: Sequence[BackgroundRow],
+    read: CachedBusEncoder,
+    record: Composition | None,
+) -> Violation | None:
+    learnt = record is not None and expert.files.digest in record.members().values()
+    return check_live(expert, backbone, background, read=read, learnt=learnt)
