@@ -35,6 +35,10 @@ def status(*, home: Path | None, as_json: bool) -> None:
         click.echo(
             f"drift       {d.id}: {d.kind}, locked {d.locked or '-'}, now {d.installed or '-'}"
         )
+    if report.lock is not None:
+        click.echo(f"lock        {report.lock}: redhost.lock is not this generation's")
+    for cache, entries in report.damaged.items():
+        click.echo(f"damaged     {entries} entries of the {cache} cache; they are computed again")
     for lease in report.held:
         holder = f"process {lease.pid} since {lease.started}"
         click.echo(f"held        generation {lease.generation} by {holder}")

@@ -6,6 +6,7 @@ test can stop the process exactly before and after every one of them.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -16,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .errors import StoreError
+from .errors import StoreError, short
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -33,6 +34,9 @@ PRIMITIVES = (
 
 TEMPORARY = ".tmp-"
 """How every name begins that a dead process may have left behind."""
+
+DAMAGED = "damaged.json"
+"""The file of a cache's folder that says how many of its entries were damaged."""
 
 
 def make_folder(path: Path) -> None:
@@ -96,19 +100,40 @@ def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None
     """Return what a JSON file holds, None when it is not there.
 
     Args:
-        path: The file.
-        kind: The struct it holds.
+        path: The file; where it has a ``digest``, as `write_struct` gives it, that must be right.
+        kind: The struct it holds, which forbids unknown fields: no damage then hides the digest.
         hint: What to do when it cannot be understood: guessing is never right.
 
     Raises:
-        StoreError: If it is there and cannot be read or understood.
+        StoreError: If it is there and cannot be read or understood, or is damaged.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        fields = msgspec.json.decode(path.read_bytes())
+        digest = fields.pop("digest", None) if isinstance(fields, dict) else None
+        value = msgspec.convert(fields, kind)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as e:
         raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e
+    if digest is not None and digest != (right := _digest(fields)):
+        found = short(right)
+        raise StoreError(f"{path} is damaged", expected=str(digest)[:12], found=found, hint=hint)
+    return value
+
+
+def write_struct(path: Path, value: msgspec.Struct) -> None:
+    """Replace a file by a struct as JSON, durably, with a digest that shows damage later.
+
+    Raises:
+        StoreError: If the disk is full or failing; the old file is still there.
+    """
+    fields = msgspec.to_builtins(value)
+    data = msgspec.json.encode({**fields, "digest": _digest(fields)})
+    write_atomic(path, msgspec.json.format(data, indent=2) + b"\n")
+
+
+def _digest(fields: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -185,6 +210,25 @@ def remove_temporaries(folder: Path) -> None:
     with reporting(folder):
         for path in sorted(folder.glob(f"{TEMPORARY}*")):
             _remove(path)
+
+
+class _Damage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    entries: int
+
+
+def count_damage(cache: Path, entries: int = 1) -> None:
+    """Count entries of a cache that are damaged, and computed again; a courtesy to `status`."""
+    with suppress(StoreError):
+        write_struct(cache / DAMAGED, _Damage(damaged_entries(cache) + entries))
+
+
+def damaged_entries(cache: Path) -> int:
+    """Return how many entries of a cache were found damaged; a damaged count is one."""
+    try:
+        counted = read_struct(cache / DAMAGED, _Damage, hint="Remove it.")
+    except StoreError:
+        return 1
+    return 0 if counted is None else counted.entries
 
 
 @contextmanager

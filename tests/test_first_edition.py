@@ -266,7 +266,7 @@ def test_every_generation_answers_as_it_did(part, open_part) -> None:
             assert_close(answers, recorded["answers"][number])
     assert_close(outputs[-1], recorded["evaluation"], tolerance=0.1)
     assert (made.home / "redhost.lock").read_text("utf-8") == recorded["lock"]
-    assert (made.home / "current").read_text("utf-8") == f"{back}\n"
+    assert (made.home / "current").read_text("utf-8").split()[0] == str(back)
 
 
 def test_the_public_host_answers_as_it_did(open_part) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from ..atomic import DAMAGED, damaged_entries
 from ..environment.status import PackageStatus, ValidationCache, check_packages
-from ..errors import IntegrityError, RedhostError, UnknownNameError, short
-from ..home.composition import Composition, LockFile, lock_for
+from ..errors import IntegrityError, RedhostError, StoreError, UnknownNameError, short
+from ..home.composition import LOCK, Composition, LockFile, lock_for, read_lock
 from ..home.generations import Generations
 from ..home.locks import Lease, Leases
 from ..package.discover import Package, discover_all
@@ -152,6 +153,10 @@ class HomeStatus:
         drift: How what is installed differs from it.
         held: Generations that live processes hold.
         leftovers: Files of writers that were stopped; the next writer removes them.
+        lock: How redhost.lock differs from the current generation's: ``missing``, ``unreadable`` or
+            ``other``; null where it does not.
+        damaged: Cached entries that were damaged, and computed again, by cache; those of which
+            there are any.
     """
 
     home: str
@@ -164,18 +169,25 @@ class HomeStatus:
     drift: tuple[Drift, ...] = ()
     held: tuple[Lease, ...] = ()
     leftovers: tuple[str, ...] = ()
+    lock: Literal["missing", "unreadable", "other"] | None = None
+    damaged: dict[str, int] = field(default_factory=dict)
 
 
 def take_status(home: Path) -> HomeStatus:
     """Compare the current generation of a home with what is installed."""
     record = current_record(home)
-    held, leftovers = Leases(home).live(), Generations(home).leftovers()
+    found = HomeStatus(
+        home=str(home),
+        held=Leases(home).live(),
+        leftovers=Generations(home).leftovers(),
+        damaged=_damaged(home / "cache"),
+    )
     if record is None:
-        return HomeStatus(home=str(home), held=held, leftovers=leftovers)
+        return found
     inventory = take_inventory(home, backbone=record.backbone.id)
     fingerprint = inventory.backbone.fingerprint if inventory.backbone else "none"
-    return HomeStatus(
-        home=str(home),
+    return replace(
+        found,
         generation=record.number,
         parent=record.parent,
         backbone=record.backbone.id,
@@ -183,6 +195,24 @@ def take_status(home: Path) -> HomeStatus:
         experts=tuple(m.id for m in record.experts),
         router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
         drift=drift(lock_for(record), inventory.statuses, fingerprint=fingerprint),
-        held=held,
-        leftovers=leftovers,
+        lock=_compare_lock(home, record),
     )
+
+
+def _compare_lock(
+    home: Path, record: Composition
+) -> Literal["missing", "unreadable", "other"] | None:
+    """Return how the lock file differs from that of the current generation."""
+    try:
+        lock = read_lock(home / LOCK)
+    except StoreError:
+        return "unreadable"
+    if lock is None:
+        return "missing"
+    return None if lock == lock_for(record) else "other"
+
+
+def _damaged(cache: Path) -> dict[str, int]:
+    """Return how many entries of each cache in a folder were found damaged."""
+    found = {p.parent.name: damaged_entries(p.parent) for p in sorted(cache.rglob(DAMAGED))}
+    return {name: entries for name, entries in found.items() if entries}

@@ -20,7 +20,7 @@ from ..home.composition import LockFile
 from ..home.generations import Generations
 from ..package.checked import Checked
 from ..package.discover import MANIFESTS, Package, canonical
-from ..package.manifest import MAX_BYTES, BackboneManifest, dumps, parse_backbone
+from ..package.manifest import MAX_BYTES, BackboneManifest, parse_backbone
 from ..package.readers import open_reader
 
 
@@ -214,5 +214,5 @@ class Disabled:
             wanted = names | {name} if to else names - {name}
             if wanted == names:
                 return False
-            atomic.write_atomic(self.path, dumps(_Disabled(names=tuple(sorted(wanted)))))
+            atomic.write_struct(self.path, _Disabled(names=tuple(sorted(wanted))))
         return True

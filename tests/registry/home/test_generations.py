@@ -48,7 +48,7 @@ def test_publish_numbers_seals_and_points(home: Path, publish: Any) -> None:
     assert [member.id for member in generations.load(1).experts] == ["a", "b"]
     assert generations.file(2, "router.safetensors") == b"router"
     assert (home / LOCK).read_bytes() == dumps(lock_for(second))
-    assert (home / "current").read_bytes() == b"2\n"
+    assert (home / "current").read_text() == f"2 {second.digest}\n"
     assert temporaries(home) == []
 
 
