@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ...registry.atomic import write_atomic
+from ...registry.atomic import read, write_atomic
 from ...registry.errors import UsageError
 from ...registry.package.forms import FORMS
 from ..batching import batched_slices
@@ -231,8 +231,8 @@ class ExpertRun:
             checkpoint: Written after each; where it exists, training goes on from it.
             progress: Called with (epochs done, epochs in all).
         """
-        if checkpoint is not None and checkpoint.exists():
-            self.load(safetensors.torch.load(checkpoint.read_bytes()))
+        if checkpoint is not None and (state := read_checkpoint(checkpoint)) is not None:
+            self.load(state)
         enough, patience = self.settings.epochs, self.settings.patience
         while self.epoch < enough and self.epoch - self.best_epoch < patience:
             self.epoch += 1
@@ -387,10 +387,18 @@ def fit_temperature(
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace a checkpoint by a new one, atomically."""
+    """Replace a checkpoint by a new one, atomically, with a digest at its end."""
     tensors = {k: v.detach().contiguous().clone() for k, v in state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, safetensors.torch.save(tensors))
+    data = safetensors.torch.save(tensors)
+    write_atomic(path, data + hashlib.sha256(data).digest())
+
+
+def read_checkpoint(path: Path) -> dict[str, Tensor] | None:
+    """Return what a checkpoint holds; None where there is none, or a damaged one."""
+    data = read(path) or b""
+    data, digest = data[:-32], data[-32:]
+    return safetensors.torch.load(data) if hashlib.sha256(data).digest() == digest else None
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from ..package.discover import MANIFESTS, Package, canonical
 from ..package.manifest import BackboneManifest, ExpertManifest, parse_expert, parts_of
 from ..package.readers import ExpertFiles, open_reader, read_expert
 from ..package.rules import bus_violation, check_compatible
-from ..package.safetensors_check import MAX_FILE
+from ..package.safetensors_check import MAX_FILE, sha256_hex
 from ..wheel.policy import NameOwners
 from .installed import audit_installed, installed_files
 
@@ -308,10 +308,15 @@ class _Entry(Struct, frozen=True, kw_only=True):
     result: ValidationResult = field(name="verdict")  # as the file has it
 
 
-class _CacheFile(Struct, frozen=True, kw_only=True):
-    schema: Literal["redhost.verdicts/1"] = "redhost.verdicts/1"
+class _Entries(Struct, frozen=True, kw_only=True):
     checks: tuple[FileStamp, ...]
     entries: dict[str, _Entry] = {}
+
+
+class _CacheFile(Struct, frozen=True, kw_only=True):
+    digest: str
+    content: msgspec.Raw
+    schema: Literal["redhost.verdicts/2"] = "redhost.verdicts/2"
 
 
 class ValidationCache:
@@ -330,9 +335,19 @@ class ValidationCache:
         self._checks = file_stamps(registry, code)
         self._entries: dict[str, _Entry] = {}
         self._changed = False
-        with suppress(OSError, ValueError):  # whatever is wrong with a cache, empty is right
-            cached = msgspec.json.decode(path.read_bytes(), type=_CacheFile)
-            self._entries = dict(cached.entries) if cached.checks == self._checks else {}
+        with suppress(OSError):  # whatever is wrong with a cache, empty is right
+            data = path.read_bytes()
+            try:
+                file = msgspec.json.decode(data, type=_CacheFile)
+                if file.digest != sha256_hex(bytes(file.content)):
+                    raise ValueError("another digest")
+                cached = msgspec.json.decode(file.content, type=_Entries)
+            except ValueError:
+                self._changed = True  # so that it is counted once
+                if b"redhost.verdicts/1" not in data:  # those had no digest
+                    atomic.count_damage(path.parent)
+            else:
+                self._entries = dict(cached.entries) if cached.checks == self._checks else {}
 
     def recall(self, folder: Path, stamps: tuple[FileStamp, ...]) -> ValidationResult | None:
         """Return the result for a folder whose files still have these stamps."""
@@ -354,9 +369,10 @@ class ValidationCache:
         if not self._changed:
             return
         present = {name: entry for name, entry in self._entries.items() if Path(name).is_dir()}
-        cached = _CacheFile(checks=self._checks, entries=present)
+        content = msgspec.json.encode(_Entries(checks=self._checks, entries=present))
+        file = _CacheFile(digest=sha256_hex(content), content=msgspec.Raw(content))
         with suppress(StoreError):
-            atomic.write_atomic(self.path, msgspec.json.encode(cached))
+            atomic.write_atomic(self.path, msgspec.json.encode(file))
             self._changed = False
 
 

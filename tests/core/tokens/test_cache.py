@@ -45,7 +45,7 @@ def test_a_damaged_row_is_computed_again(composed, cache, size) -> None:
     """The last is whole rows, but four of them, which no text here has."""
     cold = cache.encode(TEXTS)
     with sqlite3.connect(cache.path) as database:
-        database.execute("UPDATE h SET row = ?", (b"\0" * size,))
+        database.execute("UPDATE rows SET row = ?", (b"\0" * size,))
     database.close()
     assert set(cache.missing(TEXTS)) == set(TEXTS)
     assert torch.equal(cache.encode(TEXTS), cold)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from redhost.registry.atomic import damaged_entries
 from redhost.registry.environment import status as verdicts
 from redhost.registry.environment.status import (
     PackageStatus,
@@ -189,6 +190,37 @@ def test_a_corrupt_memory_is_an_empty_one(
     (home / "cache" / "verdicts.json").write_bytes(data)
     assert remembered(site, home, make_backbone)[0].state == "enabled"
     assert ValidationCache(home / "cache" / "verdicts.json")._entries
+
+
+@pytest.mark.usefixtures("settled")
+def test_no_flipped_bit_of_a_remembered_verdict_is_shown(
+    site: Any, home: Path, make_backbone: Any
+) -> None:
+    """Every one is another digest: all is checked again, and the damage counted."""
+    site.expert("a")
+    right, path = remembered(site, home, make_backbone), home / "cache" / "verdicts.json"
+    data = path.read_bytes()
+    for bit in range(0, 8 * len(data), 61):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        before = damaged_entries(path.parent)
+        assert remembered(site, home, make_backbone) == right
+        assert damaged_entries(path.parent) == before + 1, bytes(flipped[bit // 8 - 9 :][:20])
+    assert remembered(site, home, make_backbone) == right
+
+
+@pytest.mark.usefixtures("settled")
+def test_verdicts_written_before_are_dropped_and_not_counted(
+    site: Any, home: Path, make_backbone: Any
+) -> None:
+    site.expert("a")
+    path = home / "cache" / "verdicts.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"schema":"redhost.verdicts/1","checks":[],"entries":{}}')
+    assert remembered(site, home, make_backbone)[0].state == "enabled"
+    assert damaged_entries(path.parent) == 0
+    assert ValidationCache(path)._entries
 
 
 SURVEY = """
