@@ -83,6 +83,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
         overall: Of this composition over all gate rows.
         oracle: With each row's own expert at weight 1.
         rows: Gate rows by domain.
+        own: Of each domain's own expert alone, by domain; none in receipts written before.
     """
 
     before: dict[str, float] | None
@@ -90,6 +91,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     overall: float | None
     oracle: float | None
     rows: dict[str, int]
+    own: dict[str, float] = {}
 
 
 class Bits(msgspec.Struct, frozen=True, kw_only=True):

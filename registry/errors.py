@@ -65,7 +65,7 @@ class CompositionError(RedhostError):
 
 
 class HarmError(CompositionError):
-    """A recompose was refused because something that worked would stop working (law 3)."""
+    """Something that worked would stop working (law 3), or what was made is worth nothing."""
 
 
 class SwapInProgressError(RedhostError):

@@ -241,7 +241,8 @@ def test_a_home_is_listed_as_it_was(part, open_part) -> None:
         ("list-experts", "--json"),
         ("gc", "--keep", "2", "--dry-run", "--json"),
     )
-    assert status == {**recorded["status"], "home": str(made.home)}
+    added = {"lock": None, "damaged": {}}
+    assert status == {**recorded["status"], **added, "home": str(made.home)}
     assert history == records(FIXTURE / part / "home")
     prose = {"reason", "hint"}
     assert [{k: v for k, v in x.items() if k not in prose} for x in experts] == recorded["experts"]
@@ -315,7 +316,7 @@ def test_a_lock_is_followed_without_training(part, open_part) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_same_seed_gives_the_same_router(part, open_part) -> None:
-    """From the remembered features where they may be used: then none is computed again."""
+    """Features of that edition had no digests: they are computed again, and none is accused."""
     made, recorded = open_part(part), expected()[part]
     features = contents(made.home, "cache/features")
     assert features
@@ -332,7 +333,7 @@ def test_the_same_seed_gives_the_same_router(part, open_part) -> None:
         else:
             assert receipt["accuracy"]["after"] == pytest.approx(step["accuracy"], abs=0.1)
     if is_same_machine():
-        assert contents(made.home, "cache/features") == features
+        assert contents(made.home, "cache/features").keys() == features.keys()
 
 
 def test_an_expert_is_removed(open_part) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from ...registry.errors import HarmError
 from ..backbones.tokens import byte_counts
@@ -18,6 +20,9 @@ from .options import RecomposeInputs
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
 """For every command that composes: `recompose`, `add` and `remove` have both options."""
+
+FAR = 0.1
+"""Below its own expert by more than this (or two gate rows) a domain is warned of."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,8 +59,11 @@ def judge_gates(inputs: RecomposeInputs, model: ComposedModel) -> Gates:
         overall=float(result.hits.mean()),
         oracle=float(oracle.hits.mean()),
         rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
+        own=by_domain(oracle.hits, rows),
     )
     health = routing_health(model, h, rows, previous=inputs.previous, result=result, before=before)
+    warnings = (*health.warnings, *_far_below(accuracy))
+    health = msgspec.structs.replace(health, warnings=warnings)
     if result.nats is None or oracle.nats is None:
         return Gates(accuracy=accuracy, health=health)
     sizes, trunk = dict[str, int](), inputs.backbone.trunk
@@ -71,6 +79,17 @@ def judge_gates(inputs: RecomposeInputs, model: ComposedModel) -> Gates:
         bytes=sizes,
     )
     return Gates(accuracy=accuracy, bits=bits, health=health)
+
+
+def _far_below(accuracy: Accuracy) -> Iterator[str]:
+    """Yield the domains that are answered far worse than their own expert answers them."""
+    for domain, own in accuracy.own.items():
+        after, rows = accuracy.after[domain], accuracy.rows[domain]
+        if own - after > max(FAR, 2 / rows) + 1e-9:
+            yield (
+                f"far below its own expert: {domain!r} has {after:.3f} of {rows} gate rows right, "
+                f"its expert alone {own:.3f}. Try another --router, or a card with more rows."
+            )
 
 
 def _judge_previous(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...registry.errors import UsageError
+from ...registry.errors import HarmError, UsageError
 from ...registry.package.discover import discover
 from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
 from ...registry.package.project import ExpertPlan, package_in, read_plan
@@ -35,6 +35,7 @@ from ..digests import library_versions
 from ..model.verify import measure_off_domain
 from ..routers.domain_statistics import Statistics
 from ..types import Progress, Row
+from .baseline import HINT, refuse_below_constant
 from .context import AuthoringContext, open_for_training
 from .data import DataSplits, read_rows, split_rows
 from .expert import (
@@ -139,6 +140,7 @@ def train_package(
 
     Raises:
         UsageError: If the plan cannot be carried out on this backbone.
+        HarmError: If what was learnt is worth nothing; the package is written, to look at.
     """
     make = _recipe_for(context.backbone)
     space = plan.writes or make.space
@@ -148,7 +150,9 @@ def train_package(
     inputs = (plan, settings, context.manifest.fingerprint, splits, recipe.others)
     with resuming(project, resumable=resumable, of=inputs) as checkpoint:
         trained = recipe.train(checkpoint, progress)
-        return save_expert(package_in(project), recipe.draft(trained))
+        manifest = save_expert(package_in(project), recipe.draft(trained))
+    recipe.refuse_wreck(manifest.training.metrics)
+    return manifest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -386,6 +390,24 @@ class Recipe:
                 metrics[f"{name}_mae"] = float(error.mean())
         return metrics
 
+    def refuse_wreck(self, metrics: Mapping[str, float]) -> None:
+        """Refuse an expert that answers rows set aside worse than a constant does.
+
+        Raises:
+            HarmError: If it does.
+        """
+        aside = {"valid": self.splits.valid, "gate": self.splits.gate}
+        rows, numbers = [r for rows in aside.values() for r in rows], "train_mae" in metrics
+        kind = "_mae" if numbers else ""
+        found = sum(metrics[f"{name}{kind}"] * len(some) for name, some in aside.items() if some)
+        refuse_below_constant(
+            f"expert {self.plan.id!r}",
+            found / max(len(rows), 1),
+            rows,
+            taught=self.splits.train,
+            numbers=numbers,
+        )
+
 
 class GenerationRecipe(Recipe):
     """The same where text is generated: rows are passages, and what is learnt are their tokens."""
@@ -448,6 +470,21 @@ class GenerationRecipe(Recipe):
                 ):
                     nats[name] += float(backbone.task.head.loss(logits, target[part])) * len(logits)
         return {name: x / math.log(2) / size for name, x in nats.items()}
+
+    def refuse_wreck(self, metrics: Mapping[str, float]) -> None:
+        """Refuse an expert that takes more bits on passages set aside than the backbone alone.
+
+        Raises:
+            HarmError: If it does, by more than two percent.
+        """
+        found, alone = (metrics.get(f"{b}bits_per_byte", 0.0) for b in ("", "backbone_"))
+        if not found <= 1.02 * alone:
+            raise HarmError(
+                f"expert {self.plan.id!r} has learnt less than nothing on passages set aside",
+                expected=f"{alone:.3f} bits per byte, those of the backbone alone",
+                found=f"{found:.3f}",
+                hint=HINT,
+            )
 
 
 def _recipe_for(backbone: Backbone) -> type[Recipe]:

@@ -218,8 +218,6 @@ class Generations:
                 if self.current() != number:
                     atomic.delete_dir(self._path(number))
             raise
-        with suppress(OSError):  # a greater number is there now
-            atomic.remove_file(self.folder / _HIGHEST)
         return composition
 
     def rollback(self, number: int | None = None, *, timeout: float = TIMEOUT) -> Composition:

@@ -36,7 +36,12 @@ def receipt(count: int, *, moved: str = "", left: int = 0) -> Receipt:
         withdrawn=(),
         not_gated=(),
         accuracy=Accuracy(
-            before=before, after=after, overall=0.5, oracle=0.9, rows=dict.fromkeys(ids, 8)
+            before=before,
+            after=after,
+            overall=0.5,
+            oracle=0.9,
+            rows=dict.fromkeys(ids, 8),
+            own=dict.fromkeys(ids, 0.875),
         ),
         seconds=1.0,
         seed=0,
@@ -51,6 +56,7 @@ def told(capsys: pytest.CaptureFixture[str], made: Receipt) -> str:
 def test_a_few_experts_have_a_line_each(capsys) -> None:
     text = told(capsys, receipt(SHOWN))
     assert all(f"e{n:03d}" in text for n in range(SHOWN))
+    assert text.count("0.875") == SHOWN  # each expert's own accuracy, beside its domain's
     assert "--json" not in text
 
 

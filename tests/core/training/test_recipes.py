@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
-import safetensors.torch
 import torch
 
 import redhost
@@ -15,10 +15,17 @@ from redhost.core.training.expert import (
     ExpertRows,
     ExpertSettings,
     fit_temperature,
+    read_checkpoint,
 )
 from redhost.core.training.recipes import train_package
-from redhost.registry.errors import CardError, UsageError
-from redhost.registry.package.project import ExpertPlan, check_id, read_plan, write_plan
+from redhost.registry.errors import CardError, HarmError, UsageError
+from redhost.registry.package.project import (
+    ExpertPlan,
+    check_id,
+    package_in,
+    read_plan,
+    write_plan,
+)
 
 ROWS = [
     redhost.Row(text=f"{'red' if n % 2 else 'blue'} {n}", label="xy"[n % 2]) for n in range(240)
@@ -84,6 +91,25 @@ def test_training_is_deterministic_for_a_seed(tmp_path, context) -> None:
     assert one.weights == two.weights != other.weights
 
 
+def test_an_expert_that_learnt_another_thing_is_refused_and_kept(tmp_path, context) -> None:
+    """The card has the labels swapped; the twin, everywhere else here, has them right."""
+    splits, swap = split_rows(ROWS), {"x": "y", "y": "x"}
+    aside = tuple(redhost.Row(text=r.text, label=swap[r.label]) for r in splits.gate)
+    plan = ExpertPlan(id="mine", rank=4, writes="labels")
+    settings = ExpertSettings(space="labels", rank=4, epochs=20, learning_rate=1e-2)
+    with pytest.raises(HarmError, match="expert 'mine'") as e:
+        train_package(
+            project(tmp_path, plan),
+            plan,
+            dataclasses.replace(splits, gate=aside, valid=()),
+            context=context,
+            settings=settings,
+        )
+    assert e.value.exit_code == 1
+    assert (package_in(tmp_path) / "expert.json").exists()
+    assert [*tmp_path.glob(".redhost-training*")] == []
+
+
 def test_training_resumes_after_ctrl_c_with_the_same_bits(tmp_path, context) -> None:
     whole = train(tmp_path / "a", context)
 
@@ -94,7 +120,8 @@ def test_training_resumes_after_ctrl_c_with_the_same_bits(tmp_path, context) -> 
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "b", context, progress=stop)
     [left] = (tmp_path / "b").glob(".redhost-training-*.safetensors")
-    assert safetensors.torch.load(left.read_bytes())["numbers"][0] == 7
+    state = read_checkpoint(left)
+    assert state is not None and state["numbers"][0] == 7
     assert train(tmp_path / "b", context).weights == whole.weights
     assert not left.exists()
 
