@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     "--router",
     metavar="KIND[:OPTIONS]",
     help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, shortlist, hard, "
-    "attention, blend, robust, causal, causal-mixture, or a plugin's.",
+    "attention, or a plugin's; robust, causal and causal-mixture, which need cards of texts; blend, "
+    "which weighs every text alike: a baseline, refused where domains differ.",
 )
 @click.option(
     "--level",
@@ -86,6 +87,8 @@ def predict(
     if as_json:
         print_json(answers)
         return
+    if cuts := [a.cut for a in answers if a.cut is not None]:
+        click.echo(f"{len(cuts)} of {len(answers)} texts cut after {cuts[0]} tokens", err=True)
     for answer in answers:
         sure = "" if answer.probability is None else f"  (p = {answer.probability:.3f})"
         click.echo(f"{answer.input} → {answer.label}{sure}")

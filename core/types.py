@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from torch import Tensor
 
-from ..registry.errors import UsageError
+from ..registry.errors import InputTypeError, UsageError
 
-Encode = Callable[[Sequence[str]], Tensor]
+if TYPE_CHECKING:  # files of rows are read before torch is loaded
+    from torch import Tensor
+
+Encode = Callable[[Sequence[str]], "Tensor"]
 """Texts → h ``(N, D)``, usually through the feature cache."""
 
 
@@ -47,6 +49,34 @@ class BackgroundRow(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     domain: str | None = None
+
+
+ItemT = TypeVar("ItemT")
+
+
+def as_list(given: ItemT | Iterable[ItemT], kind: type[ItemT], what: str) -> list[ItemT]:
+    """Return one item, or those of any iterable, as a list.
+
+    Args:
+        given: A text or a row, or any iterable of them, e.g. a generator or a column of a table.
+        kind: What each item has to be.
+        what: What one is called, e.g. ``text``.
+
+    Raises:
+        InputTypeError: If it is anything else; a mapping or a table is, whatever its keys are.
+    """
+    expected = f"one {what}, or an iterable of {what}s"
+    if isinstance(given, kind):
+        return [given]
+    flat = not isinstance(given, Mapping) and getattr(given, "ndim", 1) == 1
+    if not flat or not isinstance(given, Iterable):
+        raise InputTypeError(f"no {what}s", expected=expected, found=type(given).__name__)
+    items = list(given)
+    for place, item in enumerate(items):
+        if not isinstance(item, kind):
+            found = f"{type(item).__name__} at place {place}"
+            raise InputTypeError(f"not only {what}s", expected=expected, found=found)
+    return items
 
 
 def parse_rows(data: bytes, kind: type[RowT], *, source: str) -> list[RowT]:

@@ -90,6 +90,10 @@ class UsageError(RedhostError):
     exit_code = 2
 
 
+class InputTypeError(UsageError, TypeError):
+    """A call was given something of another type than it takes; a `TypeError` as well."""
+
+
 class UnknownNameError(UsageError):
     """A name is not among those known; the closest ones are suggested."""
 

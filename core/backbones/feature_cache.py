@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...registry.errors import StoreError
 from ..bus.tasks import Unit
-from ..types import Encode, Progress
+from ..types import Encode, Progress, as_list
 from .backbone import Backbone
 from .encoder import BATCH
 from .tokens import token_states, tokenize
@@ -79,13 +79,17 @@ class FeatureCache:
         """Where h is remembered."""
         return self.tables[0].path
 
-    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> Tensor:
+    def encode(self, texts: str | Iterable[str], *, progress: Progress | None = None) -> Tensor:
         """Return h ``(N, D)`` of the texts, or h̃, computing only what is not remembered.
 
         Args:
             texts: Any texts, repeated or not.
             progress: Called with (rows computed, rows to compute).
+
+        Raises:
+            InputTypeError: If it is neither one text nor an iterable of texts.
         """
+        texts = as_list(texts, str, "text")
         parts = [table.encode(texts, progress=progress) for table in self.tables]
         if self.backbone.task.unit is Unit.TOKEN:
             return self.backbone.token_rows(map(torch.tensor, parts[0]))

@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import redhost
 from redhost.cli import cli
 
 
@@ -64,6 +65,14 @@ def test_predict_draws_the_weights(home, call) -> None:
     first, second, *_ = out.splitlines()
     assert code == 0 and first.startswith("What is 37 plus 12? → 49  (p = ")
     assert second.split()[0] == "range3" and "█" in second
+
+
+def test_predict_says_how_many_texts_were_cut(home, call) -> None:
+    code, out, err = call("predict", "What is 3 plus 4?", "7 " * 4000)
+    assert code == 0 and out.startswith("What is 3 plus 4? → 7")
+    longest = redhost.Host.open(home).composed.backbone.trunk.longest
+    assert err == f"1 of 2 texts cut after {longest} tokens\n"
+    assert [a["cut"] for a in json.loads(call("predict", "7 " * 4000, "--json")[1])] == [longest]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--colour"]])
