@@ -212,6 +212,7 @@ def new_expert(
     help="Passes over the data, at most (default: 200; where text is generated, 12).",
 )
 @seed_option
+@backbone_option
 @home_option
 @device_option
 @json_option("registry.package.manifest.ExpertManifest")
@@ -224,6 +225,7 @@ def train_expert(
     label_field: str,
     epochs: int | None,
     seed: int,
+    backbone: str | None,
     home: Path | None,
     device: str | None,
     as_json: bool,
@@ -246,6 +248,7 @@ def train_expert(
             epochs=epochs,
             seed=seed,
             home=home,
+            backbone=backbone,
             device=device,
             progress=progress,
         )
@@ -274,14 +277,17 @@ def train_expert(
     metavar="KEY.pem",
     help="Sign the wheel with this private key: writes NAME.whl.sig beside it.",
 )
+@backbone_option
 @home_option
-def pack(*, project: Path, out: Path | None, key: Path | None, home: Path | None) -> None:
+def pack(
+    *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
+) -> None:
     """Check PROJECT and build its wheel."""
     from ..registry.wheel.signing import make_signer
     from ..registry.wheel.wheel import build_wheel
     from .checking import require_valid
 
-    require_valid(project, home=home)
+    require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
     wheel = build_wheel(project, out or project / "dist")
     if sign:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     "--router",
     metavar="KIND[:OPTIONS]",
     help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, shortlist, hard, "
-    "attention, or a plugin's; robust, causal and causal-mixture, which need cards of texts; blend, "
-    "which weighs every text alike: a baseline, refused where domains differ.",
+    "attention, or a plugin's; robust, causal and causal-mixture, which need cards of texts; "
+    "blend, which weighs every text alike: a baseline, refused where domains differ.",
 )
 @click.option(
     "--level",

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> None:
     """List installed experts with their state. Nothing of them is imported."""
     from ..registry.queries.inventory import take_inventory
-    from ..registry.queries.settings import resolve_home
+    from ..registry.queries.settings import resolve_home, wanted_backbone
 
-    inventory = take_inventory(resolve_home(home), backbone=_wanted(home, backbone))
+    where = resolve_home(home)
+    inventory = take_inventory(where, backbone=wanted_backbone(where, backbone))
     if as_json:
         print_json([x.to_json() for x in inventory.statuses])
         return
@@ -56,14 +57,6 @@ def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
     if status.package.editable:
         cells["version"] = f"{status.package.version} (editable)"
     return [cells[key] for key in keys]
-
-
-def _wanted(home: Path | None, backbone: str | None) -> str | None:
-    from ..registry.home.composition import LOCK, read_lock
-    from ..registry.queries.settings import Settings, load_settings, resolve_home
-
-    lock = read_lock(resolve_home(home) / LOCK)
-    return load_settings(flags=Settings(backbone=backbone), lock=lock).backbone
 
 
 @click.command()
@@ -96,7 +89,7 @@ def check(
         reports = check_targets(
             targets,
             home=home,
-            backbone=_wanted(home, backbone),
+            backbone=backbone,
             strict=strict,
             keys=keys,
             pool=pool,

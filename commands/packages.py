@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from .common import (
+    backbone_option,
     bar,
     device_option,
     home_option,
@@ -41,6 +42,7 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
 @tolerance_option
 @_accept_option
 @home_option
+@backbone_option
 @device_option
 @json_option("core.composition.packages.Added")
 def add(
@@ -50,6 +52,7 @@ def add(
     find_links: str | None,
     keys: tuple[str, ...],
     home: Path | None,
+    backbone: str | None,
     device: str | None,
     as_json: bool,
     **keywords: Unpack[RecomposeKeywords],
@@ -67,7 +70,8 @@ def add(
     from ..core.composition.packages import add as add_package
 
     with bar("add") as keywords["progress"]:
-        added = add_package(open_host(home, device=device).session, wheel, **keywords)
+        host = open_host(home, backbone=backbone, device=device)
+        added = add_package(host.session, wheel, **keywords)
     if as_json:
         print_json(added)
         return

@@ -27,6 +27,7 @@ from ...registry.errors import (
     UsageError,
 )
 from ...registry.home.composition import LOCK, Composition, LockFile, read_lock
+from ...registry.package.discover import canonical
 from ..bus.tasks import make_task
 from ..model.composed import ComposedModel
 from ..receipt import Receipt
@@ -169,7 +170,7 @@ def change_members(
     with session.generations.writer() as writer:
         current = session.generations.current() if remove is None else session.require_current()
         record = None if current is None else session.generations.load(current)
-        selection = _current_members(session, record)
+        selection = _current_members(session, record, add)
         joins = None
         if add is not None:
             keys = session.settings.keys or ()
@@ -192,9 +193,21 @@ def change_members(
     return receipt
 
 
-def _current_members(session: Session, record: Composition | None) -> Selection:
+def _current_members(
+    session: Session, record: Composition | None, add: ExpertSource | None
+) -> Selection:
+    wanted = session.settings.backbone
     if record is None:
-        return select_installed(session.home, backbone=session.settings.backbone)
+        joins = None if add is None else (add, session.settings.keys or ())
+        return select_installed(session.home, backbone=wanted, joins=joins)
+    names = {canonical(record.backbone.id), canonical(record.backbone.dist)}
+    if wanted is not None and canonical(wanted) not in names:
+        raise UsageError(
+            f"generation {record.number} is composed on another backbone",
+            expected=record.backbone.id,
+            found=wanted,
+            hint=f"Leave out --backbone, or run 'redhost recompose --backbone {wanted}' first.",
+        )
     try:
         return select_stored(record, session.store)
     except RedhostError as e:

@@ -23,7 +23,7 @@ from ...registry.package.readers import (
 )
 from ...registry.package.readers import PackageSource as Bytes
 from ...registry.queries.inventory import take_inventory
-from ...registry.queries.settings import Disabled
+from ...registry.queries.settings import Disabled, named_backbone
 from ...registry.wheel.signing import read_keys
 from ...registry.wheel.wheel import Wheel, open_wheel
 from ..model.build import read_package
@@ -64,14 +64,19 @@ class Selection:
         return tuple(x.id for x in self.statuses if x.id is not None and not x.violations)
 
 
-def select_installed(home: Path, *, backbone: str | None) -> Selection:
+def select_installed(
+    home: Path, *, backbone: str | None, joins: tuple[ExpertSource, Sequence[str]] | None = None
+) -> Selection:
     """Select everything that is installed.
 
     Args:
         home: The state folder: which experts are disabled.
-        backbone: Which backbone, when several are installed.
+        backbone: Which backbone, when several are installed; by default the one that what joins
+            was made for.
+        joins: An expert that is to join, and the files of keys of `read_source`.
     """
-    inventory = take_inventory(home, backbone=backbone, remember=False)
+    named = None if joins is None else named_backbone(_open(joins[0], home, joins[1])[1])
+    inventory = take_inventory(home, backbone=backbone, named=named, remember=False)
     if inventory.problem:
         raise inventory.problem
     package = cast("Package", inventory.package)  # chosen, since nothing went wrong

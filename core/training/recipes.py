@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,11 +19,16 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...registry.errors import UsageError
-from ...registry.package.discover import discover
+from ...registry.errors import SettingsError, UsageError
+from ...registry.package.discover import Package, discover, from_folder
 from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
 from ...registry.package.project import ExpertPlan, package_in, read_plan
-from ...registry.queries.settings import choose_backbone, resolve_home
+from ...registry.queries.settings import (
+    choose_backbone,
+    named_backbone,
+    resolve_home,
+    wanted_backbone,
+)
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
 from ..backbones.interventions.tap import FINAL, Tap, block_at
@@ -66,6 +72,7 @@ def train_project(
     epochs: int | None = None,
     seed: int = 0,
     home: Path | None = None,
+    backbone: str | None = None,
     device: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[ExpertManifest, int]:
@@ -80,6 +87,8 @@ def train_project(
         epochs: Passes over the rows, at most.
         seed: Where randomness comes from.
         home: The state folder.
+        backbone: The backbone to train on; by default the one that the plan names, the project's
+            package was trained on before, or the home is composed on.
         device: Where the trunk runs.
         progress: Called with (done, in all) of what is under way.
 
@@ -91,16 +100,15 @@ def train_project(
     """
     plan = read_plan(project)
     context = open_for_training(
-        choose_backbone(discover("backbone"), plan.backbone),
+        backbone_for(project, home=home, wanted=backbone or plan.backbone),
         cache=resolve_home(home) / "cache" / "features",
         device=device or "cpu",
         progress=progress,
     )
-    backbone = context.backbone
-    task, head = backbone.task, backbone.classifier
+    task, head = context.backbone.task, context.backbone.classifier
     read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
     splits = split_rows(read(data), valid=read(valid) if valid else None, task=task)
-    settings = _recipe_for(backbone).settings_by_default
+    settings = _recipe_for(context.backbone).settings_by_default
     settings = replace(
         settings,
         form=plan.form,
@@ -114,6 +122,21 @@ def train_project(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
     return manifest, len(splits.train)
+
+
+def backbone_for(project: Path, *, home: Path | None, wanted: str | None) -> Package:
+    """Return the installed backbone to train a project on.
+
+    Args:
+        project: The project; the package that an earlier training left there names a backbone.
+        home: The state folder, whose lock names another.
+        wanted: What the command line or the plan says, which goes before both.
+    """
+    installed, named = discover("backbone"), named_backbone(from_folder(project))
+    if wanted is None and named is not None:
+        with suppress(SettingsError):
+            return choose_backbone(installed, None, named=named)
+    return choose_backbone(installed, wanted_backbone(resolve_home(home), wanted))
 
 
 def train_package(

@@ -14,7 +14,7 @@ from ..home.composition import Composition, LockFile, lock_for
 from ..home.generations import Generations
 from ..home.locks import Lease, Leases
 from ..package.discover import Package, discover_all
-from ..package.manifest import BackboneManifest
+from ..package.manifest import BackboneManifest, BackboneRef
 from .settings import Disabled, choose_backbone, read_backbone_manifest
 
 
@@ -35,17 +35,24 @@ class Inventory:
     problem: RedhostError | None
 
 
-def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = True) -> Inventory:
+def take_inventory(
+    home: Path,
+    *,
+    backbone: str | None = None,
+    named: BackboneRef | None = None,
+    remember: bool = True,
+) -> Inventory:
     """List every installed expert with its state, without importing any.
 
     Args:
         home: The state folder: disabled ids, the current generation, cached results.
-        backbone: The backbone wanted; by default the only one installed.
+        backbone: The backbone wanted; by default the only one installed, or the one named.
+        named: What an expert that is to join was made for.
         remember: Whether results for unchanged files may come from the cache.
     """
     package, manifest, problem, packages = None, None, None, discover_all()
     try:
-        package = choose_backbone(packages["backbone"], backbone)
+        package = choose_backbone(packages["backbone"], backbone, named=named)
         manifest = read_backbone_manifest(package).unwrap(f"backbone package {package}")
     except RedhostError as e:
         problem = e  # an expert can be valid without a backbone to fit

@@ -15,13 +15,20 @@ import msgspec
 from msgspec import Meta, Struct
 
 from .. import atomic
-from ..errors import MissingError, SettingsError, UnknownNameError, suggest
-from ..home.composition import LockFile
+from ..errors import MissingError, SettingsError, UnknownNameError, short, suggest
+from ..home.composition import LOCK, LockFile, read_lock
 from ..home.generations import Generations
 from ..package.checked import Checked
 from ..package.discover import MANIFESTS, Package, canonical
-from ..package.manifest import MAX_BYTES, BackboneManifest, dumps, parse_backbone
-from ..package.readers import open_reader
+from ..package.manifest import (
+    MAX_BYTES,
+    BackboneManifest,
+    BackboneRef,
+    dumps,
+    parse_backbone,
+    parse_expert,
+)
+from ..package.readers import PackageSource, open_reader
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,16 +105,24 @@ def load_settings(
     return merged
 
 
-def choose_backbone(packages: Collection[Package], wanted: str | None) -> Package:
-    """Return the backbone to use: the wanted one, or the only one installed.
+def wanted_backbone(home: Path, flag: str | None = None) -> str | None:
+    """Return the backbone that the command line, a home's lock or the project wants."""
+    return load_settings(flags=Settings(backbone=flag), lock=read_lock(home / LOCK)).backbone
+
+
+def choose_backbone(
+    packages: Collection[Package], wanted: str | None, *, named: BackboneRef | None = None
+) -> Package:
+    """Return the backbone to use: the wanted one, the only one installed, or the one named.
 
     Args:
         packages: All installed backbones.
         wanted: An id, a distribution or a module; None when no setting says.
+        named: What the expert at hand was made for, see `named_backbone`.
 
     Raises:
         MissingError: If none is installed.
-        SettingsError: If several are and none is wanted.
+        SettingsError: If several are, and none is wanted or the one named.
         UnknownNameError: If the wanted one is not among them.
     """
     if not packages:
@@ -119,10 +134,14 @@ def choose_backbone(packages: Collection[Package], wanted: str | None) -> Packag
     manifests = {package: read_backbone_manifest(package).value for package in packages}
     # One whose manifest cannot be read goes by its distribution.
     ids = {package: m.id if m else package.dist for package, m in manifests.items()}
+    for package, manifest in manifests.items():
+        if wanted is None and named and manifest and manifest.fingerprint == named.fingerprint:
+            return package
     if wanted is None:
         choices = ", ".join(sorted(f"{name} ({package.dist})" for package, name in ids.items()))
         raise SettingsError(
             "several backbones are installed and none is chosen",
+            expected=f"{named.name!r} ({short(named.fingerprint)})" if named else "",
             found=choices,
             hint='Choose one with --backbone NAME, or backbone = "NAME" in [tool.redhost].',
         )
@@ -136,6 +155,13 @@ def read_backbone_manifest(package: Package) -> Checked[BackboneManifest]:
     """Read a backbone's manifest alone, none of its tensors."""
     read = open_reader(package, limit=MAX_BYTES)(MANIFESTS["backbone"], "package_files")
     return read.then(parse_backbone)
+
+
+def named_backbone(source: PackageSource) -> BackboneRef | None:
+    """Return the backbone that an expert's manifest names; None where it cannot be read."""
+    read = open_reader(source, limit=MAX_BYTES)(MANIFESTS["expert"], "package_files")
+    manifest = read.then(parse_expert).value
+    return None if manifest is None else manifest.backbone
 
 
 def _from_lock(lock: LockFile | None) -> Settings:
