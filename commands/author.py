@@ -93,17 +93,20 @@ def new_backbone(
     seed: int,
 ) -> None:
     """Make ./red-backbone-NAME, a package, from any model."""
-    from ..core.bus.tasks import make_task
-    from ..core.training.adapt import AdaptSettings
-    from ..core.training.data import read_table, read_texts
-    from ..core.training.new_backbone import new_backbone as make
+    from ..core.training.rows import read_rows, read_texts
     from ..registry.errors import UsageError, short
 
     project = _fresh("backbone", name)
     if last_blocks and data is None:
         raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
+    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
+    rows, held_out = read(data) if data else (), read(evaluation) if evaluation else ()
+    others = read_texts(background) if background else ()
+    from ..core.bus.tasks import make_task  # after the files are read: it loads torch
+    from ..core.training.adapt import AdaptSettings
+    from ..core.training.new_backbone import new_backbone as make
+
     answers = make_task(task, resolution=resolution)
-    read = partial(read_table, text_field=text_field, label_field=label_field, head=answers.head)
     with bar("new-backbone") as progress:
         manifest = make(
             project,
@@ -113,10 +116,10 @@ def new_backbone(
             pooling=pooling,
             max_tokens=max_tokens,
             task=answers,
-            rows=read(data) if data else (),
+            rows=rows,
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
-            background=read_texts(background) if background else (),
-            evaluation=read(evaluation) if evaluation else (),
+            background=others,
+            evaluation=held_out,
             progress=progress,
         )
     outputs = "next tokens" if answers.head.vocabulary else f"{len(manifest.labels)} labels"
@@ -203,7 +206,7 @@ def new_expert(
 
 @click.command("train-expert")
 @click.argument("project", type=PROJECT)
-@click.option("--data", required=True, metavar="FILE", help="JSON lines, CSV, Parquet, or -.")
+@click.option("--data", required=True, metavar="FILE", help="JSON lines, CSV, TSV, Parquet, or -.")
 @click.option("--valid", metavar="FILE", help="Validation rows (default: a tenth of the data).")
 @field_options
 @click.option(
@@ -234,21 +237,28 @@ def train_expert(
 
     After Ctrl-C the same command goes on where it stopped.
     """
-    from ..core.training.recipes import train_project
+    from ..core.training.rows import read_rows
+    from ..registry.package.forms import DEFAULT_TASK
     from ..registry.package.project import read_plan
+    from ..registry.queries.settings import backbone_for, read_backbone_manifest
 
     plan = read_plan(project)
+    package = backbone_for(project, home=home, wanted=backbone or plan.backbone)
+    known = read_backbone_manifest(package).value
+    task = known.task if known else DEFAULT_TASK
+    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
+    given, held_out = read(data), read(valid) if valid else None
+    from ..core.training.recipes import train_project  # after the files are read: it loads torch
+
     with bar("train-expert") as progress:
-        manifest, rows = train_project(
+        manifest, splits = train_project(
             project,
-            data=data,
-            valid=valid,
-            text_field=text_field,
-            label_field=label_field,
+            given,
+            package=package,
+            valid=held_out,
             epochs=epochs,
             seed=seed,
             home=home,
-            backbone=backbone,
             device=device,
             progress=progress,
         )
@@ -261,7 +271,7 @@ def train_expert(
     labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
     click.echo(
         f"expert {plan.id!r}: {labels}{metrics}; "
-        f"trained on {rows} rows, card {manifest.card.kind} "
+        f"trained on {len(splits.train)} rows, card {manifest.card.kind} "
         f"({manifest.card.fit} fit, {manifest.card.gate} gate)"
     )
     click.echo(f"next: redhost pack {project}")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..core.jobs.cache import JobCache
     from ..core.jobs.pool import WorkerPool
     from ..core.plugins.manager import Plugins
+    from ..core.types import Row
 
 
 LOCAL = "local"
@@ -105,6 +106,15 @@ def field_options(command: F) -> F:
     return text(label(command))
 
 
+def domain_option(command: F) -> F:
+    """Add ``--domain-field``."""
+    return click.option(
+        "--domain-field",
+        metavar="TEXT",
+        help="Field that holds the id of a row's own expert (default: domain, where there is one).",
+    )(command)
+
+
 def tolerance_option(command: F) -> F:
     """Add ``--tolerance``."""
     return click.option(
@@ -145,6 +155,41 @@ def open_host(
         # Bits may depend on the number: with as many as each worker has, cached results fit.
         torch.set_num_threads(1)
     return host
+
+
+def read_data(
+    home: Path | None,
+    data: str | None,
+    *,
+    text_field: str,
+    label_field: str,
+    domain_field: str | None = None,
+) -> list[Row] | None:
+    """Read rows of the kind that a home's composition answers; None where no file is named.
+
+    Nothing is loaded for that: what is wrong with a file is told at once.
+    """
+    if data is None:
+        return None
+    from ..core.training.rows import read_rows
+    from ..registry.home.store import Store
+    from ..registry.package.forms import DEFAULT_TASK
+    from ..registry.package.manifest import parse_backbone
+    from ..registry.queries.inventory import current_record
+    from ..registry.queries.settings import resolve_home
+
+    record, manifest = current_record(where := resolve_home(home)), None
+    if record is not None:
+        stored = Store(where).file(record.backbone.digest, "backbone.json")
+        manifest = parse_backbone(stored).value
+    return read_rows(
+        data,
+        task=manifest.task if manifest else DEFAULT_TASK,
+        text_field=text_field,
+        label_field=label_field,
+        domain_field=domain_field,
+        document_field="domain",
+    )
 
 
 def open_pool(engine: str, workers: int) -> tuple[WorkerPool, Plugins]:

@@ -10,23 +10,23 @@ import click
 from .common import (
     bar,
     device_option,
+    domain_option,
     engine_options,
     field_options,
     home_option,
     json_option,
     open_host,
     print_json,
+    read_data,
     table,
 )
 from .receipts import points
 
 if TYPE_CHECKING:
-    from ..core.bus.tasks import Task
     from ..core.evaluation.evaluate import Evaluation
     from ..core.evaluation.mixtures import MixtureSweep
     from ..core.evaluation.ood import OODReport
     from ..core.receipt import Health
-    from ..core.types import Row
 
 
 @click.command()
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 @click.option(
     "--data",
     metavar="FILE",
-    help="JSON lines, CSV, Parquet, or -; by default the backbone's own held-out rows.",
+    help="JSON lines, CSV, TSV, Parquet, or -; by default the backbone's own held-out rows.",
 )
 @field_options
+@domain_option
 @click.option(
     "--outside",
     metavar="FILE",
@@ -59,6 +60,7 @@ def evaluate(
     data: str | None,
     text_field: str,
     label_field: str,
+    domain_field: str | None,
     outside: str | None,
     leave_one_out: bool,
     mixtures: bool,
@@ -74,19 +76,19 @@ def evaluate(
     Each line of the table is a way to answer: 'routed' is the generation itself, 'oracle' knows
     whose input it is, and every other line is something simpler to compare with.
     """
+    from ..core.training.rows import read_texts
+
+    fields = {"text_field": text_field, "label_field": label_field}
+    rows = read_data(home, data, domain_field=domain_field, **fields)
+    elsewhere = None if outside is None else [r.text for r in read_texts(outside)]
     host = open_host(home, device=device, engine=engine, workers=workers)
-    rows = None
-    if data is not None:
-        rows = _read(data, host.composed.bus.task, text_field=text_field, label_field=label_field)
     ood = sweep = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
         if mixtures or plot is not None:
             sweep = host.mixtures(rows, progress=progress)
-        if outside is not None:
-            from ..core.training.data import read_texts
-
-            ood = host.outside([r.text for r in read_texts(outside)], rows, progress=progress)
+        if elsewhere is not None:
+            ood = host.outside(elsewhere, rows, progress=progress)
     if sweep is not None and plot is not None:
         from ..core.evaluation.mixtures_figure import draw_mixtures
 
@@ -101,14 +103,6 @@ def evaluate(
         _print_health(result.routing)
     if ood is not None:
         _print_outside(ood)
-
-
-def _read(data: str, task: Task, *, text_field: str, label_field: str) -> list[Row]:
-    """Read rows of the kind that what is composed answers."""
-    from ..core.training.data import read_rows
-
-    fields = {"text_field": text_field, "label_field": label_field, "document_field": "domain"}
-    return read_rows(data, task=task, **fields)
 
 
 def _print_as_json(result: Evaluation, **more: OODReport | MixtureSweep | None) -> None:

@@ -64,7 +64,9 @@ def merge(
 
     Makes ./red-expert-NAME, a project like any other, trained to answer as all of them do.
     """
-    from ..core.training.data import read_texts
+    from ..core.training.rows import read_texts
+
+    texts = [r.text for r in read_texts(data)] if data else None  # before torch is loaded
     from ..core.training.distill import DistillSettings, own_texts
     from ..core.training.distill import merge as fold
 
@@ -75,7 +77,7 @@ def merge(
         composed = host.composed
         merged = fold(
             composed,
-            [r.text for r in read_texts(data)] if data else own_texts(composed),
+            own_texts(composed) if texts is None else texts,
             expert_id=name,
             project=project,
             encode=host.encoder(composed, progress=progress),

@@ -96,7 +96,50 @@ def test_predict_imports_no_transformers_and_nothing_it_does_not_need(composed) 
     run_code(code, composed)
 
 
-def run_code(code: str, home: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "--data", "{rows}"],
+        ["evaluate", "--data", "{good}", "--domain-field", "owner"],
+        ["evaluate", "--outside", "{none}"],
+        ["sweep", "--data", "{rows}"],
+        ["merge", "one", "--data", "{none}"],
+        ["train-expert", "{project}", "--backbone", "tiny", "--data", "{rows}"],
+        [
+            "train-expert",
+            "{project}",
+            "--backbone",
+            "tiny",
+            "--data",
+            "{good}",
+            "--valid",
+            "{rows}",
+        ],
+        ["new-backbone", "one", "--from", "hf:{none}", "--data", "{rows}"],
+        ["new-backbone", "one", "--from", "hf:{none}", "--background", "{none}"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_file_is_told_before_torch_is_loaded(composed, tmp_path, arguments) -> None:
+    """A wrong name, or a column that is called otherwise, is no reason to wait for a backbone."""
+    paths = {name: tmp_path / name for name in ("rows", "good", "none", "project")}
+    paths["rows"].write_text("sentence,intent\nx,a\n")
+    paths["good"].write_text("text,label\nx,a\n")
+    paths["project"].mkdir()
+    (paths["project"] / "pyproject.toml").write_text('[tool.redhost.expert]\nid = "one"\n')
+    command = [a.format(**paths) for a in arguments]
+    code = (
+        "import sys\nfrom redhost.cli import main\n"
+        f"try: main({command!r})\nexcept SystemExit as e: assert e.code == 2, e.code\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    err = run_code(code, composed)
+    assert err.count("\n") == 1 and any(str(p) in err for p in paths.values())
+    if "{rows}" in arguments:
+        assert "'sentence', 'intent'" in err and "--text-field" in err
+
+
+def run_code(code: str, home: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=False,
@@ -105,6 +148,7 @@ def run_code(code: str, home: Path) -> None:
         env={**os.environ, "REDHOST_HOME": str(home)},
     )
     assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def test_importing_redhost_does_not_import_torch() -> None:

@@ -16,12 +16,12 @@ from ...registry.errors import PluginError, UsageError
 from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneManifest, ExpertManifest, parse_expert
 from ...registry.package.project import ExpertPlan, package_in, read_plan
+from ...registry.queries.settings import backbone_for
 from ..bus.tasks import Unit, make_task
 from ..model.build import read_package
 from ..plugins.manager import Plugins
-from ..training.data import read_table
 from ..training.expert import ExpertSettings
-from ..training.recipes import backbone_for
+from ..training.rows import read_table
 from ..types import Progress, parse_rows, write_rows
 from .cache import JobCache
 from .functions import train_expert

@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,16 +18,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...registry.errors import SettingsError, UsageError
-from ...registry.package.discover import Package, discover, from_folder
+from ...registry.errors import UsageError
+from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
 from ...registry.package.project import ExpertPlan, package_in, read_plan
-from ...registry.queries.settings import (
-    choose_backbone,
-    named_backbone,
-    resolve_home,
-    wanted_backbone,
-)
+from ...registry.queries.settings import read_backbone_manifest, resolve_home
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
 from ..backbones.interventions.tap import FINAL, Tap, block_at
@@ -36,13 +30,13 @@ from ..backbones.tokens import byte_counts
 from ..batching import batched_slices
 from ..bus.bus import LayerNorm
 from ..bus.experts import Expert, Space
-from ..bus.tasks import Unit
+from ..bus.tasks import Unit, make_task
 from ..digests import library_versions
 from ..model.verify import measure_off_domain
 from ..routers.domain_statistics import Statistics
 from ..types import Progress, Row
 from .context import AuthoringContext, open_for_training
-from .data import DataSplits, read_rows, split_rows
+from .data import DataSplits, split_rows
 from .expert import (
     ExpertRows,
     ExpertSettings,
@@ -64,50 +58,46 @@ Read = Callable[[Sequence[str]], Tensor]
 
 def train_project(
     project: Path,
+    rows: Sequence[Row],
     *,
-    data: str,
-    valid: str | None = None,
-    text_field: str = "text",
-    label_field: str = "label",
+    package: Package,
+    valid: Sequence[Row] | None = None,
     epochs: int | None = None,
     seed: int = 0,
     home: Path | None = None,
-    backbone: str | None = None,
     device: str | None = None,
     progress: Progress | None = None,
-) -> tuple[ExpertManifest, int]:
+) -> tuple[ExpertManifest, DataSplits]:
     """Train the expert of a project on the installed backbone it is for.
 
     Args:
         project: The project's folder.
-        data: The author's rows: a file, or ``-``.
+        rows: The author's rows, as `read_rows` reads them for the backbone's task.
+        package: The backbone, see `backbone_for`.
         valid: Validation rows of the author's own.
-        text_field: Where the text stands.
-        label_field: Where the label stands; where text is generated there is none.
         epochs: Passes over the rows, at most.
         seed: Where randomness comes from.
         home: The state folder.
-        backbone: The backbone to train on; by default the one that the plan names, the project's
-            package was trained on before, or the home is composed on.
         device: Where the trunk runs.
         progress: Called with (done, in all) of what is under way.
 
     Returns:
-        The package's manifest, and how many rows the expert learnt from.
+        The package's manifest, and what each row was for.
 
     Raises:
         UsageError: If data or plan do not fit the backbone.
     """
     plan = read_plan(project)
+    manifest = read_backbone_manifest(package).unwrap(f"backbone package {package}")
+    task = make_task(manifest.task, resolution=manifest.resolution)
+    splits = split_rows(rows, valid=valid, task=task)  # refused before the backbone is loaded
     context = open_for_training(
-        backbone_for(project, home=home, wanted=backbone or plan.backbone),
+        package,
         cache=resolve_home(home) / "cache" / "features",
         device=device or "cpu",
         progress=progress,
     )
-    task, head = context.backbone.task, context.backbone.classifier
-    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
-    splits = split_rows(read(data), valid=read(valid) if valid else None, task=task)
+    head = context.backbone.classifier
     settings = _recipe_for(context.backbone).settings_by_default
     settings = replace(
         settings,
@@ -118,25 +108,10 @@ def train_project(
         / (len(head) if task.unit is Unit.TOKEN and head is not None else 1),
         seed=seed,
     )
-    manifest = train_package(
+    trained = train_package(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
-    return manifest, len(splits.train)
-
-
-def backbone_for(project: Path, *, home: Path | None, wanted: str | None) -> Package:
-    """Return the installed backbone to train a project on.
-
-    Args:
-        project: The project; the package that an earlier training left there names a backbone.
-        home: The state folder, whose lock names another.
-        wanted: What the command line or the plan says, which goes before both.
-    """
-    installed, named = discover("backbone"), named_backbone(from_folder(project))
-    if wanted is None and named is not None:
-        with suppress(SettingsError):
-            return choose_backbone(installed, None, named=named)
-    return choose_backbone(installed, wanted_backbone(resolve_home(home), wanted))
+    return trained, splits
 
 
 def train_package(

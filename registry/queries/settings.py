@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from ..errors import MissingError, SettingsError, UnknownNameError, short, sugge
 from ..home.composition import LOCK, LockFile, read_lock
 from ..home.generations import Generations
 from ..package.checked import Checked
-from ..package.discover import MANIFESTS, Package, canonical
+from ..package.discover import MANIFESTS, Package, canonical, discover, from_folder
 from ..package.manifest import (
     MAX_BYTES,
     BackboneManifest,
@@ -162,6 +163,21 @@ def named_backbone(source: PackageSource) -> BackboneRef | None:
     read = open_reader(source, limit=MAX_BYTES)(MANIFESTS["expert"], "package_files")
     manifest = read.then(parse_expert).value
     return None if manifest is None else manifest.backbone
+
+
+def backbone_for(project: Path, *, home: Path | None, wanted: str | None) -> Package:
+    """Return the installed backbone to train a project on.
+
+    Args:
+        project: The project; the package that an earlier training left there names a backbone.
+        home: The state folder, whose lock names another.
+        wanted: What the command line or the plan says, which goes before both.
+    """
+    installed, named = discover("backbone"), named_backbone(from_folder(project))
+    if wanted is None and named is not None:
+        with suppress(SettingsError):
+            return choose_backbone(installed, None, named=named)
+    return choose_backbone(installed, wanted_backbone(resolve_home(home), wanted))
 
 
 def _from_lock(lock: LockFile | None) -> Settings:

@@ -13,9 +13,10 @@ import redhost
 from redhost.core.bus.tasks import CLASSIFICATION, NumberHead, SoftmaxHead, make_task
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import read_table, split_rows
+from redhost.core.training.data import split_rows
 from redhost.core.training.new_backbone import new_backbone
 from redhost.core.training.recipes import train_package
+from redhost.core.training.rows import read_table
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import parse_backbone
 from redhost.registry.package.project import ExpertPlan, write_plan
