@@ -106,10 +106,15 @@ def _lines(results: Sequence[SweepResult]) -> list[list[str]]:
 def _line(router: str, seen: Sequence[Evaluation]) -> list[str]:
     overall = [e.overall for e in seen]
     spread = f" ({min(overall):.3f}–{max(overall):.3f})" if len(seen) > 1 else ""
-    shares = [e.overall / e.oracle if e.oracle else 1.0 for e in seen]
+    shares = [e.overall / e.oracle if e.oracle else 1.0 for e in seen if e.oracle is not None]
     means = (mean(e.macro for e in seen), mean(e.worst for e in seen))
     cells = [f"{m:.3f}" for m in means]
-    return [router, f"{mean(overall):.3f}{spread}", *cells, f"{mean(shares):.1%}"]
+    return [
+        router,
+        f"{mean(overall):.3f}{spread}",
+        *cells,
+        f"{mean(shares):.1%}" if shares else "n/a",
+    ]
 
 
 COMMANDS = (sweep,)

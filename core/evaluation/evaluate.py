@@ -20,6 +20,7 @@ from ..batching import batched_slices
 from ..bus.bus import BACKBONE
 from ..bus.signals import ANSWERS
 from ..bus.tasks import Unit
+from ..label_scores import LabelScore, count_answers, macro_f1, score_labels
 from ..model.composed import ComposedModel, by_domain
 from ..receipt import Health
 from ..routers.base import ColumnData, Router
@@ -39,7 +40,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         macro: The mean over domains.
         worst: The worst domain's.
         domains: By domain.
-        oracle: Overall, with each row's own expert at weight 1.
+        oracle: Overall, with each row's own expert at weight 1; None where no row's domain is the
+            id of an expert that is composed.
         baselines: Overall, by system.
         table: By system and domain.
         routed: How often the heaviest column is the row's own expert, by domain.
@@ -50,6 +52,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
             ``overall``; accuracies are then exact matches after rounding.
         bits: Where text is generated: bits per byte by system and domain; rows are then tokens,
             and accuracies those of the next one.
+        labels: Where one of several labels is answered: precision, recall and F1 by label.
+        macro_f1: The mean F1 of the labels that rows have.
+        confusion: Rows by label and answer.
         routing: What the routes look like.
         leave_one_out: By expert left out: accuracy by domain after retraining the router.
     """
@@ -58,7 +63,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     macro: float
     worst: float
     domains: dict[str, float]
-    oracle: float
+    oracle: float | None
     baselines: dict[str, float]
     table: dict[str, dict[str, float]]
     routed: dict[str, float]
@@ -67,6 +72,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     generation: int | None
     mae: dict[str, float] | None = None
     bits: dict[str, dict[str, float]] | None = None
+    labels: dict[str, LabelScore] | None = None
+    macro_f1: float | None = None
+    confusion: dict[str, dict[str, int]] | None = None
     routing: Health | None = None
     leave_one_out: dict[str, dict[str, float]] | None = None
 
@@ -76,7 +84,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         body = "".join(
             f"<tr><td>{name}</td>"
             + "".join(f"<td>{row.get(d, float('nan')):.3f}</td>" for d in self.counts)
-            + f"<td>{overall[name]:.3f}</td></tr>"
+            + f"<td>{'n/a' if overall[name] is None else f'{overall[name]:.3f}'}</td></tr>"
             for name, row in self.table.items()
         )
         return f"<table><tr><th></th>{head}<th>overall</th></tr>{body}</table>"
@@ -96,22 +104,42 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     overall = {name: float(system.hits.mean()) for name, system in systems.items()}
     heaviest = [composed.bus.columns[k] for k in result.heaviest.tolist()]
     own = torch.tensor([c == r.domain for c, r in zip(heaviest, units, strict=True)])
+    table = {name: by_domain(system.hits, units) for name, system in systems.items()}
+    owned = bool((composed.owners(units) >= 0).any())
+    confusion = _confusion(composed, units, h)
+    scores = None if confusion is None else score_labels(confusion)
     return Evaluation(
         overall=overall["routed"],
         macro=sum(domains.values()) / len(domains) if domains else overall["routed"],
         worst=min(domains.values(), default=overall["routed"]),
         domains=domains,
-        oracle=overall["oracle"],
+        oracle=overall["oracle"] if owned else None,
         baselines={n: a for n, a in overall.items() if n not in {"routed", "oracle"}},
-        table={name: by_domain(system.hits, units) for name, system in systems.items()},
+        table=table if owned else {**table, "oracle": {}},
         routed=by_domain(own, units),
         rows=len(units),
         counts={d: sum(r.domain == d for r in units) for d in domains},
         generation=composed.generation,
         mae=_mae(composed, units, h),
         bits=_bits(composed, rows, units, systems),
+        labels=scores,
+        macro_f1=None if scores is None else macro_f1(scores),
+        confusion=confusion,
         routing=routing_health(composed, h, units, result=result),
     )
+
+
+def _confusion(
+    composed: ComposedModel, rows: Sequence[Row], h: Tensor
+) -> dict[str, dict[str, int]] | None:
+    """Count answers by label; None where a row is not answered with one of several labels."""
+    task, bus, answers = composed.bus.task, composed.bus, list[str]()
+    if task.unit is Unit.TOKEN or not task.head.distribution:
+        return None
+    with torch.inference_mode():
+        for piece in batched_slices(len(rows), cost=len(bus.columns) * bus.answers):
+            answers += [a.label for a in task.head.read(bus(h[piece])[0], bus.labels)]
+    return count_answers(zip((r.label for r in rows), answers, strict=True))
 
 
 def hits_by_system(

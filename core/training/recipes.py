@@ -32,6 +32,7 @@ from ..bus.bus import LayerNorm
 from ..bus.experts import Expert, Space
 from ..bus.tasks import Unit, make_task
 from ..digests import library_versions
+from ..label_scores import count_answers, macro_f1, score_labels
 from ..model.verify import measure_off_domain
 from ..routers.domain_statistics import Statistics
 from ..types import Progress, Row
@@ -364,6 +365,8 @@ class Recipe:
     def metrics(self, expert: Expert, read: Read) -> dict[str, float]:
         """Return the share of rows answered rightly, by split; for numbers the MAE as well.
 
+        For labels the macro F1 of all rows that were not trained on as well.
+
         Args:
             expert: As the bus has it.
             read: Texts → what the bus hands it.
@@ -373,6 +376,7 @@ class Recipe:
             backbone.task.head,
             expert.labels if expert.space == "labels" else backbone.labels,
         )
+        pairs: dict[str, list[tuple[str, str]]] = {}
         for name, rows in (("train", splits.train), ("valid", splits.valid), ("gate", splits.gate)):
             if not rows:
                 continue
@@ -382,6 +386,11 @@ class Recipe:
             metrics[name] = float(head.right(logits, rows, names).mean())
             if (error := head.error(logits, rows)) is not None:
                 metrics[f"{name}_mae"] = float(error.mean())
+            if head.distribution:
+                given = (p.label for p in head.read(logits, names))
+                pairs[name] = list(zip((r.label for r in rows), given, strict=True))
+        if held_out := [*pairs.get("valid", ()), *pairs.get("gate", ())]:
+            metrics["macro_f1"] = macro_f1(score_labels(count_answers(held_out)))
         return metrics
 
 

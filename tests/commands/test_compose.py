@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -106,6 +107,31 @@ def test_evaluate_prints_every_system_and_what_each_expert_is_good_for(
     assert all(name in out for name in ("backbone", "best_single", "uniform", "routed", "oracle"))
     out = call("evaluate", "--data", str(jsonl), "--leave-one-out")[1]
     assert "leave one out" in out and "without range3" in out
+
+
+def test_evaluate_says_why_there_is_no_oracle_and_which_field_to_name(home, call, tmp_path) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("text,label,owner\nWhat is 3 plus 4?,7,range1\nWhat is 9 plus 4?,13,range1\n")
+    code, out, _ = call("evaluate", "--data", str(data), "--labels")
+    [oracle] = [line for line in out.splitlines() if line.startswith("oracle     n/a")]
+    assert code == 0 and "--domain-field" in oracle and "labels, macro F1 1.000" in out
+    report = json.loads(call("evaluate", "--data", str(data), "--json")[1])
+    assert report["oracle"] is None and report["macro_f1"] == 1.0
+    assert report["labels"]["7"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "rows": 1}
+    assert report["confusion"] == {"13": {"13": 1}, "7": {"7": 1}}
+    named = ("evaluate", "--data", str(data), "--domain-field", "owner")
+    assert json.loads(call(*named, "--json")[1])["domains"] == {"range1": 1.0}
+    assert "n/a" not in call(*named)[1]
+
+
+def test_evaluate_draws_which_label_is_taken_for_which(home, call, tmp_path, monkeypatch) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("text,label\nWhat is 3 plus 4?,7\nWhat is 9 plus 4?,13\n")
+    plot = ("evaluate", "--data", str(data), "--plot", str(tmp_path / "c.png"))
+    assert call(*plot)[0] == 0 and (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = call(*plot)
+    assert (code, out) == (3, "") and "pip install 'redhost[plot]'" in err
 
 
 def test_evaluate_leave_one_out_in_json_is_a_matrix(home, call, tmp_path) -> None:

@@ -10,8 +10,8 @@ import torch
 
 import redhost
 from redhost.core.evaluation.evaluate import evaluate
+from redhost.core.evaluation.figures import draw_mixtures
 from redhost.core.evaluation.mixtures import MixtureSweep, sweep_mixtures
-from redhost.core.evaluation.mixtures_figure import draw_mixtures
 from redhost.core.routers import KINDS
 
 KINDS_HERE = ("linear", "centroid", "robust")
