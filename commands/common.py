@@ -1,4 +1,4 @@
-"""What commands share: options, output for people and for programs, a progress bar."""
+"""What commands share: options, output for people and for programs, progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..core.jobs.cache import JobCache
     from ..core.jobs.pool import WorkerPool
     from ..core.plugins.manager import Plugins
-    from ..core.types import Row
+    from ..core.types import Row, StagedProgress
 
 
 LOCAL = "local"
@@ -283,16 +283,9 @@ def _columns(title: str, rows: Sequence[Sequence[object]]) -> None:
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr while the block runs; yields (done, total) → None."""
-    from rich.console import Console
-    from rich.progress import Progress
+def bar(title: str) -> Iterator[StagedProgress]:
+    """Show on stderr what is under way: bars on a terminal, elsewhere a line every 30 seconds."""
+    from .progress import draw, say
 
-    console = Console(stderr=True)  # disabled where nobody sees it: it would leave an empty line
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=None)
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield show
+    with (draw if sys.stderr.isatty() else say)(title) as progress:
+        yield progress

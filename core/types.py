@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +19,28 @@ Encode = Callable[[Sequence[str]], "Tensor"]
 
 Progress = Callable[[int, int], None]
 """Called with (done, in all), as often as there is something new to say."""
+
+
+class StagedProgress(ABC):
+    """A `Progress` that is also told what is under way; see `in_stage`."""
+
+    @abstractmethod
+    def __call__(self, done: int, total: int) -> None:
+        """Take note of work that has no name."""
+
+    @abstractmethod
+    def stage(self, name: str, note: str = "") -> Progress:
+        """Return what is called for a stage of the work, e.g. ``epochs``.
+
+        Args:
+            name: Its name; a stage may be entered again, and then has more to do.
+            note: What to show beside it, e.g. an accuracy.
+        """
+
+
+def in_stage(progress: Progress | None, name: str, note: str = "") -> Progress | None:
+    """Return what to call in a stage of the work: a plain `Progress` is called as ever."""
+    return progress.stage(name, note) if isinstance(progress, StagedProgress) else progress
 
 
 RowT = TypeVar("RowT", bound=msgspec.Struct)

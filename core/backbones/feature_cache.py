@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...registry.errors import StoreError
 from ..bus.tasks import Unit
-from ..types import Encode, Progress, as_list
+from ..types import Encode, Progress, as_list, in_stage
 from .backbone import Backbone
 from .encoder import BATCH
 from .tokens import token_states, tokenize
@@ -130,6 +130,7 @@ class _FeatureTable:
         """Return the rows ``(T, width)`` of each text: one, or one for each token."""
         rows = self.read(texts)
         missing = _by_length(t for t in texts if t not in rows)
+        progress = in_stage(progress, "features")
         for start in range(0, len(missing), self.chunk):
             chunk = missing[start : start + self.chunk]
             fresh = {t: h.numpy() for t, h in zip(chunk, self.compute(chunk), strict=True)}

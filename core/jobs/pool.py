@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...registry.errors import JobsError, PluginError, UsageError, suggest
 from ..plugins.manager import Plugins
-from ..types import Progress
+from ..types import Progress, in_stage
 from .cache import JobCache, is_plain
 from .job import Engine, Job, JobBatch, JobFiles, JobResult
 from .local import LocalEngine
@@ -64,7 +64,7 @@ class WorkerPool:
         for job in jobs.listed:
             waiting.setdefault(job.key, []).append(job)
         failures: list[JobFailure] = []
-        total = len(waiting)
+        total, progress = len(waiting), in_stage(progress, "jobs")
         # Closed at once when anything is raised, Ctrl-C too: that is what stops the workers.
         with closing(self._results(waiting, jobs.inputs, cache)) as results:
             for result in results:

@@ -17,6 +17,7 @@ from redhost.core.training.expert import (
     fit_temperature,
 )
 from redhost.core.training.recipes import train_package
+from redhost.core.types import StagedProgress
 from redhost.registry.errors import CardError, UsageError
 from redhost.registry.package.project import ExpertPlan, check_id, read_plan, write_plan
 
@@ -31,6 +32,28 @@ def context(backbone_folder) -> AuthoringContext:
     return AuthoringContext(
         backbone=backbone, manifest=manifest, background=background, encode=backbone.encode
     )
+
+
+class Seen(StagedProgress):
+    """A progress that remembers every stage."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, int, int]] = []
+
+    def __call__(self, done: int, total: int) -> None:
+        self.calls.append(("", "", done, total))
+
+    def stage(self, name: str, note: str = ""):
+        return lambda done, total: self.calls.append((name, note, done, total))
+
+
+def test_epochs_are_a_stage_with_their_validation_accuracy(tmp_path, context) -> None:
+    seen, plain = Seen(), []
+    train(tmp_path / "a", context, epochs=3, progress=seen)
+    train(tmp_path / "b", context, epochs=3, progress=lambda *x: plain.append(x))
+    assert [c[::2] for c in seen.calls] == [("epochs", n) for n in (1, 2, 3)]
+    assert all(note.startswith("validation accuracy ") for _, note, *_ in seen.calls)
+    assert plain == [c[2:] for c in seen.calls]  # others are called as ever
 
 
 def project(tmp_path, plan: ExpertPlan):
