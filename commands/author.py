@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -12,13 +12,19 @@ from ..registry.package.forms import DEFAULT_TASK, FORMS, TASKS
 from .common import (
     backbone_option,
     bar,
+    cut_texts,
     device_option,
     field_options,
     home_option,
     json_option,
     print_json,
     seed_option,
+    table,
 )
+from .receipts import SHORTLIST, SHOWN
+
+if TYPE_CHECKING:
+    from ..core.training.recipes import TrainedProject
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -251,7 +257,7 @@ def train_expert(
     from ..core.training.recipes import train_project  # after the files are read: it loads torch
 
     with bar("train-expert") as progress:
-        manifest, splits = train_project(
+        trained = train_project(
             project,
             given,
             package=package,
@@ -263,18 +269,39 @@ def train_expert(
             progress=progress,
         )
     if as_json:
-        print_json(manifest)
+        print_json(trained.manifest)
         return
-    metrics = ", ".join(
-        f"{k.replace('_', ' ')} {v:.3f}" for k, v in manifest.training.metrics.items()
-    )
+    _print_trained(trained)
+    click.echo(f"next: redhost pack {project}")
+
+
+def _print_trained(trained: TrainedProject) -> None:
+    """Print what an expert learnt from, how well it answers, and what that cannot tell."""
+    manifest, splits = trained.manifest, trained.splits
+    measured = dict(manifest.training.metrics)
+    macro = measured.pop("macro_f1", None)
+    counts = splits.label_counts()
+    if macro is not None:
+        fewest = sorted(counts, key=lambda y: counts[y]["train"])[:SHORTLIST]
+        shown = counts if len(counts) <= SHOWN else sorted(fewest)
+        head = ("label", "train", "valid", "card: fit", "gate")
+        table("rows by label", head, [(y, *counts[y].values()) for y in shown])
+        if len(counts) > SHOWN:
+            click.echo(f"{len(counts)} labels, those with the fewest rows are shown")
+    metrics = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in measured.items())
     labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
     click.echo(
-        f"expert {plan.id!r}: {labels}{metrics}; "
+        f"expert {manifest.id!r}: {labels}{metrics}; "
         f"trained on {len(splits.train)} rows, card {manifest.card.kind} "
         f"({manifest.card.fit} fit, {manifest.card.gate} gate)"
     )
-    click.echo(f"next: redhost pack {project}")
+    if macro is not None:
+        aside = sum(c["valid"] + c["gate"] > 0 for c in counts.values())
+        click.echo(
+            f"macro F1 {macro:.3f} on rows set aside, which {aside} of {len(counts)} labels have"
+        )
+    for concern in filter(None, (*splits.concerns(), cut_texts(trained.cuts))):
+        click.echo(f"warning    {concern}")
 
 
 @click.command()

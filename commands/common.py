@@ -209,6 +209,12 @@ def job_cache(home: Path | None) -> JobCache:
     return JobCache(resolve_home(home) / "cache" / "jobs")
 
 
+def cut_texts(cuts: Sequence[int | None]) -> str:
+    """Say how many texts were cut, and where, from what `Answer.cut` is of each; or nothing."""
+    lengths = [n for n in cuts if n is not None]
+    return f"{len(lengths)} of {len(cuts)} texts cut after {lengths[0]} tokens" if lengths else ""
+
+
 @contextmanager
 def imports() -> Iterator[None]:
     """Import much in the block: what it leaves in memory is there to stay.

@@ -10,6 +10,7 @@ import click
 from .common import (
     backbone_option,
     bar,
+    cut_texts,
     device_option,
     engine_options,
     home_option,
@@ -87,8 +88,8 @@ def predict(
     if as_json:
         print_json(answers)
         return
-    if cuts := [a.cut for a in answers if a.cut is not None]:
-        click.echo(f"{len(cuts)} of {len(answers)} texts cut after {cuts[0]} tokens", err=True)
+    if cut := cut_texts([a.cut for a in answers]):
+        click.echo(cut, err=True)
     for answer in answers:
         sure = "" if answer.probability is None else f"  (p = {answer.probability:.3f})"
         click.echo(f"{answer.input} → {answer.label}{sure}")

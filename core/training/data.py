@@ -7,6 +7,7 @@ stops on, and what its card shows.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,8 +19,14 @@ from ..types import CardRow, Row
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
 CARD_PASSAGES = 32
 """Most passages of each half of a card, where text is generated."""
+SHOWN = 8
+"""Most labels that a concern lists."""
 LONGEST_PASSAGE = 800
 """Characters of a passage: some 200 tokens."""
+
+
+FEW_ROWS, FEW_GATE, MOSTLY = 5, 20, 0.8
+"""Fewer rows of a label to learn from, fewer gate rows, a larger share of one label: `concerns`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +49,38 @@ class DataSplits:
     def rows(self) -> tuple[Row, ...]:
         """All of them."""
         return (*self.train, *self.valid, *self.fit, *self.gate)
+
+    def label_counts(self) -> dict[str, dict[str, int]]:
+        """Return by label, sorted, how many rows are in each split."""
+        splits = {"train": self.train, "valid": self.valid, "fit": self.fit, "gate": self.gate}
+        counts = {name: Counter(r.label for r in rows) for name, rows in splits.items()}
+        labels = sorted({r.label for r in self.rows})
+        return {y: {name: count[y] for name, count in counts.items()} for y in labels}
+
+    def concerns(self) -> list[str]:
+        """Return what the numbers of rows are too small, or too uneven, for."""
+        found, gate = [], len(self.gate)
+        if 0 < gate < FEW_GATE:
+            found.append(
+                f"{gate} gate rows say little: each is {100 / gate:.0f} points, and a host may "
+                "lose two of them unnoticed; bring more rows"
+            )
+        counts = self.label_counts()
+        if len(counts) < 2:  # noqa: PLR2004  (texts to go on with have no labels)
+            return found
+        few = [f"{y} ({c['train']})" for y, c in counts.items() if c["train"] < FEW_ROWS]
+        if few:
+            more = f" and {len(few) - SHOWN} more" if len(few) > SHOWN else ""
+            listed = f"{', '.join(few[:SHOWN])}{more}"
+            found.append(f"labels with too few rows to be learnt from: {listed}")
+        most = max(counts, key=lambda y: sum(counts[y].values()))
+        share = sum(counts[most].values()) / len(self.rows)
+        if share > MOSTLY:
+            found.append(
+                f"{share:.0%} of the rows are {most!r}: always answering that is as often right; "
+                "look at macro F1"
+            )
+        return found
 
     @property
     def card_rows(self) -> list[CardRow]:

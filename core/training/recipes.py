@@ -57,6 +57,21 @@ Read = Callable[[Sequence[str]], Tensor]
 """Texts → what an expert reads, ``(N, D)``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainedProject:
+    """A project whose expert was trained.
+
+    Attributes:
+        manifest: Of the package that was written.
+        splits: What each row was for.
+        cuts: By row, how many tokens of it were read where it has more; None where all were.
+    """
+
+    manifest: ExpertManifest
+    splits: DataSplits
+    cuts: tuple[int | None, ...]
+
+
 def train_project(
     project: Path,
     rows: Sequence[Row],
@@ -68,7 +83,7 @@ def train_project(
     home: Path | None = None,
     device: str | None = None,
     progress: Progress | None = None,
-) -> tuple[ExpertManifest, DataSplits]:
+) -> TrainedProject:
     """Train the expert of a project on the installed backbone it is for.
 
     Args:
@@ -81,9 +96,6 @@ def train_project(
         home: The state folder.
         device: Where the trunk runs.
         progress: Called with (done, in all) of what is under way.
-
-    Returns:
-        The package's manifest, and what each row was for.
 
     Raises:
         UsageError: If data or plan do not fit the backbone.
@@ -112,7 +124,9 @@ def train_project(
     trained = train_package(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
-    return trained, splits
+    whole = task.unit is Unit.TOKEN  # of text to go on with, passages are cut to fit
+    cuts = [] if whole else context.backbone.cuts(_texts(splits.rows))
+    return TrainedProject(manifest=trained, splits=splits, cuts=tuple(cuts))
 
 
 def train_package(

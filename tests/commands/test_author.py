@@ -66,3 +66,19 @@ def test_a_weight_file_is_held_to_its_own_backbone_when_packed(two, call, tmp_pa
     path.write_text(json.dumps(changed))
     code, _, err = call("pack", "red-expert-odd")
     assert code == 1 and "fingerprint" in err
+
+
+def test_training_tells_what_its_rows_are_too_few_or_too_uneven_for(two, call, tmp_path) -> None:
+    assert call("new-expert", "odd", "--backbone", two)[0] == 0
+    rows = [{"text": f"number {n}", "label": "often"} for n in range(40)]
+    rows += [{"text": f"{n} " * 40, "label": "rare"} for n in range(3)]  # longer than 64 characters
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train = ("train-expert", "red-expert-odd", "--data", str(data), "--epochs", "1")
+    code, out, _ = call(*train)
+    assert code == 0 and "rows by label" in out and "macro F1 " in out
+    warnings = [line for line in out.splitlines() if line.startswith("warning    ")]
+    assert len(warnings) == 4 and any("rare (" in w for w in warnings)
+    assert warnings[-1] == "warning    3 of 43 texts cut after 64 tokens"
+    metrics = manifest("red-expert-odd")["training"]["metrics"]
+    assert f"macro F1 {metrics['macro_f1']:.3f} on rows set aside, which " in out

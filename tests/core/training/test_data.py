@@ -141,3 +141,35 @@ def test_documents_that_cannot_be_split_are_refused(rows, message) -> None:
 
 
 # -- the package -----------------------------------------------------------------------------------
+
+
+# -- small and uneven data -------------------------------------------------------------------------
+
+
+def rows_of(**counts: int) -> list[redhost.Row]:
+    return [
+        redhost.Row(text=f"{y} {n}", label=y) for y, count in counts.items() for n in range(count)
+    ]
+
+
+def test_every_row_is_counted_once_by_label_and_split() -> None:
+    splits = split_rows(rows_of(a=60, b=30, c=2))
+    counts = splits.label_counts()
+    assert {y: sum(c.values()) for y, c in counts.items()} == {"a": 60, "b": 30, "c": 2}
+    for name in ("train", "valid", "fit", "gate"):
+        assert sum(c[name] for c in counts.values()) == len(getattr(splits, name))
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"a": 200, "b": 200}, []),
+        ({"a": 10, "b": 10}, ["2 gate rows say little: each is 50 points"]),
+        ({"a": 120, "b": 120, "c": 2}, ["too few rows to be learnt from: c ("]),
+        ({"a": 400, "b": 20}, ["95% of the rows are 'a'"]),
+    ],
+)
+def test_what_the_numbers_of_rows_cannot_tell_is_said(counts, words) -> None:
+    found = split_rows(rows_of(**counts)).concerns()
+    assert len(found) == len(words)
+    assert all(w in x for w, x in zip(words, found, strict=True))
