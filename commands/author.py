@@ -106,13 +106,12 @@ def new_backbone(
     if last_blocks and data is None:
         raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
     read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
-    rows, held_out = read(data) if data else (), read(evaluation) if evaluation else ()
+    rows, held_out = (read(file) if file else () for file in (data, evaluation))
     others = read_texts(background) if background else ()
     from ..core.bus.tasks import make_task  # after the files are read: it loads torch
     from ..core.training.adapt import AdaptSettings
     from ..core.training.new_backbone import new_backbone as make
 
-    answers = make_task(task, resolution=resolution)
     with bar("new-backbone") as progress:
         manifest = make(
             project,
@@ -121,18 +120,17 @@ def new_backbone(
             revision=revision,
             pooling=pooling,
             max_tokens=max_tokens,
-            task=answers,
+            task=make_task(task, resolution=resolution),
             rows=rows,
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
             background=others,
             evaluation=held_out,
             progress=progress,
         )
-    outputs = "next tokens" if answers.head.vocabulary else f"{len(manifest.labels)} labels"
-    click.echo(
-        f"{project}: width {manifest.width}, {outputs}, "
-        f"fingerprint {short(manifest.fingerprint)}\nnext: pip install ./{project}"
-    )
+    outputs = "next tokens" if task == "generation" else f"{len(manifest.labels)} labels"
+    made = f"width {manifest.width}, {outputs}, fingerprint {short(manifest.fingerprint)}"
+    click.echo(f"{project}: {made}")
+    click.echo(f"next: pip install ./{project}")
 
 
 @click.command("new-expert")

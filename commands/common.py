@@ -167,7 +167,7 @@ def read_data(
 ) -> list[Row] | None:
     """Read rows of the kind that a home's composition answers; None where no file is named.
 
-    Nothing is loaded for that: what is wrong with a file is told at once.
+    Nothing is loaded for that: what is wrong with a file is known at once.
     """
     if data is None:
         return None

@@ -22,6 +22,7 @@ from .receipts import print_receipt
 
 if TYPE_CHECKING:
     from ..core.composition.options import RecomposeKeywords
+    from ..registry.wheel.wheel import Wheel
 
 
 _router_option = click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
@@ -60,13 +61,17 @@ def add(
     """Audit a wheel, compose with it, then install it.
 
     Nothing is installed unless the wheel is what its RECORD says, the expert keeps its contract,
-    and no domain is harmed. A NAME is downloaded first; a path uses no network.
+    and no domain is harmed. A NAME is downloaded first; a path uses no network. What is composed
+    and installed as it is stays so, unless an option says how to compose.
     """
     from ..registry.environment.installer import fetch, require_free
+    from ..registry.queries.settings import resolve_home
 
     trusted = chosen_keys(keys)
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
+    if not any(keywords.values()) and _composed_already(resolve_home(home), wheel, as_json=as_json):
+        return
     from ..core.composition.packages import add as add_package
 
     with bar("add") as keywords["progress"]:
@@ -82,6 +87,29 @@ def add(
     )
     if added.signer:
         click.echo(f"signed by  sha256:{added.signer[:12]}…")
+
+
+def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
+    """Say that a wheel is composed and installed as it is, if so: nothing is left to do."""
+    import msgspec
+
+    from ..registry.home.generations import Generations
+    from ..registry.queries.inventory import composed_from
+
+    member, generations = composed_from(home, wheel), Generations(home)
+    number = generations.current()
+    if member is None or number is None:
+        return False
+    if as_json:
+        receipt = msgspec.json.decode(generations.file(number, "receipt.json"))
+        known = {"signer": "", **msgspec.to_builtins(member)}
+        print_json({**known, "replaced": None, "receipt": receipt})
+    else:
+        click.echo(
+            f"{member.dist} {member.version} is installed, and composed in generation {number} "
+            "already: nothing changed"
+        )
+    return True
 
 
 @click.command()

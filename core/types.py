@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 class StagedProgress(ABC):
-    """A `Progress` that is also told what is under way; see `in_stage`."""
+    """A `Progress` that also learns what is under way; see `in_stage`."""
 
     @abstractmethod
     def __call__(self, done: int, total: int) -> None:

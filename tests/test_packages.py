@@ -127,6 +127,28 @@ def test_an_expert_is_added_used_updated_and_removed_without_ever_being_imported
     assert not marker.exists()
 
 
+def test_adding_what_is_composed_already_changes_nothing(
+    venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    wheel = draft("extra").write(tmp_path)
+    [added, row] = results(
+        venv.session(
+            ("add", str(wheel), "--json"),
+            ("add", str(wheel), "--level", "row", "--accept", "--json"),
+            home=home,
+        )
+    )
+    assert row["receipt"]["parent"] == added["receipt"]["generation"]  # asked for, so done
+    before, files = state(home), venv.contents()
+    again, human = venv.session(("add", str(wheel), "--json"), ("add", str(wheel)), home=home)
+    assert json.loads(again[1]) == {**row, "replaced": None} and human[0] == 0
+    assert human[1].count("\n") == 1 and "generation 3 already" in human[1]
+    assert (state(home), venv.contents()) == (before, files)
+    venv.pip("uninstall", "--yes", "red-expert-extra")  # composed, and no longer installed
+    assert results(venv.session(("add", str(wheel), "--json"), home=home))[0]["replaced"] is None
+    assert "extra" in venv.listed(home, key="id")
+
+
 def test_the_mark_is_left_by_an_import(venv: Any, draft: Any, tmp_path: Path) -> None:
     """The power of the test above: an import of that package does leave its mark."""
     marker = tmp_path / "imported"

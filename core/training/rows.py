@@ -1,4 +1,4 @@
-"""An author's data: files read as rows. Nothing here needs torch, so a wrong file is told at once.
+"""An author's data: files read as rows, without torch: what is wrong with one is said at once.
 
 `read_table`, `read_documents` and `read_texts` read files of one kind; `read_rows` reads what a
 task has.
@@ -76,8 +76,8 @@ def read_rows(
         task: The manifest's word for it.
         text_field: Where the text stands.
         label_field: Where the label stands.
-        domain_field: Where the domain stands; one that is named has to be there. By default it is
-            ``domain``, where there is such a field.
+        domain_field: Where the domain stands, in every row; by default it is ``domain``, where
+            there is such a field.
         document_field: What stands for it where text is generated.
 
     Raises:
@@ -86,14 +86,8 @@ def read_rows(
     spec = TASKS.get(task)
     tokens = spec is not None and spec.unit == "token"
     domain = domain_field or (document_field if tokens else "domain")
-    name, rows = _read(source, (text_field, None if tokens else label_field, domain))
-    if domain_field is not None and all(row.domain is None for _, row in rows):
-        raise UsageError(
-            f"{name} names no domain",
-            expected=f"the id of a row's expert in {domain_field!r}",
-            found="no such field in any row",
-            hint="Name it with --domain-field.",
-        )
+    fields = (text_field, None if tokens else label_field, domain)
+    name, rows = _read(source, fields, owned=domain_field is not None)
     if spec is None or spec.head in {"softmax", "vocabulary"}:
         return [row for _, row in rows]
     from ..bus.tasks import HEADS  # of torch, and only where every row is there
@@ -134,11 +128,20 @@ _Fields = tuple[str, str | None, str]
 """Where a row's text, its label (None where it has none) and its domain stand."""
 
 
-def _read(source: str | Path, fields: _Fields) -> tuple[str, list[tuple[str, Row]]]:
-    """Return what a source is called, and its rows, each with where it stands."""
+def _read(
+    source: str | Path, fields: _Fields, *, owned: bool = False
+) -> tuple[str, list[tuple[str, Row]]]:
+    """Return what a source is called, and its rows, each with where it stands.
+
+    Args:
+        source: The file.
+        fields: Its fields.
+        owned: Whether every row has to have a field for its domain.
+    """
     name = "standard input" if str(source) == "-" else str(source)
     rows = [
-        (where, _row(cells, fields, f"{name}, {where}")) for where, cells in _cells(source, name)
+        (where, _row(cells, fields, f"{name}, {where}", owned=owned))
+        for where, cells in _cells(source, name)
     ]
     if not rows:
         needed = " and ".join(repr(f) for f in fields[:2] if f is not None)
@@ -251,7 +254,7 @@ def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield f"row {number}", cells
 
 
-def _row(cells: Mapping[str, Any], fields: _Fields, where: str) -> Row:
+def _row(cells: Mapping[str, Any], fields: _Fields, where: str, *, owned: bool) -> Row:
     """Return a row's cells as text, label and domain, or refuse them."""
     text, label, domain = ("" if f is None else cells.get(f) for f in fields)
     if not isinstance(text, str) or not text.strip():
@@ -261,6 +264,8 @@ def _row(cells: Mapping[str, Any], fields: _Fields, where: str) -> Row:
     bad = isinstance(label, bool) or not isinstance(label, (str, int, float)) or label == ""
     if bad and fields[1] is not None:
         raise _missing(cells, where, fields[1], "label", label)
+    if owned and fields[2] not in cells:
+        raise _missing(cells, where, fields[2], "domain", None)
     return Row(text=text, label=str(label), domain=None if domain is None else str(domain))
 
 

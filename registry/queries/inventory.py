@@ -10,11 +10,13 @@ from typing import Literal
 
 from ..environment.status import PackageStatus, ValidationCache, check_packages
 from ..errors import IntegrityError, RedhostError, UnknownNameError, short
-from ..home.composition import Composition, LockFile, lock_for
+from ..home.composition import Composition, LockFile, Member, lock_for
 from ..home.generations import Generations
 from ..home.locks import Lease, Leases
-from ..package.discover import Package, discover_all
+from ..package.discover import Package, canonical, discover, discover_all
 from ..package.manifest import BackboneManifest, BackboneRef
+from ..package.readers import read_expert
+from ..wheel.wheel import Wheel
 from .settings import Disabled, choose_backbone, read_backbone_manifest
 
 
@@ -74,6 +76,20 @@ def current_record(home: Path) -> Composition | None:
     generations = Generations(home)
     number = generations.current()
     return None if number is None else generations.load(number)
+
+
+def composed_from(home: Path, wheel: Wheel) -> Member | None:
+    """Return the member that a wheel is already: composed of its bytes, and still installed."""
+    member = None
+    with suppress(IntegrityError, UnknownNameError):  # reported by whoever changes the generation
+        members = record.experts if (record := current_record(home)) else ()
+        made = (wheel.sha256, wheel.signer)
+        member = next((m for m in members if (m.wheel, m.signer) == made), None)
+    if member is None or Disabled(home).names() & {member.id, member.dist}:
+        return None
+    installed = (p for p in discover("expert") if canonical(p.dist) == canonical(member.dist))
+    files = (read_expert(package).value for package in installed)
+    return member if any(x and x.digest == member.digest for x in files) else None
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def test_rows_are_read_as_the_task_has_them(tmp_path, task, labels) -> None:
     assert row.domain == "s"
     with pytest.raises(UsageError) as e:
         read_rows(path, task=task, domain_field="expert")
-    assert "'expert'" in e.value.expected and "--domain-field" in e.value.hint
+    assert "'slice'" in e.value.found and "--domain-field" in e.value.hint
 
 
 def test_numbers_are_checked_by_line(tmp_path) -> None:
