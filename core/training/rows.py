@@ -1,4 +1,4 @@
-"""An author's data: files read as rows, without torch: what is wrong with one is said at once.
+"""An author's data: files read as rows, without torch, so that faults are reported at once.
 
 `read_table`, `read_documents` and `read_texts` read files of one kind; `read_rows` reads what a
 task has.
