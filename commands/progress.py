@@ -117,12 +117,17 @@ def draw(title: str) -> Iterator[Stages]:
 
 
 @contextmanager
-def say(title: str, *, every: float = EVERY) -> Iterator[Stages]:
-    """Say a line on stderr now and then while the block runs."""
+def say(title: str, *, every: float | None = None) -> Iterator[Stages]:
+    """Say a line on stderr now and then while the block runs.
+
+    Args:
+        title: What runs.
+        every: Seconds between two lines, in place of `EVERY`.
+    """
     stages, over, start = Stages(title), threading.Event(), time.monotonic()
 
     def repeat() -> None:
-        while not over.wait(every):
+        while not over.wait(EVERY if every is None else every):
             stage = f"{stages.current}, " if stages.current else ""
             click.echo(f"{title}: {stage}{time.monotonic() - start:.0f} s", err=True)
 

@@ -44,6 +44,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if name in {"browser", "fresh", "ray"} and not named else None
 
 
+@pytest.fixture(autouse=True, scope="session")
+def patience() -> Iterator[None]:
+    """Let no command in this process say that it takes long: machines that test may be slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("redhost.commands.progress.EVERY", 3600.0)
+        yield
+
+
 @pytest.fixture
 def environment(redhost_environment: Environment) -> Environment:
     """Return an empty environment beside the real one."""
