@@ -32,9 +32,9 @@ def status(*, home: Path | None, as_json: bool) -> None:
     click.echo(f"experts     {', '.join(report.experts) or 'none'}")
     click.echo(f"router      {report.router or 'none'}")
     for d in report.drift:
-        click.echo(
-            f"drift       {d.id}: {d.kind}, locked {d.locked or '-'}, now {d.installed or '-'}"
-        )
+        what = "fingerprint" if d.id == "backbone" else "build"
+        change = f"{what} locked {d.locked or '-'}, now {d.installed or '-'}"
+        click.echo(f"drift       {d.id}: {d.kind}, {change}")
     for lease in report.held:
         holder = f"process {lease.pid} since {lease.started}"
         click.echo(f"held        generation {lease.generation} by {holder}")
@@ -77,7 +77,7 @@ def history(*, home: Path | None, as_json: bool) -> None:
     ]
     table(
         "generations",
-        ("number", "parent", "created", "backbone", "experts", "router", "digest"),
+        ("number", "parent", "created", "backbone", "experts", "router", "router digest"),
         rows,
     )
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.receipt import Bits, Receipt
 
 
-HEAD = ("expert", "weights", "digest", "gate rows", "before", "after")
+HEAD = ("expert", "weights", "weights digest", "gate rows", "before", "after")
 
 SHOWN, SHORTLIST = 40, 10
 """Up to the first, all experts are shown; of more than those, so many and a line on the rest."""

@@ -6,7 +6,10 @@ import msgspec
 
 
 class DigestChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A digest before and after the router was trained; equal, or law 1 is broken.
+    """The weights digest before and after the router was trained; equal, or law 1 is broken.
+
+    It is over tensors alone. The build digest, in the lock and in `Composition`, is over the whole
+    package.
 
     Attributes:
         before: Of the tensors before.

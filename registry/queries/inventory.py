@@ -34,6 +34,18 @@ class Inventory:
     backbone: BackboneManifest | None
     problem: RedhostError | None
 
+    @property
+    def elsewhere(self) -> tuple[PackageStatus, ...]:
+        """The experts of backbones of other names: sound as far as can be told, but not for here."""
+        here = self.backbone.id if self.backbone else None
+        return tuple(
+            status
+            for status in self.statuses
+            if status.code == "backbone_mismatch"
+            and status.manifest
+            and status.manifest.backbone.name != here
+        )
+
 
 def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = True) -> Inventory:
     """List every installed expert with its state, without importing any.
@@ -76,7 +88,7 @@ class Drift:
     Attributes:
         id: An expert's id, ``backbone``, or a plugin's distribution.
         kind: ``missing``, ``broken`` or ``disabled`` (locked, but gone, failing or switched off),
-            ``changed`` (another digest), ``new`` (installed, but not locked).
+            ``changed`` (another build digest), ``new`` (installed, but not locked).
         locked: What the lock says.
         installed: What is there.
     """
