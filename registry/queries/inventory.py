@@ -36,7 +36,7 @@ class Inventory:
 
     @property
     def elsewhere(self) -> tuple[PackageStatus, ...]:
-        """The experts of backbones of other names: sound as far as can be told, but not for here."""
+        """Experts made for backbones of another name: nothing is known to be wrong with them."""
         here = self.backbone.id if self.backbone else None
         return tuple(
             status
