@@ -99,7 +99,7 @@ def size(folder: Path) -> int:
     return sum(512 * file.lstat().st_blocks for file in files)
 
 
-def measure(root: Path, out: Path) -> None:
+def measure(out: Path) -> None:
     """Fill a new environment, demo first, without pip's cache; write what it took and the page."""
     load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(prefix="redhost-install-") as temporary:
@@ -134,15 +134,15 @@ def page(metrics: Mapping[str, Any]) -> str:
         [
             "# What is installed",
             "",
-            "Written by `make sizes`: a new environment is filled without pip's cache, so every byte "
-            "is downloaded. Seconds depend on the network and on what else the machine does; packages "
-            "of the clone are installed in place and take next to nothing.",
+            "Written by `make sizes`: a new environment is filled without pip's cache, so every "
+            "byte is downloaded. Seconds depend on the network and on what else the machine does; "
+            "packages of the clone are installed in place and take next to nothing.",
             "",
             *lines,
             "",
             f"Python {metrics['python']}, {metrics['system']}, {metrics['cores']} cores, torch "
-            f"{metrics['torch']}; load average at the start {metrics['load']}. A torch with CUDA is "
-            "much larger ([installing](../../operations.md#install)).",
+            f"{metrics['torch']}; load average at the start {metrics['load']}. A torch with CUDA "
+            "is much larger ([installing](../../operations.md#install)).",
             "",
         ]
     )
@@ -153,11 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Fill .venv, step by step.")
     parser.add_argument("what", choices=[*STEPS, "measure"])
     what = parser.parse_args(arguments).what
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  (whichever python3 make finds)
         raise SystemExit("redhost needs Python 3.11 or newer")
     os.chdir(ROOT)
     if what == "measure":
-        measure(ROOT, RESULTS)
+        measure(RESULTS)
     else:
         fill(Path(".venv"), what, known=_measured())
 
