@@ -129,9 +129,9 @@ def install_block(found: Mapping[str, Any]) -> str:
     torch = found["steps"]["demo"][0]
     return (
         f"The first installs {demo['mib']:,} MiB, {torch['mib']:,} of them torch with what it "
-        f"needs, the second {dev['mib']:,} more; {demo['seconds']:,} and {dev['seconds']:,} seconds "
-        "where they were [measured](docs/results/install/README.md), without pip's cache. A second time "
-        "nothing is installed."
+        f"needs, the second {dev['mib']:,} more; {demo['seconds']:,} and {dev['seconds']:,} "
+        "seconds where they were [measured](docs/results/install/README.md), without pip's cache. "
+        "A second time nothing is installed."
     )
 
 
