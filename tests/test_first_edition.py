@@ -142,8 +142,13 @@ def expected() -> dict[str, Any]:
 
 
 def is_same_machine() -> bool:
-    """Tell whether answers must be the recorded ones to the last bit."""
-    return expected()["machine"] == this_machine()
+    """Tell whether answers must be the recorded ones to the last bit.
+
+    Features of the first edition came from another kind of pass, which its record does not name.
+    """
+    from redhost.core.backbones.tiles import KERNELS
+
+    return expected()["machine"] == {**this_machine(), "kernels": KERNELS}
 
 
 def assert_close(answer: Any, recorded: Any, *, tolerance: float = 1e-6) -> None:
@@ -333,6 +338,8 @@ def test_the_same_seed_gives_the_same_router(part, open_part) -> None:
             assert receipt["accuracy"]["after"] == pytest.approx(step["accuracy"], abs=0.1)
     if is_same_machine():
         assert contents(made.home, "cache/features") == features
+    else:  # no row of another kind of pass is read or written
+        assert contents(made.home, "cache/features").items() >= features.items()
 
 
 def test_an_expert_is_removed(open_part) -> None:

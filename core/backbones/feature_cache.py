@@ -1,7 +1,7 @@
 """The feature cache: nothing below the bus is computed twice.
 
-Keyed by content: backbone fingerprint, device kind, torch version, dtype, threads and canonical
-batch size name the file (each may change bits); the text's sha256 names the row. SQLite, so that
+Keyed by content: backbone fingerprint, device kind, torch version, dtype, threads and the kind of
+pass name the file (each may change bits); the text's sha256 names the row. SQLite, so that
 a kill at any moment loses at most the rows being written and two processes can share it.
 """
 
@@ -24,6 +24,7 @@ from ..bus.tasks import Unit
 from ..types import Encode, Progress
 from .backbone import Backbone
 from .encoder import BATCH
+from .tiles import KERNELS
 from .tokens import token_states, tokenize
 
 CHUNK = 32 * BATCH
@@ -49,7 +50,7 @@ class FeatureCache:
             torch.__version__,
             "float32",
             torch.get_num_threads(),
-            BATCH,
+            KERNELS,
         )
         self.backbone, width = backbone, backbone.width
         if backbone.task.unit is Unit.TOKEN:
