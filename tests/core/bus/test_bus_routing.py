@@ -13,6 +13,7 @@ from redhost.core.bus.evidence import OUTPUT_FEATURES, output_features
 from redhost.core.bus.layout import ROUTER, FeatureLayout, FeatureSegment
 from redhost.core.bus.signals import BusRouter, RouterSignals
 from redhost.core.bus.strategies import ForwardStrategy
+from redhost.registry.errors import UsageError
 
 B, D, C, R = 5, 8, 3, 2
 LABELS = tuple("xyz")
@@ -26,8 +27,8 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-class Counting(redhost.plugins.LowRank):
-    """A low-rank expert that counts the rows it is asked about."""
+class Counting(redhost.Expert):
+    """An expert that counts the rows it is asked about."""
 
     asked = 0
 
@@ -36,9 +37,17 @@ class Counting(redhost.plugins.LowRank):
         return super().forward(z)
 
 
-def low_rank(seed: int, *, space: str = "hidden") -> Counting:
+class CountingLowRank(Counting, redhost.plugins.LowRank):
+    """One whose weights can be stacked."""
+
+
+class CountingLinear(Counting, redhost.plugins.Linear):
+    """One that is asked itself."""
+
+
+def low_rank(seed: int, *, space: str = "hidden") -> CountingLowRank:
     out = D if space == "hidden" else C
-    return Counting(
+    return CountingLowRank(
         U=drawn(seed, R, D),
         V=drawn(seed + 50, out, R),
         activation="gelu",
@@ -47,8 +56,8 @@ def low_rank(seed: int, *, space: str = "hidden") -> Counting:
     )
 
 
-def own(seed: int, *labels: str) -> redhost.plugins.Linear:
-    return redhost.plugins.Linear(
+def own(seed: int, *labels: str) -> CountingLinear:
+    return CountingLinear(
         W=drawn(seed, len(labels), D),
         b=drawn(seed + 50, len(labels)),
         space="labels",
@@ -169,6 +178,23 @@ def test_a_router_that_reads_outputs_sees_every_expert(h: Tensor) -> None:
     torch.testing.assert_close(bus.weights(z), torch.softmax(z[:, :4] + SOFT * looks.sum(-1), -1))
 
 
+class Secret(Hearing):
+    """Reads what it does not declare."""
+
+    reads = frozenset({"output_features"})
+
+
+def test_a_router_gets_no_signal_that_it_does_not_declare(h: Tensor) -> None:
+    bus = make_bus(Secret(4))
+    for ask in (lambda: bus(h), lambda: bus.weights(bus.norm(h))):
+        with pytest.raises(UsageError) as refused:
+            ask()
+        assert (refused.value.expected, refused.value.found) == (
+            "one of output_features",
+            "confidences",
+        )
+
+
 @pytest.mark.parametrize("strategy", EVERY)
 def test_a_router_that_asks_hears_its_choice_alone(
     h: Tensor, mask: Tensor, strategy: ForwardStrategy
@@ -185,10 +211,10 @@ def test_who_was_heard_is_not_asked_again(
 ) -> None:
     bus = make_bus(Asking(4, mask), strategy=strategy)
     bus(h)
-    assert counted(bus) == {"a": 3, "c": 4}  # the rows of the mask, once
+    assert counted(bus) == {"a": 3, "b": 3, "c": 4}  # the rows of the mask, once
     heard = make_bus(Hearing(4), strategy="grouped")
     heard(h)
-    assert counted(heard) == {"a": B, "c": B}
+    assert counted(heard) == {"a": B, "b": B, "c": B}
 
 
 @pytest.mark.parametrize("strategy", EVERY)
@@ -214,13 +240,13 @@ def test_an_answer_is_what_the_weights_make_of_it(
 def test_a_grouped_bus_asks_only_who_has_a_weight(h: Tensor, mask: Tensor, name: str) -> None:
     bus = make_bus(Plain(4), strategy="grouped")
     getattr(bus, name)(h, bus.norm(h), mask / mask.sum(-1, keepdim=True))
-    assert counted(bus) == {"a": 3, "c": 4}
+    assert counted(bus) == {"a": 3, "b": 3, "c": 4}
 
 
 def test_a_dense_bus_asks_nobody_whose_weights_are_stacked(h: Tensor) -> None:
     bus = make_bus(Plain(4))
     bus(h)
-    assert counted(bus) == {"a": 0, "c": 0}
+    assert counted(bus) == {"a": 0, "b": B, "c": 0}
 
 
 class Two(Plain):

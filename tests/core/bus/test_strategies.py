@@ -9,7 +9,13 @@ from torch import Tensor
 import redhost
 from redhost.core.bus.evidence import confidence_of
 from redhost.core.bus.signals import BusRouter
-from redhost.core.bus.strategies import ForwardStrategy, active_columns, choose_strategy
+from redhost.core.bus.strategies import (
+    ExpertOutput,
+    ForwardStrategy,
+    active_columns,
+    choose_strategy,
+    concat_outputs,
+)
 
 B, D, C, E = 6, 16, 5, 20
 LABELS = tuple("vwxyz")
@@ -53,7 +59,7 @@ def own(n: int) -> redhost.plugins.Linear:
         b=torch.randn(2, generator=g),
         space="labels",
         labels=(f"a{n}", "shared"),
-        temperature=1.5,
+        temperature=1 + n / E,
     )
 
 
@@ -204,6 +210,14 @@ def test_a_bus_takes_the_pass_that_suits_it() -> None:
     assert bus_of(crowd(), None, device="meta").ensemble.strategy == "gathered"
     assert bus_of(crowd(), None, k=5).ensemble.strategy == "dense"
     assert bus_of(crowd(), "dense").ensemble.strategy == "dense"
+    querying = redhost.Bus(
+        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        router=Asking(),
+        experts=crowd(),
+        classifier=torch.zeros(C, D, device="meta"),
+        labels=LABELS,
+    )
+    assert querying.ensemble.strategy == "grouped"
 
 
 def test_what_is_stacked_is_heard_from_the_stack() -> None:
@@ -226,6 +240,15 @@ def test_active_lists_columns_in_order_with_their_rows() -> None:
     assert found == [(0, [1]), (1, [0, 2]), (2, [0])]
     assert list(active_columns(alpha[:1])) == [(1, None), (2, None)]
     assert list(active_columns(torch.zeros(2, 3))) == []
+
+
+def test_a_table_of_outputs_names_the_rows_that_stand_for_all_where_they_lie() -> None:
+    some = ExpertOutput(3, torch.tensor([1]), torch.ones(1, 2))
+    rows, columns, delta = concat_outputs([ExpertOutput(0, None, torch.zeros(2, 2)), some], 2)
+    assert (rows.tolist(), columns.tolist()) == ([0, 1, 1], [0, 0, 3])
+    assert delta.tolist() == [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
+    away = concat_outputs([ExpertOutput(0, None, torch.zeros(2, 2, device="meta"))], 2)
+    assert {t.device.type for t in away} == {"meta"}
 
 
 @pytest.mark.parametrize("strategy", ["dense", "grouped", "gathered"])

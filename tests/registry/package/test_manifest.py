@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from redhost.registry.errors import ManifestError
 from redhost.registry.package.manifest import (
+    Base,
+    FileRef,
+    RowsRef,
     dumps,
     json_schema,
     parse_backbone,
     parse_expert,
+    parts_of,
 )
 from redhost.registry.package.rules import check_valid
 
@@ -199,6 +203,26 @@ def test_manifests_are_written_for_people(make_expert: Any) -> None:
 def test_backbones_round_trip(make_backbone: Any) -> None:
     manifest = make_backbone()
     assert parse_backbone(dumps(manifest)).value == manifest
+
+
+def test_every_file_of_a_package_has_a_place_in_its_digest(make_backbone: Any) -> None:
+    """In this order, which digests of packages made before were taken in."""
+    files = {"model.safetensors": "1" * 64, "config.json": "2" * 64}
+    manifest = make_backbone(
+        base=Base(kind="carried", files=files),
+        evaluation=RowsRef(file="evaluation.jsonl", sha256="3" * 64, rows=1),
+        background=RowsRef(file="background.jsonl", sha256="4" * 64, rows=1),
+        classifier=FileRef(file="classifier.safetensors", sha256="5" * 64),
+        delta=FileRef(file="delta.safetensors", sha256="6" * 64),
+    )
+    assert parts_of(manifest) == (
+        ("delta", "delta.safetensors", "6" * 64),
+        ("classifier", "classifier.safetensors", "5" * 64),
+        ("background", "background.jsonl", "4" * 64),
+        ("evaluation", "evaluation.jsonl", "3" * 64),
+        ("base/config.json", "config.json", "2" * 64),
+        ("base/model.safetensors", "model.safetensors", "1" * 64),
+    )
 
 
 def test_the_schema_is_closed_and_printable() -> None:
