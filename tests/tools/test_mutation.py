@@ -166,6 +166,12 @@ def test_every_room_of_ours_names_files_and_tests_that_are_there() -> None:
         assert all((ROOT / name).exists() for name in room.tests)
 
 
+def test_every_kind_of_router_has_a_room() -> None:
+    named = [name for room in mutation.read_rooms(ROOT) for name in room.mutate]
+    kinds = {f"core/routers/{path.name}" for path in (ROOT / "core/routers").glob("*.py")}
+    assert kinds <= {*named} and len(named) == len({*named})
+
+
 def test_our_page_says_what_was_measured(tmp_path: Path) -> None:
     results = ROOT / "docs/results/mutation"
     metrics = json.loads((results / "metrics.json").read_text("utf-8"))
