@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import msgspec
 import pytest
 import safetensors.torch
 import torch
 
 import redhost
-from redhost.core.routers.cards import background_data, column_data, gate_rows, read_card
+from redhost.core.routers.cards import (
+    background_data,
+    column_data,
+    gate_rows,
+    read_card,
+)
 from redhost.core.types import parse_rows
 from redhost.registry.errors import CardError, UsageError
 from redhost.registry.package.manifest import CardRef, ExpertManifest
@@ -56,15 +63,63 @@ def test_a_texts_card_teaches_from_fit_and_is_judged_on_gate(told) -> None:
     assert h[:, 0].tolist() == [3.0]
 
 
-def test_a_card_with_other_counts_than_said_is_refused(told) -> None:
-    with pytest.raises(CardError, match="fit rows: expected 5, found 2"):
-        read_card(with_card(told, "texts", fit=5, gate=1), {"card": texts_card()})
+def refused(manifest: ExpertManifest, data: bytes) -> CardError:
+    with pytest.raises(CardError) as found:
+        read_card(manifest, {"card": data})
+    assert "expert 'red'" in found.value.problem
+    return found.value
+
+
+@pytest.mark.parametrize(
+    ("fit", "gate", "found"), [(5, 1, ("5", "2")), (2, 3, ("3", "1")), (1, 1, ("1", "2"))]
+)
+def test_a_card_with_other_counts_than_said_is_refused(told, fit, gate, found) -> None:
+    error = refused(with_card(told, "texts", fit=fit, gate=gate), texts_card())
+    assert (error.expected, error.found) == found
+    assert ("fit rows" in error.problem) == (found[1] == "2")
 
 
 def test_a_card_with_labels_not_in_the_manifest_is_refused(told) -> None:
-    strange = msgspec.structs.replace(told, labels=("a",))
-    with pytest.raises(CardError, match="found b"):
-        read_card(with_card(strange, "texts", fit=2, gate=1), {"card": texts_card()})
+    manifest = msgspec.structs.replace(with_card(told, "texts", fit=5, gate=0), labels=("a",))
+    rows = [redhost.authoring.CardRow(text="t", label=y, part="fit") for y in "aedcb"]
+    error = refused(manifest, redhost.authoring.write_rows(rows))
+    assert (error.found, bool(error.expected)) == ("b, c, d", True)
+
+
+def test_a_row_that_is_none_is_the_authors_fault(told) -> None:
+    """Named by its line, and no misuse by whoever installed the expert."""
+    error = refused(with_card(told, "texts", fit=2, gate=1), texts_card() + b"{}\n")
+    assert "line 4" in error.problem and "text, label, part" in error.expected
+    assert "`text`" in error.found
+
+
+def test_cards_of_numbers_are_read_as_numbers(told) -> None:
+    """One class of rows, whose answers are the numbers; what is none is refused."""
+    numbers = redhost.plugins.make_task("regression")
+    valued = msgspec.structs.replace(told, labels=("value",))
+    rows = redhost.authoring.write_rows(
+        redhost.authoring.CardRow(text=y, label=y, part="fit") for y in ("1", "25")
+    )
+    card = read_card(with_card(valued, "texts", fit=2), {"card": rows}, task=numbers)
+    assert column_data(card, encode_z=encode_z, seed=0).statistics.labels == ("value",)
+    with pytest.raises(CardError) as caught:
+        read_card(
+            with_card(valued, "texts", fit=2), {"card": rows.replace(b"25", b"x")}, task=numbers
+        )
+    assert caught.value.found == "'x'"
+    vectors = redhost.authoring.vectors_card(
+        fit_z=torch.randn(2, D),
+        fit_labels=["1", "2.5"],
+        gate_h=torch.randn(1, D),
+        gate_labels=["7"],
+        labels=valued.labels,
+        eps=1e-5,
+        task=numbers,
+    )
+    made = with_card(valued, "vectors", fit=2, gate=1)
+    card = read_card(made, {"card": vectors.data}, task=numbers)
+    assert (card.kind, card.labels, card.gate_labels) == ("vectors", ("1.0", "2.5"), ("7.0",))
+    assert column_data(card, encode_z=no_texts, seed=0).statistics.labels == ("value",)
 
 
 def test_a_vectors_card_needs_no_encoding(told) -> None:
@@ -72,8 +127,9 @@ def test_a_vectors_card_needs_no_encoding(told) -> None:
     data = safetensors.torch.save({"fit_z": z, "fit_label": torch.tensor([0, 1, 1])})
     card = read_card(with_card(told, "vectors", fit=3), {"card": data})
     learnt = column_data(card, encode_z=lambda _: pytest.fail("encoded"), seed=0)
-    assert torch.equal(learnt.z, z)
+    assert torch.equal(learnt.z, z) and learnt.column == "red"
     assert learnt.statistics.counts.tolist() == [1.0, 2.0]
+    assert learnt.statistics.labels == told.labels[:2]
     assert gate_rows([card], encode=no_texts)[1] == []
 
 
@@ -86,6 +142,28 @@ def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(told) -> None:
     other = column_data(card, encode_z=encode_z, seed=4)
     assert torch.equal(one.z, again.z) and not torch.equal(one.z, other.z)
     torch.testing.assert_close(one.statistics.sums, s.sums)
+    # The seed is of the card's name too, and what was drawn before is drawn again.
+    own = int.from_bytes(sha256(b"3\0red").digest()[:7], "big")
+    drawn, _ = s.sample(rows=256, generator=torch.Generator().manual_seed(own))
+    assert torch.equal(one.z, drawn) and one.column == "red"
+
+
+def test_sums_are_added_up_in_double_precision_however_they_were_saved(told) -> None:
+    z = torch.randn(40, D)
+    file = redhost.authoring.statistics_card(z, ["ab"[n % 2] for n in range(40)], labels="ab")
+    two = msgspec.structs.replace(told, labels=("a", "b"))
+    card = read_card(with_card(two, "statistics", fit=40), {"card": file.data})
+    s = column_data(card, encode_z=no_texts, seed=0).statistics
+    assert {x.dtype for x in (s.counts, s.sums, s.scatter)} == {torch.float64}
+    assert (card.kind, s.labels, s.counts.tolist()) == ("statistics", ("a", "b"), [20.0, 20.0])
+
+
+def test_sums_that_no_rows_can_have_are_refused(told) -> None:
+    s = redhost.plugins.Statistics.of_rows(torch.randn(40, D), ["ab"[n % 2] for n in range(40)])
+    tensors = {"counts": s.counts, "sums": s.sums, "scatter": s.scatter}
+    tensors["scatter"][0, 0] -= 200.0  # a sum of squares below zero
+    error = refused(with_card(told, "statistics", fit=40), safetensors.torch.save(tensors))
+    assert error.expected and error.found and error.hint
 
 
 def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(told) -> None:
@@ -119,7 +197,7 @@ def test_a_texts_card_without_fit_rows_cannot_teach(told) -> None:
         [redhost.authoring.CardRow(text="a", label="a", part="gate")]
     )
     card = read_card(with_card(told, "texts", fit=0, gate=1), {"card": rows})
-    with pytest.raises(CardError, match="has no fit rows"):
+    with pytest.raises(CardError, match="card of expert 'red' has no fit rows"):
         column_data(card, encode_z=no_texts, seed=0)
 
 
@@ -145,9 +223,17 @@ def test_a_vectors_card_may_bring_the_sums_of_all_rows(told) -> None:
 
 
 def test_a_none_card_cannot_teach_a_router(told) -> None:
-    card = read_card(with_card(told, "none"), {})
-    with pytest.raises(CardError, match="expert 'red' ships no routing card"):
-        column_data(card, encode_z=encode_z, seed=0)
+    for manifest in (with_card(told, "none"), nameless(told)):
+        card = read_card(manifest, {})
+        with pytest.raises(CardError) as caught:
+            column_data(card, encode_z=encode_z, seed=0)
+        error = caught.value
+        assert (card.kind, error.found) == ("none", "none") and "expert 'red'" in error.problem
+        assert error.expected == "texts, vectors or statistics" and "disable" in error.hint
+
+
+def nameless(manifest: ExpertManifest) -> ExpertManifest:
+    return msgspec.structs.replace(manifest, card=CardRef(kind="texts"))
 
 
 def test_the_backbone_column_learns_from_what_is_nobodys_domain() -> None:
@@ -158,6 +244,8 @@ def test_the_backbone_column_learns_from_what_is_nobodys_domain() -> None:
     both = background_data(rows, column="backbone", composed=["green"], encode_z=encode_z)
     one = background_data(rows, column="backbone", composed=["red"], encode_z=encode_z)
     assert both is not None and len(both.z) == 2
+    assert (both.column, both.statistics.labels) == ("backbone", ("",))
+    assert both.statistics.counts.tolist() == [2.0]
     assert one is not None and one.z[:, 0].tolist() == [1.0]
     assert background_data(rows[1:], column="b", composed=["red"], encode_z=encode_z) is None
 
@@ -181,8 +269,45 @@ def test_a_vectors_card_is_judged_on_features_it_gives_back(told) -> None:
     card = read_card(with_card(told, "vectors", fit=2, gate=4), {"card": file.data})
     h, rows = gate_rows([card], encode=no_texts)
     torch.testing.assert_close(h, gate_h)
-    assert [r.label for r in rows] == ["a"] * 4
+    assert {(r.text, r.label, r.domain) for r in rows} == {("", "a", "red")} and len(rows) == 4
     assert gate_rows([card], encode=no_texts, vectors=False)[1] == []
+
+
+def test_gate_rows_of_texts_stand_before_those_of_vectors_and_may_be_wider(told) -> None:
+    """What other experts read beside h is not known of a row whose text stayed at home."""
+    gate_h = torch.randn(1, D).half()
+    file = redhost.authoring.vectors_card(
+        fit_z=torch.randn(2, D).half(),
+        fit_labels=["a", "b"],
+        gate_h=gate_h,
+        gate_labels=["b"],
+        labels=told.labels,
+        eps=1e-5,
+    )
+    cards = [
+        read_card(with_card(told, "vectors", fit=2, gate=1), {"card": file.data}),
+        read_card(with_card(told, "texts", fit=2, gate=1), {"card": texts_card()}),
+    ]
+    assert cards[0].z is not None and cards[0].z.dtype == torch.float32
+
+    def wide(texts) -> torch.Tensor:
+        return torch.nn.functional.pad(encode_z(texts).repeat(2, 1), (0, 3), value=1.0)
+
+    def twice(rows) -> list[redhost.Row]:
+        return [r for r in rows for _ in range(2)]
+
+    h, rows = gate_rows(cards, encode=wide, rows_per_token=twice)
+    assert [(r.text, r.label) for r in rows] == [("ccc", "a"), ("ccc", "a"), ("", "b")]
+    assert (h.shape, h.dtype) == ((3, D + 3), torch.float32)
+    torch.testing.assert_close(h[2, :D], gate_h[0].float(), atol=0.02, rtol=0.02)
+    assert h[:2, D:].eq(1).all() and h[2, D:].eq(0).all()
+
+
+def test_texts_of_several_rows_each_are_one_class(told) -> None:
+    """Where text is generated: a row is a token, and which answer was whose is not known."""
+    card = read_card(with_card(told, "texts", fit=2, gate=1), {"card": texts_card()})
+    data = column_data(card, encode_z=lambda texts: encode_z(texts).repeat(2, 1), seed=0)
+    assert (data.statistics.labels, data.statistics.counts.tolist()) == (("",), [4.0])
 
 
 def test_a_statistics_card_refuses_to_give_single_rows_away() -> None:
