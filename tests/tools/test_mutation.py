@@ -103,6 +103,24 @@ def test_what_gets_away_is_told_and_tried_again_with_new_tests(project: Path) ->
     assert again == {"killed": 3, "no tests": 2}
 
 
+def test_a_sample_is_drawn_by_the_seed_and_is_all_that_counts(project: Path) -> None:
+    (project / "tests/test_calc.py").write_text(TEST + DESELECTED + MORE)
+    folder = project / "docs/results/mutation"
+    found = []
+    for extra in ([], ["--sample", "3"], ["--sample", "3"]):
+        mutation.main(["--root", str(project), *extra])
+        found.append(json.loads((folder / "metrics.json").read_text()))
+    whole, first, again = found
+    assert whole["sampled"] == [] and sum(whole["files"]["room/calc.py"].values()) == 5
+    assert first == again and first["sampled"] == ["room/__init__.py", "room/calc.py"]
+    counts = first["files"]["room/calc.py"]
+    assert counts["not checked"] == 2 and sum(counts.values()) == 5
+    assert "3 of 5 mutants were tried, drawn by the seed" in page(folder)
+    assert "the quickest are tried first" not in page(folder)
+    mutation.main(["--root", str(project)])
+    assert json.loads((folder / "metrics.json").read_text()) == whole
+
+
 def test_words_of_a_line_go_before_those_of_a_function(tmp_path: Path) -> None:
     path = tmp_path / "survivors.toml"
     rest = '[[survivor]]\nfile = "room/calc.py"\nfunction = "clipped"\nword = "the rest"\n'
