@@ -83,6 +83,8 @@ def lay_out(root: Path, room: Room) -> None:
     mirror(_sources(root), room.folder / "src")
     if mirror([root / "tests"], room.folder / "tests"):
         shutil.rmtree(room.folder / "mutants/tests", ignore_errors=True)
+        # Which test runs what: mutmut looks that up for new tests alone, not for changed ones.
+        (room.folder / "mutants/mutmut-stats.json").unlink(missing_ok=True)
         for meta in _metas(room):
             _forget(meta, {n for n, code in _codes(meta).items() if code in UNNOTICED})
     (room.folder / "mutants/src").mkdir(parents=True, exist_ok=True)
