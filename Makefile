@@ -7,26 +7,28 @@ DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test test-full screenshots lint types docs wheels index results bench reference coverage mutate release release-test clean
+.PHONY: demo test test-full screenshots lint types docs wheels index sizes results bench reference refusals coverage mutate release release-test clean
 
-.venv/base: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redhost needs Python 3.11 or newer")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,gguf]'
-	touch $@
+# What the demo needs, and what developers need on top: each says what it installs and how large it is.
+.venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml
+	@$(PYTHON) tools/install.py demo
+	@touch $@
+
+.venv/base: .venv/demo
+	@$(PYTHON) tools/install.py dev
+	@touch $@
 
 .venv/packages: .venv/base $(wildcard plugins/*/pyproject.toml)
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps $(PACKAGES:%=-e %)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(PACKAGES:%=-e %)
 	touch $@
 
-demo: .venv/packages
+demo: .venv/demo
 	$(BIN)/redhost list-experts --home $(DEMO_HOME)
 	$(BIN)/redhost recompose --home $(DEMO_HOME)
 	$(BIN)/redhost list-experts --home $(DEMO_HOME)
 	$(BIN)/redhost evaluate --home $(DEMO_HOME)
 	$(BIN)/redhost predict --home $(DEMO_HOME) "What is 37 plus 12?"
-	@$(BIN)/redhost lab share
+	@echo "All rows of the evaluation are pairs of numbers that no backbone, expert, card or router has seen."
 	@echo "next: . $(BIN)/activate, then redhost. State lies in .redhost/ where you are, the demo's in $(DEMO_HOME)."
 
 # Two workers of one thread each: on two cores, torch's threads would wait for each other.
@@ -52,7 +54,7 @@ coverage: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check 'ray>=2.60,<3'
 	touch $@
 
-test-full: .venv/browser .venv/ray release-test
+test-full: .venv/browser .venv/ray docs release-test
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 
@@ -85,13 +87,24 @@ build/site/.built: .venv/docs mkdocs.yml CHANGELOG.md CONTRIBUTING.md $(shell fi
 	@! grep -rE '<(script|link|img|iframe)[^>]+(src|href)="?(https?:)?//' --include='*.html' build/site
 	@touch $@
 
+# What every refusal says, in tests/refusals.txt: read the difference before it is committed.
+refusals: .venv/packages
+	REFUSALS=write $(BIN)/pytest -q tests/test_refusals.py
+
 # Pages that are written from the code; a test fails where they differ from it.
 reference: .venv/packages
 	PYTHONPATH=tools $(BIN)/python -m reference docs/reference
 
-wheels index: .venv/base
-	rm -rf dist && mkdir dist
-	for p in . $(PACKAGES); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$p -q || exit 1; done
+# A wheel of every package, and an index of them for pip, in dist/.
+wheels index: .venv/demo
+	rm -rf dist
+	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . $(PACKAGES:%=./%)
+	$(BIN)/python tools/release.py --index dist
+
+# What an environment takes, written down: a new one is filled without pip's cache.
+sizes: .venv/packages
+	$(PYTHON) tools/install.py measure
+	$(BIN)/python -c 'from red_lab.readme import refresh_here; refresh_here()'
 
 # Every wheel in a fresh environment: installed from an index, used, uninstalled without a trace.
 release-test: .venv/base

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
+from typing import TextIO, cast
 
 import click
 
 from .commands.lazy import PluginGroup
+from .commands.printing import Printable
 from .commands.welcome import welcome
 from .registry.errors import RedhostError
 
@@ -53,9 +57,12 @@ for group in GROUPS:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 environment, 130 Ctrl-C."""
+    # Else torch reads every package's entry points as it is imported: a broken one would stop it.
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = cli.main(given, prog_name="redhost", standalone_mode=False)
+        with redirect_stdout(cast("TextIO", Printable(sys.stdout))):
+            code = cli.main(given, prog_name="redhost", standalone_mode=False)
     except RedhostError as e:
         if "--debug" in given:
             traceback.print_exc()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -12,13 +12,19 @@ from ..registry.package.forms import DEFAULT_TASK, FORMS, TASKS
 from .common import (
     backbone_option,
     bar,
+    cut_texts,
     device_option,
     field_options,
     home_option,
     json_option,
     print_json,
     seed_option,
+    table,
 )
+from .receipts import SHORTLIST, SHOWN
+
+if TYPE_CHECKING:
+    from ..core.training.recipes import TrainedProject
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -93,17 +99,19 @@ def new_backbone(
     seed: int,
 ) -> None:
     """Make ./red-backbone-NAME, a package, from any model."""
-    from ..core.bus.tasks import make_task
-    from ..core.training.adapt import AdaptSettings
-    from ..core.training.data import read_table, read_texts
-    from ..core.training.new_backbone import new_backbone as make
+    from ..core.training.rows import read_rows, read_texts
     from ..registry.errors import UsageError, short
 
     project = _fresh("backbone", name)
     if last_blocks and data is None:
         raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
-    answers = make_task(task, resolution=resolution)
-    read = partial(read_table, text_field=text_field, label_field=label_field, head=answers.head)
+    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
+    rows, held_out = (read(file) if file else () for file in (data, evaluation))
+    others = read_texts(background) if background else ()
+    from ..core.bus.tasks import make_task  # after the files are read: it loads torch
+    from ..core.training.adapt import AdaptSettings
+    from ..core.training.new_backbone import new_backbone as make
+
     with bar("new-backbone") as progress:
         manifest = make(
             project,
@@ -112,18 +120,17 @@ def new_backbone(
             revision=revision,
             pooling=pooling,
             max_tokens=max_tokens,
-            task=answers,
-            rows=read(data) if data else (),
+            task=make_task(task, resolution=resolution),
+            rows=rows,
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
-            background=read_texts(background) if background else (),
-            evaluation=read(evaluation) if evaluation else (),
+            background=others,
+            evaluation=held_out,
             progress=progress,
         )
-    outputs = "next tokens" if answers.head.vocabulary else f"{len(manifest.labels)} labels"
-    click.echo(
-        f"{project}: width {manifest.width}, {outputs}, "
-        f"fingerprint {short(manifest.fingerprint)}\nnext: pip install ./{project}"
-    )
+    outputs = "next tokens" if task == "generation" else f"{len(manifest.labels)} labels"
+    made = f"width {manifest.width}, {outputs}, fingerprint {short(manifest.fingerprint)}"
+    click.echo(f"{project}: {made}")
+    click.echo(f"next: pip install ./{project}")
 
 
 @click.command("new-expert")
@@ -203,7 +210,7 @@ def new_expert(
 
 @click.command("train-expert")
 @click.argument("project", type=PROJECT)
-@click.option("--data", required=True, metavar="FILE", help="JSON lines, CSV, Parquet, or -.")
+@click.option("--data", required=True, metavar="FILE", help="JSON lines, CSV, TSV, Parquet, or -.")
 @click.option("--valid", metavar="FILE", help="Validation rows (default: a tenth of the data).")
 @field_options
 @click.option(
@@ -212,6 +219,7 @@ def new_expert(
     help="Passes over the data, at most (default: 200; where text is generated, 12).",
 )
 @seed_option
+@backbone_option
 @home_option
 @device_option
 @json_option("registry.package.manifest.ExpertManifest")
@@ -224,6 +232,7 @@ def train_expert(
     label_field: str,
     epochs: int | None,
     seed: int,
+    backbone: str | None,
     home: Path | None,
     device: str | None,
     as_json: bool,
@@ -232,17 +241,25 @@ def train_expert(
 
     After Ctrl-C the same command goes on where it stopped.
     """
-    from ..core.training.recipes import train_project
+    from ..core.training.rows import read_rows
+    from ..registry.package.forms import DEFAULT_TASK
     from ..registry.package.project import read_plan
+    from ..registry.queries.settings import backbone_for, installed_backbone
 
     plan = read_plan(project)
+    package = backbone_for(project, home=home, wanted=backbone or plan.backbone)
+    known = installed_backbone(package).value
+    task = known[0].task if known else DEFAULT_TASK
+    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
+    given, held_out = read(data), read(valid) if valid else None
+    from ..core.training.recipes import train_project  # after the files are read: it loads torch
+
     with bar("train-expert") as progress:
-        manifest, rows = train_project(
+        trained = train_project(
             project,
-            data=data,
-            valid=valid,
-            text_field=text_field,
-            label_field=label_field,
+            given,
+            package=package,
+            valid=held_out,
             epochs=epochs,
             seed=seed,
             home=home,
@@ -250,18 +267,39 @@ def train_expert(
             progress=progress,
         )
     if as_json:
-        print_json(manifest)
+        print_json(trained.manifest)
         return
-    metrics = ", ".join(
-        f"{k.replace('_', ' ')} {v:.3f}" for k, v in manifest.training.metrics.items()
-    )
+    _print_trained(trained)
+    click.echo(f"next: redhost pack {project}")
+
+
+def _print_trained(trained: TrainedProject) -> None:
+    """Print what an expert learnt from, how well it answers, and what that cannot tell."""
+    manifest, splits = trained.manifest, trained.splits
+    measured = dict(manifest.training.metrics)
+    macro = measured.pop("macro_f1", None)
+    counts = splits.label_counts()
+    if macro is not None:
+        fewest = sorted(counts, key=lambda y: counts[y]["train"])[:SHORTLIST]
+        shown = counts if len(counts) <= SHOWN else sorted(fewest)
+        head = ("label", "train", "valid", "card: fit", "gate")
+        table("rows by label", head, [(y, *counts[y].values()) for y in shown])
+        if len(counts) > SHOWN:
+            click.echo(f"{len(counts)} labels, those with the fewest rows are shown")
+    metrics = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in measured.items())
     labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
     click.echo(
-        f"expert {plan.id!r}: {labels}{metrics}; "
-        f"trained on {rows} rows, card {manifest.card.kind} "
+        f"expert {manifest.id!r}: {labels}{metrics}; "
+        f"trained on {len(splits.train)} rows, card {manifest.card.kind} "
         f"({manifest.card.fit} fit, {manifest.card.gate} gate)"
     )
-    click.echo(f"next: redhost pack {project}")
+    if macro is not None:
+        aside = sum(c["valid"] + c["gate"] > 0 for c in counts.values())
+        click.echo(
+            f"macro F1 {macro:.3f} on rows set aside, which {aside} of {len(counts)} labels have"
+        )
+    for concern in filter(None, (*splits.concerns(), cut_texts(trained.cuts))):
+        click.echo(f"warning    {concern}")
 
 
 @click.command()
@@ -274,14 +312,17 @@ def train_expert(
     metavar="KEY.pem",
     help="Sign the wheel with this private key: writes NAME.whl.sig beside it.",
 )
+@backbone_option
 @home_option
-def pack(*, project: Path, out: Path | None, key: Path | None, home: Path | None) -> None:
+def pack(
+    *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
+) -> None:
     """Check PROJECT and build its wheel."""
     from ..registry.wheel.signing import make_signer
     from ..registry.wheel.wheel import build_wheel
     from .checking import require_valid
 
-    require_valid(project, home=home)
+    require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
     wheel = build_wheel(project, out or project / "dist")
     if sign:

@@ -84,15 +84,15 @@ def _verify(
     return dict(zip(valid, results, strict=True))
 
 
-def require_valid(project: Path, *, home: Path | None) -> None:
-    """Check a project's package.
+def require_valid(project: Path, *, home: Path | None, backbone: str | None) -> None:
+    """Check a project's package against its backbone, if that is installed.
 
     Raises:
         ContractError: With its first violation, if it has any.
     """
     from ..registry.queries.settings import resolve_home
 
-    [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=None)
+    [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=backbone)
     if wrong := static_check(target):
         raise wrong[0].error(f"{project} cannot be packed")
 

@@ -1,4 +1,4 @@
-"""What commands share: options, output for people and for programs, a progress bar."""
+"""What commands share: options, output for people and for programs, progress."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..core.jobs.cache import JobCache
     from ..core.jobs.pool import WorkerPool
     from ..core.plugins.manager import Plugins
+    from ..core.types import Row, StagedProgress
 
 
 LOCAL = "local"
@@ -105,6 +106,15 @@ def field_options(command: F) -> F:
     return text(label(command))
 
 
+def domain_option(command: F) -> F:
+    """Add ``--domain-field``."""
+    return click.option(
+        "--domain-field",
+        metavar="TEXT",
+        help="Field that holds the id of a row's own expert (default: domain, where there is one).",
+    )(command)
+
+
 def tolerance_option(command: F) -> F:
     """Add ``--tolerance``."""
     return click.option(
@@ -147,6 +157,41 @@ def open_host(
     return host
 
 
+def read_data(
+    home: Path | None,
+    data: str | None,
+    *,
+    text_field: str,
+    label_field: str,
+    domain_field: str | None = None,
+) -> list[Row] | None:
+    """Read rows of the kind that a home's composition answers; None where no file is named.
+
+    Nothing is loaded for that: what is wrong with a file is known at once.
+    """
+    if data is None:
+        return None
+    from ..core.training.rows import read_rows
+    from ..registry.home.store import Store
+    from ..registry.package.forms import DEFAULT_TASK
+    from ..registry.package.manifest import parse_backbone
+    from ..registry.queries.inventory import current_record
+    from ..registry.queries.settings import resolve_home
+
+    record, manifest = current_record(where := resolve_home(home)), None
+    if record is not None:
+        stored = Store(where).file(record.backbone.digest, "backbone.json")
+        manifest = parse_backbone(stored).value
+    return read_rows(
+        data,
+        task=manifest.task if manifest else DEFAULT_TASK,
+        text_field=text_field,
+        label_field=label_field,
+        domain_field=domain_field,
+        document_field="domain",
+    )
+
+
 def open_pool(engine: str, workers: int) -> tuple[WorkerPool, Plugins]:
     """Return an engine's pool of workers, and the plugins that it was chosen from."""
     from ..core.jobs.pool import choose_pool
@@ -162,6 +207,12 @@ def job_cache(home: Path | None) -> JobCache:
     from ..registry.queries.settings import resolve_home
 
     return JobCache(resolve_home(home) / "cache" / "jobs")
+
+
+def cut_texts(cuts: Sequence[int | None]) -> str:
+    """Say how many texts were cut, and where, from what `Answer.cut` is of each; or nothing."""
+    lengths = [n for n in cuts if n is not None]
+    return f"{len(lengths)} of {len(cuts)} texts cut after {lengths[0]} tokens" if lengths else ""
 
 
 @contextmanager
@@ -219,7 +270,8 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    # Plain where a terminal is, too: its own codes would look like those of a package.
+    console = Console(force_terminal=False, width=None if sys.stdout.isatty() else 160)
     drawn = Table(title=Text(title), title_justify="left")
     for n, name in enumerate(head):
         drawn.add_column(Text(name), overflow="fold", justify="left" if n == 0 else "default")
@@ -238,16 +290,9 @@ def _columns(title: str, rows: Sequence[Sequence[object]]) -> None:
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr while the block runs; yields (done, total) → None."""
-    from rich.console import Console
-    from rich.progress import Progress
+def bar(title: str) -> Iterator[StagedProgress]:
+    """Show on stderr what is under way: bars on a terminal, elsewhere a line every 30 seconds."""
+    from .progress import draw, say
 
-    console = Console(stderr=True)  # disabled where nobody sees it: it would leave an empty line
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=None)
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield show
+    with (draw if sys.stderr.isatty() else say)(title) as progress:
+        yield progress

@@ -10,6 +10,7 @@ import click
 from .common import (
     backbone_option,
     bar,
+    cut_texts,
     device_option,
     engine_options,
     home_option,
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     "--router",
     metavar="KIND[:OPTIONS]",
     help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, shortlist, hard, "
-    "attention, blend, robust, causal, causal-mixture, or a plugin's.",
+    "attention, or a plugin's; robust, causal and causal-mixture, which need cards of texts; "
+    "blend, which weighs every text alike: a baseline, refused where domains differ.",
 )
 @click.option(
     "--level",
@@ -86,6 +88,8 @@ def predict(
     if as_json:
         print_json(answers)
         return
+    if cut := cut_texts([a.cut for a in answers]):
+        click.echo(cut, err=True)
     for answer in answers:
         sure = "" if answer.probability is None else f"  (p = {answer.probability:.3f})"
         click.echo(f"{answer.input} → {answer.label}{sure}")

@@ -10,23 +10,23 @@ import click
 from .common import (
     bar,
     device_option,
+    domain_option,
     engine_options,
     field_options,
     home_option,
     json_option,
     open_host,
     print_json,
+    read_data,
     table,
 )
-from .receipts import points
+from .receipts import SHORTLIST, SHOWN, points
 
 if TYPE_CHECKING:
-    from ..core.bus.tasks import Task
     from ..core.evaluation.evaluate import Evaluation
     from ..core.evaluation.mixtures import MixtureSweep
     from ..core.evaluation.ood import OODReport
     from ..core.receipt import Health
-    from ..core.types import Row
 
 
 @click.command()
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 @click.option(
     "--data",
     metavar="FILE",
-    help="JSON lines, CSV, Parquet, or -; by default the backbone's own held-out rows.",
+    help="JSON lines, CSV, TSV, Parquet, or -; by default the backbone's own held-out rows.",
 )
 @field_options
+@domain_option
 @click.option(
     "--outside",
     metavar="FILE",
@@ -44,7 +45,12 @@ if TYPE_CHECKING:
 )
 @click.option("--leave-one-out", is_flag=True, help="What each domain loses without each expert.")
 @click.option("--mixtures", is_flag=True, help="Every router kind under every mixture of traffic.")
-@click.option("--plot", metavar="FILE", help="Draw the mixtures: FILE.svg, .png, .pdf.")
+@click.option("--labels", is_flag=True, help="Precision, recall and F1 of every label.")
+@click.option(
+    "--plot",
+    metavar="FILE",
+    help="Draw which label is taken for which, or with --mixtures those: FILE.svg, .png, .pdf.",
+)
 @click.option("--routing", is_flag=True, help="How the weight is spread: collapse, dead experts.")
 @engine_options
 @device_option
@@ -59,9 +65,11 @@ def evaluate(
     data: str | None,
     text_field: str,
     label_field: str,
+    domain_field: str | None,
     outside: str | None,
     leave_one_out: bool,
     mixtures: bool,
+    labels: bool,
     plot: str | None,
     routing: bool,
     engine: str,
@@ -74,27 +82,31 @@ def evaluate(
     Each line of the table is a way to answer: 'routed' is the generation itself, 'oracle' knows
     whose input it is, and every other line is something simpler to compare with.
     """
+    from ..core.training.rows import read_texts
+
+    fields = {"text_field": text_field, "label_field": label_field}
+    rows = read_data(home, data, domain_field=domain_field, **fields)
+    elsewhere = None if outside is None else [r.text for r in read_texts(outside)]
     host = open_host(home, device=device, engine=engine, workers=workers)
-    rows = None
-    if data is not None:
-        rows = _read(data, host.composed.bus.task, text_field=text_field, label_field=label_field)
+    if plot is not None:
+        from ..core.evaluation.figures import require_matplotlib
+
+        require_matplotlib()  # before anything is computed
     ood = sweep = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
-        if mixtures or plot is not None:
+        if mixtures:
             sweep = host.mixtures(rows, progress=progress)
-        if outside is not None:
-            from ..core.training.data import read_texts
-
-            ood = host.outside([r.text for r in read_texts(outside)], rows, progress=progress)
-    if sweep is not None and plot is not None:
-        from ..core.evaluation.mixtures_figure import draw_mixtures
-
-        draw_mixtures(sweep, Path(plot))
+        if elsewhere is not None:
+            ood = host.outside(elsewhere, rows, progress=progress)
+    if plot is not None:
+        _draw(result, sweep, Path(plot))
     if as_json:
         _print_as_json(result, outside=ood, mixtures=sweep)
         return
     _print_evaluation(result)
+    if labels and result.labels is not None:
+        _print_labels(result)
     if sweep is not None:
         _print_mixtures(sweep)
     if routing and result.routing is not None:
@@ -103,12 +115,33 @@ def evaluate(
         _print_outside(ood)
 
 
-def _read(data: str, task: Task, *, text_field: str, label_field: str) -> list[Row]:
-    """Read rows of the kind that what is composed answers."""
-    from ..core.training.data import read_rows
+def _draw(result: Evaluation, sweep: MixtureSweep | None, path: Path) -> None:
+    from ..core.evaluation.figures import draw_confusion, draw_mixtures
+    from ..registry.errors import UsageError
 
-    fields = {"text_field": text_field, "label_field": label_field, "document_field": "domain"}
-    return read_rows(data, task=task, **fields)
+    if sweep is not None:
+        draw_mixtures(sweep, path)
+    elif result.confusion is not None:
+        draw_confusion(result.confusion, path)
+    else:
+        raise UsageError("there is nothing to draw", expected="a backbone that answers labels")
+
+
+def _print_labels(result: Evaluation) -> None:
+    """Print every label's scores, of many those with the lowest F1."""
+    scores, confusion = result.labels or {}, result.confusion or {}
+    names = sorted(scores, key=lambda y: scores[y].f1)[:SHORTLIST]
+    rows = []
+    for name in sorted(names) if len(scores) > SHOWN else scores:
+        score, wrong = scores[name], {a: n for a, n in confusion.get(name, {}).items() if a != name}
+        most = max(wrong, key=wrong.__getitem__, default=None)
+        taken = "" if most is None else f"{most} ({wrong[most]})"
+        cells = (points(x) or "n/a" for x in (score.precision, score.recall, score.f1))
+        rows.append((name, score.rows, *cells, taken))
+    head = ("label", "rows", "precision", "recall", "F1", "most often taken for")
+    table(f"labels, macro F1 {points(result.macro_f1)}", head, rows)
+    if len(scores) > SHOWN:
+        click.echo(f"{len(scores)} labels, those of the lowest F1 are shown. All of them: --json")
 
 
 def _print_as_json(result: Evaluation, **more: OODReport | MixtureSweep | None) -> None:
@@ -122,7 +155,7 @@ def _print_evaluation(result: Evaluation) -> None:
     overall = {**result.baselines, "routed": result.overall, "oracle": result.oracle}
     domains = list(result.counts)
     rows: list[list[object]] = [
-        [name, *(points(row[d]) for d in domains), points(overall[name])]
+        [name, *(points(row.get(d)) or "n/a" for d in domains), points(overall[name]) or "n/a"]
         for name, row in result.table.items()
     ]
     rows.append(["rows", *(result.counts[d] for d in domains), result.rows])
@@ -130,6 +163,11 @@ def _print_evaluation(result: Evaluation) -> None:
         errors = [f"{result.mae[d]:.3g}" for d in (*domains, "overall")]
         rows.append(["mean absolute error", *errors])
     table(f"generation {result.generation}, accuracy", ("system", *domains, "overall"), rows)
+    if result.oracle is None:
+        click.echo(
+            "oracle     n/a: no row names the expert it is for; --domain-field says where the id "
+            "of one stands"
+        )
     if result.bits is not None:
         bits = [
             [n, *(points(row[d]) for d in (*domains, "overall"))] for n, row in result.bits.items()

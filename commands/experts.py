@@ -29,13 +29,21 @@ if TYPE_CHECKING:
 @click.command("list-experts")
 @home_option
 @backbone_option
+@click.option("--all", "everything", is_flag=True, help="Those for other backbones as well.")
 @json_option("list[registry.environment.status.PackageStatusJson]")
-def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> None:
-    """List installed experts with their state. Nothing of them is imported."""
-    from ..registry.queries.inventory import take_inventory
-    from ..registry.queries.settings import resolve_home
+def list_experts(
+    *, home: Path | None, backbone: str | None, everything: bool, as_json: bool
+) -> None:
+    """List installed experts with their state. Nothing of them is imported.
 
-    inventory = take_inventory(resolve_home(home), backbone=_wanted(home, backbone))
+    Experts for other backbones are a line that counts them; --all shows them, and --json always
+    does.
+    """
+    from ..registry.queries.inventory import take_inventory
+    from ..registry.queries.settings import resolve_home, wanted_backbone
+
+    where = resolve_home(home)
+    inventory = take_inventory(where, backbone=wanted_backbone(where, backbone))
     if as_json:
         print_json([x.to_json() for x in inventory.statuses])
         return
@@ -45,10 +53,16 @@ def list_experts(*, home: Path | None, backbone: str | None, as_json: bool) -> N
     if inventory.problem is not None:
         click.echo(f"redhost: {inventory.problem}", err=True)
     keys = ("id", "dist", "version", "state", "form", "rank", "writes", "backbone")
-    table("experts", keys, [_row(x, keys) for x in inventory.statuses])
-    for x in inventory.statuses:
+    others = () if everything else inventory.elsewhere
+    shown = [x for x in inventory.statuses if x not in others]
+    if shown:
+        table("experts", keys, [_row(x, keys) for x in shown])
+    for x in shown:
         if x.code is not None:
             click.echo(f"{x.name}: {x.code}: {x.reason}. {x.hint}")
+    if others:
+        names = ", ".join(sorted({x.manifest.backbone.name for x in others if x.manifest}))
+        click.echo(f"{len(others)} more for other backbones: {names}. All of them: --all")
 
 
 def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
@@ -56,14 +70,6 @@ def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
     if status.package.editable:
         cells["version"] = f"{status.package.version} (editable)"
     return [cells[key] for key in keys]
-
-
-def _wanted(home: Path | None, backbone: str | None) -> str | None:
-    from ..registry.home.composition import LOCK, read_lock
-    from ..registry.queries.settings import Settings, load_settings, resolve_home
-
-    lock = read_lock(resolve_home(home) / LOCK)
-    return load_settings(flags=Settings(backbone=backbone), lock=lock).backbone
 
 
 @click.command()
@@ -96,7 +102,7 @@ def check(
         reports = check_targets(
             targets,
             home=home,
-            backbone=_wanted(home, backbone),
+            backbone=backbone,
             strict=strict,
             keys=keys,
             pool=pool,

@@ -21,6 +21,7 @@ from .common import (
     table,
     typed,
 )
+from .printing import Verbatim
 
 if TYPE_CHECKING:
     from ..core.model.decode import Token
@@ -103,7 +104,8 @@ def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
         for token in tokens:
             seen.append(token)
             shown = token.text.translate(CONTROL) if terminal else token.text
-            click.echo(_paint(shown, token.weights) if painted else shown, nl=False)
+            sys.stdout.write(Verbatim(_paint(shown, token.weights) if painted else shown))
+            sys.stdout.flush()
     finally:
         click.echo()
     if explain and seen:
@@ -130,7 +132,8 @@ def _explain(tokens: Sequence[Token], *, painted: bool) -> None:
         return
     for column, mean in means.items():
         name = _paint(f"{column:<12}", first, column)
-        click.echo(f"  {name} {shares[column]:4.0%} of the tokens, mean weight {mean:.2f}")
+        share = f"{shares[column]:4.0%} of the tokens, mean weight {mean:.2f}"
+        sys.stdout.write(Verbatim(f"  {name} {share}\n"))
 
 
 def _means(tokens: Sequence[Token]) -> dict[str, float]:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .printed import Collected, RolledBack
 
 
+FEW = 10
+"""More generations than this are counted, not listed."""
+
+
 @click.command()
 @home_option
 @json_option("registry.queries.inventory.HomeStatus")
@@ -32,9 +36,13 @@ def status(*, home: Path | None, as_json: bool) -> None:
     click.echo(f"experts     {', '.join(report.experts) or 'none'}")
     click.echo(f"router      {report.router or 'none'}")
     for d in report.drift:
-        click.echo(
-            f"drift       {d.id}: {d.kind}, locked {d.locked or '-'}, now {d.installed or '-'}"
-        )
+        what = "fingerprint" if d.id == "backbone" else "build"
+        change = f"{what} locked {d.locked or '-'}, now {d.installed or '-'}"
+        click.echo(f"drift       {d.id}: {d.kind}, {change}")
+    if report.lock is not None:
+        click.echo(f"lock        {report.lock}: redhost.lock is not this generation's")
+    for cache, entries in report.damaged.items():
+        click.echo(f"damaged     {entries} entries of the {cache} cache; they are computed again")
     for lease in report.held:
         holder = f"process {lease.pid} since {lease.started}"
         click.echo(f"held        generation {lease.generation} by {holder}")
@@ -77,7 +85,7 @@ def history(*, home: Path | None, as_json: bool) -> None:
     ]
     table(
         "generations",
-        ("number", "parent", "created", "backbone", "experts", "router", "digest"),
+        ("number", "parent", "created", "backbone", "experts", "router", "router digest"),
         rows,
     )
 
@@ -147,6 +155,8 @@ def _numbered(numbers: Sequence[int]) -> str:
     """Return generations as people name them."""
     if not numbers:
         return "no generation"
+    if len(numbers) > FEW:
+        return f"{len(numbers):,} generations, {min(numbers)} to {max(numbers)},"
     noun = "generation" if len(numbers) == 1 else "generations"
     return f"{noun} {', '.join(map(str, numbers))}"
 

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Radius of sharpness-aware steps; 0 for plain ones.",
 )
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="POINTS",
+    help="Points a domain may lose (default: ten, or two gate rows).",
+)
 @seed_option
 @home_option
 @device_option
@@ -55,6 +61,7 @@ def merge(
     rank: int | None,
     epochs: int,
     sharpness: float,
+    tolerance: float | None,
     seed: int,
     home: Path | None,
     device: str | None,
@@ -62,9 +69,12 @@ def merge(
 ) -> None:
     """Fold the current generation into one expert.
 
-    Makes ./red-expert-NAME, a project like any other, trained to answer as all of them do.
+    Makes ./red-expert-NAME, a project like any other, trained to answer as all of them do. Exits
+    with 1 if a domain loses more than the tolerance; the project is kept, to look at.
     """
-    from ..core.training.data import read_texts
+    from ..core.training.rows import read_texts
+
+    texts = [r.text for r in read_texts(data)] if data else None  # before torch is loaded
     from ..core.training.distill import DistillSettings, own_texts
     from ..core.training.distill import merge as fold
 
@@ -75,7 +85,7 @@ def merge(
         composed = host.composed
         merged = fold(
             composed,
-            [r.text for r in read_texts(data)] if data else own_texts(composed),
+            own_texts(composed) if texts is None else texts,
             expert_id=name,
             project=project,
             encode=host.encoder(composed, progress=progress),
@@ -84,9 +94,11 @@ def merge(
         )
     if as_json:
         print_json(merged)
-        return
-    _print_merged(merged)
-    click.echo(f"next: redhost pack {project}")
+    else:
+        _print_merged(merged)
+    merged.refuse_loss(tolerance=tolerance)
+    if not as_json:
+        click.echo(f"next: redhost pack {project}")
 
 
 def _print_merged(merged: Merged) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from .common import (
+    backbone_option,
     bar,
     device_option,
     home_option,
@@ -21,6 +22,7 @@ from .receipts import print_receipt
 
 if TYPE_CHECKING:
     from ..core.composition.options import RecomposeKeywords
+    from ..registry.wheel.wheel import Wheel
 
 
 _router_option = click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
@@ -32,6 +34,11 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
 @click.option("--index-url", metavar="URL", help="Download NAME from this index.")
 @click.option("--find-links", metavar="DIR", help="Take NAME from a folder of wheels; no index.")
 @key_option
+@click.option(
+    "--replace",
+    metavar="ID",
+    help="The expert that makes way where the wheel has its distribution's name.",
+)
 @_router_option
 @click.option(
     "--level",
@@ -41,6 +48,7 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
 @tolerance_option
 @_accept_option
 @home_option
+@backbone_option
 @device_option
 @json_option("core.composition.packages.Added")
 def add(
@@ -49,7 +57,9 @@ def add(
     index_url: str | None,
     find_links: str | None,
     keys: tuple[str, ...],
+    replace: str | None,
     home: Path | None,
+    backbone: str | None,
     device: str | None,
     as_json: bool,
     **keywords: Unpack[RecomposeKeywords],
@@ -57,17 +67,22 @@ def add(
     """Audit a wheel, compose with it, then install it.
 
     Nothing is installed unless the wheel is what its RECORD says, the expert keeps its contract,
-    and no domain is harmed. A NAME is downloaded first; a path uses no network.
+    and no domain is harmed. A NAME is downloaded first; a path uses no network. What is composed
+    and installed as it is stays so, unless an option says how to compose.
     """
     from ..registry.environment.installer import fetch, require_free
+    from ..registry.queries.settings import resolve_home
 
     trusted = chosen_keys(keys)
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
+    if not any(keywords.values()) and _composed_already(resolve_home(home), wheel, as_json=as_json):
+        return
     from ..core.composition.packages import add as add_package
 
     with bar("add") as keywords["progress"]:
-        added = add_package(open_host(home, device=device).session, wheel, **keywords)
+        host = open_host(home, backbone=backbone, device=device)
+        added = add_package(host.session, wheel, replace=replace, **keywords)
     if as_json:
         print_json(added)
         return
@@ -78,6 +93,29 @@ def add(
     )
     if added.signer:
         click.echo(f"signed by  sha256:{added.signer[:12]}…")
+
+
+def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
+    """Say that a wheel is composed and installed as it is, if so: nothing is left to do."""
+    import msgspec
+
+    from ..registry.home.generations import Generations
+    from ..registry.queries.inventory import composed_from
+
+    member, generations = composed_from(home, wheel), Generations(home)
+    number = generations.current()
+    if member is None or number is None:
+        return False
+    if as_json:
+        receipt = msgspec.json.decode(generations.file(number, "receipt.json"))
+        known = {"signer": "", **msgspec.to_builtins(member)}
+        print_json({**known, "replaced": None, "receipt": receipt})
+    else:
+        click.echo(
+            f"{member.dist} {member.version} is installed, and composed in generation {number} "
+            "already: nothing changed"
+        )
+    return True
 
 
 @click.command()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.receipt import Bits, Receipt
 
 
-HEAD = ("expert", "weights", "digest", "gate rows", "before", "after")
+HEAD = ("expert", "weights", "weights digest", "gate rows", "before", "after", "own")
 
 SHOWN, SHORTLIST = 40, 10
 """Up to the first, all experts are shown; of more than those, so many and a line on the rest."""
@@ -22,7 +22,9 @@ SHOWN, SHORTLIST = 40, 10
 def print_receipt(receipt: Receipt) -> None:
     """Print what a recompose did, and that nothing else moved."""
     name = "dry run" if receipt.generation is None else f"generation {receipt.generation}"
-    title = f"{name} (parent {receipt.parent or 'none'}), accuracy on the cards' gate rows"
+    title = (
+        f"{name} (parent {receipt.parent or 'none'}), accuracy on gate rows, own: the expert alone"
+    )
     table(title, HEAD, [_row(receipt, i) for i in _shown(receipt)])
     if len(receipt.experts) > SHOWN:
         click.echo(_rest(receipt))
@@ -71,6 +73,7 @@ def _row(receipt: Receipt, i: str) -> tuple[object, ...]:
         accuracy.rows.get(i, ""),
         points((accuracy.before or {}).get(i)),
         points(accuracy.after.get(i)),
+        points(accuracy.own.get(i)),
     )
 
 

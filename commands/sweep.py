@@ -13,6 +13,7 @@ import click
 from .common import (
     bar,
     device_option,
+    domain_option,
     engine_options,
     field_options,
     home_option,
@@ -20,6 +21,7 @@ from .common import (
     json_option,
     open_host,
     print_json,
+    read_data,
     table,
 )
 
@@ -42,6 +44,7 @@ DEFAULT = ("evidence", "quadratic", "statistics", "centroid", "linear", "mlp", "
 )
 @click.option("--data", metavar="FILE", help="Labelled rows (default: the backbone's own).")
 @field_options
+@domain_option
 @engine_options
 @home_option
 @device_option
@@ -53,6 +56,7 @@ def sweep(
     data: str | None,
     text_field: str,
     label_field: str,
+    domain_field: str | None,
     engine: str,
     workers: int,
     home: Path | None,
@@ -64,14 +68,11 @@ def sweep(
     Each ROUTER is trained from several seeds and evaluated in memory; nothing is published.
     Without names, the usual kinds are tried.
     """
+    fields = {"text_field": text_field, "label_field": label_field}
+    rows = read_data(home, data, domain_field=domain_field, **fields)
     host = open_host(home, device=device, engine=engine, workers=workers)
     from ..core.jobs.sweep import sweep as run
-    from ..core.training.data import read_rows
 
-    rows = None
-    if data is not None:
-        task = host.composed.bus.task
-        rows = read_rows(data, task=task, text_field=text_field, label_field=label_field)
     with bar("sweep") as progress:
         results = run(
             host.session,
@@ -105,10 +106,15 @@ def _lines(results: Sequence[SweepResult]) -> list[list[str]]:
 def _line(router: str, seen: Sequence[Evaluation]) -> list[str]:
     overall = [e.overall for e in seen]
     spread = f" ({min(overall):.3f}–{max(overall):.3f})" if len(seen) > 1 else ""
-    shares = [e.overall / e.oracle if e.oracle else 1.0 for e in seen]
+    shares = [e.overall / e.oracle if e.oracle else 1.0 for e in seen if e.oracle is not None]
     means = (mean(e.macro for e in seen), mean(e.worst for e in seen))
     cells = [f"{m:.3f}" for m in means]
-    return [router, f"{mean(overall):.3f}{spread}", *cells, f"{mean(shares):.1%}"]
+    return [
+        router,
+        f"{mean(overall):.3f}{spread}",
+        *cells,
+        f"{mean(shares):.1%}" if shares else "n/a",
+    ]
 
 
 COMMANDS = (sweep,)

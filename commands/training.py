@@ -7,15 +7,33 @@ from pathlib import Path
 
 import click
 
-from .common import bar, engine_options, home_option, job_cache, json_option, open_pool, print_json
+from .common import (
+    backbone_option,
+    bar,
+    engine_options,
+    home_option,
+    job_cache,
+    json_option,
+    open_pool,
+    print_json,
+)
 
 
 @click.command("train-many")
 @click.argument("plan", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@backbone_option
 @engine_options
 @home_option
 @json_option("list[core.jobs.train_many.TrainingOutcome]")
-def train_many(*, plan: Path, engine: str, workers: int, home: Path | None, as_json: bool) -> None:
+def train_many(
+    *,
+    plan: Path,
+    backbone: str | None,
+    engine: str,
+    workers: int,
+    home: Path | None,
+    as_json: bool,
+) -> None:
     """Train many experts, those that PLAN lists.
 
     PLAN has a JSON object a line: {"dir": …, "data": …}, and where wanted valid, text_field,
@@ -29,7 +47,13 @@ def train_many(*, plan: Path, engine: str, workers: int, home: Path | None, as_j
     pool, plugins = open_pool(engine, workers)
     with bar("train-many") as progress:
         outcomes = train(
-            requests, pool=pool, plugins=plugins, cache=job_cache(home), progress=progress
+            requests,
+            pool=pool,
+            plugins=plugins,
+            cache=job_cache(home),
+            home=home,
+            backbone=backbone,
+            progress=progress,
         )
     if as_json:
         print_json(outcomes)

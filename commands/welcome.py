@@ -21,13 +21,16 @@ def welcome() -> None:
     record = current_record(home)
     inventory = take_inventory(home, backbone=record.backbone.id if record else None)
     good = [x.id for x in inventory.statuses if x.code is None and x.id]
-    bad = [x for x in inventory.statuses if x.code is not None]
+    others = inventory.elsewhere
+    bad = [x for x in inventory.statuses if x.code is not None and x not in others]
     backbone = inventory.backbone.id if inventory.backbone else f"none ({inventory.problem})"
     click.echo("redhost: experts as packages on one shared, frozen backbone")
     click.echo(f"  backbone   {backbone}")
     click.echo(f"  experts    {', '.join(good) or 'none'}")
     if bad:
         click.echo(f"  not usable {', '.join(f'{x.name} ({x.code})' for x in bad)}")
+    if others:
+        click.echo(f"  elsewhere  {len(others)} for other backbones: redhost list-experts --all")
     if record is None:
         click.echo(f"  composed   nothing yet in {home}")
     else:

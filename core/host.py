@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from html import escape
 from pathlib import Path
@@ -30,7 +30,7 @@ from .model.decode import Token, generate
 from .plugins.manager import Plugins
 from .receipt import Receipt
 from .session import Session
-from .types import Encode, Progress, Row
+from .types import Encode, Progress, Row, as_list
 
 
 class Host:
@@ -131,17 +131,20 @@ class Host:
 
     # -- answering ----------------------------------------------------------------------------
 
-    def predict(self, texts: Sequence[str]) -> list[Answer]:
-        """Answer texts with the current generation.
+    def predict(self, texts: str | Iterable[str]) -> list[Answer]:
+        """Answer one text, or any number of them, with the current generation.
 
         Under a sparse router an expert is read and checked when it is first picked; `composed`
         reads them all.
 
         Args:
-            texts: Any number of texts.
+            texts: A text, or any iterable of texts.
 
         Returns:
-            One `Answer` a text, in their order.
+            A list with one `Answer` a text, in their order; of one text as well.
+
+        Raises:
+            InputTypeError: If it is anything else; it is a `TypeError`.
         """
         return self._current(lazy=True).answer(texts)
 
@@ -158,14 +161,16 @@ class Host:
 
         Raises:
             UsageError: If the backbone does not generate, or the prompt is too long for it.
+            InputTypeError: If the prompt is no text.
         """
+        [prompt] = as_list((prompt,), str, "text")
         return generate(
             self.composed, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
         )
 
     def evaluate(
         self,
-        rows: Sequence[Row] | None = None,
+        rows: Iterable[Row] | None = None,
         *,
         leave_out: bool = False,
         progress: Progress | None = None,
@@ -173,7 +178,7 @@ class Host:
         """Evaluate the current generation and everything simpler beside it.
 
         Args:
-            rows: Labelled rows; by default the backbone's own held-out rows.
+            rows: Any iterable of labelled rows; by default the backbone's own held-out rows.
             leave_out: Also retrain the router without each expert in turn.
             progress: Called with (texts encoded, texts to encode).
 
@@ -193,7 +198,7 @@ class Host:
 
     def mixtures(
         self,
-        rows: Sequence[Row] | None = None,
+        rows: Iterable[Row] | None = None,
         *,
         kinds: Sequence[str] | None = None,
         progress: Progress | None = None,
@@ -201,7 +206,7 @@ class Host:
         """Judge every router kind under every mixture of traffic over the experts' domains.
 
         Args:
-            rows: Labelled rows; by default the backbone's own held-out rows.
+            rows: Any iterable of labelled rows; by default the backbone's own held-out rows.
             kinds: Beside the generation's own; by default every built-in kind.
             progress: Called with (texts encoded, texts to encode).
 
@@ -221,8 +226,8 @@ class Host:
 
     def outside(
         self,
-        texts: Sequence[str],
-        rows: Sequence[Row] | None = None,
+        texts: str | Iterable[str],
+        rows: Iterable[Row] | None = None,
         *,
         progress: Progress | None = None,
     ) -> OODReport:
@@ -237,7 +242,7 @@ class Host:
             MissingError: If no rows are given and the backbone ships none.
             UsageError: If the composition cannot decline, or the backbone generates text.
         """
-        composed = self.composed
+        texts, composed = as_list(texts, str, "text"), self.composed
         answers_labels(composed, "texts from outside")
         encode = self.encoder(composed, progress=progress)
         return evaluate_ood(composed, texts, composed.evaluation_rows(rows), encode=encode)
@@ -276,7 +281,7 @@ class Host:
             inputs, result = compose_selection(self.session, selection, keywords, lock=lock)
             if writer is None:
                 return result.receipt
-            receipt = publish(self.session, inputs, result, writer=writer)
+            receipt = publish(self.session, inputs, result, writer=writer, lock=lock)
         self.plugins.notify("redhost_composed", receipt=receipt)
         return receipt
 

@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self, Unpack
@@ -98,8 +98,8 @@ class Live:
             )
         return serving
 
-    def predict(self, texts: Sequence[str]) -> list[Answer]:
-        """Answer texts, all of them with one generation, which every answer names."""
+    def predict(self, texts: str | Iterable[str]) -> list[Answer]:
+        """Answer texts as `Host.predict` does, all with one generation, which answers name."""
         return self.composed.answer(texts)
 
     def alive(self) -> tuple[int, ...]:

@@ -6,7 +6,10 @@ import msgspec
 
 
 class DigestChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A digest before and after the router was trained; equal, or law 1 is broken.
+    """The weights digest before and after the router was trained; equal, or law 1 is broken.
+
+    It is over tensors alone. The build digest, in the lock and in `Composition`, is over the whole
+    package.
 
     Attributes:
         before: Of the tensors before.
@@ -83,6 +86,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
         overall: Of this composition over all gate rows.
         oracle: With each row's own expert at weight 1.
         rows: Gate rows by domain.
+        own: Of each domain's own expert alone, by domain; none in receipts written before.
     """
 
     before: dict[str, float] | None
@@ -90,6 +94,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     overall: float | None
     oracle: float | None
     rows: dict[str, int]
+    own: dict[str, float] = {}
 
 
 class Bits(msgspec.Struct, frozen=True, kw_only=True):

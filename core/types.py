@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from torch import Tensor
 
-from ..registry.errors import UsageError
+from ..registry.errors import InputTypeError, UsageError
 
-Encode = Callable[[Sequence[str]], Tensor]
+if TYPE_CHECKING:  # files of rows are read before torch is loaded
+    from torch import Tensor
+
+Encode = Callable[[Sequence[str]], "Tensor"]
 """Texts → h ``(N, D)``, usually through the feature cache."""
 
 
 Progress = Callable[[int, int], None]
 """Called with (done, in all), as often as there is something new to say."""
+
+
+class StagedProgress(ABC):
+    """A `Progress` that also learns what is under way; see `in_stage`."""
+
+    @abstractmethod
+    def __call__(self, done: int, total: int) -> None:
+        """Take note of work that has no name."""
+
+    @abstractmethod
+    def stage(self, name: str, note: str = "") -> Progress:
+        """Return what is called for a stage of the work, e.g. ``epochs``.
+
+        Args:
+            name: Its name; a stage may be entered again, and then has more to do.
+            note: What to show beside it, e.g. an accuracy.
+        """
+
+
+def in_stage(progress: Progress | None, name: str, note: str = "") -> Progress | None:
+    """Return what to call in a stage of the work: a plain `Progress` is called as ever."""
+    return progress.stage(name, note) if isinstance(progress, StagedProgress) else progress
 
 
 RowT = TypeVar("RowT", bound=msgspec.Struct)
@@ -47,6 +72,34 @@ class BackgroundRow(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     domain: str | None = None
+
+
+ItemT = TypeVar("ItemT")
+
+
+def as_list(given: ItemT | Iterable[ItemT], kind: type[ItemT], what: str) -> list[ItemT]:
+    """Return one item, or those of any iterable, as a list.
+
+    Args:
+        given: A text or a row, or any iterable of them, e.g. a generator or a column of a table.
+        kind: What each item has to be.
+        what: What one is called, e.g. ``text``.
+
+    Raises:
+        InputTypeError: If it is anything else; a mapping or a table is, whatever its keys are.
+    """
+    expected = f"one {what}, or an iterable of {what}s"
+    if isinstance(given, kind):
+        return [given]
+    flat = not isinstance(given, Mapping) and getattr(given, "ndim", 1) == 1
+    if not flat or not isinstance(given, Iterable):
+        raise InputTypeError(f"no {what}s", expected=expected, found=type(given).__name__)
+    items = list(given)
+    for place, item in enumerate(items):
+        if not isinstance(item, kind):
+            found = f"{type(item).__name__} at place {place}"
+            raise InputTypeError(f"not only {what}s", expected=expected, found=found)
+    return items
 
 
 def parse_rows(data: bytes, kind: type[RowT], *, source: str) -> list[RowT]:

@@ -6,9 +6,12 @@ test can stop the process exactly before and after every one of them.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .errors import StoreError
+from .errors import StoreError, short
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -33,6 +36,9 @@ PRIMITIVES = (
 
 TEMPORARY = ".tmp-"
 """How every name begins that a dead process may have left behind."""
+
+DAMAGED = "damaged.json"
+"""The file of a cache's folder that says how many of its entries were damaged."""
 
 
 def make_folder(path: Path) -> None:
@@ -77,6 +83,25 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(path)
 
 
+def read_regular(path: Path | str, *, limit: int) -> bytes:
+    """Return the bytes of a regular file; of one with more than ``limit``, one more than that.
+
+    Raises:
+        OSError: If it is not there, or is a pipe, a device or a folder.
+    """
+    # Non-blocking, because opening a pipe for reading would wait for a writer for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    fd = os.open(path, flags)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "something else")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(min(status.st_size, limit) + 1)
+    finally:
+        os.close(fd)
+
+
 def read(path: Path) -> bytes | None:
     """Return a file's bytes, None when it is not there.
 
@@ -96,19 +121,40 @@ def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None
     """Return what a JSON file holds, None when it is not there.
 
     Args:
-        path: The file.
-        kind: The struct it holds.
+        path: The file; where it has a ``digest``, as `write_struct` gives it, that must be right.
+        kind: The struct it holds, which forbids unknown fields: no damage then hides the digest.
         hint: What to do when it cannot be understood: guessing is never right.
 
     Raises:
-        StoreError: If it is there and cannot be read or understood.
+        StoreError: If it is there and cannot be read or understood, or is damaged.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        fields = msgspec.json.decode(path.read_bytes())
+        digest = fields.pop("digest", None) if isinstance(fields, dict) else None
+        value = msgspec.convert(fields, kind)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as e:
         raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e
+    if digest is not None and digest != (right := _digest(fields)):
+        found = short(right)
+        raise StoreError(f"{path} is damaged", expected=str(digest)[:12], found=found, hint=hint)
+    return value
+
+
+def write_struct(path: Path, value: msgspec.Struct) -> None:
+    """Replace a file by a struct as JSON, durably, with a digest that shows damage later.
+
+    Raises:
+        StoreError: If the disk is full or failing; the old file is still there.
+    """
+    fields = msgspec.to_builtins(value)
+    data = msgspec.json.encode({**fields, "digest": _digest(fields)})
+    write_atomic(path, msgspec.json.format(data, indent=2) + b"\n")
+
+
+def _digest(fields: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -121,8 +167,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     Raises:
         StoreError: If the disk is full or failing; the old file is still there.
     """
-    temporary = _temporary(path)
-    with reporting(path), _cleaning(temporary):
+    with reporting(path), _temporary(path) as temporary:
         make_folder(path.parent)
         write_file(temporary, data)
         sync_file(temporary)
@@ -140,8 +185,8 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         StoreError: If the disk is full or failing; the folder is the old or the new one, whole.
     """
-    temporary, old = _temporary(path), _temporary(path)
-    with reporting(path), _cleaning(temporary):
+    with reporting(path), _temporary(path) as temporary:
+        old = temporary.with_name(f"{TEMPORARY}old-{temporary.name}")
         make_folder(temporary)
         for name, data in sorted(files.items()):
             write_file(temporary / name, data)
@@ -162,8 +207,7 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 def delete_dir(path: Path) -> None:
     """Remove a folder so that no one ever sees half of it."""
-    temporary = _temporary(path)
-    with reporting(path):
+    with reporting(path), _temporary(path) as temporary:
         replace(path, temporary)
         sync_folder(path.parent)
         remove_folder(temporary)
@@ -171,8 +215,7 @@ def delete_dir(path: Path) -> None:
 
 def put_back(path: Path, data: bytes | None) -> None:
     """Restore a file as well as a failing disk allows: atomically, but without waiting for it."""
-    temporary = _temporary(path)
-    with suppress(OSError), _cleaning(temporary):
+    with suppress(OSError), _temporary(path) as temporary:
         if data is None:
             remove_file(path)
         else:
@@ -187,6 +230,25 @@ def remove_temporaries(folder: Path) -> None:
             _remove(path)
 
 
+class _Damage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    entries: int
+
+
+def count_damage(cache: Path, entries: int = 1) -> None:
+    """Count entries of a cache that are damaged, and computed again; a courtesy to `status`."""
+    with suppress(StoreError):
+        write_struct(cache / DAMAGED, _Damage(damaged_entries(cache) + entries))
+
+
+def damaged_entries(cache: Path) -> int:
+    """Return how many entries of a cache were found damaged; a damaged count is one."""
+    try:
+        counted = read_struct(cache / DAMAGED, _Damage, hint="Remove it.")
+    except StoreError:
+        return 1
+    return 0 if counted is None else counted.entries
+
+
 @contextmanager
 def reporting(path: Path) -> Iterator[None]:
     """Turn an OSError into one line that says what could not be written and what still holds."""
@@ -199,10 +261,12 @@ def reporting(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _cleaning(temporary: Path) -> Iterator[None]:
-    """Remove the temporary file or folder when the body raises, whatever it raises."""
+def _temporary(path: Path) -> Iterator[Path]:
+    """Give a name beside a path; what has it goes when the body raises, whatever it raises."""
+    name = f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"
+    temporary = path.with_name(name[:120])
     try:
-        yield
+        yield temporary
     except BaseException:
         with suppress(OSError):
             _remove(temporary)
@@ -214,7 +278,3 @@ def _remove(path: Path) -> None:
         remove_folder(path)
     else:
         remove_file(path)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"[:120])

@@ -30,7 +30,7 @@ class RedhostError(Exception):
         """The line without its hint."""
         facts = [f"expected {self.expected}"] if self.expected else []
         facts += [f"found {self.found}"] if self.found else []
-        return f"{self.problem}: {', '.join(facts)}" if facts else self.problem
+        return one_line(f"{self.problem}: {', '.join(facts)}" if facts else self.problem)
 
     def __str__(self) -> str:
         return one_line(f"{self.reason}. {self.hint}" if self.hint else self.reason)
@@ -65,7 +65,7 @@ class CompositionError(RedhostError):
 
 
 class HarmError(CompositionError):
-    """A recompose was refused because something that worked would stop working (law 3)."""
+    """Something that worked would stop working (law 3), or what was made is worth nothing."""
 
 
 class SwapInProgressError(RedhostError):
@@ -88,6 +88,10 @@ class UsageError(RedhostError):
     """The command or call cannot mean anything as written."""
 
     exit_code = 2
+
+
+class InputTypeError(UsageError, TypeError):
+    """A call was given something of another type than it takes; a `TypeError` as well."""
 
 
 class UnknownNameError(UsageError):

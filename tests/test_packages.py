@@ -48,12 +48,12 @@ def venv(shared: Any) -> Any:
 
 def state(home: Path) -> dict[str, bytes]:
     """Return every file of a home that says what is composed."""
-    kept = {"current", LOCK}
+    left = {"current", LOCK}
     files = {p.relative_to(home).as_posix(): p for p in home.rglob("*") if p.is_file()}
     return {
         name: path.read_bytes()
         for name, path in files.items()
-        if name in kept or name.startswith(("generations/", "store/"))
+        if name in left or name.startswith(("generations/", "store/"))
     }
 
 
@@ -63,7 +63,7 @@ def results(session: list[tuple[int, str, str]]) -> list[Any]:
     return [json.loads(out) for _, out, _ in session]
 
 
-def told(done: subprocess.CompletedProcess[str]) -> Any:
+def printed(done: subprocess.CompletedProcess[str]) -> Any:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -127,6 +127,28 @@ def test_an_expert_is_added_used_updated_and_removed_without_ever_being_imported
     assert not marker.exists()
 
 
+def test_adding_what_is_composed_already_changes_nothing(
+    venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    wheel = draft("extra").write(tmp_path)
+    [added, row] = results(
+        venv.session(
+            ("add", str(wheel), "--json"),
+            ("add", str(wheel), "--level", "row", "--accept", "--json"),
+            home=home,
+        )
+    )
+    assert row["receipt"]["parent"] == added["receipt"]["generation"]  # asked for, so done
+    before, files = state(home), venv.contents()
+    again, human = venv.session(("add", str(wheel), "--json"), ("add", str(wheel)), home=home)
+    assert json.loads(again[1]) == {**row, "replaced": None} and human[0] == 0
+    assert human[1].count("\n") == 1 and "generation 3 already" in human[1]
+    assert (state(home), venv.contents()) == (before, files)
+    venv.pip("uninstall", "--yes", "red-expert-extra")  # composed, and no longer installed
+    assert results(venv.session(("add", str(wheel), "--json"), home=home))[0]["replaced"] is None
+    assert "extra" in venv.listed(home, key="id")
+
+
 def test_the_mark_is_left_by_an_import(venv: Any, draft: Any, tmp_path: Path) -> None:
     """The power of the test above: an import of that package does leave its mark."""
     marker = tmp_path / "imported"
@@ -155,7 +177,10 @@ def test_an_id_that_another_package_provides_is_refused(
     venv: Any, home: Path, draft: Any, tmp_path: Path
 ) -> None:
     before = venv.contents(), state(home)
-    done = venv.run("add", str(draft("other", id="range3").write(tmp_path)), home=home)
+    drafted = draft("other", id="range3")
+    points = f"[redhost.experts]\nrange3 = {drafted.module}\n".encode()
+    drafted.members[f"{drafted.info}/entry_points.txt"] = points
+    done = venv.run("add", str(drafted.write(tmp_path)), home=home)
     assert done.returncode == 1 and "provided by red-expert-range3" in done.stderr
     assert (venv.contents(), state(home)) == before
 
@@ -241,9 +266,9 @@ def test_killed_between_install_and_publish_the_home_is_unchanged_and_status_tel
     before = state(home)
     assert broken_add(KILL, draft("extra").write(tmp_path)).returncode == -signal.SIGKILL
     assert state(home) == before
-    drift = told(venv.run("status", "--json", home=home))["drift"]
+    drift = printed(venv.run("status", "--json", home=home))["drift"]
     assert [(d["id"], d["kind"]) for d in drift] == [("extra", "new")]
-    assert "extra" in told(venv.run("recompose", "--json", home=home))["experts"]
+    assert "extra" in printed(venv.run("recompose", "--json", home=home))["experts"]
 
 
 def test_remove_refuses_to_uninstall_what_lists_files_of_others(
@@ -268,7 +293,7 @@ def test_an_expert_that_was_never_composed_is_just_uninstalled(
 ) -> None:
     empty = venv.contents()
     venv.install(draft("extra").write(tmp_path))
-    removed = told(venv.run("remove", "red-expert-extra", "--json", home=home))
+    removed = printed(venv.run("remove", "red-expert-extra", "--json", home=home))
     assert removed["receipt"] is None and removed["dist"] == "red-expert-extra"
     assert venv.contents() == empty
     assert Generations(home).current() == 1

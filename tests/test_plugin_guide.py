@@ -102,7 +102,7 @@ def reshape(folder: Path) -> None:
     delta = np.ones((2, labels), "float32")
     tensors = {
         "expert.safetensors": {"by": delta[:1]},
-        "canary.safetensors": {"z": np.zeros((2, width), "float32"), "delta": delta},
+        "canary.safetensors": {"z": np.ones((2, width), "float32"), "delta": delta},
     }
     for part, (name, content) in zip(("weights", "canary"), tensors.items(), strict=True):
         data = safetensors.numpy.save(content)
@@ -112,7 +112,7 @@ def reshape(folder: Path) -> None:
     (folder / "expert.json").write_text(json.dumps(manifest))
 
 
-def test_the_herald_hears_of_what_is_published_and_of_nothing_else(
+def test_the_herald_is_notified_of_what_is_published_and_of_nothing_else(
     files, redhost_environment, redhost_fake_expert, tmp_path, caplog
 ) -> None:
     install(redhost_environment, files, "redhost_herald", "redhost.plugins")

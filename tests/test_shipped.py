@@ -158,6 +158,7 @@ def evaluation(outcome: redhost.RecomposeResult) -> redhost.Evaluation:
 def test_the_routers_figures_on_unseen_pairs(evaluation: redhost.Evaluation) -> None:
     assert evaluation.rows == 734
     assert evaluation.overall >= 0.95
+    assert evaluation.oracle is not None
     assert evaluation.overall >= 0.97 * evaluation.oracle
     assert evaluation.overall >= evaluation.baselines["backbone"] + 0.10
 

@@ -1,4 +1,4 @@
-"""Wheels that were tampered with: `add` refuses each, and what plain pip lets in is told apart.
+"""Wheels that were tampered with: `add` refuses each, and what plain pip lets in is shown.
 
 Every wheel here is a sound one with one thing done to it. The environments and pip are real.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import struct
+import subprocess
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import pytest
 
 from redhost.registry.wheel.wheel import read_wheel
 
+LOCAL, END = b"PK\x03\x04", b"PK\x05\x06"
 SCREAM = b"raise SystemExit('imported')\n"
 EDITABLE = b'{"url": "file:///x", "dir_info": {"editable": true}}'
 
@@ -97,7 +101,8 @@ def named(module: str) -> Callable[[Any], None]:
     def tamper(draft: Any) -> None:
         own = f"{draft.module}/"
         draft.members = {n.replace(own, f"{module}/", 1): x for n, x in draft.members.items()}
-        points = f"[redhost.experts]\nx = {module}\n".encode()
+        own_id = draft.dist.removeprefix("red-expert-")
+        points = f"[redhost.experts]\n{own_id} = {module}\n".encode()
         draft.members[f"{draft.info}/entry_points.txt"] = points
 
     return tamper
@@ -125,6 +130,74 @@ def with_comment(data: bytes) -> bytes:
     with zipfile.ZipFile(file, "a") as archive:
         archive.comment = b"more"
     return file.getvalue()
+
+
+def rewritten(change: Callable[[zipfile.ZipInfo], None]) -> Callable[[bytes], bytes]:
+    """Write the archive again, its first member changed."""
+
+    def wrap(data: bytes) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
+            for n, member in enumerate(old.infolist()):
+                content = old.read(member)
+                if n == 0:
+                    change(member)
+                new.writestr(member, content)
+        return file.getvalue()
+
+    return wrap
+
+
+def extra_field(kind: int, data: bytes) -> Callable[[zipfile.ZipInfo], None]:
+    return lambda member: setattr(member, "extra", struct.pack("<HH", kind, len(data)) + data)
+
+
+def second_name(member: zipfile.ZipInfo) -> None:
+    """Name it once more, where some programs look first."""
+    crc = zlib.crc32(member.filename.encode())
+    extra_field(0x7075, struct.pack("<BL", 1, crc) + b"other/expert.json")(member)
+
+
+def patched(mark: bytes, offset: int, value: bytes) -> Callable[[bytes], bytes]:
+    """Change bytes behind the first of a zip's marks."""
+
+    def wrap(data: bytes) -> bytes:
+        at = data.index(mark) + offset
+        return data[:at] + value + data[at + len(value) :]
+
+    return wrap
+
+
+def streamed(data: bytes) -> bytes:
+    """Write the archive as one that cannot be sought in: sizes stand behind each content."""
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def tell(self) -> int:
+            raise io.UnsupportedOperation
+
+    file = Pipe()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
+        for member in old.infolist():
+            new.writestr(member, old.read(member))
+    return file.getvalue()
+
+
+def entry_named(name: str) -> Callable[[Any], None]:
+    def tamper(draft: Any) -> None:
+        points = f"[redhost.experts]\n{name} = {draft.module}\n"
+        draft.members[f"{draft.info}/entry_points.txt"] = points.encode()
+
+    return tamper
+
+
+def more_metadata(text: str) -> Callable[[Any], None]:
+    def tamper(draft: Any) -> None:
+        draft.members[f"{draft.info}/METADATA"] += text.encode()
+
+    return tamper
 
 
 @dataclass(frozen=True)
@@ -170,7 +243,7 @@ ATTACKS = {
     "named json": both(named("json"), "taken_top_level"),
     "named as the host": Attack(renamed("torch"), "taken_name", None),  # it would replace torch
     "other entry point": both(other_entry_point, "entry_points"),
-    "said to be editable": Attack(
+    "claims to be editable": Attack(
         bring("{info}/direct_url.json", EDITABLE), "installer_file", "record_row"
     ),
     "duplicate name": Attack(duplicate, "archive_duplicate", "record_digest"),
@@ -180,7 +253,32 @@ ATTACKS = {
     "leading data": Attack(nothing, "archive_data", None, lambda data: b"#!/bin/sh\n" + data),
     "trailing data": Attack(nothing, "archive_data", None, lambda data: data + b"more"),
     "comment": Attack(nothing, "archive_data", None, with_comment),
+    "comment on a member": Attack(
+        nothing, "archive_data", None, rewritten(lambda m: setattr(m, "comment", b"more"))
+    ),
+    "second name": Attack(nothing, "archive_data", None, rewritten(second_name)),
+    "another checksum": Attack(nothing, "archive_data", None, patched(LOCAL, 14, b"abcd")),
+    "another size": Attack(nothing, "archive_data", None, patched(LOCAL, 22, b"abcd")),
+    "another method": Attack(nothing, "archive_data", None, patched(LOCAL, 8, b"\0\0")),
+    "wrong count": Attack(nothing, "archive_data", None, patched(END, 8, b"\1\0\1\0")),
+    "named twice": both(more_metadata("Name: other\n"), "metadata_row"),
+    "two versions": both(more_metadata("Version: 2\n"), "metadata_row"),
+    "entry point of another name": Attack(entry_named("other"), "entry_points", None),
+    "deep folders": Attack(  # pip ends half-way
+        bring("{module}/" + "d/" * 1_100 + "x"), "name_limit", "record_absent"
+    ),
+    "one folder too deep": both(bring("{module}/" + "d/" * 10 + "x"), "name_limit"),
+    "a long path": both(bring("{module}/" + "d" * 220), "name_limit"),
 }
+
+NEIGHBOURS: dict[str, tuple[Callable[[Any], None], Callable[[bytes], bytes]]] = {
+    "time stamps": (nothing, rewritten(extra_field(0x5455, bytes(5)))),
+    "streamed": (nothing, streamed),
+    "a text about names": (more_metadata("\nName: in the text\n"), bytes),
+    "nine folders": (bring("{module}/" + "d/" * 9 + "x"), bytes),
+    "a path as long as may be": (bring("{module}/" + "d" * 200), bytes),
+}
+"""Wheels beside the attacks, which are sound."""
 
 
 @pytest.fixture(scope="module")
@@ -208,18 +306,28 @@ def venv(make_venv: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def attacked(
     make_venv: Any, wheels: dict[str, Path], draft: Any, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, Any]]:
+) -> Iterator[dict[str, dict[str, Any]]]:
     """What `list-experts` shows once plain pip has installed every wheel it takes."""
     folder = tmp_path_factory.mktemp("attacked")
     venv = make_venv(folder / "venv")
     for wheel in (draft("sound").write(folder), *wheels.values()):
         venv.install(wheel)
     listed: dict[str, dict[str, Any]] = venv.listed(folder / "home")
-    return listed
+    yield listed
+    subprocess.run(["rm", "-rf", folder], check=True)  # pytest's own sweep recurses
 
 
 def test_a_sound_wheel_passes(draft: Any, tmp_path: Path) -> None:
     assert read_wheel(draft("sound").write(tmp_path)).value
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_an_honest_neighbour_passes(draft: Any, tmp_path: Path, name) -> None:
+    (tamper, wrap), drafted = NEIGHBOURS[name], draft("honest")
+    tamper(drafted)
+    wheel = drafted.write(tmp_path)
+    wheel.write_bytes(wrap(wheel.read_bytes()))
+    assert read_wheel(wheel).violations == ()
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -320,6 +428,52 @@ def test_two_distributions_that_claim_one_file_are_both_refused(
     assert codes == {"first": "taken_top_level", "second": "taken_top_level"}
 
 
+def test_a_wheel_of_another_experts_name_needs_its_id(
+    make_venv: Any, draft: Any, tmp_path: Path
+) -> None:
+    venv, home = make_venv(tmp_path / "venv"), tmp_path / "home"
+    assert venv.run("recompose", home=home).returncode == 0
+    done = venv.run("add", "--accept", str(draft("one").write(tmp_path)), home=home)
+    assert done.returncode == 0, done.stderr
+    before, thief = venv.contents(), draft("two")
+    renamed("red_expert-One")(thief)
+    wheel = str(thief.write(tmp_path))
+    for options in ((), ("--replace", "three")):
+        refused = venv.run("add", *options, wheel, home=home)
+        assert refused.returncode in {1, 2} and refused.stderr.count("\n") == 1
+        assert "one" in refused.stderr and venv.contents() == before
+    newer = draft("one", version="0.2.0").write(tmp_path)  # the twin: its own next version
+    done = venv.run("add", "--accept", str(newer), home=home)
+    assert done.returncode == 0, done.stderr
+    done = venv.run("add", "--accept", "--replace", "one", wheel, "--json", home=home)
+    assert done.returncode == 0, done.stderr
+    experts = json.loads(done.stdout)["receipt"]["experts"]
+    assert "two" in experts and "one" not in experts
+
+
+def test_an_expert_named_as_an_editable_backbone_is_refused_by_name(
+    make_venv: Any, draft: Any, tmp_path: Path
+) -> None:
+    """Its files come first on the path, and nothing of the backbone lies beside its metadata."""
+    venv, home, thief = make_venv(tmp_path / "venv"), tmp_path / "home", draft("thief")
+    assert venv.run("recompose", home=home).returncode == 0
+    named("red_backbone_tiny")(thief)
+    wheel = thief.write(tmp_path)
+    refused = venv.run("add", str(wheel), home=home)
+    assert refused.returncode == 1 and "brought by red-backbone-tiny" in refused.stderr
+    assert venv.install(wheel).returncode == 0
+    assert venv.listed(home)["red-expert-thief"]["code"] == "taken_top_level"
+    done = venv.run("recompose", home=home)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "'red_backbone_tiny'" in done.stderr or "red_backbone_tiny:" in done.stderr
+    assert "also brought by red-expert-thief" in done.stderr
+    assert venv.run("predict", "What is 37 plus 12?", home=home).returncode == 0
+    honest = draft("honest").write(tmp_path)  # the twin: a name of its own
+    assert venv.pip("uninstall", "--yes", "--quiet", "red-expert-thief").returncode == 0
+    assert venv.install(honest).returncode == 0
+    assert venv.listed(home)["red-expert-honest"]["state"] == "enabled"
+
+
 def test_a_wheel_that_overwrites_another_package_is_seen_on_both(
     make_venv: Any, draft: Any, tmp_path: Path
 ) -> None:
@@ -356,6 +510,34 @@ def test_the_twin_without_the_record_check_lets_the_attack_in(
         assert module.check_record is scope.check_record
         monkeypatch.setattr(module, "check_record", lambda *_, **__: ())
     assert read_wheel(path).value and state() == "enabled"  # what we guard against
+
+
+CODES = "\x1b]0;evil\x07\x1b[31m\x9b2J\u202e"
+
+
+@pytest.mark.parametrize("where", ["a key", "a value", "a file name", "a label", "a description"])
+def test_nothing_a_wheel_brings_speaks_to_the_terminal(
+    venv: Any, draft: Any, tmp_path: Path, where: str
+) -> None:
+    drafted = draft("codes", labels=[CODES, "b"]) if where == "a label" else draft("codes")
+    name = f"{drafted.module}/expert.json"
+    manifest = json.loads(drafted.members[name])
+    manifest |= {
+        "a key": {CODES: 1},
+        "a value": {"form": CODES},
+        "a description": {"domain": CODES},
+    }.get(where, {})
+    drafted.members[name] = json.dumps(manifest, ensure_ascii=False).encode()
+    if where == "a file name":
+        drafted.members[f"{drafted.module}/{CODES}"] = b""
+    wheel = drafted.write(tmp_path)
+    commands = [(*c, str(wheel)) for c in (("check",), ("check", "--json"), ("add",))]
+    venv.install(wheel)
+    commands += [("list-experts",), ("list-experts", "--json"), ("check", "codes")]
+    for _, out, err in venv.session(*commands, home=tmp_path / "home"):
+        assert all(line.isprintable() for line in (out + err).split("\n"))
+    assert json.loads(venv.run("list-experts", "--json", home=tmp_path / "home").stdout)
+    venv.pip("uninstall", "--yes", "--quiet", drafted.dist)
 
 
 def test_every_code_is_explained() -> None:

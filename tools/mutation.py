@@ -3,7 +3,8 @@
 mutmut wants the package it breaks as real folders under src/, and ours are links. So each room
 that pyproject.toml names under [tool.mutation] is laid out in build/mutation/ROOM, links followed,
 and mutmut runs there with the tests of that room alone. It keeps what it found: stopped at any
-moment, it goes on from there, and only functions that changed are broken again.
+moment, it goes on from there, and only functions that changed are broken again. Where all of a room
+takes too long, --sample tries some of its mutants, drawn by the seed, and the page says so.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import argparse
 import filecmp
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutation_report import measure, read_words, write_report
+from mutation_report import SAMPLE, measure, read_words, write_report
 
 __all__ = ["Room", "lay_out", "main", "read_rooms"]
 
@@ -81,8 +83,10 @@ def lay_out(root: Path, room: Room) -> None:
     mirror(_sources(root), room.folder / "src")
     if mirror([root / "tests"], room.folder / "tests"):
         shutil.rmtree(room.folder / "mutants/tests", ignore_errors=True)
+        # Which test runs what: mutmut looks that up for new tests alone, not for changed ones.
+        (room.folder / "mutants/mutmut-stats.json").unlink(missing_ok=True)
         for meta in _metas(room):
-            _forget_unnoticed(meta)
+            _forget(meta, {n for n, code in _codes(meta).items() if code in UNNOTICED})
     (room.folder / "mutants/src").mkdir(parents=True, exist_ok=True)
     (room.folder / "pyproject.toml").write_text(_settings(root, room), "utf-8")
 
@@ -109,22 +113,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help="which (default: all)")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--sample", type=int, metavar="N", help="of each room (default: all)")
     parser.add_argument("--report", action="store_true", help="only write what was found so far")
     options = parser.parse_args(arguments)
     for room in () if options.report else read_rooms(options.root, options.rooms):
         print(f"== {room.name}", flush=True)
         lay_out(options.root, room)
-        _run(room, workers=options.workers)
+        (room.folder / SAMPLE).unlink(missing_ok=True)
+        drawn = _draw(room, options.sample) if options.sample else []
+        if drawn or not options.sample:
+            _run(room, drawn, workers=options.workers)
         _report(options.root)
     print(_report(options.root))
 
 
-def _run(room: Room, *, workers: int) -> None:
+def _draw(room: Room, count: int) -> list[str]:
+    """Draw so many mutants of a room, forget all others, and return those not tried yet."""
+    _run(room, [SAMPLE], workers=1, check=False)  # it names its mutants, then finds none so named
+    codes = {n: c for meta in _metas(room) for n, c in _codes(meta).items()}
+    seeded = random.Random(SEED)  # noqa: S311  (the same draw each time is what is wanted)
+    drawn = seeded.sample(sorted(codes), min(count, len(codes)))
+    for meta in _metas(room):
+        _forget(meta, {n for n in codes if n not in {*drawn}})
+    (room.folder / SAMPLE).write_text(f"{len(drawn)}\n", "utf-8")
+    return [n for n in drawn if codes[n] is None]
+
+
+def _run(room: Room, mutants: Sequence[str], *, workers: int, check: bool = True) -> None:
+    """Run mutmut on some mutants, or on all that were not tried yet."""
     program = str(Path(sys.executable).with_name("mutmut"))
-    command = [program, "run", "--max-children", str(workers)]
-    environment = {"PYTHONPATH": str(room.folder / "mutants/src"), "PYTHONHASHSEED": str(SEED)}
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    subprocess.run(command, cwd=room.folder, env=env, check=True)
+    command = [program, "run", "--max-children", str(workers), *mutants]
+    files = room.folder / "tmp"  # of its own: what others leave behind may keep pytest from running
+    files.mkdir(exist_ok=True)
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "PYTEST_DEBUG_TEMPROOT": str(files),
+        "PYTHONHASHSEED": str(SEED),
+        "PYTHONPATH": str(room.folder / "mutants/src"),
+    }
+    env = {**os.environ, **environment}
+    subprocess.run(command, cwd=room.folder, env=env, check=check, capture_output=not check)
+    shutil.rmtree(files, ignore_errors=True)
 
 
 def _report(root: Path) -> Path:
@@ -187,11 +216,15 @@ def _metas(room: Room) -> Iterator[Path]:
     yield from (room.folder / "mutants").rglob("*.meta")
 
 
-def _forget_unnoticed(meta: Path) -> None:
+def _codes(meta: Path) -> dict[str, int | None]:
+    codes: dict[str, int | None] = json.loads(meta.read_text("utf-8"))["exit_code_by_key"]
+    return codes
+
+
+def _forget(meta: Path, mutants: Collection[str]) -> None:
     record = json.loads(meta.read_text("utf-8"))
-    codes = record["exit_code_by_key"]
-    record["exit_code_by_key"] = {n: None if c in UNNOTICED else c for n, c in codes.items()}
-    meta.write_text(json.dumps(record, indent=4), "utf-8")
+    codes = {n: None if n in mutants else code for n, code in _codes(meta).items()}
+    meta.write_text(json.dumps({**record, "exit_code_by_key": codes}, indent=4), "utf-8")
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -26,6 +26,9 @@ GOAL = 0.85
 
 NOTICED = ("killed", "timeout", "segfault")
 GOT_AWAY = ("survived", "no tests", "suspicious")
+SAMPLE = "sample.txt"
+"""In the folder of a room where only some mutants are tried, drawn by the seed: how many."""
+
 UNMEASURED = ("not checked", "check was interrupted by user", "skipped")
 STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious", "not checked")
 
@@ -56,7 +59,9 @@ def measure(
     """
     files: dict[str, Any] = {}
     survivors: list[dict[str, str]] = []
+    sampled: list[str] = []
     for folder, names in rooms:
+        sampled += names if (folder / SAMPLE).is_file() else ()
         for name in names:
             found = _statuses(folder, name)
             files[name] = None if found is None else dict(Counter(found.values()))
@@ -68,6 +73,7 @@ def measure(
         "python": platform.python_version(),
         "seed": seed,
         "goal": GOAL,
+        "sampled": sampled,
         "files": files,
         "survivors": survivors,
     }
@@ -165,20 +171,37 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
         f"{metrics['seed']}."
     )
     yield ""
-    left = sum(found.get(status, 0) for status in UNMEASURED)
+    left = _left(files.values())
     if share is not None:
         yield (
             f"**{share:.1%} of {found.total() - left:,} measured mutants are noticed** (goal "
             f"{metrics['goal']:.0%})."
         )
-    if left:
+    sampled = {name: found for name, found in files.items() if name in metrics["sampled"]}
+    if rest := _left(sampled.values()):
+        total = sum(sum(found.values()) for found in sampled.values() if found)
         yield ""
-        yield f"Begun, and not yet tried: {left:,}, the slower ones; the quickest are tried first."
+        yield (
+            f"Of these files {total - rest:,} of {total:,} mutants were tried, drawn by the seed "
+            f"from all that they have: {_quoted(sampled)}."
+        )
+    if slow := left - rest:
+        yield ""
+        yield f"Begun, and not yet tried: {slow:,}, the slower ones; the quickest are tried first."
     unmeasured = [n for n, f in files.items() if f is None or (f and score(f) is None)]
     if unmeasured:
         yield ""
-        yield f"Not measured yet: {', '.join(f'`{name}`' for name in unmeasured)}."
+        yield f"Not measured yet: {_quoted(unmeasured)}."
     yield ""
+
+
+def _left(found: Iterable[Mapping[str, int] | None]) -> int:
+    """Return how many mutants were not tried."""
+    return sum(f.get(status, 0) for f in found if f for status in UNMEASURED)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _table(files: Mapping[str, Mapping[str, int] | None]) -> Iterator[str]:

@@ -6,7 +6,8 @@
 
 `pip install --index-url file:///…/dist/simple red-expert-range3` installs from it, and so does any
 web server that hands out the folder. Nothing is built from a tree that differs from its commit, or
-of a version that CHANGELOG.md says nothing of; equal commits give equal bytes.
+of a version that CHANGELOG.md says nothing of; equal commits give equal bytes. `make index` writes
+wheels of the tree as it is, and with `--index` an index of these.
 """
 
 from __future__ import annotations
@@ -86,7 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Check, build into a folder of its own, and put it in place of dist/ when all is there."""
     parser = argparse.ArgumentParser(description="Build everything that is published.")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
-    root: Path = parser.parse_args(arguments).root
+    parser.add_argument("--index", type=Path, help="Only write an index of a folder's archives.")
+    options = parser.parse_args(arguments)
+    if options.index is not None:
+        write_index(options.index)
+        return
+    root: Path = options.root
     check_release(root)
     out, dist = root / "build/release", root / "dist"
     shutil.rmtree(out, ignore_errors=True)

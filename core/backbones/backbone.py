@@ -20,10 +20,10 @@ from ..bus.bus import BusConfig
 from ..bus.layout import FeatureLayout
 from ..bus.tasks import CLASSIFICATION, Task, Unit, make_task
 from ..digests import backbone_fingerprint
-from ..types import Row
+from ..types import Row, as_list
 from .encoder import Pooling, TextEncoder, load_encoder
 from .qwen3.package import qwen3_encoder
-from .tokens import context_layout, rows_per_token, token_states, with_contexts
+from .tokens import context_layout, rows_per_token, token_states, tokenize, with_contexts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 
 PROBES = ("What is 37 plus 12?", "  Two\nlines,\ttabs", "Ünïcödé ✓ 日本", "x=1_000; y=-2.5e3")
+
+MARKS = 8
+"""Most tokens that a tokenizer adds to a text."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,12 +139,16 @@ class Backbone:
         nn.Module.to(self.trunk.model, device)
         return self
 
-    def encode(self, texts: Sequence[str]) -> Tensor:
+    def encode(self, texts: str | Iterable[str]) -> Tensor:
         """Return h ``(N, D)``, or h̃ where experts act inside the trunk.
 
         Each row's bits depend on its own text only. A generating backbone has a row for each
         token of the texts, in their order (`rows_per_token`).
+
+        Raises:
+            InputTypeError: If it is neither one text nor an iterable of texts.
         """
+        texts = as_list(texts, str, "text")
         if self.task.unit is Unit.TOKEN:
             return self.token_rows(token_states(self.trunk, texts))
         h = self.trunk.encode(texts)
@@ -149,6 +156,22 @@ class Backbone:
             return h
         beside = (c.compute(texts) for c in self.layout.segments if c.compute is not None)
         return torch.cat([h, *beside], dim=1)
+
+    def cuts(self, texts: Sequence[str]) -> list[int | None]:
+        """Return how many tokens are read of each text that has more; None where all are read."""
+        longest = self.trunk.longest
+        if longest is None:
+            return [None] * len(texts)
+
+        def long(text: str) -> bool:
+            # A character of ASCII is a token at most; beside them stand a few marks.
+            if text.isascii() and len(text) + MARKS <= longest:
+                return False
+            ids = self.trunk.tokenizer(text, truncation=True, max_length=longest + 1)["input_ids"]
+            return len(ids) > longest
+
+        with self.trunk.lock:
+            return [longest if long(text) else None for text in texts]
 
     def token_rows(self, states: Iterable[Tensor]) -> Tensor:
         """Return h̃ ``(N, …)`` of all tokens of texts, given the states ``(T, D)`` of each text."""
@@ -158,6 +181,17 @@ class Backbone:
     def rows_per_token(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that `encode` gives of these texts: themselves, or their tokens."""
         return rows_per_token(self.trunk, rows) if self.task.unit is Unit.TOKEN else list(rows)
+
+    def require_tokens(self, texts: Iterable[str]) -> None:
+        """Read texts as far as their tokens.
+
+        Raises:
+            UsageError: If one has none.
+        """
+        by_token = self.task.unit is Unit.TOKEN
+        with self.trunk.lock:
+            for text in texts:
+                tokenize(self.trunk, text) if by_token else self.trunk.tokens(text)
 
     def bus_config(self) -> BusConfig:
         """Return what a factory needs to build parts for this backbone's bus."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ...registry.errors import MissingError, UsageError
+from .tiles import Tiles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -29,8 +30,7 @@ log = logging.getLogger("redhost")
 Pooling = Literal["last", "mean"]
 
 BATCH = 32
-"""Rows of a canonical batch. Feature bits depend on the shape of a batch, never on what else is
-in it, so every text is computed in a batch of this size and of its own token length."""
+"""Texts of a pass, at most."""
 
 
 class TextEncoder:
@@ -42,6 +42,9 @@ class TextEncoder:
         pooling: ``last`` token or ``mean`` over the tokens.
         max_tokens: Where longer texts are cut; by default the model's longest input.
         head: The language-model head ``(V, D)``, where text is to be generated.
+
+    Attributes:
+        width: D, the width of the pooled vector.
     """
 
     def __init__(
@@ -55,17 +58,14 @@ class TextEncoder:
     ) -> None:
         self.head = head
         self.model: PreTrainedModel = model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+        self.width = int(model.config.hidden_size)
         self.tokenizer = tokenizer
         self.pooling: Pooling = pooling
         self.max_tokens = max_tokens
+        self.tiles = Tiles.of(model)
         # Interventions hook the blocks during a pass, and tokenizers keep settings between calls:
         # one thread at a time.
         self.lock = threading.RLock()
-
-    @property
-    def width(self) -> int:
-        """D, the width of the pooled vector."""
-        return int(self.model.config.hidden_size)
 
     @property
     def device(self) -> torch.device:
@@ -80,26 +80,37 @@ class TextEncoder:
         Args:
             texts: N of them.
             compute: Token ids ``(B, T)`` → rows ``(B, D)``, where something else than h is wanted.
+                Nobody knows whether it mixes rows, so it gets one text at a time.
         """
         out = torch.empty(len(texts), self.width)
+        most = 1 if compute and self.device.type == "cpu" else None
         with self.lock, torch.inference_mode():
-            for index, ids in self.batches(texts):
+            for index, ids in self.batches(texts, most=most):
                 rows = compute(ids) if compute else self.pool(self.hidden_states(ids))
                 out[index] = rows[: len(index)].float().cpu()
         return out
 
-    def batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield canonical batches: the rows' indices and token ids ``(BATCH, T)``.
+    def batches(
+        self, texts: Sequence[str], *, most: int | None = None
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield texts in passes that keep their bits apart: their indices, token ids ``(B, T)``.
 
-        All texts of a batch have the same number of tokens, so there is no padding; a batch that
-        is not full repeats its first row.
+        All texts of a pass have the same number of tokens, so there is no padding. On a CPU
+        `tiles` keep their rows apart. Kernels of other devices go by the shape of the batch and
+        nothing else, so there it is always one shape: a batch that is not full repeats its first
+        row.
+
+        Args:
+            texts: Any texts.
+            most: How many share a pass, at most; by default as many as keep their bits.
         """
-        ids = [self.tokens(t) for t in texts]
+        ids, cpu = [self.tokens(t) for t in texts], self.device.type == "cpu"
         lengths = [len(row) for row in ids]
         by_length = sorted(range(len(ids)), key=lengths.__getitem__)
-        for _, rows in groupby(by_length, key=lengths.__getitem__):
-            while index := list(islice(rows, BATCH)):
-                filled = index + [index[0]] * (BATCH - len(index))
+        for tokens, rows in groupby(by_length, key=lengths.__getitem__):
+            count = most or (self.tiles.rows(tokens, most=BATCH) if cpu else BATCH)
+            while index := list(islice(rows, count)):
+                filled = index if cpu else index + [index[0]] * (count - len(index))
                 yield index, torch.tensor([ids[i] for i in filled], device=self.device)
 
     def tokens(self, text: str) -> list[int]:
@@ -122,7 +133,8 @@ class TextEncoder:
 
     def hidden_states(self, ids: Tensor) -> Tensor:
         """Return the last hidden states ``(B, T, D)`` of token ids ``(B, T)``."""
-        output: Any = self.model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        with self._pass(ids):
+            output: Any = self.model(input_ids=ids, attention_mask=torch.ones_like(ids))
         return cast("Tensor", output.last_hidden_state)
 
     def decode_step(self, ids: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
@@ -135,8 +147,18 @@ class TextEncoder:
         Returns:
             The states, and the cache to go on with.
         """
-        output = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        with self._pass(ids):
+            output = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
         return output.last_hidden_state, output.past_key_values
+
+    @contextmanager
+    def _pass(self, ids: Tensor) -> Iterator[None]:
+        """Compute in tiles where that is possible: on a CPU, without gradients."""
+        if ids.device.type == "cpu" and torch.is_inference_mode_enabled():
+            with self.lock, self.tiles.applied(ids.shape[1]):
+                yield
+        else:
+            yield
 
     def pool(self, hidden: Tensor) -> Tensor:
         """Return h ``(B, D)`` for hidden states ``(B, T, D)``."""

@@ -1,17 +1,23 @@
 """The feature cache: nothing below the bus is computed twice.
 
-Keyed by content: backbone fingerprint, device kind, torch version, dtype, threads and canonical
-batch size name the file (each may change bits); the text's sha256 names the row. SQLite, so that
+Keyed by content: backbone fingerprint, device kind, torch version, dtype, threads and the kind of
+pass name the file (each may change bits); the text's sha256 names the row. SQLite, so that
 a kill at any moment loses at most the rows being written and two processes can share it.
+
+A row has a digest over the file's name, the text's key and its bytes: one that is damaged is
+computed again, and so is a whole file that SQLite cannot read. A cache that cannot be written
+(another's home, a full disk) is read as far as it goes; what it lacks is computed each time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,15 +25,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...registry.errors import StoreError
+from ...registry.atomic import count_damage, make_folder, remove_file
 from ..bus.tasks import Unit
-from ..types import Encode, Progress
+from ..types import Encode, Progress, as_list, in_stage
 from .backbone import Backbone
 from .encoder import BATCH
-from .tokens import token_states, tokenize
+from .tiles import KERNELS
+from .tokens import token_states
 
 CHUNK = 32 * BATCH
 """Texts encoded between two writes: what an interruption may lose."""
+
+SCHEMA = (
+    "PRAGMA journal_mode=WAL",
+    "DROP TABLE IF EXISTS h",  # of versions whose rows had no digest
+    "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, row BLOB, digest BLOB)",
+)
+
+NO_FAULT_OF_THE_FILE = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
+"""What SQLite says of the place, or of who else is there; whatever else it says is damage."""
+
+log = logging.getLogger("redhost")
 
 LOOKUP_CHUNK = 500
 """Rows of one query; SQLite takes 999 parameters at least."""
@@ -49,7 +75,7 @@ class FeatureCache:
             torch.__version__,
             "float32",
             torch.get_num_threads(),
-            BATCH,
+            KERNELS,
         )
         self.backbone, width = backbone, backbone.width
         if backbone.task.unit is Unit.TOKEN:
@@ -59,7 +85,6 @@ class FeatureCache:
                     key,
                     width=width,
                     compute=partial(token_states, backbone.trunk),
-                    count=lambda text: len(tokenize(backbone.trunk, text)),
                     chunk=CHUNK // BATCH,
                 )
             ]
@@ -79,13 +104,17 @@ class FeatureCache:
         """Where h is remembered."""
         return self.tables[0].path
 
-    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> Tensor:
+    def encode(self, texts: str | Iterable[str], *, progress: Progress | None = None) -> Tensor:
         """Return h ``(N, D)`` of the texts, or h̃, computing only what is not remembered.
 
         Args:
             texts: Any texts, repeated or not.
             progress: Called with (rows computed, rows to compute).
+
+        Raises:
+            InputTypeError: If it is neither one text nor an iterable of texts.
         """
+        texts = as_list(texts, str, "text")
         parts = [table.encode(texts, progress=progress) for table in self.tables]
         if self.backbone.task.unit is Unit.TOKEN:
             return self.backbone.token_rows(map(torch.tensor, parts[0]))
@@ -115,10 +144,9 @@ class _FeatureTable:
         *,
         width: int,
         compute: Callable[[Sequence[str]], Sequence[Tensor]],
-        count: Callable[[str], int] = lambda _: 1,
         chunk: int = CHUNK,
     ) -> None:
-        self.width, self.compute, self.count, self.chunk = width, compute, count, chunk
+        self.width, self.compute, self.chunk = width, compute, chunk
         name = hashlib.sha256("\0".join(map(str, key)).encode()).hexdigest()[:32]
         self.path = None if folder is None else folder / f"{name}.sqlite"
 
@@ -126,6 +154,7 @@ class _FeatureTable:
         """Return the rows ``(T, width)`` of each text: one, or one for each token."""
         rows = self.read(texts)
         missing = _by_length(t for t in texts if t not in rows)
+        progress = in_stage(progress, "features")
         for start in range(0, len(missing), self.chunk):
             chunk = missing[start : start + self.chunk]
             fresh = {t: h.numpy() for t, h in zip(chunk, self.compute(chunk), strict=True)}
@@ -135,51 +164,79 @@ class _FeatureTable:
                 progress(start + len(chunk), len(missing))
         return [rows[t] for t in texts]
 
-    @contextmanager
-    def _database(self, path: Path) -> Iterator[sqlite3.Connection]:
-        """Open the database for one transaction.
-
-        Raises:
-            StoreError: If it cannot be used.
-        """
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(path, timeout=60)) as database, database:
-                database.execute("PRAGMA journal_mode=WAL")
-                database.execute("CREATE TABLE IF NOT EXISTS h (text BLOB PRIMARY KEY, row BLOB)")
-                yield database
-        except (sqlite3.DatabaseError, OSError) as e:
-            raise StoreError(
-                f"the feature cache {path} cannot be used",
-                found=str(e),
-                hint="Check free space and permissions. Delete the file; its rows are computed "
-                "again.",
-            ) from e
-
     def read(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the rows that are remembered."""
+        """Return the rows that are remembered, and forget those that are damaged."""
         rows: dict[str, np.ndarray] = {}
         if self.path is None or not self.path.exists():
             return rows
-        wanted = {_key(text): text for text in texts}
-        with self._database(self.path) as database:
+        wanted, damaged = {_key(text): text for text in texts}, []
+        with self._reporting(), self._connect() as database:
             for start in range(0, len(wanted), LOOKUP_CHUNK):
                 some = list(wanted)[start : start + LOOKUP_CHUNK]
                 marks = ",".join("?" * len(some))
-                query = f"SELECT text, row FROM h WHERE text IN ({marks})"  # noqa: S608
-                for key, row in database.execute(query, some):
-                    text = wanted[key]
-                    # A row of any other length was computed from something else.
-                    if len(row) == 4 * self.width * self.count(text):
-                        rows[text] = np.frombuffer(row, np.float32).reshape(-1, self.width)
+                query = f"SELECT text, row, digest FROM rows WHERE text IN ({marks})"  # noqa: S608
+                for key, row, digest in database.execute(query, some):
+                    if key in wanted and digest == self._digest(key, row):
+                        row = np.frombuffer(row, np.float32)  # noqa: PLW2901
+                        rows[wanted[key]] = row.reshape(-1, self.width)
+                    else:
+                        damaged.append(key)
+            if damaged:
+                count_damage(self.path.parent, len(damaged))
+                database.executemany("DELETE FROM rows WHERE text IS ?", [(k,) for k in damaged])
         return rows
 
     def write(self, rows: dict[str, np.ndarray]) -> None:
-        """Remember rows."""
-        if self.path is not None:
-            pairs = [(_key(t), row.astype(np.float32).tobytes()) for t, row in rows.items()]
-            with self._database(self.path) as database:
-                database.executemany("INSERT OR REPLACE INTO h VALUES (?, ?)", pairs)
+        """Remember rows, where that is possible."""
+        if self.path is None:
+            return
+        data = {_key(text): row.astype(np.float32).tobytes() for text, row in rows.items()}
+        with self._reporting(), self._connect() as database:
+            database.executemany(
+                "INSERT OR REPLACE INTO rows VALUES (?, ?, ?)",
+                [(key, row, self._digest(key, row)) for key, row in data.items()],
+            )
+
+    def _digest(self, key: object, row: object) -> bytes | None:
+        """Return the digest of a row of this file; None of what a damaged file may hold instead."""
+        if self.path is None or not isinstance(key, bytes) or not isinstance(row, bytes):
+            return None
+        return hashlib.sha256(self.path.name.encode() + key + row).digest()
+
+    @property
+    def _can_write(self) -> bool:
+        path = Path(self.path or "")
+        return all(os.access(p, os.W_OK) for p in (path.parent, path) if p.exists())
+
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        """Open the database for one transaction; only to read where it cannot be written."""
+        path = Path(self.path or "")
+        with suppress(OSError):
+            make_folder(path.parent)
+        # Immutable: to share it, SQLite would write another file.
+        uri = path.absolute().as_uri() + ("" if self._can_write else "?mode=ro&immutable=1")
+        with closing(sqlite3.connect(uri, uri=True, timeout=60)) as database, database:
+            database.text_factory = bytes
+            for statement in SCHEMA if self._can_write else ():
+                database.execute(statement)
+            yield database
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Go on without what the cache cannot give or take; a damaged file goes."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, MemoryError, UnicodeError) as e:  # as damage goes
+            code = getattr(e, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if not self._can_write or isinstance(e, OSError) or code in NO_FAULT_OF_THE_FILE:
+                log.warning("the feature cache %s cannot be used: %s", self.path, e)
+                return
+            log.warning("the feature cache %s is damaged and made anew: %s", self.path, e)
+            with suppress(OSError):
+                for suffix in ("-wal", "-shm", ""):  # no other file may take up this one's log
+                    remove_file(Path(f"{self.path}{suffix}"))
+                count_damage(Path(self.path or "").parent)
 
 
 def _one_each(compute: Callable[[Sequence[str]], Tensor]) -> Callable[..., Sequence[Tensor]]:

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .ensemble import Ensemble
 from .experts import Expert
 from .layout import FeatureLayout, WideNorm
 from .signals import QUERY, BusRouter, RouterSignals
-from .strategies import Ensemble, ExpertOutputs, ForwardStrategy, choose_strategy
+from .strategies import ExpertOutputs, ForwardStrategy, choose_strategy
 from .tasks import CLASSIFICATION, Task
 
 BACKBONE = "backbone"
@@ -42,9 +43,15 @@ class Bus(nn.Module):
         experts: Expert modules by id; columns are their ids in sorted order.
         classifier: W_c ``(C, D)``, or None when the backbone has no labels.
         labels: The labels of `classifier`.
+        task: What a row is, and how its logits become an answer.
         backbone_column: Whether the router has a last column that changes nothing.
         layout: What experts read beside h; features are then h̃, and `norm` gives z̃.
         strategy: How the experts are summed; by default what suits router, experts and device.
+
+    Attributes:
+        columns: What the router weighs: the experts' ids, and the backbone where it has a column.
+        labels: What may be answered, L of them.
+        answers: How many probabilities a row has: L, or the tokens of a vocabulary.
     """
 
     router: BusRouter
@@ -88,6 +95,7 @@ class Bus(nn.Module):
             y for i in self.ids if experts[i].space == "labels" for y in experts[i].labels
         )
         self.labels = task.head.label_space(labels, own_labels)
+        self.answers = max(len(self.labels), 0 if classifier is None else len(classifier))
         self.own = self.ensemble.own
         self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
         place = {label: n for n, label in enumerate(self.labels)}
@@ -213,12 +221,6 @@ class Bus(nn.Module):
     def classifier(self) -> Tensor | None:
         """W_c ``(C, D)``, where the backbone has labels."""
         return self.ensemble.classifier
-
-    @property
-    def answers(self) -> int:
-        """How many probabilities a row has: labels, or the tokens of a vocabulary."""
-        head = self.ensemble.classifier
-        return max(len(self.labels), 0 if head is None else len(head))
 
     def parts(self) -> list[Expert]:
         """Return the experts in column order."""

@@ -107,13 +107,13 @@ class LowRank(Expert):
         if self.v is not None:
             self.v.data = self.v.data * scale + shift
 
-    def inner_bias(self) -> Tensor:
-        """Return u ``(R,)``, zeros where the form has none."""
-        return self.U.new_zeros(self.U.shape[0]) if self.u is None else self.u.detach()
-
-    def outer_bias(self) -> Tensor:
-        """Return v ``(out,)``, zeros where the form has none."""
-        return self.V.new_zeros(self.V.shape[0]) if self.v is None else self.v.detach()
+    def biases(self) -> tuple[Tensor, Tensor]:
+        """Return u ``(R,)`` and v ``(out,)``, zeros where the form has none."""
+        u, v = (
+            weight.new_zeros(len(weight)) if bias is None else bias.detach()
+            for weight, bias in ((self.U, self.u), (self.V, self.v))
+        )
+        return u, v
 
 
 class InTrunkExpert(Expert):

@@ -31,10 +31,11 @@ class LowRankStack(nn.Module):
         ranks = [p.U.shape[0] for p in stacked]
         owner = [i for i, r in zip(self.columns, ranks, strict=True) for _ in range(r)]
         # Copies, so that the pass is contiguous; buffers, so that no optimiser can find them.
+        inner, outer = zip(*(p.biases() for p in stacked), strict=True)
         self.register_buffer("U", torch.cat([p.U.detach() for p in stacked]))
-        self.register_buffer("u", torch.cat([p.inner_bias() for p in stacked]))
+        self.register_buffer("u", torch.cat(inner))
         self.register_buffer("V", torch.cat([p.V.detach().T for p in stacked]))
-        self.register_buffer("v", torch.stack([p.outer_bias() for p in stacked]))
+        self.register_buffer("v", torch.stack(outer))
         self.register_buffer("owner", torch.tensor(owner, device=self.U.device))
         self.register_buffer("column", torch.tensor(self.columns, device=self.U.device))
         self.spans = tuple(pairwise(accumulate(ranks, initial=0)))

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ...registry.errors import UsageError
+from .ensemble import Ensemble
 from .evidence import output_features
-from .strategies import Ensemble, ExpertOutputs, active_columns
+from .strategies import ExpertOutputs, active_columns
 
 QUERY = "query"
 """Read by a router that picks the experts whose confidences it wants: `RouterSignals.query`."""

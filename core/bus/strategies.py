@@ -1,4 +1,4 @@
-"""The experts of a bus, and the three passes that sum their outputs.
+"""The three passes that sum what experts put out, and which of them suits a composition.
 
 dense      all experts, stacked: one product for all U and one for all V
 grouped    only those with a weight on some row, each on its own rows: an idle expert costs nothing,
@@ -11,19 +11,14 @@ A router that gives weights to k columns needs B · k of the B · E outputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...registry.errors import CompositionError
-from .evidence import confidence_of, readout_factor
 from .experts import Expert, LowRank
-from .layout import FeatureLayout
-from .lowrank_stack import LowRankStack
 
 ForwardStrategy = Literal["dense", "gathered", "grouped"]
 """How the experts are summed."""
@@ -99,172 +94,3 @@ def choose_strategy(
     alike = all(isinstance(e, LowRank) and e.space != "labels" for e in experts)
     on_device = classifier is not None and classifier.device.type != "cpu"
     return "gathered" if on_device and alike and not queries else "grouped"
-
-
-class Ensemble(nn.Module):
-    """Experts by column, sorted by where they write.
-
-    Args:
-        experts: By id; columns are their ids in sorted order.
-        classifier: W_c ``(C, D)``, or None.
-        layout: What they read beside h.
-        strategy: Which pass sums them.
-        columns: K: their number, or one more with the backbone's column.
-
-    Raises:
-        CompositionError: If one needs a classifier that is not there.
-    """
-
-    def __init__(
-        self,
-        experts: Mapping[str, Expert],
-        *,
-        classifier: Tensor | None,
-        layout: FeatureLayout,
-        strategy: ForwardStrategy,
-        columns: int,
-    ) -> None:
-        super().__init__()
-        self.ids = tuple(sorted(experts))
-        self.parts = tuple(experts[i] for i in self.ids)  # a tuple: the bus registers the modules
-        self.layout, self.strategy, self.columns = layout, strategy, columns
-        self.register_buffer("classifier", classifier, persistent=False)
-        self.hidden, self.logit, self.own = (
-            tuple(i for i, e in enumerate(self.parts) if e.space == space)
-            for space in ("hidden", "logits", "labels")
-        )
-        if classifier is None and (self.hidden or self.logit):
-            raise CompositionError(
-                "the backbone has no classifier",
-                expected="experts with labels of their own",
-                found=", ".join(self.ids[i] for i in (*self.hidden, *self.logit)),
-            )
-        own = {reader for s in layout.segments for reader in s.readers}
-        # Those that can be stacked: low-rank, of z itself, where the pass wants a stack.
-        alike = {
-            k: part
-            for k, (i, part) in enumerate(zip(self.ids, self.parts, strict=True))
-            if isinstance(part, LowRank) and i not in own and strategy != "grouped"
-        }
-        stacked = ({k: alike[k] for k in some if k in alike} for some in (self.hidden, self.logit))
-        self.hidden_stack, self.logit_stack = (LowRankStack(s) if s else None for s in stacked)
-
-    classifier: Tensor | None
-
-    @cached_property
-    def readout_factor(self) -> Tensor | None:
-        """What confidences are measured with ``(…, D)``, made when first one is."""
-        return readout_factor(self.classifier)
-
-    # -- outputs ------------------------------------------------------------------------------
-
-    def delta(self, z: Tensor, column: int) -> Tensor:
-        """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``, in the precision of z."""
-        expert = self.parts[column]
-        read = self.layout.read(z, self.ids[column])
-        made: Tensor = expert(read.to(expert.precision)).to(z.dtype)
-        return made
-
-    def expert_outputs(
-        self, z: Tensor, columns: Iterable[tuple[int, Tensor | None]]
-    ) -> ExpertOutputs:
-        """Return Δ of each column on its rows of z ``(B, D)``; the backbone's column has none."""
-        return tuple(
-            ExpertOutput(column, rows, self.delta(z if rows is None else z[rows], column))
-            for column, rows in columns
-            if column < len(self.ids)
-        )
-
-    def all_outputs(self, z: Tensor) -> ExpertOutputs:
-        """Return Δ of all experts on all rows ``(B, D)``; stacks are passed over once."""
-        base, made = self.layout.base(z), dict[int, Tensor]()
-        for stack in filter(None, (self.hidden_stack, self.logit_stack)):
-            made |= zip(stack.columns, stack.each(base), strict=True)
-        return tuple(
-            ExpertOutput(i, None, made[i] if i in made else self.delta(z, i))
-            for i in range(len(self.ids))
-        )
-
-    def selected_outputs(self, z: Tensor, alpha: Tensor) -> ExpertOutputs | None:
-        """Return Δ where there is a weight ``(B, K)``, if the pass is `grouped`; else None."""
-        return self.expert_outputs(z, active_columns(alpha)) if self.strategy == "grouped" else None
-
-    def confidences(self, outputs: Iterable[ExpertOutput], z: Tensor) -> Tensor:
-        """Return e of these outputs, ``(B, K)``; zero where there is none."""
-        confidences = z.new_zeros(z.shape[0], self.columns)
-        groups: dict[str | int, list[ExpertOutput]] = {}
-        for o in outputs:  # where one classifier is shared, one product measures all
-            space = self.parts[o.column].space
-            groups.setdefault(o.column if space == "labels" else space, []).append(o)
-        for some in groups.values():
-            rows, places, delta = concat_outputs(some, len(z))
-            confidences[rows, places] = confidence_of(
-                self.parts[some[0].column], delta, self.readout_factor
-            )
-        return confidences
-
-    # -- summing ------------------------------------------------------------------------------
-
-    def residual(
-        self,
-        h: Tensor,
-        z: Tensor,
-        alpha: Tensor,
-        *,
-        outputs: ExpertOutputs | None = None,
-        chosen: int | None = None,
-    ) -> Tensor:
-        """Return ĥ = h + Σ_i α_i Δ_i(z), ``(B, D)``.
-
-        Args:
-            h: Features ``(B, D)``, or h̃.
-            z: Bus vectors ``(B, D)``, or z̃.
-            alpha: Weights ``(B, K)``.
-            outputs: Δ of everybody with a weight; None computes it.
-            chosen: How many columns have a weight in each row, where that is known to be few.
-        """
-        outputs = self.selected_outputs(z, alpha) if outputs is None else outputs
-        stacked = self.hidden_stack, chosen
-        return self._add(self.layout.base(h), z, alpha, outputs, self.hidden, stacked)
-
-    def logits(
-        self,
-        h: Tensor,
-        z: Tensor,
-        alpha: Tensor,
-        *,
-        outputs: ExpertOutputs | None = None,
-        chosen: int | None = None,
-    ) -> Tensor:
-        """Return W_c ĥ + Σ_i α_i Δ_i^logit(z), ``(B, C)``; arguments as for `residual`."""
-        if self.classifier is None:
-            raise CompositionError("the backbone has no classifier")
-        outputs = self.selected_outputs(z, alpha) if outputs is None else outputs
-        hat = self.residual(h, z, alpha, outputs=outputs, chosen=chosen)  # (B, D)
-        shared = hat @ self.classifier.T  # (B, C)
-        return self._add(shared, z, alpha, outputs, self.logit, (self.logit_stack, chosen))
-
-    def _add(
-        self,
-        out: Tensor,
-        z: Tensor,
-        alpha: Tensor,
-        outputs: ExpertOutputs | None,
-        columns: tuple[int, ...],
-        stacked: tuple[LowRankStack | None, int | None],
-    ) -> Tensor:
-        """Return out + Σ α_i Δ_i ``(B, out)`` over some columns, stacked or one by one."""
-        if not columns:
-            return out
-        if outputs is None:
-            stack, chosen = stacked
-            if stack is not None:
-                out = out + stack(self.layout.base(z), alpha, chosen=chosen)
-                columns = tuple(i for i in columns if i not in stack.columns)
-            outputs = self.expert_outputs(z, ((i, None) for i in columns))
-        wanted = frozenset(columns)
-        some = [o for o in outputs if o.column in wanted]
-        if not some:
-            return out
-        rows, places, delta = concat_outputs(some, len(out))
-        return out.index_add(0, rows, alpha[rows, places, None] * delta)

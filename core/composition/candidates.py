@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...registry.environment.status import PackageStatus
-from ...registry.errors import CardError, HarmError, MissingError, PluginError, short
+from ...registry.errors import (
+    CompositionError,
+    ContractError,
+    HarmError,
+    MissingError,
+    PluginError,
+    RedhostError,
+    UsageError,
+    short,
+)
 from ...registry.home.composition import Composition
 from ...registry.package.checked import Checked, Violation
 from ...registry.package.manifest import BackboneManifest
@@ -64,8 +73,13 @@ def load_candidates(
     experts: dict[str, LoadedExpert] = {}
     failed: list[tuple[PackageStatus, Violation]] = []
     for status in statuses:
-        loaded = _load(status, bus=bus, plugins=plugins, providers=providers)
-        wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
+        try:
+            loaded = _load(status, bus=bus, plugins=plugins, providers=providers)
+            wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
+        except Exception as e:  # whatever its material makes the host stumble over
+            if not is_about_material(e):
+                raise
+            loaded, wrong = Checked(None), fault(e)
         if loaded.value and wrong is None:
             experts[loaded.value.files.manifest.id] = loaded.value
         elif wrong:
@@ -98,12 +112,29 @@ def _load(
         expected, found = f"{short(status.digest or '')}, as audited", short(read.value.digest)
         wrong = Violation("weights_digest", "package", expected, found, hint)
         return Checked(None, (wrong,))
-    try:
-        return make_expert(read.value, bus=bus, plugins=plugins, providers=providers)
-    except (CardError, PluginError) as e:
-        expected = e.expected or "a part that can be made"
-        code = "card_rows" if isinstance(e, CardError) else "form_unknown"
-        return Checked(None, (Violation(code, "package", expected, str(e), e.hint),))
+    return make_expert(read.value, bus=bus, plugins=plugins, providers=providers)
+
+
+def is_about_material(error: Exception) -> bool:
+    """Tell whether an error, raised over one expert's material, is that expert's.
+
+    A full disk, say, or a cache that cannot be read, is nobody's.
+    """
+    if isinstance(error, RedhostError):
+        return isinstance(error, (ContractError, PluginError, UsageError))
+    return not isinstance(error, (OSError, MemoryError))
+
+
+def fault(error: Exception) -> Violation:
+    """Return an error as what is wrong with the expert that caused it."""
+    if not isinstance(error, RedhostError):
+        found = f"{type(error).__name__}: {error}"[:300]
+        hint = "Ask its author for a new build."
+        return Violation("not_computable", "package", "material that can be computed", found, hint)
+    codes = {PluginError: "form_unknown", CompositionError: "not_computable", HarmError: "harm"}
+    code = codes.get(type(error), "card_rows")
+    expected = error.expected or "a part that can be made"
+    return Violation(code, "package", expected, error.reason, error.hint)
 
 
 def _refuse_failing(

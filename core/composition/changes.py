@@ -27,10 +27,13 @@ from ...registry.errors import (
     UsageError,
 )
 from ...registry.home.composition import LOCK, Composition, LockFile, read_lock
+from ...registry.package.discover import canonical
 from ..bus.tasks import make_task
 from ..model.composed import ComposedModel
 from ..receipt import Receipt
 from ..session import Session
+from .attribution import compose_without_faulty
+from .gates import HARM_HINT
 from .options import (
     Level,
     RecomposeInputs,
@@ -96,18 +99,27 @@ def compose_selection(
     )
     progress = keywords.get("progress")
     record, previous = _load_previous(session, accept=options.accept)
-    inputs = prepare_composition(
-        selection,
-        plugins=session.plugins,
-        cache=session.cache,
-        device=session.device,
-        record=record,
-        previous=previous,
-        progress=progress,
-        pool=session.pool,
-    )
-    if lock is None:
+
+    def prepare(chosen: Selection) -> RecomposeInputs:
+        return prepare_composition(
+            chosen,
+            plugins=session.plugins,
+            cache=session.cache,
+            device=session.device,
+            record=record,
+            previous=previous,
+            progress=progress,
+            pool=session.pool,
+        )
+
+    def attempt(chosen: Selection) -> tuple[RecomposeInputs, RecomposeResult]:
+        inputs = prepare(chosen)
         return inputs, recompose(inputs, options, progress=progress)
+
+    if lock is None:
+        composed = record.members() if record else {}
+        return compose_without_faulty(selection, attempt, composed=composed)
+    inputs = prepare(selection)
     weights, router = locked_router(inputs, lock, generations=session.generations), lock.router
     options = replace(
         options, router=router.kind, level=cast("Level", router.level), seed=router.seed
@@ -169,7 +181,7 @@ def change_members(
     with session.generations.writer() as writer:
         current = session.generations.current() if remove is None else session.require_current()
         record = None if current is None else session.generations.load(current)
-        selection = _current_members(session, record)
+        selection = _current_members(session, record, add)
         joins = None
         if add is not None:
             keys = session.settings.keys or ()
@@ -192,9 +204,21 @@ def change_members(
     return receipt
 
 
-def _current_members(session: Session, record: Composition | None) -> Selection:
+def _current_members(
+    session: Session, record: Composition | None, add: ExpertSource | None
+) -> Selection:
+    wanted = session.settings.backbone
     if record is None:
-        return select_installed(session.home, backbone=session.settings.backbone)
+        joins = None if add is None else (add, session.settings.keys or ())
+        return select_installed(session.home, backbone=wanted, joins=joins)
+    names = {canonical(record.backbone.id), canonical(record.backbone.dist)}
+    if wanted is not None and canonical(wanted) not in names:
+        raise UsageError(
+            f"generation {record.number} is composed on another backbone",
+            expected=record.backbone.id,
+            found=wanted,
+            hint=f"Leave out --backbone, or run 'redhost recompose --backbone {wanted}' first.",
+        )
     try:
         return select_stored(record, session.store)
     except RedhostError as e:
@@ -210,8 +234,10 @@ def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:
     if joins.id in receipt.experts:
         return
     reason = next((x for x in receipt.left_out if x.id == joins.id), None)
-    raise ContractError(
-        f"{joins.name} was not attached",
-        found=f"{reason.code}: {reason.reason}" if reason else "no reason",
-        hint=f"See 'redhost check {joins.package.dist}', or ask its author for a new build.",
-    )
+    who, found = f"{joins.name} was not attached", "no reason"
+    if reason is not None:
+        found = f"{reason.code}: {reason.reason}"
+        if reason.code == "harm":
+            raise HarmError(who, found=found, hint=HARM_HINT)
+    hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
+    raise ContractError(who, found=found, hint=hint)

@@ -104,8 +104,3 @@ class RecomposeInputs:
     record: Composition | None = None
     previous: ComposedModel | None = None
     encode_previous: Encode | None = None
-
-    @property
-    def fingerprint(self) -> str:
-        """The backbone's fingerprint."""
-        return self.files.manifest.fingerprint

@@ -14,6 +14,7 @@ from ...registry.environment.status import PackageStatus
 from ...registry.errors import ContractError, UnknownNameError, UsageError
 from ...registry.home.composition import Member
 from ...registry.home.generations import PurgeReport, drop_copies
+from ...registry.package.checked import Violation
 from ...registry.package.discover import Package, canonical
 from ...registry.package.readers import read_expert
 from ...registry.queries.inventory import current_record, take_inventory
@@ -56,7 +57,13 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: tuple[int, ...]
 
 
-def add(session: Session, wheel: Wheel, **keywords: Unpack[RecomposeKeywords]) -> Added:
+def add(
+    session: Session,
+    wheel: Wheel,
+    *,
+    replace: str | None = None,
+    **keywords: Unpack[RecomposeKeywords],
+) -> Added:
     """Compose with an audited wheel, and install it only when every gate has passed.
 
     An expert of the same id makes way for it. If anything fails, the environment and the home are
@@ -65,10 +72,16 @@ def add(session: Session, wheel: Wheel, **keywords: Unpack[RecomposeKeywords]) -
     Args:
         session: Whose composition it joins.
         wheel: From `registry.wheel.wheel.open_wheel` or `registry.environment.installer.fetch`.
+        replace: The id of another expert that makes way, because the wheel has the name of its
+            distribution.
         keywords: See `RecomposeKeywords`.
+
+    Raises:
+        ContractError: If the id is another package's, or the distribution another expert's.
+        HarmError: If another domain would lose more than the tolerance.
     """
     require_free(wheel.package)
-    _require_sole(session.home, wheel)
+    leaves = _require_own(session.home, wheel, replace)
     before = find(wheel.package.dist)
     joined: list[PackageStatus] = []
 
@@ -79,7 +92,12 @@ def add(session: Session, wheel: Wheel, **keywords: Unpack[RecomposeKeywords]) -
         return installed_from(wheel, digest=status.digest or "")
 
     receipt = change_members(
-        session, add=wheel, update=True, before_publish=install, keywords=keywords
+        session,
+        add=wheel,
+        remove=leaves,
+        update=True,
+        before_publish=install,
+        keywords=keywords,
     )
     return Added(
         id=joined[0].id or "",
@@ -135,20 +153,40 @@ def remove(
     )
 
 
-def _require_sole(home: Path, wheel: Wheel) -> None:
-    """Refuse a wheel whose id another installed package provides: both would fail then."""
+def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
+    """Refuse a wheel whose id another package provides, or whose name is another expert's.
+
+    In the first case both would fail afterwards; in the second, pip would uninstall the other.
+
+    Returns:
+        The id of the member that is to leave for it, if it is composed.
+    """
     files = read_expert(wheel.files).value
     if files is None:
-        return  # all that is wrong is reported where it is read to be composed
-    statuses = take_inventory(home, remember=False).statuses
-    same = {x.package.dist: x.package for x in statuses if x.id == files.manifest.id}
-    others = [p for d, p in same.items() if canonical(d) != canonical(wheel.package.dist)]
-    if others:
+        return None  # all that is wrong is reported where it is read to be composed
+    own, dist = files.manifest.id, canonical(wheel.package.dist)
+    statuses, record = take_inventory(home, remember=False).statuses, current_record(home)
+    same = {x.package.dist: x.package for x in statuses if x.id == own}
+    if others := [p for d, p in same.items() if canonical(d) != dist]:
         raise ContractError(
-            f"{wheel.package} was not installed: its id {files.manifest.id!r} is taken",
+            f"{wheel.package} was not installed: its id {own!r} is taken",
             found=f"provided by {others[0]}",
             hint=f"Remove that first: 'redhost remove {others[0].dist}'.",
         )
+    members = record.experts if record else ()
+    held = {x.id for x in statuses if canonical(x.package.dist) == dist and x.id}
+    held |= {m.id for m in members if canonical(m.dist) == dist}
+    held -= {own}
+    if replace is not None and replace not in held:
+        raise UnknownNameError(f"expert in {wheel.package.dist}", replace, held)
+    if lost := sorted(held - {replace}):
+        found, hint = (
+            f"that of expert {lost[0]!r}",
+            f"To lose that one for it: --replace {lost[0]}.",
+        )
+        taken = Violation("taken_name", "distribution", "a name of its own", found, hint)
+        raise taken.error(f"{wheel.package} was not installed")
+    return next((m.id for m in members if m.id == replace), None)
 
 
 def _installed(home: Path, name: str) -> tuple[Package | None, set[str]]:

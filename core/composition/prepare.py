@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ...registry.environment.status import check_packages
 from ...registry.home.composition import Composition
+from ...registry.package.checked import Violation
 from ...registry.package.discover import from_folder
 from ...registry.package.manifest import BackboneManifest
 from ..backbones.backbone import Backbone
@@ -15,6 +17,7 @@ from ..backbones.feature_cache import cached_encode
 from ..backbones.interventions.layout import with_layout
 from ..bus.tasks import make_task
 from ..model.build import (
+    LoadedExpert,
     Providers,
     make_backbone,
     read_package,
@@ -25,6 +28,7 @@ from ..model.verify import CachedBusEncoder, check_live
 from ..plugins.manager import Plugins
 from ..session import Prefetcher
 from ..types import BackgroundRow, Progress, Row
+from .attribution import compose_without_faulty
 from .candidates import load_candidates
 from .options import RecomposeInputs, RecomposeOptions
 from .recompose import RecomposeResult, recompose
@@ -54,11 +58,14 @@ def compose(
     files = read_package(package)
     statuses = check_packages([from_folder(p) for p in experts], backbone=files.manifest)
     selection = Selection(package=package, files=files, statuses=statuses)
-    inputs = prepare_composition(
-        selection, plugins=plugins or Plugins(), cache=cache, device=device
-    )
-    default = RecomposeOptions(router=make_task(files.manifest.task).unit.router)
-    return recompose(inputs, options or default)
+    wanted = options or RecomposeOptions(router=make_task(files.manifest.task).unit.router)
+    made_by = plugins or Plugins()
+
+    def attempt(chosen: Selection) -> RecomposeResult:
+        inputs = prepare_composition(chosen, plugins=made_by, cache=cache, device=device)
+        return recompose(inputs, wanted)
+
+    return compose_without_faulty(selection, attempt, composed={})
 
 
 def open_backbone(
@@ -108,7 +115,7 @@ def prepare_composition(
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,
-        verify=lambda expert: check_live(expert, backbone, background, read=read),
+        verify=partial(_verify, backbone=backbone, background=background, read=read, record=record),
     )
     if pool is not None and not by_plugin:
         texts = [r.text for e in candidates.experts.values() for r in e.card.rows]
@@ -132,3 +139,15 @@ def prepare_composition(
         if previous
         else None,
     )
+
+
+def _verify(
+    expert: LoadedExpert,
+    *,
+    backbone: Backbone,
+    background: Sequence[BackgroundRow],
+    read: CachedBusEncoder,
+    record: Composition | None,
+) -> Violation | None:
+    learnt = record is not None and expert.files.digest in record.members().values()
+    return check_live(expert, backbone, background, read=read, learnt=learnt)

@@ -24,9 +24,21 @@ from .recompose import RecomposeResult
 
 
 def publish(
-    session: Session, inputs: RecomposeInputs, result: RecomposeResult, *, writer: Writer
+    session: Session,
+    inputs: RecomposeInputs,
+    result: RecomposeResult,
+    *,
+    writer: Writer,
+    lock: LockFile | None = None,
 ) -> Receipt:
     """Store every byte the composition needs and make it the current generation.
+
+    Args:
+        session: Whose home.
+        inputs: What it was made from.
+        result: The composition.
+        writer: The home's writer.
+        lock: The lock that was followed; the lock of what is published is the same, byte for byte.
 
     Returns:
         The receipt, with the generation's number.
@@ -35,11 +47,12 @@ def publish(
     store.put(inputs.files.files, digest=inputs.files.digest)
     for expert in inputs.candidates.experts.values():
         store.put(expert.files.files, digest=expert.files.digest)
+    draft = _draft(inputs, result)
     receipt = msgspec.structs.replace(
         result.receipt, generation=generations.next_number(), parent=generations.current()
     )
     generations.publish(
-        _draft(inputs, result),
+        draft if lock is None else _as_locked(draft, lock),
         {
             "router.safetensors": result.router_bytes,
             "receipt.json": msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n",
@@ -63,7 +76,13 @@ def refuse_drift(
         CompositionError: If anything differs.
     """
     installed = tuple(inputs.candidates.statuses.values())
-    differences = drift(lock, installed, fingerprint=inputs.fingerprint, plugins=plugins)
+    differences = drift(
+        lock,
+        installed,
+        fingerprint=inputs.files.manifest.fingerprint,
+        digest=inputs.files.digest,
+        plugins=plugins,
+    )
     if differences:
         first = differences[0]
         raise CompositionError(
@@ -90,6 +109,19 @@ def locked_router(inputs: RecomposeInputs, lock: LockFile, *, generations: Gener
         f"no generation in {generations.home} holds the lock's router",
         expected=short(lock.router.digest),
         hint="Recompose without --locked: the same experts and seed give the same router.",
+    )
+
+
+def _as_locked(draft: Composition, lock: LockFile) -> Composition:
+    """Return the record with all that a lock says of equal bytes, so that the lock stays as it is.
+
+    The same bytes may have come from elsewhere this time.
+    """
+    return msgspec.structs.replace(
+        draft,
+        backbone=lock.backbone if lock.backbone.digest else draft.backbone,
+        experts=tuple(Member(id=i, **msgspec.structs.asdict(p)) for i, p in lock.experts.items()),
+        settings=lock.settings,
     )
 
 

@@ -12,19 +12,18 @@ from dataclasses import dataclass, field
 
 import safetensors.torch
 
-from ...registry.errors import UsageError
+from ...registry.errors import CompositionError, UsageError
 from ..backbones.interventions.layout import bus_part
 from ..bus.bus import BACKBONE
 from ..bus.signals import ANSWERS
 from ..digests import tensor_digest
-from ..evaluation.evaluate import columns_data
 from ..model.build import build_model, make_norm, make_router
 from ..model.composed import ComposedModel
 from ..receipt import DigestChange, Receipt, RouterReceipt
 from ..routers import KINDS
 from ..routers.base import ColumnData, Router
 from ..training.router import train_router
-from ..training.router_data import column_names
+from ..training.router_data import column_names, columns_data
 from ..types import Progress
 from .gates import judge_gates, refuse_bits, refuse_harm
 from .options import RecomposeInputs, RecomposeOptions
@@ -70,7 +69,8 @@ def recompose(
     timer.mark("judge")
     if not options.accept:
         refuse_harm(gates.accuracy, tolerance=options.tolerance)
-        refuse_bits(gates.bits, tolerance=options.tolerance)
+        if gates.bits is not None:
+            refuse_bits(gates.bits, tolerance=options.tolerance)
     after = _digests(inputs)
     timer.mark("digests")
     candidates = inputs.candidates
@@ -121,7 +121,7 @@ def _untrained(inputs: RecomposeInputs, options: RecomposeOptions) -> tuple[Comp
         cards={i: e.card for i, e in experts.items()},
         background=inputs.background,
         evaluation=inputs.evaluation,
-        fingerprint=inputs.fingerprint,
+        fingerprint=inputs.files.manifest.fingerprint,
         router_kind=options.router,
         seed=options.seed,
     )
@@ -148,12 +148,19 @@ def _set_router(
     else:
         router.load_tensors(safetensors.torch.load(weights))
     timer.mark("train")
+    tensors = router.state_dict()
+    if not all(bool(t.isfinite().all()) for t in tensors.values()):
+        raise CompositionError(
+            f"a {options.router!r} router cannot be made of these cards",
+            expected="finite weights",
+            found="NaN or infinity",
+        )
     return RouterReceipt(
         kind=options.router,
         level=options.level,
         seconds=timer.steps["train"],
         rows=sum(len(d.z) for d in data),
-        digest=tensor_digest(router.state_dict()),
+        digest=tensor_digest(tensors),
         columns=model.bus.columns,
         moved=moved,
         robust=router.minimax_report,
@@ -196,7 +203,7 @@ def _copy_unchanged(
         previous is None
         or not isinstance(parent, Router)
         or previous.router_kind != options.router
-        or previous.fingerprint != inputs.fingerprint
+        or previous.fingerprint != inputs.files.manifest.fingerprint
     ):
         raise UsageError(
             "level 'row' moves single columns of the current generation's router",

@@ -6,24 +6,28 @@ Nothing is trained here; reading and static checks only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from ...registry.environment.status import PackageStatus, check_packages, status_of_files
-from ...registry.errors import CompositionError, IntegrityError, UnknownNameError, UsageError
+from ...registry.errors import (
+    CompositionError,
+    HarmError,
+    IntegrityError,
+    RedhostError,
+    UnknownNameError,
+    UsageError,
+)
 from ...registry.home.composition import Composition, Provenance
 from ...registry.home.store import Store
-from ...registry.package.discover import MANIFESTS, Package, discover, from_folder
+from ...registry.package.discover import MANIFESTS, Package, canonical, discover, from_folder
 from ...registry.package.manifest import MAX_BYTES, BackboneManifest, parse_expert
-from ...registry.package.readers import (
-    BackboneFiles,
-    open_reader,
-    read_expert,
-)
+from ...registry.package.readers import BackboneFiles, read_expert, read_part
 from ...registry.package.readers import PackageSource as Bytes
-from ...registry.queries.inventory import take_inventory
-from ...registry.queries.settings import Disabled
+from ...registry.queries.inventory import current_record, take_inventory
+from ...registry.queries.settings import Disabled, named_backbone
 from ...registry.wheel.signing import read_keys
 from ...registry.wheel.wheel import Wheel, open_wheel
 from ..model.build import read_package
@@ -64,18 +68,49 @@ class Selection:
         return tuple(x.id for x in self.statuses if x.id is not None and not x.violations)
 
 
-def select_installed(home: Path, *, backbone: str | None) -> Selection:
+def select_installed(
+    home: Path, *, backbone: str | None, joins: tuple[ExpertSource, Sequence[str]] | None = None
+) -> Selection:
     """Select everything that is installed.
 
     Args:
         home: The state folder: which experts are disabled.
-        backbone: Which backbone, when several are installed.
+        backbone: Which backbone, when several are installed; by default the one that what joins
+            was made for.
+        joins: An expert that is to join, and the files of keys of `read_source`.
+
+    Raises:
+        HarmError: If a member's distribution is there, and holds another expert now.
     """
-    inventory = take_inventory(home, backbone=backbone, remember=False)
+    named = None if joins is None else named_backbone(_open(joins[0], home, joins[1])[1])
+    inventory = take_inventory(home, backbone=backbone, named=named, remember=False)
     if inventory.problem:
         raise inventory.problem
+    _refuse_replaced(home, inventory.statuses)
     package = cast("Package", inventory.package)  # chosen, since nothing went wrong
     return Selection(package=package, files=read_package(package), statuses=inventory.statuses)
+
+
+def _refuse_replaced(home: Path, statuses: Sequence[PackageStatus]) -> None:
+    """Refuse to lose a member to an expert of another id in its own distribution.
+
+    One whose distribution is gone was uninstalled, by name; this one nobody named.
+    """
+    record = None
+    with suppress(RedhostError):  # reported where it is needed
+        record = current_record(home)
+    here, off = {x.id for x in statuses}, Disabled(home).names()
+    gone = [m for m in (record.experts if record else ()) if m.id not in {*here, *off}]
+    for member in gone:
+        dist = canonical(member.dist)
+        for other in (x for x in statuses if x.id and canonical(x.package.dist) == dist):
+            raise HarmError(
+                f"expert {member.id!r} is in the current composition and was replaced by another",
+                expected=f"{member.id!r} in {member.dist} {member.version}",
+                found=f"{other.id!r} in {other.package}",
+                hint=f"Install what was there again, or let {member.id!r} go by its id: "
+                f"'redhost remove {member.id}'.",
+            )
 
 
 def select_stored(record: Composition, store: Store) -> Selection:
@@ -187,7 +222,7 @@ def installed_expert(name: str, home: Path) -> Package:
 
 def _manifest_id(package: Package) -> str | None:
     """Return the id in a package's manifest, None where it cannot be read."""
-    read = open_reader(package, limit=MAX_BYTES)(MANIFESTS["expert"], "package_files")
+    read = read_part(package, MANIFESTS["expert"], limit=MAX_BYTES)
     manifest = read.then(parse_expert).value
     return manifest.id if manifest else None
 

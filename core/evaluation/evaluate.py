@@ -8,7 +8,7 @@ trained router made hard, the mixture over the same experts, and the oracle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 import msgspec
@@ -18,14 +18,14 @@ from torch import Tensor
 from ..backbones.tokens import byte_counts
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE
-from ..bus.signals import ANSWERS
 from ..bus.tasks import Unit
+from ..label_scores import LabelScore, count_answers, macro_f1, score_labels
 from ..model.composed import ComposedModel, by_domain
 from ..receipt import Health
 from ..routers.base import ColumnData, Router
 from ..routers.centroid import CentroidRouter
 from ..routers.statistics import StatisticsRouter
-from ..training.router_data import router_training_data, with_likelihood
+from ..training.router_data import columns_data
 from ..types import Encode, Row
 from .judge import Scores, bits_per_byte, concat_scores, judge, score
 from .routing_health import routing_health
@@ -39,7 +39,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         macro: The mean over domains.
         worst: The worst domain's.
         domains: By domain.
-        oracle: Overall, with each row's own expert at weight 1.
+        oracle: Overall, with each row's own expert at weight 1; None where no row's domain is the
+            id of an expert that is composed.
         baselines: Overall, by system.
         table: By system and domain.
         routed: How often the heaviest column is the row's own expert, by domain.
@@ -50,6 +51,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
             ``overall``; accuracies are then exact matches after rounding.
         bits: Where text is generated: bits per byte by system and domain; rows are then tokens,
             and accuracies those of the next one.
+        labels: Where one of several labels is answered: precision, recall and F1 by label.
+        macro_f1: The mean F1 of the labels that rows have.
+        confusion: Rows by label and answer.
         routing: What the routes look like.
         leave_one_out: By expert left out: accuracy by domain after retraining the router.
     """
@@ -58,7 +62,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     macro: float
     worst: float
     domains: dict[str, float]
-    oracle: float
+    oracle: float | None
     baselines: dict[str, float]
     table: dict[str, dict[str, float]]
     routed: dict[str, float]
@@ -67,6 +71,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     generation: int | None
     mae: dict[str, float] | None = None
     bits: dict[str, dict[str, float]] | None = None
+    labels: dict[str, LabelScore] | None = None
+    macro_f1: float | None = None
+    confusion: dict[str, dict[str, int]] | None = None
     routing: Health | None = None
     leave_one_out: dict[str, dict[str, float]] | None = None
 
@@ -76,7 +83,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         body = "".join(
             f"<tr><td>{name}</td>"
             + "".join(f"<td>{row.get(d, float('nan')):.3f}</td>" for d in self.counts)
-            + f"<td>{overall[name]:.3f}</td></tr>"
+            + f"<td>{'n/a' if overall[name] is None else f'{overall[name]:.3f}'}</td></tr>"
             for name, row in self.table.items()
         )
         return f"<table><tr><th></th>{head}<th>overall</th></tr>{body}</table>"
@@ -96,22 +103,42 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     overall = {name: float(system.hits.mean()) for name, system in systems.items()}
     heaviest = [composed.bus.columns[k] for k in result.heaviest.tolist()]
     own = torch.tensor([c == r.domain for c, r in zip(heaviest, units, strict=True)])
+    table = {name: by_domain(system.hits, units) for name, system in systems.items()}
+    owned = bool((composed.owners(units) >= 0).any())
+    confusion = _confusion(composed, units, h)
+    scores = None if confusion is None else score_labels(confusion)
     return Evaluation(
         overall=overall["routed"],
         macro=sum(domains.values()) / len(domains) if domains else overall["routed"],
         worst=min(domains.values(), default=overall["routed"]),
         domains=domains,
-        oracle=overall["oracle"],
+        oracle=overall["oracle"] if owned else None,
         baselines={n: a for n, a in overall.items() if n not in {"routed", "oracle"}},
-        table={name: by_domain(system.hits, units) for name, system in systems.items()},
+        table=table if owned else {**table, "oracle": {}},
         routed=by_domain(own, units),
         rows=len(units),
         counts={d: sum(r.domain == d for r in units) for d in domains},
         generation=composed.generation,
         mae=_mae(composed, units, h),
         bits=_bits(composed, rows, units, systems),
+        labels=scores,
+        macro_f1=None if scores is None else macro_f1(scores),
+        confusion=confusion,
         routing=routing_health(composed, h, units, result=result),
     )
+
+
+def _confusion(
+    composed: ComposedModel, rows: Sequence[Row], h: Tensor
+) -> dict[str, dict[str, int]] | None:
+    """Count answers by label; None where a row is not answered with one of several labels."""
+    task, bus, answers = composed.bus.task, composed.bus, list[str]()
+    if task.unit is Unit.TOKEN or not task.head.distribution:
+        return None
+    with torch.inference_mode():
+        for piece in batched_slices(len(rows), cost=len(bus.columns) * bus.answers):
+            answers += [a.label for a in task.head.read(bus(h[piece])[0], bus.labels)]
+    return count_answers(zip((r.label for r in rows), answers, strict=True))
 
 
 def hits_by_system(
@@ -120,40 +147,6 @@ def hits_by_system(
     """Return, by system, whether each row is answered rightly: ``(N,)`` of 0.0 and 1.0."""
     h, units = encode([r.text for r in rows]), composed.backbone.rows_per_token(rows)
     return {n: system.hits for n, system in _score_systems(composed, units, h, encode).items()}
-
-
-def columns_data(
-    composed: ComposedModel, *, encode: Encode, reads: Collection[str] = ()
-) -> list[ColumnData]:
-    """Return what a router may learn of each column of a composition, from its cards.
-
-    Args:
-        composed: The composition; its own router may be untrained.
-        encode: Texts → h.
-        reads: What the router that is to learn reads beside z, the experts' own answers included.
-    """
-    bus, backbone = composed.bus, composed.backbone
-    data = router_training_data(
-        composed.cards,
-        dict(zip(bus.ids, bus.ensemble.parts, strict=True)),
-        composed.background,
-        backbone_column=BACKBONE if BACKBONE in bus.columns else None,
-        norm=bus.norm,
-        layout=bus.layout,
-        classifier=backbone.classifier,
-        encode=encode,
-        seed=composed.seed,
-        reads=reads,
-    )
-    if ANSWERS not in reads:
-        return data
-    return with_likelihood(
-        data,
-        bus=bus,
-        cards=composed.cards,
-        encode=encode,
-        rows_per_token=backbone.rows_per_token,
-    )
 
 
 def hard(alpha: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...registry.errors import CompositionError
 from ..batching import batched_slices
 from ..model.composed import ComposedModel
 from ..types import Row
@@ -54,12 +55,19 @@ def judge(composed: ComposedModel, h: Tensor, rows: Sequence[Row]) -> Evaluation
         composed: The composition.
         h: Features of the rows, ``(N, D)``.
         rows: The rows.
+
+    Raises:
+        CompositionError: If an answer is no number.
     """
     bus, scores, heaviest = composed.bus, [], []
     total = torch.zeros(len(bus.columns), dtype=torch.float64)
     with torch.inference_mode():
         for piece in batched_slices(len(rows), cost=_cost(composed)):
             p, alpha = bus(h[piece])
+            if not bool(p.isfinite().all() & alpha.isfinite().all()):
+                raise CompositionError(
+                    "the composition does not answer", expected="numbers", found="NaN or infinity"
+                )
             scores.append(score(composed, p, rows[piece]))
             heaviest.append(alpha.argmax(-1))
             total += alpha.double().sum(0)

@@ -10,8 +10,8 @@ from ..model.build import build_model, make_router
 from ..model.composed import ComposedModel
 from ..plugins.manager import Plugins
 from ..training.router import RouterSettings, train_router
+from ..training.router_data import columns_data
 from ..types import Encode, Row
-from .evaluate import columns_data
 
 
 def with_router(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from ...registry.atomic import read, write_folder
+from ...registry.atomic import count_damage, delete_dir, read, write_folder
+from ...registry.errors import StoreError
 from .job import JobFiles
 
 DIGESTS = "digests.json"
@@ -29,12 +31,17 @@ class JobCache:
 
     def get(self, key: str) -> JobFiles | None:
         """Return a job's files, or None where they are missing or damaged."""
-        digests = read(self.folder / key / DIGESTS)
-        if digests is None:
+        if not (self.folder / key).exists():
             return None
-        files = _intact_files(digests, self.folder / key)
+        try:
+            files = _intact_files(self.folder / key)
+        except StoreError:
+            files = None
         if files is None:
             log.warning("the cached files of job %s are damaged: it is done again", key[:12])
+            with suppress(StoreError):  # counted once
+                delete_dir(self.folder / key)
+                count_damage(self.folder)
         return files
 
     def put(self, key: str, files: JobFiles) -> None:
@@ -43,8 +50,9 @@ class JobCache:
         Raises:
             StoreError: If the disk is full or failing.
         """
-        digests = msgspec.json.encode({n: _sha(d) for n, d in files.items()}, order="sorted")
-        write_folder(self.folder / key, {**files, DIGESTS: digests})
+        digests = {n: _sha(d) for n, d in sorted(files.items())}
+        listed = msgspec.json.encode({**digests, DIGESTS: _sha_of(digests)})
+        write_folder(self.folder / key, {**files, DIGESTS: listed})
 
 
 def is_plain(name: str) -> bool:
@@ -52,15 +60,21 @@ def is_plain(name: str) -> bool:
     return not {"/", "\\", "\0"} & set(name) and name not in {"", ".", "..", DIGESTS}
 
 
-def _intact_files(listed: bytes, folder: Path) -> JobFiles | None:
+def _intact_files(folder: Path) -> JobFiles | None:
     """Return the files that a list of digests names; None if one is missing or differs."""
     try:
-        digests = msgspec.json.decode(listed, type=dict[str, str])
+        digests = msgspec.json.decode(read(folder / DIGESTS) or b"", type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if digests.pop(DIGESTS, None) not in {None, _sha_of(digests)}:  # older lists have no own digest
         return None
     files = {n: read(folder / n) for n in digests if is_plain(n)}
     intact = {n: d for n, d in files.items() if d is not None and _sha(d) == digests[n]}
     return intact if len(intact) == len(digests) else None
+
+
+def _sha_of(digests: dict[str, str]) -> str:
+    return _sha(msgspec.json.encode(digests, order="sorted"))
 
 
 def _sha(data: bytes) -> str:

@@ -48,14 +48,14 @@ def release_backbone() -> None:
 # -- the functions --------------------------------------------------------------------------------
 
 
-@job_function("encode-texts", version=1)
+@job_function("encode-texts", version=2)
 def encode_texts(job: Job, files: JobFiles) -> JobFiles:
     """Return h of `texts`, float32 rows in their order; each row's bits depend on its text only."""
     h = _load_backbone(job, files).backbone.trunk.encode(job.arguments["texts"])
     return {"h.f32": h.numpy().astype("<f4").tobytes()}
 
 
-@job_function("train-expert", version=1)
+@job_function("train-expert", version=2)
 def train_expert(job: Job, files: JobFiles) -> JobFiles:
     """Train an expert of `plan` with `settings` on rows; return its package's files."""
     plan = msgspec.convert(job.arguments["plan"], ExpertPlan)
@@ -86,7 +86,7 @@ def verify_package(_: Job, files: JobFiles) -> JobFiles:
     return {"violations.json": msgspec.json.encode(violations)}
 
 
-@job_function("evaluate-router", version=1)
+@job_function("evaluate-router", version=2)
 def evaluate_router(job: Job, files: JobFiles) -> JobFiles:
     """Train `router` from `seed` over experts as they are; return its evaluation on rows."""
     encode = _look_up(files)

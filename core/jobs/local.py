@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
+from ...registry.environment import python_command
 from ...registry.errors import one_line
 from .job import Job, JobResult
 from .worker import WorkerRequest, read_frame, write_frame
@@ -161,7 +162,7 @@ def _start(scratch: str) -> subprocess.Popen[bytes]:
     """Start a worker that finds the same packages as this process."""
     path = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(  # noqa: S603  (our own command)
-        [sys.executable, *WORKER],
+        python_command(*WORKER),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "TMPDIR": scratch},

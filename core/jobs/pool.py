@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from ...registry.errors import JobsError, PluginError, UsageError, suggest
+from ...registry.errors import JobsError, PluginError, StoreError, UsageError, suggest
 from ..plugins.manager import Plugins
-from ..types import Progress
+from ..types import Progress, in_stage
 from .cache import JobCache, is_plain
 from .job import Engine, Job, JobBatch, JobFiles, JobResult
 from .local import LocalEngine
 
 LOCAL = "local"
+
+log = logging.getLogger("redhost")
 
 OnResult = Callable[[Job, JobFiles], None]
 
@@ -64,7 +67,7 @@ class WorkerPool:
         for job in jobs.listed:
             waiting.setdefault(job.key, []).append(job)
         failures: list[JobFailure] = []
-        total = len(waiting)
+        total, progress = len(waiting), in_stage(progress, "jobs")
         # Closed at once when anything is raised, Ctrl-C too: that is what stops the workers.
         with closing(self._results(waiting, jobs.inputs, cache)) as results:
             for result in results:
@@ -101,11 +104,18 @@ class WorkerPool:
             for result in run:
                 self._require_expected(result, waiting)
                 if cache is not None and not result.error:
-                    cache.put(result.key, result.files)
+                    self._remember(result, cache)
                 yield result
         finally:
             if isinstance(run, Generator):
                 run.close()
+
+    def _remember(self, result: JobResult, cache: JobCache) -> None:
+        """Put a finished job into the cache; where that cannot be written it is done again."""
+        try:
+            cache.put(result.key, result.files)
+        except StoreError as e:
+            log.warning("a finished job is not remembered: %s", e.reason)
 
     def _require_expected(self, result: JobResult, waiting: Mapping[str, Sequence[Job]]) -> None:
         """Refuse a result that no job waits for, or a file outside its folder."""

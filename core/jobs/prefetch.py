@@ -1,6 +1,6 @@
 """Feature shards: h of many texts, computed by a worker pool before they are needed.
 
-Any split into shards gives the same bits, because every text is computed in a canonical batch.
+Any split into shards gives the same bits, because a text's bits are its own.
 Rows go into the feature cache as they come, so a run that was stopped goes on from there. What
 experts read inside the trunk (taps) is still computed where it is needed.
 """

@@ -13,15 +13,15 @@ from msgspec import Meta, Struct
 
 from ...registry.atomic import write_atomic
 from ...registry.errors import PluginError, UsageError
-from ...registry.package.discover import discover
+from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneManifest, ExpertManifest, parse_expert
 from ...registry.package.project import ExpertPlan, package_in, read_plan
-from ...registry.queries.settings import choose_backbone
+from ...registry.queries.settings import backbone_for
 from ..bus.tasks import Unit, make_task
 from ..model.build import read_package
 from ..plugins.manager import Plugins
-from ..training.data import read_table
 from ..training.expert import ExpertSettings
+from ..training.rows import read_table
 from ..types import Progress, parse_rows, write_rows
 from .cache import JobCache
 from .functions import train_expert
@@ -99,6 +99,8 @@ def train_many(
     pool: WorkerPool,
     plugins: Plugins,
     cache: JobCache | None = None,
+    home: Path | None = None,
+    backbone: str | None = None,
     progress: Progress | None = None,
 ) -> list[TrainingOutcome]:
     """Train experts and write each into its project as soon as it is done.
@@ -108,6 +110,8 @@ def train_many(
         pool: What trains them.
         plugins: The host's plugins: none of them may make backbones, jobs do that themselves.
         cache: Where finished experts lie: what is there is not trained again.
+        home: The state folder.
+        backbone: The backbone to train on; by default as for `train_project`.
         progress: Called with (experts done, experts in all).
 
     Returns:
@@ -115,15 +119,16 @@ def train_many(
     """
     _require_built_in(plugins)
     jobs = JobBatch()
-    backbones: dict[str | None, tuple[BackboneManifest, dict[str, str]]] = {}
+    backbones: dict[Package, tuple[BackboneManifest, dict[str, str]]] = {}
     lines: dict[str, TrainingRequest] = {}
     for line in trainings:
         plan = read_plan(Path(line.dir))
         package_in(Path(line.dir))  # no training without a place for what it makes
-        if plan.backbone not in backbones:
-            files = read_package(choose_backbone(discover("backbone"), plan.backbone))
-            backbones[plan.backbone] = files.manifest, jobs.put("backbone", files.files)
-        lines[_add(jobs, line, plan, *backbones[plan.backbone]).name] = line
+        package = backbone_for(Path(line.dir), home=home, wanted=backbone or plan.backbone)
+        if package not in backbones:
+            files = read_package(package)
+            backbones[package] = files.manifest, jobs.put("backbone", files.files)
+        lines[_add(jobs, line, plan, *backbones[package]).name] = line
     done: dict[str, TrainingOutcome] = {}
 
     def on_result(job: Job, made: JobFiles) -> None:

@@ -201,7 +201,7 @@ def read_package(package: Package) -> BackboneFiles:
     Raises:
         ContractError: If anything is wrong with it.
     """
-    who = f"backbone package {package.dist} {package.version}"
+    who = f"backbone package {package}"
     files = read_backbone(package).unwrap(who)
     for wrong in audit_installed(package):
         raise wrong.error(who)

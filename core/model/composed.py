@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -15,7 +15,7 @@ from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
 from ..bus.tasks import NONE, Prediction, Unit
 from ..routers.cards import Card
-from ..types import BackgroundRow, Row
+from ..types import BackgroundRow, Row, as_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class Answer:
         weights: α by column: the weight of each expert.
         generation: The generation that answered.
         value: The number, where numbers are answered.
+        cut: How many tokens of the text were read, where it has more; None where all were.
     """
 
     input: str
@@ -37,6 +38,7 @@ class Answer:
     weights: dict[str, float]
     generation: int | None
     value: float | None = None
+    cut: int | None = None
 
     def _repr_html_(self) -> str:
         bars = "".join(
@@ -76,15 +78,21 @@ class ComposedModel:
     seed: int
     generation: int | None = None
 
-    def answer(self, texts: Sequence[str]) -> list[Answer]:
-        """Answer texts, one by one in the order given."""
+    def answer(self, texts: str | Iterable[str]) -> list[Answer]:
+        """Answer one text, or texts one by one in the order given.
+
+        Raises:
+            InputTypeError: If it is anything else.
+        """
+        texts = as_list(texts, str, "text")
         answers_labels(self, "whole texts")
         if not texts:
             return []
         with torch.inference_mode():
             p, alpha = self.bus(self.backbone.encode(texts))
         predictions, answers = self.bus.task.head.read(p, self.bus.labels), []
-        for text, answer, row in zip(texts, predictions, alpha.tolist(), strict=True):
+        cuts = self.backbone.cuts(texts)
+        for text, answer, row, cut in zip(texts, predictions, alpha.tolist(), cuts, strict=True):
             weights = dict(zip(self.bus.columns, row, strict=True))
             heaviest = max(weights, key=weights.__getitem__)
             alone = heaviest == BACKBONE and self.backbone.classifier is None
@@ -93,12 +101,13 @@ class ComposedModel:
             prediction = Prediction(label=NONE) if declined else answer
             answers.append(
                 Answer(
-                    input=text,
+                    input=str(text),  # a table may hold a kind of its own
                     label=prediction.label,
                     probability=prediction.probability,
                     value=prediction.value,
                     weights=weights,
                     generation=self.generation,
+                    cut=cut,
                 )
             )
         return answers
@@ -112,13 +121,14 @@ class ComposedModel:
             ]
         return by_domain(torch.cat(hits), rows)
 
-    def evaluation_rows(self, rows: Sequence[Row] | None) -> list[Row]:
+    def evaluation_rows(self, rows: Iterable[Row] | None) -> list[Row]:
         """Return the rows to evaluate on: those given, or the backbone's own held-out rows.
 
         Raises:
+            InputTypeError: If what is given is no rows.
             MissingError: If none are given and the backbone ships none.
         """
-        chosen = list(self.evaluation if rows is None else rows)
+        chosen = list(self.evaluation) if rows is None else as_list(rows, Row, "row")
         if not chosen:
             raise MissingError(
                 f"backbone {self.backbone.name!r} ships no evaluation rows",

@@ -23,6 +23,8 @@ from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert
 from ..bus.tasks import expert_task
 from ..plugins.manager import Plugins
+from ..routers.cards import Card, column_data
+from ..routers.domain_statistics import within_covariance
 from ..types import BackgroundRow
 from .build import LoadedExpert, make_backbone, make_expert, rows_of
 
@@ -50,12 +52,12 @@ def verify_expert(
     try:
         made = make_expert(files, bus=config, plugins=plugins, providers={})
     except PluginError as e:
-        return (Violation("form_unknown", "form", "a form somebody provides", str(e), e.hint),)
+        return (Violation("form_unknown", "form", "a form somebody provides", e.reason, e.hint),)
     except CardError as e:
-        return (Violation("card_rows", "card", e.expected, e.found or str(e), e.hint),)
+        return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
     if made.value is None:
         return made.violations
-    if backbone is None or (manifest.off_domain is None and not acts_inside(made.value.expert)):
+    if backbone is None:
         return ()
     live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
     read = CachedBusEncoder(live, encode=live.encode)
@@ -90,16 +92,21 @@ def check_live(
     background: Sequence[BackgroundRow],
     *,
     read: Callable[[Sequence[str]], Tensor],
+    learnt: bool = False,
 ) -> Violation | None:
-    """Return what shows only with the backbone at hand: taps it has not, harm off the domain.
+    """Return what shows only with the backbone at hand: a card, taps, harm off the domain.
 
     Args:
         loaded: The expert.
         backbone: The backbone.
         background: Its background card.
         read: Texts → z ``(N, D)``; what an expert reads inside the trunk is computed here.
+        learnt: Whether a router learnt from these very bytes before.
     """
     manifest, expert = loaded.files.manifest, loaded.expert
+    violation = None if learnt else check_card(loaded.card, backbone)
+    if violation is not None:
+        return violation
     if acts_inside(expert):
         violation = check_taps(
             manifest.id, backbone, reads=manifest.reads.tap, writes=manifest.writes.tap
@@ -120,6 +127,27 @@ def check_live(
         f"{measured:.4g} on the backbone's background card",
         "The expert disturbs inputs that are not its own: ask its author for a new build.",
     )
+
+
+def check_card(card: Card, backbone: Backbone) -> Violation | None:
+    """Return why no router can learn from a card, looked at by itself.
+
+    Args:
+        card: The card.
+        backbone: Whose tokenizer reads its texts.
+
+    Raises:
+        UsageError: If a text has no tokens.
+    """
+    backbone.require_tokens(row.text for row in card.rows)
+    if card.kind in {"none", "texts"}:
+        return None  # the norm bounds what becomes of texts
+    statistics = column_data(card, encode_z=backbone.encode, seed=0).statistics
+    factor, failed = torch.linalg.cholesky_ex(within_covariance([statistics]))
+    if not int(failed) and bool(factor.isfinite().all()):
+        return None
+    hint = "Ask its author for a new build."
+    return Violation("card_rows", "card", "rows with a covariance", "sums of no rows", hint)
 
 
 def measure_off_domain(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...registry.errors import UsageError
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import TextEncoder, blocks_of
-from ..types import Progress
+from ..types import Progress, in_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +166,7 @@ def _descend(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: _rate(step, total=len(batches), warmup=settings.warmup)
     )
+    progress = in_stage(progress, "base stage")
     for step, rows in enumerate(batches, start=1):
         h = trunk.pool(trunk.hidden_states(torch.tensor([ids[i] for i in rows])))
         optimizer.zero_grad()

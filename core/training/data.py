@@ -1,34 +1,32 @@
-"""An author's data: files read as rows, and rows set aside before anything is trained.
+"""An author's rows, set aside before anything is trained.
 
-`read_table`, `read_documents` and `read_texts` read files; `split_rows` and `split_documents` cut
-rows into what the expert learns from, what its training stops on, and what its card shows.
+`split_rows` and `split_documents` cut rows into what the expert learns from, what its training
+stops on, and what its card shows.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
-import math
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from ...registry.errors import UsageError
-from ..bus.tasks import CLASSIFICATION, Head, Task, Unit
-from ..types import BackgroundRow, CardRow, Row
+from ..bus.tasks import CLASSIFICATION, Task, Unit
+from ..types import CardRow, Row
 
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
 CARD_PASSAGES = 32
 """Most passages of each half of a card, where text is generated."""
+SHOWN = 8
+"""Most labels that a concern lists."""
 LONGEST_PASSAGE = 800
 """Characters of a passage: some 200 tokens."""
-LONGEST_LINE = 2**20
-"""Characters of a line; more is a file that lost its line ends."""
+
+
+FEW_ROWS, FEW_GATE, MOSTLY = 5, 20, 0.8
+"""Fewer rows of a label to learn from, fewer gate rows, a larger share of one label: `concerns`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,191 +50,43 @@ class DataSplits:
         """All of them."""
         return (*self.train, *self.valid, *self.fit, *self.gate)
 
+    def label_counts(self) -> dict[str, dict[str, int]]:
+        """Return by label, sorted, how many rows are in each split."""
+        splits = {"train": self.train, "valid": self.valid, "fit": self.fit, "gate": self.gate}
+        counts = {name: Counter(r.label for r in rows) for name, rows in splits.items()}
+        labels = sorted({r.label for r in self.rows})
+        return {y: {name: count[y] for name, count in counts.items()} for y in labels}
+
+    def concerns(self) -> list[str]:
+        """Return what the numbers of rows are too small, or too uneven, for."""
+        found, gate = [], len(self.gate)
+        if 0 < gate < FEW_GATE:
+            found.append(
+                f"{gate} gate rows say little: each is {100 / gate:.0f} points, and a host may "
+                "lose two of them unnoticed; bring more rows"
+            )
+        counts = self.label_counts()
+        if len(counts) < 2:  # noqa: PLR2004  (texts to go on with have no labels)
+            return found
+        few = [f"{y} ({c['train']})" for y, c in counts.items() if c["train"] < FEW_ROWS]
+        if few:
+            more = f" and {len(few) - SHOWN} more" if len(few) > SHOWN else ""
+            listed = f"{', '.join(few[:SHOWN])}{more}"
+            found.append(f"labels with too few rows to be learnt from: {listed}")
+        most = max(counts, key=lambda y: sum(counts[y].values()))
+        share = sum(counts[most].values()) / len(self.rows)
+        if share > MOSTLY:
+            found.append(
+                f"{share:.0%} of the rows are {most!r}: always answering that is as often right; "
+                "look at macro F1"
+            )
+        return found
+
     @property
     def card_rows(self) -> list[CardRow]:
         """The rows of a card of texts, in order."""
         shown = (("fit", self.fit), ("gate", self.gate))
         return [CardRow(text=r.text, label=r.label, part=p) for p, rows in shown for r in rows]
-
-
-def read_table(
-    source: str | Path,
-    *,
-    text_field: str = "text",
-    label_field: str = "label",
-    domain_field: str = "domain",
-    head: Head = CLASSIFICATION.head,
-) -> list[Row]:
-    """Read labelled rows.
-
-    Args:
-        source: A ``.jsonl``, ``.csv`` or ``.parquet`` file, or ``-`` for JSON lines or CSV on
-            standard input.
-        text_field: Where the text stands.
-        label_field: Where the label stands; numbers become their usual spelling.
-        domain_field: Where the domain stands, where there is one.
-        head: What labels have to be answers of.
-
-    Raises:
-        UsageError: If anything is wrong; the message names the line.
-    """
-    return _read(source, (text_field, label_field, domain_field), head=head)
-
-
-def read_rows(
-    source: str | Path,
-    *,
-    task: Task,
-    text_field: str = "text",
-    label_field: str = "label",
-    document_field: str = "document",
-) -> list[Row]:
-    """Read rows as the task has them: labelled texts (`read_table`), or `read_documents`."""
-    if task.unit is Unit.TOKEN:
-        return read_documents(source, text_field=text_field, document_field=document_field)
-    return read_table(source, text_field=text_field, label_field=label_field, head=task.head)
-
-
-def read_documents(
-    source: str | Path, *, text_field: str = "text", document_field: str = "document"
-) -> list[Row]:
-    """Read texts to generate like; `domain` of a row names its document, where that is known.
-
-    Args:
-        source: As for `read_table`.
-        text_field: Where the text stands.
-        document_field: Where the name of the document stands that the text is from.
-
-    Raises:
-        UsageError: If anything is wrong; the message names the line.
-    """
-    return _read(source, (text_field, None, document_field))
-
-
-def read_texts(path: str | Path) -> list[BackgroundRow]:
-    """Read unlabelled texts, one a line: a background card in the making.
-
-    Raises:
-        UsageError: If the file cannot be read, or has no texts.
-    """
-    lines = [x.strip() for x in _lines(path, str(path))]
-    rows = [BackgroundRow(text=x) for x in dict.fromkeys(lines) if x]
-    if not rows:
-        raise UsageError(f"{path} has no texts", expected="one a line")
-    return rows
-
-
-_Fields = tuple[str, str | None, str]
-"""Where a row's text, its label (None where it has none) and its domain stand."""
-
-
-def _read(source: str | Path, fields: _Fields, *, head: Head | None = None) -> list[Row]:
-    name = "standard input" if str(source) == "-" else str(source)
-    rows = []
-    for where, cells in _cells(source, name):
-        row = _row(cells, fields, f"{name}, {where}")
-        if head is not None and (expected := head.expected(row.label)):
-            raise UsageError(f"{name}, {where}", expected=expected, found=repr(row.label)[:40])
-        rows.append(row)
-    if not rows:
-        needed = " and ".join(repr(f) for f in fields[:2] if f is not None)
-        raise UsageError(f"{name} has no rows", expected=f"rows with {needed}")
-    return rows
-
-
-def _cells(source: str | Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield where each row stands and its cells."""
-    if str(source).endswith(".parquet"):
-        yield from _parquet(Path(source), name)
-        return
-    lines = _lines(source, name)
-    if str(source).endswith(".csv") or (str(source) == "-" and not _is_json(lines)):
-        yield from _csv(lines, name)
-    else:
-        yield from _json(lines, name)
-
-
-def _lines(source: str | Path, name: str) -> list[str]:
-    try:
-        data = sys.stdin.buffer.read() if str(source) == "-" else Path(source).read_bytes()
-    except OSError as e:
-        raise UsageError(f"cannot read {name}", found=e.strerror or str(e)) from e
-    lines = []
-    for number, raw in enumerate(io.BytesIO(data), start=1):
-        if len(raw) > LONGEST_LINE:
-            raise UsageError(
-                f"{name}, line {number} is too long",
-                expected=f"at most {LONGEST_LINE:,} bytes",
-                found=f"{len(raw):,}",
-            )
-        try:
-            lines.append(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except UnicodeDecodeError as e:
-            raise UsageError(
-                f"{name}, line {number}",
-                expected="UTF-8",
-                found=f"byte 0x{raw[e.start]:02x} at column {e.start + 1}",
-                hint="Convert the file, e.g. with iconv -t utf-8.",
-            ) from e
-    return lines
-
-
-def _is_json(lines: list[str]) -> bool:
-    return next((x.lstrip().startswith("{") for x in lines if x.strip()), True)
-
-
-def _json(lines: list[str], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            cells = json.loads(line)
-        except (ValueError, RecursionError) as e:
-            raise UsageError(
-                f"{name}, line {number}", expected="a JSON object", found=str(e)
-            ) from e
-        if not isinstance(cells, dict):
-            raise UsageError(
-                f"{name}, line {number}", expected="a JSON object", found=type(cells).__name__
-            )
-        yield f"line {number}", cells
-
-
-def _csv(lines: list[str], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    reader = csv.DictReader(lines)
-    try:
-        for cells in reader:
-            yield f"line {reader.line_num}", {k: v for k, v in cells.items() if v is not None}
-    except csv.Error as e:
-        raise UsageError(f"{name}, line {reader.line_num}", found=str(e)) from e
-
-
-def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        import pyarrow.parquet as parquet  # type: ignore[import-not-found]  # noqa: PLR0402
-    except ImportError as e:
-        raise UsageError(f"cannot read {name}", hint="pip install pyarrow") from e
-    try:
-        table = parquet.read_table(path).to_pylist()
-    except (OSError, ValueError) as e:
-        raise UsageError(f"cannot read {name}", found=str(e).splitlines()[0]) from e
-    for number, cells in enumerate(table, start=1):
-        yield f"row {number}", cells
-
-
-def _row(cells: Mapping[str, Any], fields: _Fields, where: str) -> Row:
-    """Return a row's cells as text, label and domain, or refuse them."""
-    text, label, domain = ("" if f is None else cells.get(f) for f in fields)
-    if not isinstance(text, str) or not text.strip():
-        found = "no such field" if text is None else repr(text)[:40]
-        raise UsageError(where, expected=f"a text in {fields[0]!r}", found=found)
-    if isinstance(label, float) and not math.isfinite(label):
-        raise UsageError(where, expected=f"a finite label in {fields[1]!r}", found=str(label))
-    bad = isinstance(label, bool) or not isinstance(label, (str, int, float)) or label == ""
-    if bad and fields[1] is not None:
-        found = "no such field" if label is None else repr(label)[:40]
-        raise UsageError(where, expected=f"a label in {fields[1]!r}", found=found)
-    return Row(text=text, label=str(label), domain=None if domain is None else str(domain))
 
 
 def split_rows(

@@ -14,6 +14,7 @@ the generation stay as they are.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...registry.errors import UsageError
+from ...registry.errors import HarmError, UsageError
 from ...registry.package.manifest import BackboneRef, Training
 from ...registry.package.project import ExpertPlan, check_free, check_id, write_plan, write_project
 from ..bus.experts import Expert, Space
@@ -37,7 +38,10 @@ from .expert import ExpertRun, ExpertSettings, expert_logits, init_expert
 from .packaging import ExpertDraft, save_expert, texts_card
 
 FEWEST_INPUTS = 16
-"""Inputs without which nothing can be distilled, set aside and judged."""
+"""Inputs without which nothing can be distilled, set aside and compared."""
+
+TOLERANCE = 10.0
+"""Points that a domain may lose: one small expert does not hold all that several do."""
 
 CANARIES = 8
 """Most vectors that the merged expert's canary remembers."""
@@ -82,6 +86,7 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
         after: The merged expert's, alone at weight 1.
         parameters: Of the ``composition`` (experts and router) and of the ``merged`` expert.
         epoch: The epoch its weights are from.
+        gate_rows: How many of them, likewise.
     """
 
     id: str
@@ -94,6 +99,34 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     after: dict[str, float]
     parameters: dict[str, int]
     epoch: int
+    gate_rows: dict[str, int] = {}
+
+    def refuse_loss(self, *, tolerance: float | None = None) -> None:
+        """Refuse what a domain loses by more than the tolerance; the project stays, to look at.
+
+        Where no card has gate rows, the answers to inputs set aside are compared.
+
+        Args:
+            tolerance: In points, of accuracy or of equal answers; None is ten points or two gate
+                rows, whichever is larger.
+
+        Raises:
+            HarmError: If one does.
+        """
+        compared = {d: (x, self.after[d], self.gate_rows[d]) for d, x in self.before.items()}
+        compared = compared or {"inputs set aside": (1.0, self.agreement, self.rows)}
+        for domain, (before, after, rows) in compared.items():
+            allowed = max(TOLERANCE / 100, 2 / rows) if tolerance is None else tolerance / 100
+            if before - after > allowed + 1e-9:
+                lost = f"{100 * (before - after):.1f} points"
+                raise HarmError(
+                    f"merged into {self.id!r}, {domain!r} loses {lost}",
+                    expected=f"at most {100 * allowed:.1f}",
+                    found=f"{before:.3f} before, {after:.3f} after, learnt from {self.rows} inputs",
+                    hint="The project is kept, to look at. Give more texts of the experts' domains "
+                    "with --data FILE, take more --epochs or a larger --rank, or accept it with "
+                    "--tolerance POINTS.",
+                )
 
 
 def merge(
@@ -140,7 +173,7 @@ def merge(
         student, data, valid, classifier=classifier, settings=settings, progress=progress
     )
     answers = expert_logits(student, held_out.h, held_out.z, classifier).argmax(-1)
-    before, after = _accuracies(composed, student, classifier, labels, encode)
+    before, after, counts = _accuracies(composed, student, classifier, labels, encode)
     merged = Merged(
         id=expert_id,
         generation=composed.generation,
@@ -155,6 +188,7 @@ def merge(
             "merged": _size(student),
         },
         epoch=epoch,
+        gate_rows=counts,
     )
     _write(project, composed, student, splits, merged, encode=encode, seed=settings.seed)
     return merged
@@ -169,9 +203,20 @@ def _student(composed: ComposedModel, labels: tuple[str, ...], settings: Distill
 
 
 def own_texts(composed: ComposedModel) -> list[str]:
-    """Return the texts that the composition itself brings: fit rows of its cards, background."""
-    cards = [r.text for c in composed.cards.values() for r in c.rows if r.part == "fit"]
-    return [*cards, *(r.text for r in composed.background)]
+    """Return the texts that the composition itself brings: fit rows of its cards, background.
+
+    Raises:
+        UsageError: If a card has no texts: of its domain nothing would be learnt.
+    """
+    cards = {i: [r.text for r in c.rows if r.part == "fit"] for i, c in composed.cards.items()}
+    if mute := [i for i, texts in cards.items() if not texts]:
+        raise UsageError(
+            "there is nothing to learn some domains from",
+            expected="a card of texts of each expert",
+            found=f"none of {', '.join(mute[:5])}",
+            hint="Give unlabelled texts of the experts' domains with --data FILE.",
+        )
+    return [*(t for texts in cards.values() for t in texts), *(r.text for r in composed.background)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -299,11 +344,11 @@ def _accuracies(
     classifier: Tensor | None,
     labels: Sequence[str],
     encode: Encode,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return both accuracies on the cards' gate rows, by domain and overall."""
+) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
+    """Return both accuracies on the cards' gate rows, by domain and overall, and their count."""
     h, rows = gate_rows(list(composed.cards.values()), encode=encode)
     if not rows:
-        return {}, {}
+        return {}, {}, {}
     head, bus = composed.bus.task.head, composed.bus
     with torch.inference_mode():
         before = head.right(bus(h)[0], rows, bus.labels)
@@ -311,7 +356,7 @@ def _accuracies(
         logits = expert_logits(student, bus.layout.base(h), z, classifier)
         after = head.right(logits, rows, labels)
     one, two = ({**by_domain(x, rows), "overall": float(x.mean())} for x in (before, after))
-    return one, two
+    return one, two, {**Counter(str(r.domain) for r in rows), "overall": len(rows)}
 
 
 def _size(module: torch.nn.Module) -> int:

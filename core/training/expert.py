@@ -19,14 +19,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ...registry.atomic import write_atomic
+from ...registry.atomic import read, write_atomic
 from ...registry.errors import UsageError
 from ...registry.package.forms import FORMS
 from ..batching import batched_slices
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert, Space, expert_from_tensors
 from ..bus.tasks import CLASSIFICATION, Head, TargetScaler, Task
-from ..types import Progress
+from ..types import Progress, in_stage
 
 BACKGROUND_ROWS = 1024
 """Background rows that a step looks at, at most: tokens are many."""
@@ -145,7 +145,7 @@ def train_expert(
     readout = None if others is None else readout_factor(classifier)
     for _ in run.epochs(checkpoint, progress):
         run.train_epoch(data, classifier=product, background=others, readout=readout)
-        run.remember(None if held_out is None else run.mean_loss(held_out, classifier))
+        run.remember(*((None,) if held_out is None else run.validate(held_out, classifier)))
     return run.finish(validated=held_out is not None, units=units)
 
 
@@ -221,7 +221,7 @@ class ExpertRun:
             expert.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
         self.epoch = self.step = self.best_epoch = 0
-        self.best_loss = math.inf
+        self.best_loss, self.note = math.inf, ""
         self.best = {k: v.clone() for k, v in expert.state_dict().items()}
 
     def epochs(self, checkpoint: Path | None, progress: Progress | None) -> Iterator[None]:
@@ -231,16 +231,16 @@ class ExpertRun:
             checkpoint: Written after each; where it exists, training goes on from it.
             progress: Called with (epochs done, epochs in all).
         """
-        if checkpoint is not None and checkpoint.exists():
-            self.load(safetensors.torch.load(checkpoint.read_bytes()))
+        if checkpoint is not None and (state := read_checkpoint(checkpoint)) is not None:
+            self.load(state)
         enough, patience = self.settings.epochs, self.settings.patience
         while self.epoch < enough and self.epoch - self.best_epoch < patience:
             self.epoch += 1
             yield
             if checkpoint is not None:
                 save_checkpoint(checkpoint, self.state())
-            if progress is not None:
-                progress(self.epoch, enough)
+            if (shown := in_stage(progress, "epochs", self.note)) is not None:
+                shown(self.epoch, enough)
 
     def shuffled(self, count: int) -> tuple[Tensor, ...]:
         """Return the indices of so many rows in batches, in an order of this epoch's own."""
@@ -289,18 +289,25 @@ class ExpertRun:
         self.optimizer.step()
         self.step += 1
 
-    def mean_loss(self, data: _Batch, classifier: Tensor | None) -> float:
-        """Return the mean loss over rows, a few at a time."""
-        outputs, total = 1 if classifier is None else len(classifier), 0.0
+    def validate(self, data: _Batch, classifier: Tensor | None) -> tuple[float, float | None]:
+        """Return mean loss and accuracy over rows, a few at a time; of numbers the loss alone."""
+        outputs, total, hits = 1 if classifier is None else len(classifier), 0.0, 0
         with torch.inference_mode():
             for part in batched_slices(len(data.h), cost=outputs):
                 logits = expert_logits(self.expert, data.h[part], data.z[part], classifier)
                 targets = data.targets[part]
                 total += float(self.head.loss(logits, targets)) * len(targets)
-        return total / len(data.h)
+                if self.head.distribution:
+                    hits += int((logits.argmax(-1) == targets).sum())
+        count = len(data.h)
+        return total / count, hits / count if self.head.distribution else None
 
-    def remember(self, loss: float | None) -> None:
+    def remember(self, loss: float | None, accuracy: float | None = None) -> None:
         """Remember the weights if no loss was smaller; without a loss, the latest are best."""
+        if accuracy is not None:
+            self.note = f"validation accuracy {accuracy:.3f}"
+        elif loss is not None:
+            self.note = f"validation loss {loss:.3g}"
         loss = -float(self.epoch) if loss is None else loss
         if loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, self.epoch
@@ -387,10 +394,18 @@ def fit_temperature(
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace a checkpoint by a new one, atomically."""
+    """Replace a checkpoint by a new one, atomically, with a digest at its end."""
     tensors = {k: v.detach().contiguous().clone() for k, v in state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, safetensors.torch.save(tensors))
+    data = safetensors.torch.save(tensors)
+    write_atomic(path, data + hashlib.sha256(data).digest())
+
+
+def read_checkpoint(path: Path) -> dict[str, Tensor] | None:
+    """Return what a checkpoint holds; None where there is none, or a damaged one."""
+    data = read(path) or b""
+    data, digest = data[:-32], data[-32:]
+    return safetensors.torch.load(data) if hashlib.sha256(data).digest() == digest else None
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...registry.errors import UsageError
 from ..backbones.backbone import Backbone
+from ..backbones.encoder import BATCH
 from ..backbones.interventions import states_with
 from ..backbones.interventions.graft import Graft, added_by, token_step
 from ..backbones.interventions.tap import Tap, block_at
@@ -27,7 +28,7 @@ from .expert import ExpertRun, ExpertSettings, TrainedExpert, init_expert
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
-    """Rows of one token length: ids and states of a canonical batch, h and targets of B rows."""
+    """B rows of one token length: ids, the states below the tap, h and targets."""
 
     ids: Tensor
     states: Tensor
@@ -104,9 +105,9 @@ class _GraftRun(ExpertRun):
         )
 
     def batches(self, texts: Sequence[str], targets: Tensor) -> list[_Batch]:
-        """Return texts in canonical batches, with the states below the tap computed once."""
+        """Return texts in batches of one length, with the states below the tap computed once."""
         made = []
-        for index, ids in self.trunk.batches(texts):
+        for index, ids in self.trunk.batches(texts, most=BATCH):
             with torch.no_grad():
                 states = states_with(self.trunk, ids, Tap(block=self.graft.read))
                 h = self.trunk.pool(self.trunk.hidden_states(ids))[: len(index)]
@@ -116,7 +117,7 @@ class _GraftRun(ExpertRun):
     def train_through(self, data: Sequence[_Batch], others: Sequence[_Batch]) -> None:
         """Take one step for as many batches as make up the batch size, in shuffled order."""
         order = torch.randperm(len(data), generator=self.generator).tolist()
-        several = max(1, self.settings.batch // len(data[0].ids))
+        several = max(1, self.settings.batch // BATCH)
         for start in range(0, len(order), several):
             self.descend(self._losses([data[n] for n in order[start : start + several]], others))
 

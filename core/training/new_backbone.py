@@ -17,7 +17,11 @@ from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..digests import library_versions
 from ..types import BackgroundRow, Progress, Row, write_rows
 from .adapt import AdaptSettings, adapt, delta
+from .baseline import refuse_below_constant
 from .packaging import save_backbone
+
+EVALUATED = 512
+"""Most rows that a base stage is evaluated on."""
 
 LEAVE = frozenset({"chat_template.jinja"})
 """Files of a model folder that a package may carry and does not need."""
@@ -61,11 +65,12 @@ def new_backbone(
     Raises:
         UsageError: If the source cannot be packaged.
         MissingError: If it cannot be loaded.
+        HarmError: If the base stage learnt nothing; the package is written, to look at.
     """
     settings = settings or AdaptSettings()
     if rows and task.head.vocabulary:
-        problem, expected = "a generating backbone is taken as it is", "no rows for a base stage"
-        raise UsageError(problem, expected=expected, found=f"{len(rows)} rows")
+        expected, found = "no rows for a base stage", f"{len(rows)} rows"
+        raise UsageError("a generating backbone is taken as it is", expected=expected, found=found)
     base, files = _base(source, revision)  # refused before anything is loaded, or written
     bare = Backbone.load(
         source,
@@ -75,12 +80,10 @@ def new_backbone(
         task=task,
     )
     finished = dataclasses.replace(bare, name=backbone_id, task=task)
-    if rows:
-        finished = _adapt(finished, rows, settings=settings, progress=progress)
-    folder = write_project(
-        project, kind="backbone", package_id=backbone_id, summary=f"redhost backbone {backbone_id}"
-    )
-    return save_backbone(
+    finished = _adapt(finished, rows, settings=settings, progress=progress) if rows else finished
+    summary = f"redhost backbone {backbone_id}"
+    folder = write_project(project, kind="backbone", package_id=backbone_id, summary=summary)
+    manifest = save_backbone(
         folder,
         backbone=finished,
         backbone_id=backbone_id,
@@ -97,6 +100,20 @@ def new_backbone(
             note=f"from {source}",
         ),
     )
+    _refuse_wreck(finished, (evaluation or rows)[:EVALUATED], taught=rows)
+    return manifest
+
+
+def _refuse_wreck(backbone: Backbone, rows: Sequence[Row], *, taught: Sequence[Row]) -> None:
+    """Refuse a base stage after which rows are answered worse than by a constant."""
+    head, classifier = backbone.task.head, backbone.classifier
+    if classifier is None or not taught:
+        return
+    logits = backbone.encode([r.text for r in rows]) @ classifier.T
+    error = head.error(logits, rows)
+    found = head.right(logits, rows, backbone.labels) if error is None else error
+    who, numbers = f"backbone {backbone.name!r}", error is not None
+    refuse_below_constant(who, float(found.mean()), rows, taught=taught, numbers=numbers)
 
 
 def _adapt(

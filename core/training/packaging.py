@@ -44,7 +44,7 @@ from ..types import CardRow, write_rows
 
 BUS_RANGE = ">=1,<2"
 TOLERANCE = 1e-3
-"""By how much a recomputed Δ may differ from the canary's."""
+"""By how much a recomputed Δ may differ from the canary's; where Δ itself is small, by less."""
 
 FEWEST_ROWS = 5
 """Fewest rows of a label in a statistics card: the sum of one row is that row, and sums of a few
@@ -105,6 +105,8 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
     form, rank, activation = _form(expert)
     weights = package.tensors("expert.safetensors", expert.state_dict())
     canary = package.add("canary.safetensors", make_canary(expert, draft.canary))
+    with torch.no_grad():
+        largest = float(expert(draft.canary).abs().max())
     shown = package.add(card.name, card.data) if card.name and card.data is not None else None
     causal = draft.vocabulary is not None
     manifest = ExpertManifest(
@@ -132,7 +134,11 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
             fit=card.fit,
             gate=card.gate,
         ),
-        canary=CanaryRef(file=canary.file, sha256=canary.sha256, tolerance=TOLERANCE),
+        canary=CanaryRef(
+            file=canary.file,
+            sha256=canary.sha256,
+            tolerance=min(TOLERANCE, largest / 4) or TOLERANCE,
+        ),
         training=draft.training,
         license=draft.license,
     )

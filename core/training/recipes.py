@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,11 +18,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...registry.errors import UsageError
-from ...registry.package.discover import discover
+from ...registry.errors import HarmError, UsageError
+from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
 from ...registry.package.project import ExpertPlan, package_in, read_plan
-from ...registry.queries.settings import choose_backbone, resolve_home
+from ...registry.queries.settings import installed_backbone, resolve_home
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
 from ..backbones.interventions.tap import FINAL, Tap, block_at
@@ -30,13 +30,15 @@ from ..backbones.tokens import byte_counts
 from ..batching import batched_slices
 from ..bus.bus import LayerNorm
 from ..bus.experts import Expert, Space
-from ..bus.tasks import Unit
+from ..bus.tasks import Unit, make_task
 from ..digests import library_versions
+from ..label_scores import count_answers, macro_f1, score_labels
 from ..model.verify import measure_off_domain
 from ..routers.domain_statistics import Statistics
 from ..types import Progress, Row
+from .baseline import HINT, refuse_below_constant
 from .context import AuthoringContext, open_for_training
-from .data import DataSplits, read_rows, split_rows
+from .data import DataSplits, split_rows
 from .expert import (
     ExpertRows,
     ExpertSettings,
@@ -56,64 +58,83 @@ Read = Callable[[Sequence[str]], Tensor]
 """Texts → what an expert reads, ``(N, D)``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainedProject:
+    """A project whose expert was trained.
+
+    Attributes:
+        manifest: Of the package that was written.
+        splits: What each row was for.
+        cuts: By row, how many tokens of it were read where it has more; None where all were.
+    """
+
+    manifest: ExpertManifest
+    splits: DataSplits
+    cuts: tuple[int | None, ...]
+
+
 def train_project(
     project: Path,
+    rows: Sequence[Row],
     *,
-    data: str,
-    valid: str | None = None,
-    text_field: str = "text",
-    label_field: str = "label",
+    package: Package,
+    valid: Sequence[Row] | None = None,
     epochs: int | None = None,
     seed: int = 0,
     home: Path | None = None,
     device: str | None = None,
     progress: Progress | None = None,
-) -> tuple[ExpertManifest, int]:
+) -> TrainedProject:
     """Train the expert of a project on the installed backbone it is for.
 
     Args:
         project: The project's folder.
-        data: The author's rows: a file, or ``-``.
+        rows: The author's rows, as `read_rows` reads them for the backbone's task.
+        package: The backbone, see `backbone_for`.
         valid: Validation rows of the author's own.
-        text_field: Where the text stands.
-        label_field: Where the label stands; where text is generated there is none.
         epochs: Passes over the rows, at most.
         seed: Where randomness comes from.
         home: The state folder.
         device: Where the trunk runs.
         progress: Called with (done, in all) of what is under way.
 
-    Returns:
-        The package's manifest, and how many rows the expert learnt from.
-
     Raises:
         UsageError: If data or plan do not fit the backbone.
     """
     plan = read_plan(project)
+    manifest, _ = installed_backbone(package).unwrap(f"backbone package {package}")
+    task = make_task(manifest.task, resolution=manifest.resolution)
+    splits = split_rows(rows, valid=valid, task=task)  # refused before the backbone is loaded
     context = open_for_training(
-        choose_backbone(discover("backbone"), plan.backbone),
+        package,
         cache=resolve_home(home) / "cache" / "features",
         device=device or "cpu",
         progress=progress,
     )
-    backbone = context.backbone
-    task, head = backbone.task, backbone.classifier
-    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
-    splits = split_rows(read(data), valid=read(valid) if valid else None, task=task)
-    settings = _recipe_for(backbone).settings_by_default
-    settings = replace(
-        settings,
-        form=plan.form,
-        rank=plan.rank,
-        epochs=epochs or settings.epochs,
-        off_domain=settings.off_domain
-        / (len(head) if task.unit is Unit.TOKEN and head is not None else 1),
-        seed=seed,
-    )
-    manifest = train_package(
+    settings = _settings(plan, context.backbone, epochs=epochs, seed=seed)
+    trained = train_package(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
-    return manifest, len(splits.train)
+    whole = task.unit is Unit.TOKEN  # of text to go on with, passages are cut to fit
+    cuts = [] if whole else context.backbone.cuts(_texts(splits.rows))
+    return TrainedProject(manifest=trained, splits=splits, cuts=tuple(cuts))
+
+
+def _settings(
+    plan: ExpertPlan, backbone: Backbone, *, epochs: int | None, seed: int
+) -> ExpertSettings:
+    """Return the recipe's settings with what plan and author set."""
+    default, head = _recipe_for(backbone).settings_by_default, backbone.classifier
+    # The penalty is a sum over outputs: of a vocabulary there are thousands.
+    tokens = len(head) if backbone.task.unit is Unit.TOKEN and head is not None else 1
+    return replace(
+        default,
+        form=plan.form,
+        rank=plan.rank,
+        epochs=epochs or default.epochs,
+        off_domain=default.off_domain / tokens,
+        seed=seed,
+    )
 
 
 def train_package(
@@ -139,6 +160,7 @@ def train_package(
 
     Raises:
         UsageError: If the plan cannot be carried out on this backbone.
+        HarmError: If what was learnt is worth nothing; the package is written, to look at.
     """
     make = _recipe_for(context.backbone)
     space = plan.writes or make.space
@@ -148,7 +170,9 @@ def train_package(
     inputs = (plan, settings, context.manifest.fingerprint, splits, recipe.others)
     with resuming(project, resumable=resumable, of=inputs) as checkpoint:
         trained = recipe.train(checkpoint, progress)
-        return save_expert(package_in(project), recipe.draft(trained))
+        manifest = save_expert(package_in(project), recipe.draft(trained))
+    recipe.refuse_wreck(manifest.training.metrics)
+    return manifest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -366,6 +390,8 @@ class Recipe:
     def metrics(self, expert: Expert, read: Read) -> dict[str, float]:
         """Return the share of rows answered rightly, by split; for numbers the MAE as well.
 
+        For labels the macro F1 of all rows that were not trained on as well.
+
         Args:
             expert: As the bus has it.
             read: Texts → what the bus hands it.
@@ -375,6 +401,7 @@ class Recipe:
             backbone.task.head,
             expert.labels if expert.space == "labels" else backbone.labels,
         )
+        pairs: dict[str, list[tuple[str, str]]] = {}
         for name, rows in (("train", splits.train), ("valid", splits.valid), ("gate", splits.gate)):
             if not rows:
                 continue
@@ -384,7 +411,30 @@ class Recipe:
             metrics[name] = float(head.right(logits, rows, names).mean())
             if (error := head.error(logits, rows)) is not None:
                 metrics[f"{name}_mae"] = float(error.mean())
+            if head.distribution:
+                given = (p.label for p in head.read(logits, names))
+                pairs[name] = list(zip((r.label for r in rows), given, strict=True))
+        if held_out := [*pairs.get("valid", ()), *pairs.get("gate", ())]:
+            metrics["macro_f1"] = macro_f1(score_labels(count_answers(held_out)))
         return metrics
+
+    def refuse_wreck(self, metrics: Mapping[str, float]) -> None:
+        """Refuse an expert that answers rows set aside worse than a constant does.
+
+        Raises:
+            HarmError: If it does.
+        """
+        aside = {"valid": self.splits.valid, "gate": self.splits.gate}
+        rows, numbers = [r for rows in aside.values() for r in rows], "train_mae" in metrics
+        kind = "_mae" if numbers else ""
+        found = sum(metrics[f"{name}{kind}"] * len(some) for name, some in aside.items() if some)
+        refuse_below_constant(
+            f"expert {self.plan.id!r}",
+            found / max(len(rows), 1),
+            rows,
+            taught=self.splits.train,
+            numbers=numbers,
+        )
 
 
 class GenerationRecipe(Recipe):
@@ -448,6 +498,21 @@ class GenerationRecipe(Recipe):
                 ):
                     nats[name] += float(backbone.task.head.loss(logits, target[part])) * len(logits)
         return {name: x / math.log(2) / size for name, x in nats.items()}
+
+    def refuse_wreck(self, metrics: Mapping[str, float]) -> None:
+        """Refuse an expert that takes more bits on passages set aside than the backbone alone.
+
+        Raises:
+            HarmError: If it does, by more than two percent.
+        """
+        found, alone = (metrics.get(f"{b}bits_per_byte", 0.0) for b in ("", "backbone_"))
+        if not found <= 1.02 * alone:
+            raise HarmError(
+                f"expert {self.plan.id!r} has learnt less than nothing on passages set aside",
+                expected=f"{alone:.3f} bits per byte, those of the backbone alone",
+                found=f"{found:.3f}",
+                hint=HINT,
+            )
 
 
 def _recipe_for(backbone: Backbone) -> type[Recipe]:

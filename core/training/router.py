@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..bus.signals import RouterSignals
 from ..routers.base import ColumnData, Router
-from ..types import Progress
+from ..types import Progress, in_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,7 @@ def train_router(
     z = torch.cat([d.z for d in data])  # (N, W), the rows of all columns
     target = torch.cat([torch.full((len(d.z),), columns.index(d.column)) for d in data])
     weight = torch.cat([torch.full((len(d.z),), 1 / len(d.z)) for d in data]) / len(data)
+    progress = in_stage(progress, "router")
     try:
         router.requires_grad_(True)
         _descend(router, z, signals, target, weight, columns, settings, only, progress)

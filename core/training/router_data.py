@@ -7,20 +7,20 @@ thousand experts that is the difference between seconds and an hour.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ..batching import batched_slices
-from ..bus.bus import Bus
-from ..bus.experts import Expert
-from ..bus.layout import ROUTER, FeatureLayout
-from ..bus.signals import SIGNALS, TRUNCATED_LOGITS, RouterSignals
-from ..bus.strategies import Ensemble
+from ..bus.bus import BACKBONE, Bus
+from ..bus.ensemble import Ensemble
+from ..bus.layout import ROUTER
+from ..bus.signals import ANSWERS, SIGNALS, TRUNCATED_LOGITS, RouterSignals
 from ..bus.truncated_logits import concat_logits, truncate_logits
+from ..model.composed import ComposedModel
 from ..routers.base import AnswerLikelihoods, ColumnData
-from ..routers.cards import Card, background_data, background_texts, column_data
+from ..routers.cards import background_data, background_texts, column_data
 from ..types import BackgroundRow, Encode, Row
 
 
@@ -39,49 +39,38 @@ def column_names(
     return (*sorted(ids), backbone_column)
 
 
-def router_training_data(
-    cards: Mapping[str, Card],
-    experts: Mapping[str, Expert],
-    background: Sequence[BackgroundRow],
-    *,
-    backbone_column: str | None,
-    norm: nn.Module,
-    layout: FeatureLayout | None = None,
-    classifier: Tensor | None,
-    encode: Encode,
-    seed: int,
-    reads: Collection[str] = (),
+def columns_data(
+    composed: ComposedModel, *, encode: Encode, reads: Collection[str] = ()
 ) -> list[ColumnData]:
-    """Return the data of every column, in column order.
+    """Return what a router may learn of each column of a composition, from its cards.
 
     Args:
-        cards: The experts' cards by id.
-        experts: The experts by id.
-        background: The backbone's background card; without rows there is no backbone column.
-        backbone_column: The backbone column's name; None for none.
-        norm: h → z, or h̃ → z̃.
-        layout: What experts read beside h.
-        classifier: W_c ``(C, D)``.
+        composed: The composition; its own router may be untrained.
         encode: Texts → h ``(N, D)``.
-        seed: Where rows drawn from statistics come from.
-        reads: What the router that is to learn reads beside z (`Router.reads`).
+        reads: What the router that is to learn reads beside z (`Router.reads`), the experts' own
+            answers included.
     """
-    ids, layout = sorted(experts), layout or FeatureLayout(width=0)
-    texts = [r.text for i in ids for r in cards[i].rows if r.part == "fit"]
-    if backbone_column is not None:
-        texts += background_texts(background, ids)
-    at_once = not any(ROUTER in s.readers for s in layout.segments)  # else texts become more rows
-    encode_z = _encode_once(texts, encode, norm) if at_once else lambda some: norm(encode(some))
-    data = [column_data(cards[i], encode_z=encode_z, seed=seed) for i in ids]
-    if backbone_column is not None:
-        others = background_data(
-            background, column=backbone_column, composed=ids, encode_z=encode_z
-        )
+    bus, cards, background = composed.bus, composed.cards, composed.background
+    texts = [r.text for i in bus.ids for r in cards[i].rows if r.part == "fit"]
+    if BACKBONE in bus.columns:
+        texts += background_texts(background, bus.ids)
+    at_once = not any(ROUTER in s.readers for s in bus.layout.segments)  # else texts become rows
+    encode_z = (
+        _encode_once(texts, encode, bus.norm) if at_once else lambda some: bus.norm(encode(some))
+    )
+    data = [column_data(cards[i], encode_z=encode_z, seed=composed.seed) for i in bus.ids]
+    if BACKBONE in bus.columns:
+        others = background_data(background, column=BACKBONE, composed=bus.ids, encode_z=encode_z)
         data += [] if others is None else [others]
     ensemble = Ensemble(
-        experts, classifier=classifier, layout=layout, strategy="grouped", columns=len(data)
+        dict(zip(bus.ids, bus.ensemble.parts, strict=True)),
+        classifier=composed.backbone.classifier,
+        layout=bus.layout,
+        strategy="grouped",
+        columns=len(data),
     )
-    return _with_signals(data, ensemble, frozenset(reads))
+    data = _with_signals(data, ensemble, frozenset(reads))
+    return _with_likelihood(data, composed, encode=encode) if ANSWERS in reads else data
 
 
 def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encode:
@@ -118,28 +107,17 @@ def _with_signals(
     return made
 
 
-def with_likelihood(
-    data: Sequence[ColumnData],
-    *,
-    bus: Bus,
-    cards: Mapping[str, Card],
-    encode: Encode,
-    rows_per_token: Callable[[Sequence[Row]], list[Row]] = list,
+def _with_likelihood(
+    data: Sequence[ColumnData], composed: ComposedModel, *, encode: Encode
 ) -> list[ColumnData]:
     """Add p_k(y|x) ``(N, K)`` to the columns whose cards have texts and their labels.
 
     Of the fit rows, and of the gate rows apart.
-
-    Args:
-        data: One for each column of the bus, in its order.
-        bus: The experts; its router is not used.
-        cards: The experts' cards by id.
-        encode: Texts → h ``(N, D)``.
-        rows_per_token: The rows that `encode` gives of labelled texts.
     """
+    bus, rows_per_token = composed.bus, composed.backbone.rows_per_token
     made = list(data)
     for k, d in enumerate(data):
-        card = cards.get(d.column)
+        card = composed.cards.get(d.column)
         if card is None or card.kind != "texts" or not bus.task.head.distribution:
             continue
         fit, gate = (

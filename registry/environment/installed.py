@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import IntegrityError
 from ..package.checked import Checked, Violation
-from ..package.discover import Package, groups
-from ..package.readers import read_file
+from ..package.discover import MAX_METADATA, Kind, Package, groups
+from ..package.readers import MAX_BACKBONE_FILE, read_file
+from ..package.safetensors_check import MAX_FILE
 from ..wheel.policy import (
+    MAX_DEPTH,
+    MAX_NAMES,
     NameOwners,
     RecordRow,
     WheelPolicy,
     check_entry_points,
+    check_headers,
     check_names,
     check_record,
     check_top_level,
@@ -26,41 +31,44 @@ from ..wheel.policy import (
     parse_record,
 )
 
-MAX_METADATA = 2**22
-MAX_INSTALLED = 2 * 2**30
-"""The largest file a backbone carries."""
+MAX_INSTALLED: dict[Kind, int] = {"expert": MAX_FILE, "backbone": MAX_BACKBONE_FILE}
+"""The most bytes that one file may have."""
 
 
 def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple[Violation, ...]:
     """Check that an installed package is what its RECORD says, and brought nothing else.
 
     Args:
-        package: What `discover` found. One that is not installed, or is editable, has no RECORD
-            to compare with and passes.
+        package: What `discover` found. One that is not installed passes; of one that is editable,
+            which has no RECORD to compare with, only its name is looked at.
         owners: Who brought which top-level name; read anew when None.
 
     Returns:
         Everything that is wrong.
     """
-    if package.info is None or package.editable or package.folder is None:
+    if package.info is None or package.folder is None:
         return ()
     info, site = package.info, package.info.parent
     policy = WheelPolicy(dist=package.dist, module=package.module, info=info.name, installed=True)
-    record = _read_record(info)
+    others = (owners or NameOwners()).others(site, package.module, dist=package.dist)
+    taken = tuple(check_top_level(policy, others))
+    if package.editable:
+        return taken
+    record = read_record(info)
     if record.value is None:
         return record.violations
     rows = record.value
     names = installed_files(package)
-    others = (owners or NameOwners()).others(site, package.module, dist=package.dist)
 
     def read(name: str) -> Checked[bytes]:
-        return read_file(site / name, missing="record_missing", limit=MAX_INSTALLED)
+        return read_file(site / name, missing="record_missing", limit=MAX_INSTALLED[package.kind])
 
     return (
         *_beside(package, site),
+        *taken,
         *check_names(policy, [*names, *(row.path for row in rows if is_plain(row.path))]),
-        *check_top_level(policy, others),
-        *check_entry_points(_groups(info)),
+        *check_headers(policy, _text(info, "METADATA")),
+        *check_entry_points(groups(_text(info, "entry_points.txt"))),
         *check_record(policy, rows, present=names, read=read),
     )
 
@@ -75,7 +83,7 @@ def require_removable(package: Package) -> None:
         return
     info = package.info.name
     policy = WheelPolicy(dist=package.dist, module=package.module, info=info, installed=True)
-    record = _read_record(package.info)
+    record = read_record(package.info)
     for wrong in record.violations:
         raise IntegrityError(
             f"{package} cannot be uninstalled: {wrong.field}",
@@ -83,6 +91,9 @@ def require_removable(package: Package) -> None:
             found=wrong.found,
             hint=f"Remove {package.info} and {package.folder} by hand, then try again.",
         )
+    for wrong in check_names(policy, installed_files(package)):
+        if wrong.code == "name_limit":  # pip fails half-way
+            raise wrong.error(f"{package} cannot be uninstalled, remove it by hand")
     paths = [row.path for row in record.value or ()]
     plain = [path for path in paths if is_plain(path)]
     others = [path for path in paths if not is_plain(path)]
@@ -104,14 +115,15 @@ def _beside(package: Package, site: Path) -> Iterator[Violation]:
         yield Violation("record_missing", package.module, expected, str(package.folder), hint)
 
 
-def _read_record(info: Path) -> Checked[tuple[RecordRow, ...]]:
+def read_record(info: Path) -> Checked[tuple[RecordRow, ...]]:
+    """Read the RECORD of a dist-info folder; nothing it names is looked at."""
     record = read_file(info / "RECORD", missing="record_absent", limit=MAX_METADATA)
     return record.then(parse_record)
 
 
-def _groups(info: Path) -> tuple[str, ...]:
-    data = read_file(info / "entry_points.txt", missing="record_missing", limit=MAX_METADATA).value
-    return groups((data or b"").decode("utf-8", "replace"))
+def _text(info: Path, name: str) -> str:
+    data = read_file(info / name, missing="record_missing", limit=MAX_METADATA).value
+    return (data or b"").decode("utf-8", "replace")
 
 
 def installed_files(package: Package) -> tuple[str, ...]:
@@ -123,21 +135,28 @@ def installed_files(package: Package) -> tuple[str, ...]:
         return ()
     site = package.info.parent
     folders = (site / package.module, package.info)
-    return tuple(
-        sorted(name for folder in folders for name in _files_below(str(folder), folder.name))
-    )
+    found = (f"{f.name}/{name}" for f in folders for name in files_below(f, limited=True))
+    return tuple(sorted(found))
 
 
-def _files_below(folder: str, name: str) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as entries:
+def files_below(folder: Path, *, limited: bool = False) -> Iterator[str]:
+    """Yield every file below a folder, relative to it; a link is one, and is not followed.
+
+    Args:
+        folder: Where; a folder that cannot be read has no files.
+        limited: Whether to stop where no package may go, and leave byte code out: a folder nested
+            too deep is a file then, and after one file too many there are no more.
+    """
+    waiting, files = [""], 0
+    while waiting and not (limited and files > MAX_NAMES):
+        below = waiting.pop()
+        with suppress(OSError), os.scandir(folder / below) as entries:
             for entry in entries:
-                below = f"{name}/{entry.name}"
-                if entry.name == "__pycache__":
+                if limited and (entry.name == "__pycache__" or files > MAX_NAMES):
                     continue
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _files_below(entry.path, below)
+                shallow = not limited or below.count("/") < MAX_DEPTH
+                if shallow and entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{below}{entry.name}/")
                 else:
-                    yield below
-    except OSError:  # a folder that cannot be read has no files; RECORD then misses them
-        return
+                    files += 1
+                    yield f"{below}{entry.name}"

@@ -12,7 +12,6 @@ import os
 import shutil
 import site
 import subprocess
-import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,13 +21,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Self
 
+from ..atomic import read_regular
 from ..errors import ContractError, InstallError, IntegrityError, UsageError, short
-from ..package.discover import Package, canonical, discover
+from ..package.discover import MAX_METADATA, Package, canonical, discover
 from ..package.readers import read_expert
-from ..wheel.policy import NameOwners, is_plain, parse_record
+from ..wheel.policy import NameOwners, is_plain
 from ..wheel.signing import PublicKey, signature_path
 from ..wheel.wheel import Wheel, open_wheel
-from .installed import audit_installed, require_removable
+from . import python_command
+from .installed import audit_installed, files_below, read_record, require_removable
 
 
 def fetch(
@@ -82,7 +83,9 @@ def require_free(package: Package) -> None:
 
     Raises:
         ContractError: Naming whose it is.
+        InstallError: If nothing here can install.
     """
+    _tool()  # there is one, and it can work
     before = find(package.dist)
     if before is None:
         with suppress(metadata.PackageNotFoundError):
@@ -91,7 +94,8 @@ def require_free(package: Package) -> None:
             hint = "Do not install it: pip would uninstall that one first."
             raise ContractError(f"{package} was not installed: {problem}", hint=hint)
     who = f"{package} was not installed: its top-level package {package.module!r} is taken"
-    if others := _owners(package.module, dist=package.dist):
+    here = Path(sysconfig.get_path("purelib"))
+    if others := NameOwners().others(here, package.module, dist=package.dist):
         raise ContractError(
             who,
             found=f"brought by {', '.join(sorted(others))}",
@@ -102,15 +106,6 @@ def require_free(package: Package) -> None:
         places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
         hint = "If an installation was cut short, remove them and try again."
         raise ContractError(who, found=f"files that nobody brought, at {places[0]}", hint=hint)
-
-
-def _owners(module: str, *, dist: str) -> set[str]:
-    """Return the other distributions, editable ones among them, that bring a top-level name."""
-    owners = NameOwners()
-    others = {o for place in sys.path for o in owners.others(Path(place), module, dist=dist)}
-    packages = [*discover("expert"), *discover("backbone")]
-    same = {canonical(p.dist) for p in packages if p.module == module}
-    return (others | same) - {canonical(dist)}
 
 
 @contextmanager
@@ -178,7 +173,7 @@ class EnvironmentBackup:
     def take(cls, package: Package | None, *, folders: Iterable[Path]) -> Self:
         """Read what is there into memory; a package of None is nothing installed."""
         places = tuple(folders)
-        paths = {path for folder in places for path in folder.rglob("*")} | _listed(package)
+        paths = {f / name for f in places for name in files_below(f)} | _listed(package)
         files = {p: (p.read_bytes(), p.stat()) for p in sorted(paths) if p.is_file()}
         return cls(places, files)
 
@@ -199,18 +194,19 @@ def _listed(package: Package | None) -> set[Path]:
     """Return the files of a package: those in its dist-info, and those that RECORD lists."""
     if package is None or package.info is None:
         return set()
-    record = package.info / "RECORD"
-    rows = parse_record(record.read_bytes()).value if record.is_file() else None
+    rows = read_record(package.info).value
     plain = {r.path for r in rows or () if is_plain(r.path)}
-    return {package.info.parent / path for path in plain} | set(package.info.rglob("*"))
+    info = {package.info / name for name in files_below(package.info)}
+    return {package.info.parent / path for path in plain} | info
 
 
-_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+_PIP = (*python_command("-m", "pip"), "--disable-pip-version-check", "--no-input")
 
 
 def _tool() -> tuple[str, ...]:
     """Return the command that installs here."""
     if importlib.util.find_spec("pip") is not None:
+        _require_legible()
         return _PIP
     if uv := shutil.which("uv"):
         return (uv, "pip")
@@ -218,9 +214,26 @@ def _tool() -> tuple[str, ...]:
     raise InstallError("nothing here can install", expected="pip or uv", found="neither", hint=hint)
 
 
+def _require_legible() -> None:
+    """Refuse to start pip where one package's METADATA would block it, or end it in a traceback."""
+    for dist in metadata.distributions():
+        path = Path(str(getattr(dist, "_path", ""))) / "METADATA"
+        try:
+            size = len(read_regular(path, limit=MAX_METADATA).decode("utf-8"))
+            found = "" if size <= MAX_METADATA else "a huge one"
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # an egg, or one inside an archive
+        except (OSError, UnicodeDecodeError) as e:
+            found = str(e)
+        if found:
+            hint = "Remove that folder by hand, then try again."
+            expected = f"METADATA that it can read in {path.parent}"
+            raise InstallError("pip cannot work here", expected=expected, found=found, hint=hint)
+
+
 def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what keeps a tool to this environment, whatever its settings say (``PIP_TARGET``)."""
-    return ("--isolated",) if tool is _PIP else ("--python", sys.executable)
+    """Return what keeps a tool to this environment, whatever settings say (``PIP_TARGET``)."""
+    return ("--isolated",) if tool is _PIP else ("--no-config", "--python", python_command()[0])
 
 
 def _install(wheel: Wheel) -> None:

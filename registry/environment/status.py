@@ -24,9 +24,9 @@ from ..home.composition import Provenance
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Package, canonical
 from ..package.manifest import BackboneManifest, ExpertManifest, parse_expert, parts_of
-from ..package.readers import ExpertFiles, open_reader, read_expert
+from ..package.readers import ExpertFiles, read_expert, read_part
 from ..package.rules import bus_violation, check_compatible
-from ..package.safetensors_check import MAX_FILE
+from ..package.safetensors_check import sha256_hex
 from ..wheel.policy import NameOwners
 from .installed import audit_installed, installed_files
 
@@ -199,8 +199,7 @@ def _validate(
     package: Package, cache: ValidationCache | None, owners: NameOwners
 ) -> tuple[PackageStatus, int | None]:
     """Take a package to ``valid`` if it is; return also the C of its logits, if it has any."""
-    read = open_reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
-    parsed = read.then(parse_expert)
+    parsed = read_part(package, MANIFESTS["expert"]).then(parse_expert)
     if parsed.value is None:
         wrong = (*parsed.violations, *audit_installed(package, owners))
         return PackageStatus(package, violations=wrong), None
@@ -226,9 +225,11 @@ def _package_stamps(
 
     The site folder's own stamp changes with every distribution that comes or goes.
     """
+    site = package.info.parent if package.info is not None else folder
     if package.info is not None and not package.editable:
-        return file_stamps(package.info.parent, ["", *installed_files(package)])
-    return file_stamps(folder, [MANIFESTS["expert"], *(p.file for p in parts_of(manifest))])
+        return file_stamps(site, ["", *installed_files(package)])
+    files = [MANIFESTS["expert"], *(p.file for p in parts_of(manifest))]
+    return (*file_stamps(site, [""]), *file_stamps(folder, files))
 
 
 def _read(package: Package, owners: NameOwners) -> ValidationResult:
@@ -308,10 +309,15 @@ class _Entry(Struct, frozen=True, kw_only=True):
     result: ValidationResult = field(name="verdict")  # as the file has it
 
 
-class _CacheFile(Struct, frozen=True, kw_only=True):
-    schema: Literal["redhost.verdicts/1"] = "redhost.verdicts/1"
+class _Entries(Struct, frozen=True, kw_only=True):
     checks: tuple[FileStamp, ...]
     entries: dict[str, _Entry] = {}
+
+
+class _CacheFile(Struct, frozen=True, kw_only=True):
+    digest: str
+    content: msgspec.Raw
+    schema: Literal["redhost.verdicts/2"]  # required: a damaged key is no other file
 
 
 class ValidationCache:
@@ -330,9 +336,19 @@ class ValidationCache:
         self._checks = file_stamps(registry, code)
         self._entries: dict[str, _Entry] = {}
         self._changed = False
-        with suppress(OSError, ValueError):  # whatever is wrong with a cache, empty is right
-            cached = msgspec.json.decode(path.read_bytes(), type=_CacheFile)
-            self._entries = dict(cached.entries) if cached.checks == self._checks else {}
+        with suppress(OSError):  # whatever is wrong with a cache, empty is right
+            data = path.read_bytes()
+            try:
+                file = msgspec.json.decode(data, type=_CacheFile)
+                if file.digest != sha256_hex(bytes(file.content)):
+                    raise ValueError("another digest")
+                cached = msgspec.json.decode(file.content, type=_Entries)
+            except ValueError:
+                self._changed = True  # so that it is counted once
+                if b"redhost.verdicts/1" not in data:  # those had none
+                    atomic.count_damage(path.parent)
+            else:
+                self._entries = dict(cached.entries) if cached.checks == self._checks else {}
 
     def recall(self, folder: Path, stamps: tuple[FileStamp, ...]) -> ValidationResult | None:
         """Return the result for a folder whose files still have these stamps."""
@@ -344,7 +360,8 @@ class ValidationCache:
     ) -> None:
         """Store a result; the stamps must have been taken before the files were read."""
         newest = max((max(stamp[3:]) for stamp in stamps), default=0)
-        if newest > time.time_ns() - _UNSETTLED:
+        names = "".join(stamp[0] for stamp in stamps)  # one that is no text cannot be written
+        if newest > time.time_ns() - _UNSETTLED or not names.isprintable():
             return
         self._entries[str(folder)] = _Entry(stamps=stamps, result=result)
         self._changed = True
@@ -354,9 +371,12 @@ class ValidationCache:
         if not self._changed:
             return
         present = {name: entry for name, entry in self._entries.items() if Path(name).is_dir()}
-        cached = _CacheFile(checks=self._checks, entries=present)
+        content = msgspec.json.encode(_Entries(checks=self._checks, entries=present))
+        file = _CacheFile(
+            digest=sha256_hex(content), content=msgspec.Raw(content), schema="redhost.verdicts/2"
+        )
         with suppress(StoreError):
-            atomic.write_atomic(self.path, msgspec.json.encode(cached))
+            atomic.write_atomic(self.path, msgspec.json.encode(file))
             self._changed = False
 
 

@@ -17,15 +17,20 @@ from typing import Literal
 from msgspec import Struct
 
 from .. import atomic
+from ..atomic import read_regular
 from ..errors import IntegrityError, UnknownNameError, short
 from ..home.locks import WriterLock
 from ..package.discover import canonical, entries, is_editable
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 from ..wheel.policy import RecordRow, parse_record
+from .installed import MAX_INSTALLED, files_below
 
 _INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"}
 """Files of a dist-info that differ from machine to machine for the same wheel."""
+
+_PYC_HEAD, _UNCHECKED = 16, b"\x01\0\0\0"
+"""Bytes before the code of a .pyc; the flags of one that is run whatever its source says."""
 
 _GROUPS = ("redhost.plugins", "redhost.commands")
 
@@ -99,7 +104,7 @@ def digest_of(dist: str) -> str:
 
     It covers the files RECORD lists and any other file inside their packages; for an editable
     installation, the source files of the modules that its entry points name. It does not cover
-    byte code, nor what installers write.
+    what installers write, nor byte code that Python compares with its source.
 
     Raises:
         UnknownNameError: If it is not installed.
@@ -168,7 +173,7 @@ def _recorded_files(dist: str, installed: metadata.Distribution) -> Iterator[tup
     for name in _rows(dist, installed):
         path = PurePosixPath(name)
         by_installer = path.parent.name.endswith(".dist-info") and path.name in _INSTALLER
-        if path.suffix != ".pyc" and not by_installer:
+        if not (by_installer or _is_compared(site / name)):
             yield name, site / name
         if path.name == "__init__.py":  # an unlisted file beside it would be imported all the same
             yield from _below(site / path.parent, site)
@@ -215,15 +220,30 @@ def _editable_files(installed: metadata.Distribution) -> Iterator[tuple[str, Pat
 
 
 def _below(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder but byte code, each with its name relative to the root."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
+    """Yield the files below a folder, each with its name relative to the root."""
+    for path in (folder / name for name in files_below(folder)):
+        if path.exists() and not _is_compared(path):
             yield path.relative_to(root).as_posix(), path
+
+
+def _is_compared(path: Path) -> bool:
+    """Tell whether a file is byte code that Python runs only as long as its source is the same.
+
+    It runs what has no source, and what says that nobody need look (PEP 552), whatever is in it.
+    """
+    if path.suffix != ".pyc" or path.parent.name != "__pycache__":
+        return False
+    source = path.parent.parent / f"{path.name.partition('.')[0]}.py"
+    try:
+        head = read_regular(path, limit=_PYC_HEAD)[:_PYC_HEAD]
+    except OSError:
+        return not path.exists()  # pip lists what may never have been written
+    return source.is_file() and head[4:8] != _UNCHECKED
 
 
 def _sha256(dist: str, path: Path) -> str:
     try:
-        return sha256_hex(path.read_bytes())
+        return sha256_hex(read_regular(path, limit=MAX_INSTALLED["backbone"]))
     except OSError as e:
         raise IntegrityError(
             f"{dist} cannot be trusted",

@@ -26,7 +26,7 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     Attributes:
         dist: The distribution it came from.
         version: That distribution's version.
-        digest: Over its manifest, weights, card and canary.
+        digest: The build digest: over its manifest, weights, card and canary.
         wheel: The sha256 of the wheel it came from, where `redhost add` saw it.
         signer: The fingerprint of the key that verified that wheel, where keys were given.
     """

@@ -25,8 +25,13 @@ from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
 from .store import Store
 
 _MARKER = "lock-is-stale"
+_CHOOSE = "Choose a generation with 'redhost rollback N'; 'redhost history' lists them."
 _HIGHEST = "highest"
+"""A file of homes made before: the highest number that gc had seen."""
+_REMOVED = "removed-"
+"""How the name of an empty folder begins whose number is that of the last generation removed."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+_CURRENT = re.compile(r"([1-9][0-9]{0,17})(?: ([0-9a-f]{64}))?")
 
 
 @dataclass(frozen=True)
@@ -72,26 +77,49 @@ class Generations:
         self.store = Store(home)
         self.leases = Leases(home)
         self._writer_lock = WriterLock(home)
+        # Every folder in which a stopped writer may have left something.
 
     def current(self) -> int | None:
         """Return the number of the current generation, or None before the first.
 
         Raises:
-            StoreError: If the file that names it cannot be understood.
+            StoreError: If the file that names it cannot be understood, or is damaged: it has the
+                digest of another generation's record. Homes made before have none.
         """
-        return _read_number(self.home / "current")
+        path = self.home / "current"
+        if (found := _match(path, _CURRENT)) is None:
+            return None
+        number, digest = int(found[1]), found[2]
+        with suppress(IntegrityError, UnknownNameError):  # reported by who loads it
+            if digest and digest != (right := self.load(number).digest):
+                raise StoreError(
+                    f"{path} is damaged: it names generation {number} by another digest",
+                    expected=short(right),
+                    found=short(digest),
+                    hint=_CHOOSE,
+                )
+        return number
 
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers of all generations on disk, ascending."""
-        if not self.folder.is_dir():
-            return ()
-        names = (path.name for path in self.folder.iterdir())
-        return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
+        return tuple(sorted(int(name) for name in self._names() if _NUMBER.fullmatch(name)))
 
     def next_number(self) -> int:
         """Return the number the next publish will use: one more than was ever used."""
-        highest = _read_number(self.folder / _HIGHEST) or 0
-        return max((highest, self.current() or 0, *self.numbers())) + 1
+        recorded = _match(self.folder / _HIGHEST, _NUMBER)
+        highest = 0 if recorded is None else int(recorded[0])
+        return max((highest, self.current() or 0, *self.numbers(), *self._removed())) + 1
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.folder.iterdir()) if self.folder.is_dir() else ()
+
+    def _removed(self) -> tuple[int, ...]:
+        """Return the numbers of removed generations whose folder says that they were used."""
+        names = (n.removeprefix(_REMOVED) for n in self._names() if n.startswith(_REMOVED))
+        return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
+
+    def _path(self, number: int) -> Path:
+        return self.folder / str(number)
 
     def load(self, number: int) -> Composition:
         """Return the record of a generation.
@@ -100,7 +128,7 @@ class Generations:
             UnknownNameError: If there is no such generation.
             IntegrityError: If its record is damaged, or belongs to another generation.
         """
-        data = atomic.read(self.folder / str(number) / COMPOSITION_FILE)
+        data = atomic.read(self._path(number) / COMPOSITION_FILE)
         if data is None:
             raise UnknownNameError("generation", str(number), map(str, self.numbers()))
         hint = "Go back with 'redhost rollback', or compose anew with 'redhost recompose'."
@@ -125,7 +153,7 @@ class Generations:
             IntegrityError: If it is missing or damaged.
         """
         record = self.load(generation) if isinstance(generation, int) else generation
-        data = atomic.read(self.folder / str(record.number) / name)
+        data = atomic.read(self._path(record.number) / name)
         wanted = record.files.get(name, "")
         if data is None or sha256_hex(data) != wanted:
             raise IntegrityError(
@@ -184,14 +212,12 @@ class Generations:
         with atomic.reporting(self.folder):
             atomic.make_folder(self.folder)
         try:
-            atomic.write_folder(
-                self.folder / str(number), {**files, COMPOSITION_FILE: dumps(composition)}
-            )
+            atomic.write_folder(self._path(number), {**files, COMPOSITION_FILE: dumps(composition)})
             self._point(composition)
         except BaseException:
             with suppress(StoreError):  # it did not become current
                 if self.current() != number:
-                    atomic.delete_dir(self.folder / str(number))
+                    atomic.delete_dir(self._path(number))
             raise
         return composition
 
@@ -230,7 +256,8 @@ class Generations:
 
         Publishers are kept out by the writer's lock and new holders by the gate, so that what is
         found unneeded stays so until it is gone. Generations go first: whatever is interrupted,
-        every generation that is left still has its bytes.
+        every generation that is left still has its bytes. Nothing is written before space is
+        freed, so that it works on a full disk.
 
         Args:
             keep: How many to keep: the current one, its parent, and so on; at least one. What
@@ -243,23 +270,52 @@ class Generations:
         """
         if not self.home.is_dir():
             return GcReport()
-        with self.writer(timeout=timeout), self.leases.gate():
+        with self._writer_lock.hold(timeout=timeout) as writer, self.leases.gate():
+            self._remove_temporaries()
             self.leases.sweep()
             unneeded = self._unneeded(max(1, keep))
             if not dry_run:
-                if (highest := self.next_number() - 1) > 0:
-                    # No later generation may be mistaken for a removed one.
-                    atomic.write_atomic(self.folder / _HIGHEST, f"{highest}\n".encode())
+                last = self.next_number() - 1
                 for number in unneeded.generations:
-                    atomic.delete_dir(self.folder / str(number))
+                    self._remove(number, last=number == last)
+                self._empty_removed()
                 self.store.purge(unneeded.digests)
+            self.sweep(writer=writer)  # last: it may write
         return unneeded
+
+    def _remove(self, number: int, *, last: bool) -> None:
+        """Remove a generation; of the last one a name stays, which says that it was used.
+
+        No later generation may be mistaken for a removed one, and a name needs no space.
+        """
+        path = self._path(number)
+        if not last:
+            atomic.delete_dir(path)
+            return
+        with atomic.reporting(path):
+            atomic.replace(path, self.folder / f"{_REMOVED}{number}")
+            atomic.sync_folder(self.folder)
+
+    def _empty_removed(self) -> None:
+        """Remove what removed generations still hold, and all names but the last."""
+        removed = self._removed()
+        last = max((*self.numbers(), *removed), default=0)
+        for number in removed:
+            path = self.folder / f"{_REMOVED}{number}"
+            if number < last:
+                atomic.delete_dir(path)
+                continue
+            with atomic.reporting(path):
+                for file in path.iterdir():
+                    atomic.remove_file(file)
 
     def _unneeded(self, keep: int) -> GcReport:
         """Return what can go while the current composition, its ancestors and held ones stay."""
         stays: dict[int, Composition] = {}
         number, present = self.current(), set(self.numbers())
-        while number in present - stays.keys() and number is not None and len(stays) < keep:
+        while number is not None and number not in stays and len(stays) < keep:
+            if stays and number not in present:
+                break  # an ancestor that was removed before
             stays[number] = self.load(number)
             number = stays[number].parent
         held = tuple(lease for lease in self.leases.live() if lease.generation not in stays)
@@ -267,7 +323,7 @@ class Generations:
         needed = frozenset[str]().union(*map(digests, stays.values()))
         numbers, unneeded = sorted(present - stays.keys()), sorted(self.store.digests() - needed)
         folders = [
-            *(self.folder / str(number) for number in numbers),
+            *map(self._path, numbers),
             *(self.store.folder / digest for digest in unneeded),
         ]
         files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
@@ -282,8 +338,8 @@ class Generations:
     def sweep(self, *, writer: Writer) -> None:
         """Remove temporary files of killed writers, and finish a lock file they left stale."""
         self._require(writer)
-        for folder in self._written():
-            atomic.remove_temporaries(folder)
+        self._remove_temporaries()
+        self._empty_removed()
         if (self.home / _MARKER).exists():
             with suppress(IntegrityError, UnknownNameError):  # reported by who loads it
                 if (number := self.current()) is not None:
@@ -293,7 +349,13 @@ class Generations:
 
     def _written(self) -> tuple[Path, ...]:
         """Return every folder in which a stopped writer may have left something."""
-        return (self.home, self.store.folder, self.folder, self.home / "cache")
+        cache = self.home / "cache"
+        caches = [path for path in cache.glob("[!.]*") if path.is_dir()]
+        return (self.home, self.store.folder, self.folder, cache, *sorted(caches))
+
+    def _remove_temporaries(self) -> None:
+        for folder in self._written():
+            atomic.remove_temporaries(folder)
 
     def _point(self, composition: Composition) -> None:
         """Replace ``current`` and the lock; put both back when any step fails."""
@@ -301,7 +363,7 @@ class Generations:
         before = [atomic.read(path) for path in paths]
         try:
             atomic.write_atomic(self.home / _MARKER, b"")
-            atomic.write_atomic(paths[0], f"{composition.number}\n".encode())
+            atomic.write_atomic(paths[0], f"{composition.number} {composition.digest}\n".encode())
             atomic.write_atomic(paths[1], dumps(lock_for(composition)))
             with atomic.reporting(self.home):
                 atomic.remove_file(self.home / _MARKER)
@@ -326,18 +388,18 @@ class Generations:
             )
 
 
-def _read_number(path: Path) -> int | None:
-    """Return the number a file holds, None when it is not there."""
+def _match(path: Path, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """Return what a file with a number holds, None when it is not there."""
     data = atomic.read(path)
     if data is None:
         return None
     text = data.decode("ascii", "replace").strip()
-    if not _NUMBER.fullmatch(text):
-        hint = "Choose a generation with 'redhost rollback N'."
+    if (found := pattern.fullmatch(text)) is None:
+        hint = _CHOOSE if pattern is _CURRENT else "Write the highest number ever used into it."
         raise StoreError(
             f"cannot read {path}", expected="a number", found=repr(text[:40]), hint=hint
         )
-    return int(text)
+    return found
 
 
 def drop_copies(generations: Generations, expert_id: str) -> PurgeReport:

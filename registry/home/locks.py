@@ -17,12 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
 from msgspec import Struct
 
 from .. import atomic
-from ..errors import LockHeldError, StoreError, UnknownNameError
-from ..package.manifest import dumps
+from ..errors import LockHeldError, UnknownNameError
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock  # imported where it is used: it takes long
@@ -135,7 +133,7 @@ class Leases:
                     raise UnknownNameError("generation", str(number), known)
                 with atomic.reporting(self.folder):
                     lock.acquire(timeout=0)
-                atomic.write_atomic(self.folder / f"{name}.json", dumps(lease))
+                atomic.write_struct(self.folder / f"{name}.json", lease)
             yield lease
         finally:
             lock.release()
@@ -150,6 +148,11 @@ class Leases:
             LockHeldError: If another process keeps the gate closed.
             StoreError: If the home cannot be written.
         """
+        with suppress(OSError):
+            atomic.make_folder(self.folder)
+        if not self.folder.is_dir():  # on a full disk: nobody holds a lease, nor can take one
+            yield
+            return
         problem, lock = f"cannot use {self.folder}", _lock(self.folder / "gate")
         with _held(
             lock, self.folder, timeout=GATE_TIMEOUT, problem=problem, holder=lambda: "it in use"
@@ -195,14 +198,8 @@ class Leases:
         return False
 
     def _read(self, name: str) -> Lease | None:
-        path = self.folder / f"{name}.json"
-        if (data := atomic.read(path)) is None:
-            return None  # given back since
-        try:
-            return msgspec.json.decode(data, type=Lease)
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            hint = f"End process {name.partition('-')[0]}, which holds it, then try again."
-            raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e
+        hint = f"End process {name.partition('-')[0]}, which holds it, then try again."
+        return atomic.read_struct(self.folder / f"{name}.json", Lease, hint=hint)
 
     def _remove(self, name: str) -> None:
         atomic.remove_file(self.folder / f"{name}.json")

@@ -21,6 +21,8 @@ _Files = TypeVar("_Files", ExpertFiles, BackboneFiles)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
+_REINSTALL = "Install the package again and run 'redhost recompose'."
+
 
 class Store:
     """``HOME/store/<sha256>/``: one folder per expert or backbone, never changed in place.
@@ -110,7 +112,7 @@ class Store:
         return StoreError(
             f"cannot read {short(digest)} from the store",
             found="nothing" if isinstance(error, FileNotFoundError) else str(error.strerror),
-            hint="Install the package again and run 'redhost recompose'.",
+            hint=_REINSTALL,
         )
 
     def _path(self, digest: str) -> Path:
@@ -127,6 +129,6 @@ def _verified(read: Checked[_Files], digest: str, who: str) -> _Files:
             f"stored {who!r} is damaged",
             expected=short(digest),
             found=short(files.digest),
-            hint="Install the package again and run 'redhost recompose'.",
+            hint=_REINSTALL,
         )
     return files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -23,15 +22,38 @@ T = TypeVar("T")
 U = TypeVar("U")
 P = ParamSpec("P")
 
-_EXCEPTIONS: Mapping[str, type[RedhostError]] = {
-    "backbone_mismatch": BackboneMismatchError,
-    "canary_values": CanaryError,
-    "card_rows": CardError,
-    "manifest_.*": ManifestError,
-    "(archive|record|signature)_.*": IntegrityError,
-    ".*_(digest|missing|header|too_large|not_finite)": IntegrityError,
+_TENSORS = ("weights", "card", "canary", "base", "classifier", "delta")
+_FILES = (*_TENSORS, "background", "evaluation")
+# fmt: off
+_KINDS: Mapping[type[RedhostError], Iterable[str]] = {
+    IntegrityError: (
+        "signature_missing", "signature_wrong",
+        "archive_broken", "archive_data", "archive_duplicate", "archive_link", "archive_name",
+        "archive_sdist", "archive_size", "archive_wheel",
+        "record_absent", "record_digest", "record_missing", "record_outside", "record_row",
+        "record_too_large", "record_unhashed", "record_unlisted",
+        *(f"{file}_{what}" for file in _FILES for what in ("digest", "header", "missing")),
+        *(f"{file}_too_large" for file in _FILES),
+        *(f"{file}_not_finite" for file in _TENSORS),
+    ),
+    ManifestError: ("manifest_json", "manifest_field", "manifest_newer", "manifest_unknown_key"),
+    CardError: ("card_rows", "card_range"),
+    CanaryError: ("canary_values", "canary_power"),
+    BackboneMismatchError: ("backbone_mismatch",),
+    ContractError: (
+        "package_files", "installer_file", "startup_code", "data_scripts", "entry_points",
+        "foreign_top_level", "taken_top_level", "taken_name",
+        "weights_tensors", "card_tensors", "canary_tensors", "classifier_tensors",
+        "bus_api", "width_mismatch", "causal_mismatch", "vocabulary_mismatch", "labels_unknown",
+        "tap_order", "tap_unknown", "form_unknown", "norm_bound", "off_domain",
+        "disabled", "duplicate_id", "digest", "strict",
+        "metadata_row", "name_limit", "weights_range", "canary_range", "not_computable", "harm",
+    ),
 }
-"""Codes, as regular expressions → the exception under which callers will look for them."""
+# fmt: on
+
+CODES: Mapping[str, type[RedhostError]] = {c: kind for kind, codes in _KINDS.items() for c in codes}
+"""Every code of a violation → the exception under which callers will look for it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +61,7 @@ class Violation:
     """One broken promise.
 
     Attributes:
-        code: A stable word that programs can test, e.g. ``weights_digest``.
+        code: A stable word that programs can test, of `CODES`: e.g. ``weights_digest``.
         field: The manifest's field or the file that is wrong.
         expected: What the contract says.
         found: What is there.
@@ -52,15 +74,21 @@ class Violation:
     found: str
     hint: str
 
+    def __post_init__(self) -> None:
+        """Escape what a package may have written: each field is a line that can be shown."""
+        if self.code not in CODES:
+            raise ValueError(f"{self.code!r} is missing from CODES")
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, one_line(value))
+
     @property
     def reason(self) -> str:
         """The violation as one line."""
-        return one_line(f"{self.field}: expected {self.expected}, found {self.found}")
+        return f"{self.field}: expected {self.expected}, found {self.found}"
 
     def error(self, who: str) -> RedhostError:
         """Return the violation as an exception that says who broke the promise."""
-        kinds = (kind for codes, kind in _EXCEPTIONS.items() if re.fullmatch(codes, self.code))
-        return next(kinds, ContractError)(
+        return CODES[self.code](
             f"{who}: {self.field}", expected=self.expected, found=self.found, hint=self.hint
         )
 

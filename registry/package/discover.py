@@ -14,13 +14,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from ..atomic import read_regular
 from ..errors import UsageError, one_line
 
 Kind = Literal["expert", "backbone"]
 
 MANIFESTS: dict[Kind, str] = {"expert": "expert.json", "backbone": "backbone.json"}
+
+
+MAX_METADATA = 2**22
+"""The most bytes that a file of a dist-info may have."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
             section = line.strip("[]").strip()
         elif group in {None, section} and "=" in line and not line.startswith(("#", ";")):
             name, _, value = line.partition("=")
-            yield name.strip(), value.strip()
+            yield one_line(name.strip()), value.strip()
 
 
 def groups(text: str) -> tuple[str, ...]:
@@ -146,11 +151,20 @@ def headers(text: str) -> dict[str, str]:
     They are shown before anything is checked, so terminal codes in them are spelt out.
     """
     fields = {"name": "", "version": ""}
-    for line in text.partition("\n\n")[0].splitlines():
-        key, colon, value = line.partition(":")
-        if colon and key.lower() in {"name", "version", "summary"}:
-            fields[key.lower()] = one_line(value.strip())
+    for key, value in header_lines(text):
+        if key in {"name", "version", "summary"}:
+            fields[key] = fields.get(key) or one_line(value.strip())  # pip takes the first, too
     return fields
+
+
+def header_lines(text: str) -> Iterator[tuple[str, str]]:
+    """Yield key, in lower case, and value of each header of METADATA, where pip sees one."""
+    for line in re.split(r"\r\n|\r|\n", text):  # not splitlines, which knows other ends of a line
+        key, colon, value = line.partition(":")
+        if not line:
+            return
+        if colon:
+            yield key.lower(), value
 
 
 def is_editable(dist: metadata.Distribution) -> bool:
@@ -183,6 +197,9 @@ def _distributions(
         if not any(group in text for group in groups):
             continue
         fields = headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
+        if not fields["name"]:  # whatever is wrong with it, it goes by a name
+            stem = Path(str(getattr(dist, "_path", ""))).stem.partition("-")
+            fields |= {"name": one_line(stem[0]), "version": one_line(stem[2])}
         name = canonical(fields["name"])
         if name not in seen:
             seen.add(name)
@@ -190,30 +207,31 @@ def _distributions(
 
 
 def _text(dist: metadata.Distribution, name: str) -> str:
-    """Read a file of a distribution's metadata; a plain `open` takes half of `read_text`'s time."""
-    folder = getattr(dist, "_path", None)
+    """Read a file of a distribution's metadata; what cannot be read, or is huge, says nothing."""
+    folder: Any = getattr(dist, "_path", None)
     try:
-        if not isinstance(folder, Path):  # one inside an archive
-            return dist.read_text(name) or ""
-        with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123
-            return file.read()
-    except (OSError, UnicodeDecodeError):
+        if isinstance(folder, Path):  # half of `read_text`'s time
+            data = read_regular(f"{folder}/{name}", limit=MAX_METADATA)
+        else:  # one inside an archive
+            with folder.joinpath(name).open("rb") as file:
+                data = file.read(MAX_METADATA + 1)
+    except Exception:  # an archive on the path may be broken in any way
         return ""
+    text = data.decode("utf-8", "replace")
+    return text if len(data) <= MAX_METADATA else ""
 
 
 def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:
     """Find a top-level package's folder; `find_spec` on a top-level name imports nothing."""
-    beside = Path(str(dist.locate_file(module)))
-    if beside.is_dir():
-        return beside
     try:
+        beside = Path(str(dist.locate_file(module)))
+        if beside.is_dir():
+            return beside
         spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):
+        places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+        return next((p for p in places if (p / manifest).is_file()), next(iter(places), None))
+    except (ImportError, OSError, ValueError, AttributeError):
         return None
-    places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
-    return next(
-        (place for place in places if (place / manifest).is_file()), next(iter(places), None)
-    )
 
 
 def _project(path: Path) -> tuple[str, str]:

@@ -15,13 +15,28 @@ vectors     fit_z (F, D), fit_label (F), gate_z (G, D), gate_label (G), gate_shi
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from .checked import Violation, refuse
 from .forms import VALUE, Shapes
 from .manifest import BackboneManifest, ExpertManifest
 from .rules import MAX_ROWS, classes_in, expected_tensors
-from .safetensors_check import TensorInfo, check_finite, check_tensors, read_header, relabel
+from .safetensors_check import (
+    LARGEST,
+    TensorInfo,
+    check_finite,
+    check_tensors,
+    magnitude,
+    read_floats,
+    read_header,
+    relabel,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PackageFiles = Mapping[str, bytes]
 
@@ -29,6 +44,15 @@ _COUNTS = frozenset({"counts", "fit_label", "gate_label"})
 """Tensors of a card that are whole numbers, or numbers where the expert answers numbers."""
 
 _REBUILD = "Rebuild the package."
+
+MAX_LINE = 2**20
+"""Bytes of one row of a card of texts."""
+
+NORM = 4.0
+"""‖z‖ / √D is at most 1 behind the bus norm; this leaves room for other precisions and samples."""
+
+TOLERANCE = 1e-3
+"""What rounding may do to a Δ of size 1; larger ones round in proportion."""
 
 
 def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
@@ -51,7 +75,11 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
     classes = classes_in(manifest, header)
     # 0 classes fit no tensor: then the shapes themselves say what is missing.
     shapes = expected_tensors(manifest, classes=classes or 0)
-    refuse(check_tensors(files[name], shapes) if shapes else check_finite(files[name], header))
+    refuse(
+        check_tensors(files[name], shapes, largest=LARGEST)
+        if shapes
+        else check_finite(files[name], header, largest=LARGEST)
+    )
     canary = _canary(manifest, files, classes)
     refuse((*canary, *_card(manifest, files)))
     return classes
@@ -86,7 +114,28 @@ def _canary(
     width, space = manifest.reads.width, manifest.writes.space
     out = {"hidden": width, "labels": len(manifest.labels), "logits": classes or out}[space]
     promised: Shapes = {"z": (rows, width), "delta": (rows, out)}
-    return relabel(check_tensors(files[name], promised), role="canary", file=name)
+    wrong = check_tensors(files[name], promised, largest=LARGEST)
+    return relabel(wrong, role="canary", file=name) or tuple(_power(manifest, files, read.value))
+
+
+def _power(
+    manifest: ExpertManifest, files: PackageFiles, header: Mapping[str, TensorInfo]
+) -> Iterator[Violation]:
+    """Yield a violation for a canary that other weights would pass as well.
+
+    Its tolerance is no more than rounding makes of Δ, and an expert that says nothing fails it.
+    """
+    name, tolerance = manifest.canary.file, manifest.canary.tolerance
+    data = files[name]
+    loudest = magnitude(data, header["delta"])
+    most = TOLERANCE * max(1.0, loudest)
+    if tolerance > most * (1 + 1e-6):
+        found = f"{tolerance:g}"
+        yield Violation("canary_power", "canary.tolerance", f"at most {most:g}", found, _REBUILD)
+    elif loudest < 2 * tolerance or not magnitude(data, header["z"]):
+        expected = f"rows of z with a Δ of at least {2 * tolerance:g}, twice its tolerance"
+        hint = "Take rows on which the expert says something, or a smaller tolerance."
+        yield Violation("canary_power", f"{name} delta", expected, f"{loudest:.3g}", hint)
 
 
 def _card(manifest: ExpertManifest, files: PackageFiles) -> tuple[Violation, ...]:
@@ -112,17 +161,50 @@ def _card(manifest: ExpertManifest, files: PackageFiles) -> tuple[Violation, ...
         }
     integers = _COUNTS if manifest.labels != (VALUE,) else frozenset({"counts"})
     wrong = relabel(check_tensors(data, shapes, integers=integers), role="card", file=card.file)
-    return wrong or tuple(_indices(data, read.value, manifest, integers))
+    wrong = wrong or tuple(_indices(data, read.value, manifest, integers))
+    return wrong or tuple(_implausible(data, read.value, card.file))
+
+
+def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
+    """Yield what no rows behind the bus norm can come to: ‖z‖ is at most √D there."""
+    import numpy as np
+
+    def norms(name: str) -> NDArray[np.float64]:
+        rows = read_floats(data, header[name])
+        squares: NDArray[np.float64] = np.einsum("nd,nd->n", rows, rows, dtype=np.float64)
+        return np.sqrt(squares)
+
+    sizes = dict[str, float]()  # of what stands there over the most there can be
+    for name in sorted({"fit_z", "gate_z"} & header.keys()):
+        most = NORM * header[name].shape[1] ** 0.5
+        sizes[name] = float(norms(name).max(initial=0.0)) / most
+    for name in sorted({"gate_scale", "gate_shift"} & header.keys()):
+        sizes[name] = magnitude(data, header[name]) / LARGEST
+    if "counts" in header:
+        info, width = header["counts"], header["sums"].shape[1]
+        counts = np.frombuffer(data, "<i8", info.shape[0], info.start).astype(np.float64)
+        sizes["sums"] = float((norms("sums") / counts).max(initial=0.0)) / (NORM * width**0.5)
+        squares = np.diagonal(read_floats(data, header["scatter"])).astype(np.float64)
+        # No entry of Σ z zᵀ is larger than the largest on its diagonal, and none there is negative.
+        larger = magnitude(data, header["scatter"]) > 1.01 * float(squares.max())
+        most = NORM**2 * width * float(counts.sum())
+        impossible = larger or float(squares.min()) < 0
+        sizes["scatter"] = math.inf if impossible else float(squares.sum()) / most
+    for name in (name for name, size in sizes.items() if size > 1):
+        expected, found = "what vectors behind the bus norm come to", f"{sizes[name]:.3g} times it"
+        yield Violation("card_range", f"{file} {name}", expected, found, _REBUILD)
 
 
 def _rows(data: bytes, promised: int, manifest: ExpertManifest) -> Iterator[Violation]:
     """Compare a card of texts with the number of rows the manifest promises."""
     lines = data.count(b"\n")
     if lines <= 2 * promised:  # counted first: a file of empty lines alone would take seconds
-        found = sum(1 for line in io.BytesIO(data) if line.strip())
-        if found == promised:
+        lengths = [len(line) for line in io.BytesIO(data) if line.strip()]
+        if (longest := max(lengths, default=0)) > MAX_LINE:
+            expected = f"rows of at most {MAX_LINE:,} bytes"
+            yield Violation("card_rows", manifest.card.file or "", expected, str(longest), _REBUILD)
+        if (lines := len(lengths)) == promised:
             return
-        lines = found
     expected = f"{manifest.card.fit} + {manifest.card.gate} rows"
     yield Violation("card_rows", manifest.card.file or "", expected, str(lines), _REBUILD)
 

@@ -6,18 +6,24 @@ and one that is overwritten changes weights under a reader.
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from ..atomic import read_regular
 from ..errors import short
-from .checked import Checked, Refused, Violation, checked, refuse
-from .discover import Package
-from .manifest import BackboneManifest, ExpertManifest, Part, parse_backbone, parse_expert, parts_of
+from .checked import Refused, Violation, checked, refuse
+from .discover import MANIFESTS, Package
+from .manifest import (
+    MAX_BYTES,
+    BackboneManifest,
+    ExpertManifest,
+    Part,
+    parse_backbone,
+    parse_expert,
+    parts_of,
+)
 from .payload import check_backbone_contents, check_contents
 from .rules import bus_violation, check_backbone, check_valid
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
@@ -86,13 +92,12 @@ def read_expert(source: PackageSource, *, known: str | None = None) -> ExpertFil
     Returns:
         The expert with the bytes that were checked, or everything that is wrong with it.
     """
-    read = open_reader(source, limit=MAX_FILE)
-    raw = read("expert.json", "package_files").or_refuse()
+    raw = read_part(source, "expert.json").or_refuse()
     manifest = parse_expert(raw).or_refuse()
     digest = _digest(raw, manifest)
     if digest != known:
         refuse(check_valid(manifest))
-    files = _read_parts(read, parts_of(manifest))
+    files = _read_parts(source, parts_of(manifest), limit=MAX_FILE)
     classes = None if digest == known else check_contents(manifest, files)
     content = MappingProxyType({"expert.json": raw, **files})
     return ExpertFiles(manifest, content, digest, classes)
@@ -113,6 +118,14 @@ def read_manifest(raw: bytes) -> tuple[ExpertManifest, str]:
 
 
 @checked
+def read_backbone_manifest(package: Package) -> tuple[BackboneManifest, str]:
+    """Read a backbone's manifest alone, with the digest of a package that is what it says."""
+    raw = read_part(package, MANIFESTS["backbone"], limit=MAX_BYTES).or_refuse()
+    manifest = parse_backbone(raw).or_refuse()
+    return manifest, _digest(raw, manifest)
+
+
+@checked
 def read_backbone(source: PackageSource, *, known: str | None = None) -> BackboneFiles:
     """Read a backbone and check everything that needs no torch.
 
@@ -123,27 +136,26 @@ def read_backbone(source: PackageSource, *, known: str | None = None) -> Backbon
     Returns:
         The backbone with the bytes that were checked, or everything that is wrong with it.
     """
-    read = open_reader(source, limit=MAX_BACKBONE_FILE)
-    raw = read("backbone.json", "package_files").or_refuse()
+    raw = read_part(source, "backbone.json", limit=MAX_BACKBONE_FILE).or_refuse()
     manifest = parse_backbone(raw).or_refuse()
     digest = _digest(raw, manifest)
     passed = digest == known
     # The host that it passed on may have spoken another bus.
     fit = bus_violation(manifest.bus_api, "the backbone") if passed else ()
     refuse(fit or (() if passed else check_backbone(manifest)))
-    files = _read_parts(read, parts_of(manifest))
+    files = _read_parts(source, parts_of(manifest), limit=MAX_BACKBONE_FILE)
     if not passed:
         refuse(check_backbone_contents(manifest, files))
     content = MappingProxyType({"backbone.json": raw, **files})
     return BackboneFiles(manifest, content, digest)
 
 
-def _read_parts(read: Reader, parts: tuple[Part, ...]) -> dict[str, bytes]:
+def _read_parts(source: PackageSource, parts: tuple[Part, ...], *, limit: int) -> dict[str, bytes]:
     """Read every file once and compare its sha256; refuse with all that differ."""
     files, wrong = dict[str, bytes](), list[Violation]()
     for role, name, sha256 in parts:
         kind = role.partition("/")[0]
-        one = read(name, f"{kind}_missing")
+        one = read_part(source, name, limit=limit, missing=f"{kind}_missing")
         wrong += one.violations
         if one.value is None or (actual := sha256_hex(one.value)) == sha256:
             files[name] = one.value or b""
@@ -166,24 +178,21 @@ def _digest(raw: bytes, manifest: ExpertManifest | BackboneManifest) -> str:
 PackageSource = Package | Mapping[str, bytes]
 """An installed package, or the bytes of one by plain file name (from a wheel or the store)."""
 
-Reader = Callable[[str, str], Checked[bytes]]
-"""Takes a plain file name and the code to complain under when it is not there."""
-
 _REINSTALL = "Reinstall the package; if that does not help, ask its author for a new build."
 
 
-def open_reader(source: PackageSource, *, limit: int) -> Reader:
-    """Return the function that reads a source's files.
+@checked
+def read_part(
+    source: PackageSource, name: str, *, limit: int = MAX_FILE, missing: str = "package_files"
+) -> bytes:
+    """Read one file of a package.
 
     Args:
         source: A package or the bytes of one.
-        limit: The most bytes that one file may have.
+        name: Its plain name.
+        limit: The most bytes it may have.
+        missing: The code of the violation when it is not there.
     """
-    return partial(_read_from, source, limit)
-
-
-@checked
-def _read_from(source: PackageSource, limit: int, name: str, missing: str) -> bytes:
     if not isinstance(source, Package):
         if name not in source:
             raise Refused(Violation(missing, name, "a file", "nothing", _REINSTALL))
@@ -197,35 +206,25 @@ def _read_from(source: PackageSource, limit: int, name: str, missing: str) -> by
 
 
 @checked
-def read_file(path: Path, *, missing: str, limit: int) -> bytes:
+def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> bytes:
     """Read a regular file in one go.
 
     Args:
         path: The file.
         missing: The code of the violation when it is not there, e.g. ``weights_missing``.
         limit: The most bytes it may have.
+        too_large: The code when it has more; by default `missing` with another ending.
 
     Returns:
         Its bytes, or why they could not be had.
     """
-    # Non-blocking, because opening a pipe for reading would wait for a writer for ever.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        fd = os.open(path, flags)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                expected, found = "a regular file", "something else"
-                raise Refused(Violation(missing, path.name, expected, found, _REINSTALL))
-            with os.fdopen(fd, "rb", closefd=False) as file:
-                data = file.read(min(status.st_size, limit) + 1)
-        finally:
-            os.close(fd)
+        data = read_regular(path, limit=limit)
     except OSError as e:
         found = e.strerror.lower() if e.strerror else type(e).__name__
-        raise Refused(Violation(missing, path.name, "a readable file", found, _REINSTALL)) from e
+        raise Refused(Violation(missing, path.name, "a regular file", found, _REINSTALL)) from e
     if len(data) > limit:
-        raise _too_large(path.name, limit, missing)
+        raise _too_large(path.name, limit, too_large or missing)
     return data
 
 

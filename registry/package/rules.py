@@ -20,6 +20,9 @@ from .safetensors_check import TensorInfo
 MAX_ROWS = 256
 """At most this many rows of a card in each of its parts."""
 
+TEMPERATURE = 1000.0
+"""T lies between one over this and this; authors' fits end at 0.05 and 20."""
+
 CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
 """What a carried base may hold: tensors and vocabularies; neither code nor pickles."""
 
@@ -85,6 +88,7 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
         *_form(manifest),
         *_causal(manifest),
         *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
+        *_temperature(manifest.temperature),
         *_card(manifest),
         *_file_names("expert.json", manifest),
     )
@@ -139,6 +143,12 @@ def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _field("reads.tap", "'final' for a causal expert", repr(min(taps - {"final"})))
     if manifest.labels:
         yield _field("labels", "none for a causal expert: its answers are tokens", "some")
+
+
+def _temperature(temperature: float) -> Iterator[Violation]:
+    if not 1 / TEMPERATURE <= temperature <= TEMPERATURE:
+        expected = f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}"
+        yield _field("temperature", expected, f"{temperature:g}")
 
 
 def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:

@@ -15,14 +15,20 @@ import re
 import reprlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .checked import Refused, Violation, checked
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_FILE = 64 * 2**20
 MAX_HEADER = 2**20
 MAX_TENSORS = 4096
 MAX_DIMENSIONS = 8
+LARGEST = 1e6
+"""No number of an expert is larger: products of a few of these stay finite."""
 DTYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """Bytes per element of every dtype that is let in."""
 
@@ -111,6 +117,7 @@ def check_tensors(
     shapes: Mapping[str, tuple[int, ...]],
     *,
     integers: Collection[str] = (),
+    largest: float = math.inf,
 ) -> tuple[Violation, ...]:
     """Check that a file holds exactly these tensors, as finite floats.
 
@@ -118,6 +125,7 @@ def check_tensors(
         data: The whole safetensors file.
         shapes: Name → shape of every tensor the contract fixes.
         integers: Names of those that are whole numbers (I64) instead.
+        largest: The most that a float may be, whatever its sign.
 
     Returns:
         Everything that is wrong; empty when nothing is.
@@ -139,17 +147,24 @@ def check_tensors(
             faults.append((name, expected, f"{show(info.shape)} of {info.dtype}"))
     hint = "Correct form, rank, width or labels in the manifest, or save the weights again."
     wrong = tuple(Violation("weights_tensors", *fault, hint) for fault in faults)
-    return wrong or check_finite(data, header)
+    return wrong or check_finite(data, header, largest=largest)
 
 
-def check_finite(data: bytes, header: Mapping[str, TensorInfo]) -> tuple[Violation, ...]:
-    """Return a violation for each float tensor that holds NaN or an infinity."""
-    bad = [name for name, info in header.items() if not _finite(data, info)]
-    hint = "Retrain the expert; these weights would spoil every answer."
-    return tuple(
-        Violation("weights_not_finite", name, "finite numbers", "NaN or infinity", hint)
-        for name in sorted(bad)
-    )
+def check_finite(
+    data: bytes, header: Mapping[str, TensorInfo], *, largest: float = math.inf
+) -> tuple[Violation, ...]:
+    """Return a violation for each float tensor with NaN, an infinity, or more than `largest`."""
+    hint = "Make the file again from finite numbers; these would spoil every answer."
+    code, expected = "weights_range", f"numbers of at most {largest:g}"
+    wrong = []
+    for name in sorted(header):
+        found = magnitude(data, header[name])
+        if not math.isfinite(found):
+            fault = ("weights_not_finite", name, "finite numbers", "NaN or infinity", hint)
+            wrong.append(Violation(*fault))
+        elif found > largest:
+            wrong.append(Violation(code, name, expected, f"{found:.3g}", hint))
+    return tuple(wrong)
 
 
 def show(shape: tuple[int, ...]) -> str:
@@ -233,18 +248,42 @@ def _check_layout(tensors: Mapping[str, TensorInfo], base: int, size: int) -> No
         raise _HeaderError(f"a file of {place:,} bytes", f"{size:,}")
 
 
-def _finite(data: bytes, info: TensorInfo) -> bool:
+def magnitude(data: bytes, info: TensorInfo) -> float:
+    """Return the largest |x| of a float tensor, infinity for NaN too; 0 of whole numbers."""
     if info.dtype not in _FLOATS:
-        return True
+        return 0.0
     import numpy as np
 
     kind = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}[info.dtype]
-    # All ones in the exponent is what NaN and infinity share, in each of the three formats.
-    mask = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}[info.dtype]
-    width = DTYPES[info.dtype]
+    # Without their sign, the bits of a float are in the order of its magnitude; infinity and NaN,
+    # whose exponent is all ones, come last.
+    unsigned, infinity = {
+        "F32": (0x7FFFFFFF, 0x7F800000),
+        "F16": (0x7FFF, 0x7C00),
+        "BF16": (0x7FFF, 0x7F80),
+    }[info.dtype]
+    width, worst = DTYPES[info.dtype], 0
     for place in range(info.start, info.end, _CHUNK * width):
         count = min(_CHUNK, (info.end - place) // width)
         bits = np.frombuffer(data, kind, count, place)
-        if bool(((bits & mask) == mask).any()):
-            return False
-    return True
+        worst = max(worst, int((bits & unsigned).max()))
+    if worst >= infinity:
+        return math.inf
+    return float(_as_floats(np.array([worst], kind), info.dtype)[0])
+
+
+def read_floats(data: bytes, info: TensorInfo) -> NDArray[np.float32]:
+    """Return a float tensor of a checked file, in its shape."""
+    import numpy as np
+
+    kind = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}[info.dtype]
+    bits = np.frombuffer(data, kind, math.prod(info.shape), info.start)
+    return _as_floats(bits, info.dtype).reshape(info.shape)
+
+
+def _as_floats(bits: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    import numpy as np
+
+    if dtype == "BF16":  # the first half of a float32
+        bits, dtype = bits.astype("<u4") << 16, "F32"
+    return bits.view("<f4" if dtype == "F32" else "<f2").astype(np.float32, copy=False)

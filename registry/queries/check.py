@@ -7,12 +7,13 @@ packages may claim one id; their weights are not.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from ..environment.installed import audit_installed
+from ..environment.installed import audit_installed, files_below
 from ..environment.status import check_packages
 from ..errors import MissingError, RedhostError, UnknownNameError, UsageError
 from ..package.checked import Violation
@@ -22,19 +23,21 @@ from ..package.readers import (
     BackboneFiles,
     ExpertFiles,
     PackageSource,
-    open_reader,
     read_backbone,
     read_expert,
+    read_part,
 )
 from ..package.rules import check_compatible
-from ..package.safetensors_check import MAX_FILE
 from ..wheel.policy import NameOwners
 from ..wheel.signing import PublicKey
 from ..wheel.wheel import read_wheel
-from .settings import Disabled, choose_backbone
+from .settings import Disabled, choose_backbone, named_backbone, wanted_backbone
 
 Experts = list[tuple[str | None, Package]]
 """Installed experts with the ids in their manifests, None where one cannot be read."""
+
+Against = Callable[[PackageSource], BackboneFiles | None]
+"""An expert's files → the installed backbone to check it against."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +67,8 @@ def resolve_targets(
     Args:
         names: Installed ids, wheels and folders.
         home: The state folder.
-        backbone: Which backbone to check against, when several are installed.
+        backbone: Which backbone to check against, when several are installed; by default the one
+            that an expert's manifest names, else the home's.
         keys: A wheel must be signed by one of these, if there are any.
 
     Raises:
@@ -72,17 +76,14 @@ def resolve_targets(
         MissingError: If no names are given and nothing is installed.
     """
     packages = discover_all()
-    against = None
-    with suppress(RedhostError):  # an expert can be valid without a backbone to fit
-        against = read_backbone(choose_backbone(packages["backbone"], backbone)).value
+    against = _backbones(packages["backbone"], wanted=backbone, home=home)
     # Not Path.exists: it raises for a name too long to be one.
     paths = {name for name in names if os.path.exists(name)}  # noqa: PTH110
     # Ids are in manifests: those of installed experts are read only where an id is meant.
     wanted = not names or not paths.issuperset(names)
     experts: Experts = []
     for package in packages["expert"] if wanted else ():
-        read = open_reader(package, limit=MAX_FILE)(MANIFESTS["expert"], "package_files")
-        manifest = read.then(parse_expert).value
+        manifest = read_part(package, MANIFESTS["expert"]).then(parse_expert).value
         experts.append((None if manifest is None else manifest.id, package))
     experts.sort(key=lambda pair: (pair[0] or pair[1].module, pair[1].dist))
     ids = {expert_id or package.dist for expert_id, package in experts}
@@ -97,6 +98,22 @@ def resolve_targets(
     return tuple(targets)
 
 
+def _backbones(installed: Sequence[Package], *, wanted: str | None, home: Path) -> Against:
+    """Return how an expert's backbone is found; each is read once."""
+    load = cache(lambda package: read_backbone(package).value)
+
+    def against(source: PackageSource) -> BackboneFiles | None:
+        with suppress(RedhostError):  # an expert can be valid without a backbone to fit
+            return load(choose_backbone(installed, wanted, named=named_backbone(source)))
+        if wanted is not None or not installed:
+            return None
+        with suppress(RedhostError):  # none of them is its own: it is held to the home's, or any
+            return load(choose_backbone(installed, wanted_backbone(home)))
+        return load(installed[0])
+
+    return against
+
+
 def static_check(target: Target) -> tuple[Violation, ...]:
     """Return every violation that can be seen without computing anything."""
     if target.violations or target.files is None or target.backbone is None:
@@ -106,7 +123,7 @@ def static_check(target: Target) -> tuple[Violation, ...]:
 
 
 def _installed(
-    name: str, experts: Experts, against: BackboneFiles | None, *, owners: NameOwners, home: Path
+    name: str, experts: Experts, against: Against, *, owners: NameOwners, home: Path
 ) -> Iterator[Target]:
     """Yield what is installed under an id or a distribution's name.
 
@@ -120,7 +137,7 @@ def _installed(
         duplicate = _duplicate(package, claims, home) if len(claims) > 1 else ()
         expert = read_expert(package)
         wrong = (*duplicate, *expert.violations, *audit_installed(package, owners))
-        yield Target(name, package, expert.value, wrong, against)
+        yield Target(name, package, expert.value, wrong, against(package))
 
 
 def _duplicate(package: Package, claims: Sequence[Package], home: Path) -> tuple[Violation, ...]:
@@ -130,7 +147,7 @@ def _duplicate(package: Package, claims: Sequence[Package], home: Path) -> tuple
     return tuple(v for v in status.violations if v.code == "duplicate_id")
 
 
-def _from_path(name: str, against: BackboneFiles | None, keys: Sequence[PublicKey]) -> Target:
+def _from_path(name: str, against: Against, keys: Sequence[PublicKey]) -> Target:
     path = Path(name)
     source: PackageSource
     if path.is_dir():
@@ -138,10 +155,10 @@ def _from_path(name: str, against: BackboneFiles | None, keys: Sequence[PublicKe
     else:
         wheel = read_wheel(path, keys=keys)
         if wheel.value is None:
-            return Target(str(path), {}, None, wheel.violations, against)
+            return Target(str(path), {}, None, wheel.violations, None)
         source = wheel.value.files
     expert = read_expert(source)
-    return Target(str(path), source, expert.value, expert.violations, against)
+    return Target(str(path), source, expert.value, expert.violations, against(source))
 
 
 def _unknown(name: str, installed: Iterable[str]) -> UsageError:
@@ -199,8 +216,7 @@ def _unnamed_files(source: PackageSource, manifest: ExpertManifest) -> Iterator[
     """Refuse files that neither the manifest nor `ALLOWED` names, in subfolders too."""
     names = set(source) if not isinstance(source, Package) else set[str]()
     if isinstance(source, Package) and source.folder is not None:
-        files = (p.relative_to(source.folder) for p in source.folder.rglob("*") if p.is_file())
-        names = {p.as_posix() for p in files if "__pycache__" not in p.parts}
+        names = set(files_below(source.folder, limited=True))
     named = {"expert.json", *(part.file for part in parts_of(manifest))}
     if unnamed := sorted(names - named - {*ALLOWED}):
         yield _lack(

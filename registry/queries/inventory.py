@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from ..atomic import DAMAGED, damaged_entries
 from ..environment.status import PackageStatus, ValidationCache, check_packages
-from ..errors import IntegrityError, RedhostError, UnknownNameError, short
-from ..home.composition import Composition, LockFile, lock_for
+from ..errors import IntegrityError, RedhostError, StoreError, UnknownNameError, short
+from ..home.composition import LOCK, Composition, LockFile, Member, lock_for, read_lock
 from ..home.generations import Generations
 from ..home.locks import Lease, Leases
-from ..package.discover import Package, discover_all
-from ..package.manifest import BackboneManifest
-from .settings import Disabled, choose_backbone, read_backbone_manifest
+from ..package.discover import Package, canonical, discover, discover_all
+from ..package.manifest import BackboneManifest, BackboneRef
+from ..package.readers import read_expert
+from ..wheel.wheel import Wheel
+from .settings import Disabled, choose_backbone, installed_backbone
 
 
 @dataclass(frozen=True)
@@ -27,26 +30,47 @@ class Inventory:
         package: The chosen backbone's package; None when none could be chosen.
         backbone: Its manifest; None when there is none to check against.
         problem: Why there is none.
+        digest: Of the backbone's package, if its files are what its manifest says.
     """
 
     statuses: tuple[PackageStatus, ...]
     package: Package | None
     backbone: BackboneManifest | None
     problem: RedhostError | None
+    digest: str | None = None
+
+    @property
+    def elsewhere(self) -> tuple[PackageStatus, ...]:
+        """Experts made for backbones of another name: nothing is known to be wrong with them."""
+        here = self.backbone.id if self.backbone else None
+        return tuple(
+            status
+            for status in self.statuses
+            if status.code == "backbone_mismatch"
+            and status.manifest
+            and status.manifest.backbone.name != here
+        )
 
 
-def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = True) -> Inventory:
+def take_inventory(
+    home: Path,
+    *,
+    backbone: str | None = None,
+    named: BackboneRef | None = None,
+    remember: bool = True,
+) -> Inventory:
     """List every installed expert with its state, without importing any.
 
     Args:
         home: The state folder: disabled ids, the current generation, cached results.
-        backbone: The backbone wanted; by default the only one installed.
+        backbone: The backbone wanted; by default the only one installed, or the one named.
+        named: What an expert that is to join was made for.
         remember: Whether results for unchanged files may come from the cache.
     """
-    package, manifest, problem, packages = None, None, None, discover_all()
+    package, manifest, problem, digest, packages = None, None, None, None, discover_all()
     try:
-        package = choose_backbone(packages["backbone"], backbone)
-        manifest = read_backbone_manifest(package).unwrap(f"backbone package {package}")
+        package = choose_backbone(packages["backbone"], backbone, named=named)
+        manifest, digest = installed_backbone(package).unwrap(f"backbone package {package}")
     except RedhostError as e:
         problem = e  # an expert can be valid without a backbone to fit
     attached: Mapping[str, str] = {}
@@ -59,7 +83,7 @@ def take_inventory(home: Path, *, backbone: str | None = None, remember: bool = 
         attached=attached,
         cache=ValidationCache(home / "cache" / "verdicts.json") if remember else None,
     )
-    return Inventory(statuses, package, manifest, problem)
+    return Inventory(statuses, package, manifest, problem, digest)
 
 
 def current_record(home: Path) -> Composition | None:
@@ -69,6 +93,20 @@ def current_record(home: Path) -> Composition | None:
     return None if number is None else generations.load(number)
 
 
+def composed_from(home: Path, wheel: Wheel) -> Member | None:
+    """Return the member that a wheel is already: composed of its bytes, and still installed."""
+    member = None
+    with suppress(IntegrityError, UnknownNameError):  # reported by whoever changes the generation
+        members = record.experts if (record := current_record(home)) else ()
+        made = (wheel.sha256, wheel.signer)
+        member = next((m for m in members if (m.wheel, m.signer) == made), None)
+    if member is None or Disabled(home).names() & {member.id, member.dist}:
+        return None
+    installed = (p for p in discover("expert") if canonical(p.dist) == canonical(member.dist))
+    files = (read_expert(package).value for package in installed)
+    return member if any(x and x.digest == member.digest for x in files) else None
+
+
 @dataclass(frozen=True)
 class Drift:
     """One difference between what is locked and what is installed.
@@ -76,7 +114,7 @@ class Drift:
     Attributes:
         id: An expert's id, ``backbone``, or a plugin's distribution.
         kind: ``missing``, ``broken`` or ``disabled`` (locked, but gone, failing or switched off),
-            ``changed`` (another digest), ``new`` (installed, but not locked).
+            ``changed`` (another build digest), ``new`` (installed, but not locked).
         locked: What the lock says.
         installed: What is there.
     """
@@ -92,6 +130,7 @@ def drift(
     statuses: Collection[PackageStatus],
     *,
     fingerprint: str | None = None,
+    digest: str | None = None,
     plugins: Mapping[str, str] | None = None,
 ) -> tuple[Drift, ...]:
     """Compare the lock with what is installed.
@@ -100,6 +139,7 @@ def drift(
         lock: The lock.
         statuses: Of the installed experts, from `check_packages`.
         fingerprint: That of the backbone at hand; not compared when None.
+        digest: Of its package, rows and classifier included, where the fingerprint is the lock's.
         plugins: Distribution → digest of the plugins in use; not compared when None.
 
     Returns:
@@ -109,7 +149,10 @@ def drift(
     working = {s.id: s.digest for s in statuses if s.id and s.digest and not s.code}
     differences = [*_compare(locked, working, failing={s.id: s for s in statuses if s.code})]
     if fingerprint is not None:
-        differences += _compare({"backbone": lock.backbone.fingerprint}, {"backbone": fingerprint})
+        old, new = lock.backbone.fingerprint, fingerprint
+        if old == new and digest and lock.backbone.digest:
+            old, new = lock.backbone.digest, digest
+        differences += _compare({"backbone": old}, {"backbone": new})
     if plugins is not None:
         differences += _compare(lock.plugins, plugins)
     return tuple(sorted(differences, key=lambda difference: difference.id))
@@ -152,6 +195,10 @@ class HomeStatus:
         drift: How what is installed differs from it.
         held: Generations that live processes hold.
         leftovers: Files of writers that were stopped; the next writer removes them.
+        lock: How redhost.lock differs from the current generation's: ``missing``, ``unreadable`` or
+            ``other``; null where it does not.
+        damaged: Cached entries that were damaged, and computed again, by cache; those of which
+            there are any.
     """
 
     home: str
@@ -164,25 +211,56 @@ class HomeStatus:
     drift: tuple[Drift, ...] = ()
     held: tuple[Lease, ...] = ()
     leftovers: tuple[str, ...] = ()
+    lock: Literal["missing", "unreadable", "other"] | None = None
+    damaged: dict[str, int] = field(default_factory=dict)
 
 
 def take_status(home: Path) -> HomeStatus:
     """Compare the current generation of a home with what is installed."""
     record = current_record(home)
-    held, leftovers = Leases(home).live(), Generations(home).leftovers()
-    if record is None:
-        return HomeStatus(home=str(home), held=held, leftovers=leftovers)
-    inventory = take_inventory(home, backbone=record.backbone.id)
-    fingerprint = inventory.backbone.fingerprint if inventory.backbone else "none"
-    return HomeStatus(
+    found = HomeStatus(
         home=str(home),
+        held=Leases(home).live(),
+        leftovers=Generations(home).leftovers(),
+        damaged=_damaged(home / "cache"),
+    )
+    if record is None:
+        return found
+    inventory = take_inventory(home, backbone=record.backbone.id)
+    fingerprint = inventory.backbone.fingerprint if inventory.backbone else None
+    differences = drift(
+        lock_for(record), inventory.statuses, fingerprint=fingerprint, digest=inventory.digest
+    )
+    if inventory.problem is not None:
+        locked = short(record.backbone.fingerprint)
+        differences = (Drift("backbone", "broken", locked, inventory.problem.reason), *differences)
+    return replace(
+        found,
         generation=record.number,
         parent=record.parent,
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
         router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
-        drift=drift(lock_for(record), inventory.statuses, fingerprint=fingerprint),
-        held=held,
-        leftovers=leftovers,
+        drift=differences,
+        lock=_compare_lock(home, record),
     )
+
+
+def _compare_lock(
+    home: Path, record: Composition
+) -> Literal["missing", "unreadable", "other"] | None:
+    """Return how the lock file differs from that of the current generation."""
+    try:
+        lock = read_lock(home / LOCK)
+    except StoreError:
+        return "unreadable"
+    if lock is None:
+        return "missing"
+    return None if lock == lock_for(record) else "other"
+
+
+def _damaged(cache: Path) -> dict[str, int]:
+    """Return how many entries of each cache in a folder were found damaged."""
+    found = {p.parent.name: damaged_entries(p.parent) for p in sorted(cache.rglob(DAMAGED))}
+    return {name: entries for name, entries in found.items() if entries}

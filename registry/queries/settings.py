@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,13 +16,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from .. import atomic
-from ..errors import MissingError, SettingsError, UnknownNameError, suggest
-from ..home.composition import LockFile
+from ..environment.installed import audit_installed
+from ..errors import MissingError, SettingsError, UnknownNameError, short, suggest
+from ..home.composition import LOCK, LockFile, read_lock
 from ..home.generations import Generations
-from ..package.checked import Checked
-from ..package.discover import MANIFESTS, Package, canonical
-from ..package.manifest import MAX_BYTES, BackboneManifest, dumps, parse_backbone
-from ..package.readers import open_reader
+from ..package.checked import Checked, Violation
+from ..package.discover import MANIFESTS, Package, canonical, discover, from_folder
+from ..package.manifest import MAX_BYTES, BackboneManifest, BackboneRef, parse_expert
+from ..package.readers import PackageSource, read_backbone_manifest, read_part
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,17 +100,26 @@ def load_settings(
     return merged
 
 
-def choose_backbone(packages: Collection[Package], wanted: str | None) -> Package:
-    """Return the backbone to use: the wanted one, or the only one installed.
+def wanted_backbone(home: Path, flag: str | None = None) -> str | None:
+    """Return the backbone that the command line, a home's lock or the project wants."""
+    return load_settings(flags=Settings(backbone=flag), lock=read_lock(home / LOCK)).backbone
+
+
+def choose_backbone(
+    packages: Collection[Package], wanted: str | None, *, named: BackboneRef | None = None
+) -> Package:
+    """Return the backbone to use: the wanted one, the only one installed, or the one named.
 
     Args:
         packages: All installed backbones.
         wanted: An id, a distribution or a module; None when no setting says.
+        named: What the expert at hand was made for, see `named_backbone`.
 
     Raises:
         MissingError: If none is installed.
-        SettingsError: If several are and none is wanted.
+        SettingsError: If several are, and none is wanted or the one named.
         UnknownNameError: If the wanted one is not among them.
+        ContractError: If several have the id that is wanted (``duplicate_id``).
     """
     if not packages:
         raise MissingError(
@@ -116,26 +127,64 @@ def choose_backbone(packages: Collection[Package], wanted: str | None) -> Packag
         )
     if wanted is None and len(packages) == 1:
         return next(iter(packages))
-    manifests = {package: read_backbone_manifest(package).value for package in packages}
+    read = {package: installed_backbone(package) for package in packages}
     # One whose manifest cannot be read goes by its distribution.
-    ids = {package: m.id if m else package.dist for package, m in manifests.items()}
+    ids = {p: found.value[0].id if found.value else p.dist for p, found in read.items()}
+    if wanted is not None:
+        chosen = [p for p in packages if canonical(wanted) == canonical(p.dist)]
+        chosen = chosen or [p for p, i in ids.items() if wanted in {i, p.module}]
+    else:
+        made_for = named.fingerprint if named else None
+        chosen = [p for p, r in read.items() if r.value and r.value[0].fingerprint == made_for]
+    if len(chosen) > 1:  # whatever else is wrong with one of them: who is meant, the user says
+        name = wanted or ids[chosen[0]]
+        expected, found = f"one package for {name!r}", " and ".join(sorted(map(str, chosen)))
+        hint = "Uninstall one, or name a distribution with --backbone."
+        wrong = Violation("duplicate_id", "id", expected, found, hint)
+        raise wrong.error(f"no backbone {name!r} was chosen")
+    if chosen:
+        return chosen[0]
     if wanted is None:
-        choices = ", ".join(sorted(f"{name} ({package.dist})" for package, name in ids.items()))
         raise SettingsError(
             "several backbones are installed and none is chosen",
-            found=choices,
+            expected=f"{named.name!r} ({short(named.fingerprint)})" if named else "",
+            found=", ".join(sorted(f"{name} ({p.dist})" for p, name in ids.items())),
             hint='Choose one with --backbone NAME, or backbone = "NAME" in [tool.redhost].',
         )
-    for package, backbone_id in ids.items():
-        if wanted in {backbone_id, package.module} or canonical(wanted) == canonical(package.dist):
-            return package
+    for package, problem in read.items():  # the one that is wanted may be among these
+        problem.unwrap(f"backbone package {package}")
     raise UnknownNameError("backbone", wanted, ids.values())
 
 
-def read_backbone_manifest(package: Package) -> Checked[BackboneManifest]:
-    """Read a backbone's manifest alone, none of its tensors."""
-    read = open_reader(package, limit=MAX_BYTES)(MANIFESTS["backbone"], "package_files")
-    return read.then(parse_backbone)
+def installed_backbone(package: Package) -> Checked[tuple[BackboneManifest, str]]:
+    """Read an installed backbone's manifest, and the digest of a package that is what it says."""
+    read = read_backbone_manifest(package)
+    if read.value is not None:
+        return read
+    # Another package's files may lie where its own should: the audit says whose.
+    return Checked(None, (*audit_installed(package), *read.violations))
+
+
+def named_backbone(source: PackageSource) -> BackboneRef | None:
+    """Return the backbone that an expert's manifest names; None where it cannot be read."""
+    read = read_part(source, MANIFESTS["expert"], limit=MAX_BYTES)
+    manifest = read.then(parse_expert).value
+    return None if manifest is None else manifest.backbone
+
+
+def backbone_for(project: Path, *, home: Path | None, wanted: str | None) -> Package:
+    """Return the installed backbone to train a project on.
+
+    Args:
+        project: The project; the package that an earlier training left there names a backbone.
+        home: The state folder, whose lock names another.
+        wanted: What the command line or the plan says, which goes before both.
+    """
+    installed, named = discover("backbone"), named_backbone(from_folder(project))
+    if wanted is None and named is not None:
+        with suppress(SettingsError):
+            return choose_backbone(installed, None, named=named)
+    return choose_backbone(installed, wanted_backbone(resolve_home(home), wanted))
 
 
 def _from_lock(lock: LockFile | None) -> Settings:
@@ -214,5 +263,5 @@ class Disabled:
             wanted = names | {name} if to else names - {name}
             if wanted == names:
                 return False
-            atomic.write_atomic(self.path, dumps(_Disabled(names=tuple(sorted(wanted)))))
+            atomic.write_struct(self.path, _Disabled(names=tuple(sorted(wanted))))
         return True

@@ -14,17 +14,21 @@ import struct
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..package.checked import Violation
 from ..package.safetensors_check import MAX_FILE
-from .policy import is_plain
+from .policy import MAX_NAMES, is_plain
 
-MAX_MEMBERS = 10_000
 MAX_TOTAL = 512 * 2**20
 
 _END = struct.Struct("<4s4H2LH")
 _LOCAL = struct.Struct("<4s5H3L2H")
+_DESCRIPTOR = struct.Struct("<3L")
+_UNICODE_PATH, _UNICODE_COMMENT = 0x7075, 0x6375
+_HIDING = {_UNICODE_PATH, _UNICODE_COMMENT}
+"""Extra fields with another name or comment, which some programs read and others do not."""
+
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _ENCRYPTED, _DESCRIBED, _UTF8 = 0x01, 0x08, 0x800
 _GZIP_OR_TAR = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ\x00")
@@ -65,13 +69,15 @@ def read_archive(data: bytes) -> Mapping[str, bytes]:
     """
     if _GZIP_OR_TAR.match(data) or data[257:262] == b"ustar":
         raise ArchiveError("archive_sdist", "a wheel", "a source distribution")
-    directory = _directory_offset(data)
+    count, directory = _directory(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
+            if len(members) != count:
+                raise ArchiveError("archive_data", f"{count:,} members", f"{len(members):,}")
             # Before anything is unpacked.
-            if len(members) > MAX_MEMBERS or sum(m.file_size for m in members) > MAX_TOTAL:
-                expected = f"at most {MAX_MEMBERS:,} files and {MAX_TOTAL:,} bytes"
+            if len(members) > MAX_NAMES or sum(m.file_size for m in members) > MAX_TOTAL:
+                expected = f"at most {MAX_NAMES:,} files and {MAX_TOTAL:,} bytes"
                 raise ArchiveError("archive_size", expected, "more")
             _check_members(members)
             _check_tight(data, members, directory)
@@ -90,8 +96,8 @@ def read_archive(data: bytes) -> Mapping[str, bytes]:
         raise ArchiveError("archive_broken", "a wheel", str(e)[:120] or "another file") from e
 
 
-def _directory_offset(data: bytes) -> int:
-    """Return where the directory begins; it and the end record must close the file."""
+def _directory(data: bytes) -> tuple[int, int]:
+    """Return how many members it has and where it begins; it and the end record close the file."""
     end = len(data) - _END.size
     if end < 0 or data[end : end + 4] != b"PK\x05\x06":
         if data[:2] != b"PK":
@@ -100,7 +106,7 @@ def _directory_offset(data: bytes) -> int:
     _, disk, first, here, count, size, offset, comment = _END.unpack_from(data, end)
     if (disk, first, comment) != (0, 0, 0) or here != count or offset + size != end:
         raise ArchiveError("archive_data", "a directory that ends the file", "bytes beside it")
-    return int(offset)
+    return int(count), int(offset)
 
 
 def _check_members(members: list[zipfile.ZipInfo]) -> None:
@@ -108,6 +114,8 @@ def _check_members(members: list[zipfile.ZipInfo]) -> None:
     seen: set[str] = set()
     for member in members:
         name = member.orig_filename
+        if member.comment or _HIDING & set(_extra_fields(member.extra)):
+            raise ArchiveError("archive_data", "one name and no comment", repr(name[:80]))
         if not is_plain(name.removesuffix("/")) or name != member.filename:
             raise ArchiveError("archive_name", "names inside the wheel", repr(name[:80]))
         same = unicodedata.normalize("NFC", name.removesuffix("/")).casefold()
@@ -123,24 +131,41 @@ def _check_members(members: list[zipfile.ZipInfo]) -> None:
 
 
 def _check_tight(data: bytes, members: list[zipfile.ZipInfo], directory: int) -> None:
-    """Refuse bytes before, between or after the members, and a second name for one of them."""
+    """Refuse bytes before, between or after the members, and headers that disagree on one."""
     at = 0
     for member in sorted(members, key=lambda m: m.header_offset):
         if member.header_offset != at:
             raise ArchiveError("archive_data", "members side by side", f"bytes at {at:,}")
-        fields = _LOCAL.unpack_from(data, at)
-        names, extra = fields[9], fields[10]
+        _, _, flags, method, _, _, *sizes, names, extra = _LOCAL.unpack_from(data, at)
         start = at + _LOCAL.size
         encoding = "utf-8" if member.flag_bits & _UTF8 else "cp437"
-        if data[start : start + names] != member.orig_filename.encode(encoding):
-            expected = f"{member.filename[:80]!r} before its content"
-            raise ArchiveError("archive_data", expected, "another name")
-        at = start + names + extra + member.compress_size
-        if member.flag_bits & _DESCRIBED:
-            at += 16 if data[at : at + 4] == b"PK\x07\x08" else 12
+        name, end = member.orig_filename.encode(encoding), start + names + extra
+        facts, described = (member.CRC, member.compress_size, member.file_size), flags & _DESCRIBED
+        same = [
+            data[start : start + names] == name,
+            (flags, method) == (member.flag_bits, member.compress_type),
+        ]
+        same += [tuple(sizes) == facts or (described and not any(sizes))]
+        same += [not _HIDING & set(_extra_fields(data[start + names : end]))]
+        at = end + member.compress_size
+        if described:
+            at += 4 if data[at : at + 4] == b"PK\x07\x08" else 0
+            same += [_DESCRIPTOR.unpack_from(data, at) == facts]
+            at += _DESCRIPTOR.size
+        if not all(same):
+            expected = f"{member.filename[:80]!r} before its content as in the directory"
+            raise ArchiveError("archive_data", expected, "another header")
     if at != directory:
         expected = "a directory right after the members"
         raise ArchiveError("archive_data", expected, f"bytes at {at:,}")
+
+
+def _extra_fields(extra: bytes) -> Iterator[int]:
+    """Yield the kinds of a header's extra fields; bytes that are none count as one that hides."""
+    while extra:
+        kind, size = struct.unpack_from("<HH", extra.ljust(4, b"\xff"))
+        yield kind if len(extra) >= 4 + size else _UNICODE_PATH
+        extra = extra[4 + size :]
 
 
 def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:

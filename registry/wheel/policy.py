@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..atomic import read_regular
 from ..errors import short
 from ..package.checked import Checked, Refused, Violation, checked
-from ..package.discover import MANIFESTS, canonical
+from ..package.discover import MANIFESTS, canonical, entries, header_lines
 from ..package.safetensors_check import sha256_hex
 
 STARTUP_SUFFIXES = (".pth", ".start", ".egg-link")
@@ -29,6 +30,9 @@ HOSTS = frozenset({"redhost", "torch", "pip", "setuptools", "pkg_resources", "_d
 
 INSTALLERS = frozenset({"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
 """What installers write into a dist-info; a wheel that brings one speaks for them."""
+
+MAX_NAMES, MAX_DEPTH, MAX_NAME = 10_000, 10, 240
+"""Limits of a package: files, folders around each, characters of its path."""
 
 SIGNATURES = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
 """Files of a dist-info that cannot stand in RECORD with a hash."""
@@ -80,9 +84,13 @@ def check_names(policy: WheelPolicy, names: Iterable[str]) -> Iterator[Violation
         names: Of files and folders, relative to the site folder or to the wheel's root.
     """
     by_code: defaultdict[str, list[str]] = defaultdict(list)
-    for name in sorted(set(names), key=lambda name: (name.endswith(".pyc"), name)):
+    for n, name in enumerate(sorted(set(names), key=lambda name: (name.endswith(".pyc"), name))):
         by_code[_misplaced(policy, name)].append(name)
+        if n >= MAX_NAMES or name.count("/") > MAX_DEPTH or len(name) > MAX_NAME:
+            by_code["name_limit"].append(name)
     hint, foreign = policy.hint, _foreign_hint(policy)
+    limits = f"{MAX_NAMES:,} names of at most {MAX_DEPTH} folders and {MAX_NAME} characters"
+    yield from _fault("name_limit", by_code, limits, hint)
     startup = "no file that Python runs when it starts"
     yield from _fault("startup_code", by_code, startup, _startup_hint(policy))
     yield from _fault("data_scripts", by_code, "no .data folder: it goes to other places", hint)
@@ -116,6 +124,13 @@ def check_entry_points(groups: Collection[str]) -> Iterator[Violation]:
     others = {"entry_points": [f"[{group}]" for group in sorted(set(groups) - data)]}
     hint = "An expert is data: ship code as a plugin of its own."
     yield from _fault("entry_points", others, "entry points for data only", hint)
+
+
+def check_headers(policy: WheelPolicy, metadata: str) -> Iterator[Violation]:
+    """Check that METADATA says once who it is: which of two counts is for each reader to choose."""
+    counts = Counter(key for key, _ in header_lines(metadata))
+    twice = [key for key in ("metadata-version", "name", "version") if counts[key] > 1]
+    yield from _fault("metadata_row", {"metadata_row": twice}, "each header once", policy.hint)
 
 
 def check_record(
@@ -216,23 +231,32 @@ def _outside_hint(policy: WheelPolicy) -> str:
 
 # -- who owns which top-level name ----------------------------------------------------------------
 
-_TOP = re.compile(rb'(?m)^"?([^/,"\r\n]+)[/,]')
+MAX_OWNER = 64 * 2**20
+"""Bytes of a RECORD that are looked at for names: others bring more files than an expert may."""
+
+_TOP = re.compile(r'(?m)^"?([^/,"\r\n]+)[/,]')
 
 
 class NameOwners:
-    """The top-level names of site folders; each folder is read once."""
+    """The top-level names of site folders, by file or by entry point; each folder is read once."""
 
     def __init__(self) -> None:
         self._known: dict[Path, Mapping[str, frozenset[str]]] = {}
 
     def others(self, site: Path, module: str, *, dist: str) -> frozenset[str]:
-        """Return the distributions, other than this one, that bring a top-level name.
+        """Return the distributions, other than this one, that claim a top-level name.
 
         Args:
-            site: The folder that holds the dist-info folders.
+            site: The folder that holds the dist-info folders; all of Python's path is looked at.
             module: The name; case does not tell two apart, as some systems do not either.
             dist: Who may bring it.
         """
+        found = frozenset[str]()
+        for place in dict.fromkeys((site, *map(Path, sys.path))):
+            found |= self._of(place).get(module.casefold(), frozenset())
+        return found - {canonical(dist)}
+
+    def _of(self, site: Path) -> Mapping[str, frozenset[str]]:
         if site not in self._known:
             owners: defaultdict[str, set[str]] = defaultdict(set)
             for info in (*site.glob("*.dist-info"), *site.glob("*.egg-info")):
@@ -240,18 +264,26 @@ class NameOwners:
                 for name in _top_names(info):
                     owners[name.casefold()].add(owner)
             self._known[site] = {name: frozenset(dists) for name, dists in owners.items()}
-        return self._known[site].get(module.casefold(), frozenset()) - {canonical(dist)}
+        return self._known[site]
 
 
 def _top_names(info: Path) -> set[str]:
+    """Return the names whose files a distribution lists, and those its data lie in.
+
+    The latter are all that an editable installation shows.
+    """
+    record, points, listed = (
+        _read(info / name) for name in ("RECORD", "entry_points.txt", "top_level.txt")
+    )
+    tops = {top.removesuffix(".py") for top in _TOP.findall(record)} if record else listed.split()
+    return {*tops, *(v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))}
+
+
+def _read(path: Path) -> str:
     try:
-        record = info / "RECORD"
-        if record.is_file():
-            tops = {m.decode("utf-8", "replace") for m in _TOP.findall(record.read_bytes())}
-            return {top.removesuffix(".py") for top in tops}
-        return set((info / "top_level.txt").read_text("utf-8").split())
-    except (OSError, UnicodeDecodeError):
-        return set()
+        return read_regular(path, limit=MAX_OWNER).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 # -- RECORD ---------------------------------------------------------------------------------------

@@ -190,17 +190,12 @@ def make_signer(key: Path) -> Callable[[Path], Path]:
 
 def read_signature(path: Path) -> Checked[bytes]:
     """Read a signature's file."""
-    read = read_file(path, missing="signature_missing", limit=_MAX_SIGNATURE)
-    hint = f"{_ASK}; for a NAME, it lies in the folder of --find-links."
-    wrong = (
-        replace(
-            v,
-            code=v.code if v.code == "signature_missing" else "signature_wrong",
-            expected="a signature beside the wheel",
-            hint=hint,
-        )
-        for v in read.violations
+    read = read_file(
+        path, missing="signature_missing", limit=_MAX_SIGNATURE, too_large="signature_wrong"
     )
+    expected = "a signature beside the wheel"
+    hint = f"{_ASK}; for a NAME, it lies in the folder of --find-links."
+    wrong = (replace(v, expected=expected, hint=hint) for v in read.violations)
     return replace(read, violations=tuple(wrong))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -11,12 +11,14 @@ from pathlib import Path, PurePosixPath
 from ..errors import MissingError, UsageError
 from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import MANIFESTS, Kind, Package, canonical, entries, groups, headers
+from ..package.manifest import BackboneManifest, ExpertManifest, parse_backbone, parse_expert
 from ..package.readers import read_file
 from ..package.safetensors_check import sha256_hex
 from .archive import MAX_TOTAL, ArchiveError, read_archive
 from .policy import (
     WheelPolicy,
     check_entry_points,
+    check_headers,
     check_names,
     check_record,
     check_top_level,
@@ -83,6 +85,7 @@ def read_wheel(
     except ArchiveError as e:
         raise Refused(e.violation(path.name)) from e
     _audit(members, package, info)
+    refuse(_check_id(members, package, info))
     return Wheel(package, info, _data_files(members, package), path.name, data, signer)
 
 
@@ -149,10 +152,22 @@ def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
     faults = (
         check_names(policy, members),
         check_top_level(policy, ()),
+        check_headers(policy, _text(members, f"{info}/METADATA")),
         check_entry_points(groups(_text(members, f"{info}/entry_points.txt"))),
         check_record(policy, rows, present=present, read=lambda name: Checked(members[name])),
     )
     refuse(chain.from_iterable(faults))
+
+
+def _check_id(members: Mapping[str, bytes], package: Package, info: str) -> Iterator[Violation]:
+    """Refuse an entry point that is called other than what it brings."""
+    manifest = members.get(f"{package.module}/{MANIFESTS[package.kind]}", b"")
+    parse = parse_expert if package.kind == "expert" else parse_backbone
+    [(name, _)] = entries(_text(members, f"{info}/entry_points.txt"), f"redhost.{package.kind}s")
+    found: ExpertManifest | BackboneManifest | None = parse(manifest).value
+    if found is not None and found.id != name:  # a wrong manifest is refused later
+        hint = "Call the entry point by the id, and build the wheel again."
+        yield Violation("entry_points", "entry_points.txt", repr(found.id), repr(name[:80]), hint)
 
 
 def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:

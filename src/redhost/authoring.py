@@ -8,7 +8,7 @@ from .core.digests import library_versions
 from .core.model.verify import measure_off_domain
 from .core.training.adapt import AdaptSettings, adapt, delta
 from .core.training.context import AuthoringContext, open_for_training
-from .core.training.data import DataSplits, read_documents, read_table, split_documents, split_rows
+from .core.training.data import DataSplits, split_documents, split_rows
 from .core.training.expert import ExpertRows, ExpertSettings, TrainedExpert, train_expert
 from .core.training.new_backbone import new_backbone
 from .core.training.packaging import (
@@ -21,6 +21,7 @@ from .core.training.packaging import (
     vectors_card,
 )
 from .core.training.recipes import train_package
+from .core.training.rows import read_documents, read_table
 from .core.types import BackgroundRow, CardRow, write_rows
 from .registry.package.manifest import BackboneRef, Base, ExpertManifest, Training
 from .registry.package.project import ExpertPlan, write_project

@@ -15,6 +15,7 @@ from .core.routers.base import AnswerLikelihoods, ColumnData, Router, as_router
 from .core.routers.domain_statistics import Statistics
 from .core.routers.statistics import StatisticsRouter
 from .core.training.router import RouterSettings, train_router
+from .registry.environment import python_command
 from .registry.environment.status import PackageStatus
 from .registry.home.locks import Lease, Leases
 
@@ -48,6 +49,7 @@ __all__ = [
     "hookimpl",
     "make_task",
     "off_domain_norm",
+    "python_command",
     "register_task",
     "router_signal",
     "train_router",

@@ -50,6 +50,46 @@ def test_a_question_shows_the_answer_and_the_weights_as_bars(open_page, read_onl
     assert last.evaluate("e => e.getBoundingClientRect().width") < 0.1 * full
 
 
+@pytest.mark.parametrize("none", [0, -1e-9, 1e-300])
+def test_a_weight_of_nothing_is_no_bar(open_page, read_only_url, none) -> None:
+    page = open_page(read_only_url)
+    columns = {"columns": ["one", "none"]}
+    reply = {
+        "outputs": [
+            {"name": "label", "data": ["49"]},
+            {"name": "weights", "data": [1, none], "parameters": columns},
+        ],
+        "model_version": "2",
+    }
+    page.route("**/infer", lambda route: route.fulfill(json=reply))
+    ask(page, TEXT)
+    last = page.locator("#weights li").last
+    expect(last.locator(".amount")).to_have_text("0.000")
+    assert last.locator(".bar").evaluate("e => e.getBoundingClientRect().width") < 1
+    ground = "e => getComputedStyle(e).backgroundColor"
+    assert last.locator(".track").evaluate(ground) == "rgba(0, 0, 0, 0)"
+
+
+def test_experts_of_another_backbone_are_folded_away(
+    redhost_fake_expert, open_page, read_only_url
+) -> None:
+    redhost_fake_expert("apples")
+    page = open_page(read_only_url)
+    expect(page.locator("#elsewhere-title")).to_have_text("1 more for other backbones: tiny-random")
+    row = page.get_by_role("row", name=re.compile("^apples "))
+    expect(row).to_be_hidden()
+    page.locator("#elsewhere-title").click()
+    expect(row).to_be_visible()
+    assert page.locator("#experts tr").count() == 5 and page.locator(".bad").count() == 0
+
+
+def test_without_experts_of_another_backbone_there_is_nothing_folded(
+    open_page, read_only_url
+) -> None:
+    page = open_page(read_only_url)
+    expect(page.locator("#elsewhere")).to_be_hidden()
+
+
 def test_a_refused_question_says_why(open_page, read_only_url) -> None:
     page = open_page(read_only_url)
     page.get_by_label("A text to answer").evaluate("e => e.removeAttribute('maxlength')")

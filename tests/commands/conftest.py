@@ -44,7 +44,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the composed home, which commands use without being told."""
+    """A copy of the composed home, which commands use by default."""
     home = tmp_path / "home"
     shutil.copytree(shipped, home)
     monkeypatch.setenv("REDHOST_HOME", str(home))

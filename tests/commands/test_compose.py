@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from click.testing import CliRunner
 
+import redhost
 from redhost.cli import cli
 
 
@@ -66,6 +68,14 @@ def test_predict_draws_the_weights(home, call) -> None:
     assert second.split()[0] == "range3" and "█" in second
 
 
+def test_predict_says_how_many_texts_were_cut(home, call) -> None:
+    code, out, err = call("predict", "What is 3 plus 4?", "7 " * 4000)
+    assert code == 0 and out.startswith("What is 3 plus 4? → 7")
+    longest = redhost.Host.open(home).composed.backbone.trunk.longest
+    assert err == f"1 of 2 texts cut after {longest} tokens\n"
+    assert [a["cut"] for a in json.loads(call("predict", "7 " * 4000, "--json")[1])] == [longest]
+
+
 @pytest.mark.parametrize("arguments", [[], ["--colour"]])
 def test_predict_without_texts_is_wrong_usage(home, call, arguments) -> None:
     assert call("predict", *arguments)[0] == 2
@@ -99,6 +109,31 @@ def test_evaluate_prints_every_system_and_what_each_expert_is_good_for(
     assert "leave one out" in out and "without range3" in out
 
 
+def test_evaluate_says_why_there_is_no_oracle_and_which_field_to_name(home, call, tmp_path) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("text,label,owner\nWhat is 3 plus 4?,7,range1\nWhat is 9 plus 4?,13,range1\n")
+    code, out, _ = call("evaluate", "--data", str(data), "--labels")
+    [oracle] = [line for line in out.splitlines() if line.startswith("oracle     n/a")]
+    assert code == 0 and "--domain-field" in oracle and "labels, macro F1 1.000" in out
+    report = json.loads(call("evaluate", "--data", str(data), "--json")[1])
+    assert report["oracle"] is None and report["macro_f1"] == 1.0
+    assert report["labels"]["7"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "rows": 1}
+    assert report["confusion"] == {"13": {"13": 1}, "7": {"7": 1}}
+    named = ("evaluate", "--data", str(data), "--domain-field", "owner")
+    assert json.loads(call(*named, "--json")[1])["domains"] == {"range1": 1.0}
+    assert "n/a" not in call(*named)[1]
+
+
+def test_evaluate_draws_which_label_is_taken_for_which(home, call, tmp_path, monkeypatch) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("text,label\nWhat is 3 plus 4?,7\nWhat is 9 plus 4?,13\n")
+    plot = ("evaluate", "--data", str(data), "--plot", str(tmp_path / "c.png"))
+    assert call(*plot)[0] == 0 and (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = call(*plot)
+    assert (code, out) == (3, "") and "pip install 'redhost[plot]'" in err
+
+
 def test_evaluate_leave_one_out_in_json_is_a_matrix(home, call, tmp_path) -> None:
     jsonl = tmp_path / "rows.jsonl"
     row = {"text": "What is 3 plus 4?", "label": "7", "domain": "range1"}
@@ -119,8 +154,8 @@ def test_evaluate_tells_how_the_weight_is_spread(home, call) -> None:
     code, out, _ = call("evaluate", "--routing")
     assert code == 0 and "routes of 734 rows" in out and "usage entropy" in out
     assert "warning" not in out
-    told = json.loads(call("evaluate", "--json")[1])
-    assert sum(told["routing"]["usage"].values()) == pytest.approx(1, abs=1e-4)
+    printed = json.loads(call("evaluate", "--json")[1])
+    assert sum(printed["routing"]["usage"].values()) == pytest.approx(1, abs=1e-4)
 
 
 def test_a_router_that_ignores_its_input_is_warned_of(home, call) -> None:

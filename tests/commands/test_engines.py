@@ -52,10 +52,10 @@ def plan(tmp_path: Path) -> Path:
 def test_train_many_tells_of_each_and_fails_for_one(plan, call, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "home"))
     code, out, _ = call("train-many", str(plan), "--json")
-    told = {Path(x["dir"]).name: x for x in json.loads(out)}
-    assert code == 1 and list(told) == ["sun", "moon", "star"]
-    assert told["sun"]["error"] is None and told["sun"]["manifest"]["id"] == "sun"
-    assert told["star"]["manifest"] is None and "one label only" in told["star"]["error"]
+    printed = {Path(x["dir"]).name: x for x in json.loads(out)}
+    assert code == 1 and list(printed) == ["sun", "moon", "star"]
+    assert printed["sun"]["error"] is None and printed["sun"]["manifest"]["id"] == "sun"
+    assert printed["star"]["manifest"] is None and "one label only" in printed["star"]["error"]
     code, out, _ = call("train-many", str(plan))
     assert code == 1 and "sun: expert 'sun', accuracy train" in out
     assert "star: failed: " in out
@@ -73,15 +73,15 @@ def test_an_unknown_engine_is_a_line_with_those_there_are(plan, home, call, comm
 def test_check_says_the_same_with_two_workers(home, call, tmp_path) -> None:
     alone = call("check", "--json")
     assert call("check", "--json", "--workers", "2") == alone and alone[0] == 0
-    [*kept] = (home / "cache" / "jobs").iterdir()
-    assert len(kept) == 5
+    [*retained] = (home / "cache" / "jobs").iterdir()
+    assert len(retained) == 5
 
 
 def test_evaluate_and_recompose_say_the_same_with_two_workers(home, call, tmp_path) -> None:
     fresh = str(tmp_path / "fresh")
-    told = [json.loads(call("recompose", "--json", "--home", fresh, "--workers", "2")[1])]
-    told += [json.loads(call("recompose", "--json", "--home", f"{fresh}-one")[1])]
-    assert told[0]["router"]["digest"] == told[1]["router"]["digest"]
+    printed = [json.loads(call("recompose", "--json", "--home", fresh, "--workers", "2")[1])]
+    printed += [json.loads(call("recompose", "--json", "--home", f"{fresh}-one")[1])]
+    assert printed[0]["router"]["digest"] == printed[1]["router"]["digest"]
     alone = call("evaluate", "--json", "--home", f"{fresh}-one")
     assert call("evaluate", "--json", "--home", fresh, "--workers", "2") == alone
 
@@ -115,8 +115,8 @@ def test_ctrl_c_keeps_what_is_finished(plan, tmp_path) -> None:
         while not done.exists() and running.poll() is None and time.monotonic() < end:
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=60)
+        _, errors = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert said.strip() == "redhost: stopped; no generation is half published"
+    assert errors.strip() == "redhost: stopped; no generation is half published"
     assert done.exists() and len(list((home / "cache" / "jobs").iterdir())) == 1
     assert not (tmp_path / "moon" / "src" / "red_expert_moon" / "expert.json").exists()

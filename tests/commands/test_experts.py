@@ -34,6 +34,44 @@ def test_what_keeps_an_expert_out_stands_below_the_table(home, call) -> None:
     assert "'redhost enable range2'" in out
 
 
+def test_experts_of_another_backbone_are_folded_into_a_line(
+    home, call, redhost_fake_expert
+) -> None:
+    redhost_fake_expert("apples")
+    redhost_fake_expert("pears")
+    _, out, _ = call("list-experts")
+    assert "apples" not in out and "backbone_mismatch" not in out
+    assert "2 more for other backbones: tiny-random" in out and "red-expert-range1" in out
+    shown = call("list-experts", "--all")[1]
+    assert "red-expert-apples" in shown and "backbone_mismatch" in shown and "more for" not in shown
+    listed = {x["id"]: x["code"] for x in json.loads(call("list-experts", "--json")[1])}
+    assert listed["pears"] == "backbone_mismatch" and len(listed) == 7
+
+
+def test_bare_redhost_counts_experts_of_another_backbone_and_calls_none_unusable(
+    home, call, redhost_fake_expert
+) -> None:
+    redhost_fake_expert("apples")
+    _, out, _ = call()
+    assert "elsewhere  1 for other backbones" in out and "not usable" not in out
+
+
+def test_another_build_of_the_backbone_at_hand_is_a_failure_and_never_folded(
+    home, call, environment, tmp_path
+) -> None:
+    origin = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
+    project = Path(shutil.copytree(origin, tmp_path / "red-expert-copy"))
+    for path in (project / "pyproject.toml", project / "src/red_expert_range2/expert.json"):
+        path.write_text(path.read_text().replace("range2", "copy"))
+    folder = (project / "src/red_expert_range2").rename(project / "src/red_expert_copy")
+    manifest = json.loads((folder / "expert.json").read_text())
+    manifest["backbone"]["fingerprint"] = "0" * 64
+    (folder / "expert.json").write_text(json.dumps(manifest))
+    environment.install(project)
+    out = call("list-experts")[1]
+    assert "red-expert-copy" in out and "backbone_mismatch" in out and "more for" not in out
+
+
 @pytest.mark.parametrize("command", ["enable", "disable"])
 def test_an_unknown_expert_cannot_be_switched(home, call, command) -> None:
     code, _, err = call(command, "rang2")
@@ -44,7 +82,7 @@ def test_a_switch_that_changes_nothing_says_so(home, call) -> None:
     assert call("enable", "range2")[1] == "range2 was enabled already\n"
 
 
-def test_a_distribution_that_is_switched_off_is_told_how_to_be_switched_on(home, call) -> None:
+def test_a_distribution_that_is_switched_off_is_shown_how_to_be_switched_on(home, call) -> None:
     call("disable", "red-expert-range2")
     listed = {x["dist"]: x for x in json.loads(call("list-experts", "--json")[1])}
     hint = "redhost enable red-expert-range2"
@@ -150,8 +188,8 @@ def test_an_unknown_backbone_is_suggested(home, call) -> None:
 
 
 def test_the_schema_is_closed(call) -> None:
-    told = json.loads(call("schema")[1])
-    text = json.dumps(told)
+    schema = json.loads(call("schema")[1])
+    text = json.dumps(schema)
     assert '"additionalProperties": false' in text and "off_domain" in text
     assert "fingerprint" in call("schema", "backbone")[1]
     assert call("schema", "nothing")[0] == 2

@@ -30,7 +30,7 @@ class Studio:
 
     folder: Path
     site: Environment
-    said: dict[str, str]
+    printed: dict[str, str]
 
     @property
     def home(self) -> Path:
@@ -56,7 +56,7 @@ def studio(shipped, speaker_model, documents, tmp_path_factory) -> Iterator[Stud
         torch.set_num_threads(1)
         made = Studio(folder, Environment(site), {})
         (folder / "background.txt").write_text("nothing of note\nelse, perhaps?\n")
-        made.said["new-backbone"] = run(
+        made.printed["new-backbone"] = run(
             *("new-backbone", "speaker", "--from", f"hf:{speaker_model}", "--task", "generation"),
             *("--background", "background.txt"),
         )
@@ -66,18 +66,18 @@ def studio(shipped, speaker_model, documents, tmp_path_factory) -> Iterator[Stud
             (folder / f"{name}.jsonl").write_text(data)
             run("new-expert", name, "--backbone", "speaker", "--rank", "8")
             project = f"red-expert-{name}"
-            made.said[f"train {name}"] = run(
+            made.printed[f"train {name}"] = run(
                 "train-expert", project, "--data", f"{name}.jsonl", "--epochs", "20"
             )
-            made.said[f"pack {name}"] = run("pack", project)
+            made.printed[f"pack {name}"] = run("pack", project)
             made.site.install(folder / project)
-        made.said["recompose"] = run("recompose", "--backbone", "speaker", "--json")
+        made.printed["recompose"] = run("recompose", "--backbone", "speaker", "--json")
         yield made
 
 
 @pytest.fixture
 def home(studio: Studio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the composed home, which commands use without being told."""
+    """A copy of the composed home, which commands use by default."""
     home = tmp_path / "home"
     shutil.copytree(studio.home, home)
     monkeypatch.setenv("REDHOST_HOME", str(home))
@@ -88,16 +88,16 @@ def home(studio: Studio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def test_every_step_says_what_it_made(studio) -> None:
-    assert "width 16, next tokens, fingerprint" in studio.said["new-backbone"]
+    assert "width 16, next tokens, fingerprint" in studio.printed["new-backbone"]
     for name in ("sums", "tales"):
-        said = studio.said[f"train {name}"]
-        assert "bits per byte" in said and "accuracy" not in said and "card texts" in said
-        assert f"redhost pack red-expert-{name}" in said
+        printed = studio.printed[f"train {name}"]
+        assert "bits per byte" in printed and "accuracy" not in printed and "card texts" in printed
+        assert f"redhost pack red-expert-{name}" in printed
         assert list((studio.folder / f"red-expert-{name}").rglob("*.whl"))
 
 
 def test_the_receipt_names_a_causal_router(studio) -> None:
-    receipt = json.loads(studio.said["recompose"])
+    receipt = json.loads(studio.printed["recompose"])
     assert receipt["router"]["kind"] == "causal"
     assert set(receipt["experts"]) == {"sums", "tales"}
     assert {x["code"] for x in receipt["left_out"]} == {"backbone_mismatch"}  # the shipped ones
@@ -109,11 +109,11 @@ def test_a_causal_package_is_checked_like_any_other(studio, home, call) -> None:
     assert call("check", "sums", "--backbone", "speaker")[:2] == (0, "sums: ok\n")
     [wheel] = (studio.folder / "red-expert-tales").rglob("*.whl")
     assert call("check", str(wheel))[0] == 0
-    told = json.loads((folder / "expert.json").read_text())
-    assert told["reads"]["causal"] is True and len(told["writes"]["vocabulary"]) == 64
+    printed = json.loads((folder / "expert.json").read_text())
+    assert printed["reads"]["causal"] is True and len(printed["writes"]["vocabulary"]) == 64
     broken = shutil.copytree(folder, home / "broken")
-    del told["writes"]["vocabulary"]
-    (broken / "expert.json").write_text(json.dumps(told))
+    del printed["writes"]["vocabulary"]
+    (broken / "expert.json").write_text(json.dumps(printed))
     code, out, _ = call("check", str(broken), "--json")
     assert code == 1
     assert json.loads(out)[0]["violations"][0]["field"] == "writes.vocabulary"
@@ -142,7 +142,7 @@ def test_other_commands_that_ask_it_labels_say_so_in_a_line(home, call) -> None:
     assert "tells next tokens, not" in err and "redhost generate" in err
 
 
-def test_bare_redhost_asks_it_to_go_on_with_a_prompt(home, call) -> None:
+def test_bare_redhost_tells_it_to_go_on_with_a_prompt(home, call) -> None:
     assert 'next: redhost generate "PROMPT"' in call()[1]
 
 
@@ -155,15 +155,15 @@ def test_a_composition_that_tells_a_domain_worse_is_refused(home, call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "printed"),
     [
         (("merge", "both"), "merge folds answers that are labels: found a bus that tells tokens"),
         (("sweep", "linear"), "found backbone 'speaker', which generates text"),
     ],
 )
-def test_what_a_bus_of_tokens_cannot_do_is_a_line(home, call, command, said) -> None:
+def test_what_a_bus_of_tokens_cannot_do_is_a_line(home, call, command, printed) -> None:
     code, out, err = call(*command)
-    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+    assert (code, out, err.count("\n")) == (2, "", 1) and printed in err
 
 
 def test_what_joins_and_leaves_leaves_the_others_alone(studio, home) -> None:
@@ -176,8 +176,8 @@ def test_what_joins_and_leaves_leaves_the_others_alone(studio, home) -> None:
     h = first.backbone.encode([PROMPT])
     with torch.inference_mode():
         z = first.bus.norm(h)
-        told = [c.bus.delta(z, 0) for c in (first, alone, again)]
-        assert torch.equal(told[0], told[1]) and torch.equal(told[0], told[2])
+        printed = [c.bus.delta(z, 0) for c in (first, alone, again)]
+        assert torch.equal(printed[0], printed[1]) and torch.equal(printed[0], printed[2])
         own = [c.bus.alone(h, z, 0) for c in (first, alone, again)]
         assert torch.allclose(own[0], own[1], atol=1e-6) and torch.equal(own[0], own[2])
         base = [c.bus.alone(h, z, len(c.bus.ids)) for c in (first, alone, again)]
@@ -194,24 +194,24 @@ def test_the_prompt_reads_on(home, call) -> None:
     assert out.startswith(PROMPT) and out.endswith("\n") and len(out) > len(PROMPT) + 5
     assert call("generate", PROMPT, "--max-tokens", "30", "--seed", "4")[1] == out
     assert call("generate", PROMPT, "--max-tokens", "30", "--seed", "5")[1] != out
-    told = json.loads(call("generate", PROMPT, "--max-tokens", "30", "--seed", "4", "--json")[1])
-    assert told["prompt"] + told["text"] + "\n" == out
+    printed = json.loads(call("generate", PROMPT, "--max-tokens", "30", "--seed", "4", "--json")[1])
+    assert printed["prompt"] + printed["text"] + "\n" == out
 
 
 def test_json_is_one_object(home, call) -> None:
     options = ("--max-tokens", "12", "--temperature", "0.5", "--json")
-    told = json.loads(call("generate", PROMPT, *options)[1])
-    assert set(told) == {
+    printed = json.loads(call("generate", PROMPT, *options)[1])
+    assert set(printed) == {
         "prompt", "text", "generation", "seed", "temperature", "tokens", "weights"
     }  # fmt: skip
-    assert (told["generation"], told["seed"], told["temperature"]) == (1, 0, 0.5)
-    assert told["tokens"] == 12 and sum(told["weights"].values()) == pytest.approx(1)
+    assert (printed["generation"], printed["seed"], printed["temperature"]) == (1, 0, 0.5)
+    assert printed["tokens"] == 12 and sum(printed["weights"].values()) == pytest.approx(1)
     more = json.loads(call("generate", PROMPT, *options, "--explain")[1])
     table = more.pop("table")
-    assert more == told and len(table) == 12
-    assert "".join(row["text"] for row in table) == told["text"]
+    assert more == printed and len(table) == 12
+    assert "".join(row["text"] for row in table) == printed["text"]
     assert all(set(row) == {"text", "id", "probability", "weights"} for row in table)
-    for column, mean in told["weights"].items():
+    for column, mean in printed["weights"].items():
         assert sum(row["weights"][column] for row in table) / 12 == pytest.approx(mean)
 
 
@@ -223,8 +223,8 @@ def test_standard_input_is_a_prompt_less_its_last_newline(home) -> None:
 
 
 def test_an_empty_prompt_starts_a_text(home, call) -> None:
-    told = json.loads(call("generate", "", "--max-tokens", "5", "--json")[1])
-    assert told["prompt"] == "" and told["tokens"] == 5
+    printed = json.loads(call("generate", "", "--max-tokens", "5", "--json")[1])
+    assert printed["prompt"] == "" and printed["tokens"] == 5
 
 
 def test_explained_without_a_terminal_a_table_follows(home, call) -> None:
@@ -279,7 +279,7 @@ def unpainted(text: str) -> str:
     return unstyle(text)
 
 
-def test_ctrl_c_keeps_what_was_said_and_ends_the_line(home) -> None:
+def test_ctrl_c_keeps_what_was_printed_and_ends_the_line(home) -> None:
     command = [sys.executable, "-m", "redhost", "generate", PROMPT, "--temperature", "0"]
     process = subprocess.Popen(
         [*command, "--max-tokens", "500"],
@@ -288,18 +288,18 @@ def test_ctrl_c_keeps_what_was_said_and_ends_the_line(home) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert isinstance(process.stdout, io.BufferedReader)
-    said = process.stdout.read(len(PROMPT) + 3)
+    printed = process.stdout.read(len(PROMPT) + 3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and b"Traceback" not in err
-    whole = said + out
+    whole = printed + out
     assert whole.startswith(PROMPT.encode()) and whole.endswith(b"\n")
     assert len(whole) < 400  # it did stop
     assert err.decode().strip() == "redhost: stopped; no generation is half published"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "printed"),
     [
         (("--max-tokens", "0"), "max-tokens"),
         (("--temperature", "-1"), "temperature"),
@@ -307,9 +307,9 @@ def test_ctrl_c_keeps_what_was_said_and_ends_the_line(home) -> None:
         (("--seed", "-1"), "seed"),
     ],
 )
-def test_wrong_numbers_are_exit_2(home, call, options, said) -> None:
+def test_wrong_numbers_are_exit_2(home, call, options, printed) -> None:
     code, out, err = call("generate", PROMPT, *options)
-    assert (code, out) == (2, "") and said in err and "Traceback" not in err
+    assert (code, out) == (2, "") and printed in err and "Traceback" not in err
 
 
 def test_a_prompt_that_is_too_long_is_a_line(home, call) -> None:
@@ -329,7 +329,7 @@ def test_nothing_composed_is_exit_3(tmp_path, call) -> None:
     assert (code, out, err.count("\n")) == (3, "", 1) and "redhost recompose" in err
 
 
-def test_the_last_generation_can_be_asked_without_any_package(studio, home, call, monkeypatch):
+def test_the_last_generation_can_be_queried_without_any_package(studio, home, call, monkeypatch):
     """Everything it needs is in the store."""
     want = call("generate", PROMPT)[1]
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(studio.site.folder)])

@@ -6,6 +6,7 @@ import json
 import os
 
 import redhost
+from redhost.registry.home.generations import Generations
 
 
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:
@@ -28,7 +29,7 @@ def test_history_marks_the_current_generation(home, call) -> None:
     assert [row[6].strip() for row in rows] == ["evidence/full", "centroid/full"]
 
 
-def test_rollback_answers_with_the_generation_asked_for(home, call) -> None:
+def test_rollback_answers_with_the_generation_requested(home, call) -> None:
     before = json.loads(call("predict", "--json", "What is 37 plus 12?")[1])
     call("recompose", "--router", "centroid", "--accept")
     assert json.loads(call("predict", "--json", "What is 37 plus 12?")[1]) != before
@@ -54,10 +55,10 @@ def test_a_recompose_after_a_rollback_has_the_generation_rolled_back_to_as_paren
 def test_gc_keeps_what_is_current(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
     size = sum(p.stat().st_size for p in (home / "generations" / "1").iterdir())
-    told = f"generation 1 and 0 stored packages, {size:,} bytes\n"
-    assert call("gc", "--keep", "1", "--dry-run")[1] == f"would remove {told}"
+    removal = f"generation 1 and 0 stored packages, {size:,} bytes\n"
+    assert call("gc", "--keep", "1", "--dry-run")[1] == f"would remove {removal}"
     assert (home / "generations" / "1").is_dir()
-    assert call("gc", "--keep", "1")[1] == f"removed {told}"
+    assert call("gc", "--keep", "1")[1] == f"removed {removal}"
     assert not (home / "generations" / "1").exists()
     assert call("predict", "What is 37 plus 12?")[0] == 0
     assert call("gc", "--keep", "0")[0] == 2
@@ -67,6 +68,18 @@ def test_gc_names_the_generations_that_go(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
     call("recompose", "--router", "linear", "--accept")
     assert call("gc", "--keep", "1", "--dry-run")[1].startswith("would remove generations 1, 2 and")
+
+
+def test_gc_of_many_generations_prints_a_line(call, home) -> None:
+    generations = Generations(home)
+    record = generations.load(1)
+    with generations.writer(timeout=5) as writer:
+        for _ in range(40):
+            generations.publish(record, {"router.safetensors": b"r"}, writer=writer)
+    numbers = json.loads(call("gc", "--keep", "5", "--dry-run", "--json")[1])["generations"]
+    out = call("gc", "--keep", "5")[1]
+    assert out.count("\n") == 1 and len(numbers) == 36
+    assert f"36 generations, {min(numbers)} to {max(numbers)}," in out
 
 
 def test_gc_of_an_empty_home_removes_nothing(call, tmp_path) -> None:

@@ -21,7 +21,7 @@ def states(call) -> dict[str, dict[str, str]]:
     return {x["dist"]: x for x in json.loads(call("plugins", "--json")[1])}
 
 
-def test_a_new_plugin_is_untrusted_and_the_next_step_is_said(environment, call) -> None:
+def test_a_new_plugin_is_untrusted_and_the_next_step_is_stated(environment, call) -> None:
     install(environment, "raise SystemExit('imported')")
     assert states(call)["noter"]["state"] == "untrusted"
     code, out, _ = call("plugins")

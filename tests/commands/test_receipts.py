@@ -36,26 +36,32 @@ def receipt(count: int, *, moved: str = "", left: int = 0) -> Receipt:
         withdrawn=(),
         not_gated=(),
         accuracy=Accuracy(
-            before=before, after=after, overall=0.5, oracle=0.9, rows=dict.fromkeys(ids, 8)
+            before=before,
+            after=after,
+            overall=0.5,
+            oracle=0.9,
+            rows=dict.fromkeys(ids, 8),
+            own=dict.fromkeys(ids, 0.875),
         ),
         seconds=1.0,
         seed=0,
     )
 
 
-def told(capsys: pytest.CaptureFixture[str], made: Receipt) -> str:
+def printed(capsys: pytest.CaptureFixture[str], made: Receipt) -> str:
     print_receipt(made)
     return capsys.readouterr().out
 
 
 def test_a_few_experts_have_a_line_each(capsys) -> None:
-    text = told(capsys, receipt(SHOWN))
+    text = printed(capsys, receipt(SHOWN))
     assert all(f"e{n:03d}" in text for n in range(SHOWN))
+    assert text.count("0.875") == SHOWN  # each expert's own accuracy, beside its domain's
     assert "--json" not in text
 
 
-def test_many_experts_are_told_in_a_line_with_those_to_look_at(capsys) -> None:
-    text = told(capsys, receipt(1000, moved="e500"))
+def test_many_experts_are_reported_in_a_line_with_those_to_look_at(capsys) -> None:
+    text = printed(capsys, receipt(1000, moved="e500"))
     assert len(text.splitlines()) < 30
     assert "1000 experts, the weights of 999 unchanged" in text
     assert "1 domains gained, 1 lost, 997 as before" in text
@@ -67,13 +73,13 @@ def test_many_experts_are_told_in_a_line_with_those_to_look_at(capsys) -> None:
 
 def test_whatever_changed_is_never_hidden(capsys) -> None:
     """The twin: the same receipt in which nothing changed says so."""
-    assert "CHANGED" in told(capsys, receipt(1000, moved="e700"))
-    text = told(capsys, receipt(1000))
+    assert "CHANGED" in printed(capsys, receipt(1000, moved="e700"))
+    text = printed(capsys, receipt(1000))
     assert "CHANGED" not in text and "the weights of 1000 unchanged" in text
 
 
 def test_many_left_out_are_counted(capsys) -> None:
-    text = told(capsys, receipt(2 + 2, left=SHOWN + 7))
+    text = printed(capsys, receipt(2 + 2, left=SHOWN + 7))
     assert text.count("left out") == SHOWN + 1
     assert "7 more" in text
 

@@ -16,8 +16,8 @@ PROJECT = str(Path(__file__).parents[2] / "plugins" / "red-expert-range3")
 @pytest.fixture
 def wheel(call: Any) -> Path:
     """A wheel in the current folder, and the key pair that signed it."""
-    told = json.loads(call("new-key", "author.pem", "--json")[1])
-    assert (told["private"], told["public"]) == ("author.pem", "author.pub.pem")
+    printed = json.loads(call("new-key", "author.pem", "--json")[1])
+    assert (printed["private"], printed["public"]) == ("author.pem", "author.pub.pem")
     code, out, _ = call("pack", PROJECT, "--out", "dist", "--sign", "author.pem")
     [wheel] = Path("dist").glob("*.whl")
     assert code == 0 and signature_path(wheel).name in out

@@ -15,8 +15,8 @@ def home(shipped: Path, tmp_path: Path) -> str:
 
 
 def test_the_command_tells_the_best_first(call, home) -> None:
-    asked = ("sweep", "centroid", "evidence", "--seeds", "2", "--home", home)
-    code, out, _ = call(*asked, "--json")
+    command = ("sweep", "centroid", "evidence", "--seeds", "2", "--home", home)
+    code, out, _ = call(*command, "--json")
     assert code == 0
     assert [(s["router"], s["seed"], s["error"]) for s in json.loads(out)] == [
         ("centroid", 0, None),
@@ -24,7 +24,7 @@ def test_the_command_tells_the_best_first(call, home) -> None:
         ("evidence", 0, None),
         ("evidence", 1, None),
     ]
-    code, out, _ = call(*asked)
+    code, out, _ = call(*command)
     assert code == 0 and out.index("evidence") < out.index("centroid")
 
 

@@ -7,7 +7,9 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import redhost
 from redhost.registry.errors import (
@@ -46,6 +48,47 @@ def test_recompose_publishes_and_predict_answers(installed, home) -> None:
     assert found[0].generation == 1
     assert set(found[0].weights) == {*IDS, "backbone"}
     assert sum(found[0].weights.values()) == pytest.approx(1)
+
+
+def test_one_text_or_any_iterable_of_texts_is_answered(installed, home) -> None:
+    host = open_host(home)
+    host.recompose()
+    live, one = redhost.Live(host.session), host.predict(TEXTS[:1])
+    assert host.predict(TEXTS[0]) == live.predict(TEXTS[0]) == one
+    many = host.predict(TEXTS)
+    for given in (tuple(TEXTS), iter(TEXTS), dict.fromkeys(TEXTS).keys(), np.array(TEXTS)):
+        found = host.predict(given)
+        assert [(a.input, a.label) for a in found] == [(a.input, a.label) for a in many]
+        assert {type(a.input) for a in found} == {str}
+    assert host.predict([]) == host.predict(np.array([], dtype=str)) == []
+    encode = host.encoder(host.composed)
+    assert torch.equal(encode(TEXTS[0]), encode(TEXTS[:1]))
+    assert torch.equal(host.composed.backbone.encode(TEXTS[0]), encode(TEXTS[:1]))
+
+
+@pytest.mark.parametrize(
+    "given", [None, 3, b"red 1 a", ["red 1 a", None], {"red 1 a": "a"}, np.array([["red 1 a"]])]
+)
+def test_what_is_no_texts_is_a_type_error_wherever_texts_go_in(installed, home, given) -> None:
+    host = open_host(home)
+    host.recompose()
+    model, live = host.composed, redhost.Live(host.session)
+    intakes = [host.predict, live.predict, host.outside, host.encoder(model)]
+    for take in (*intakes, model.backbone.encode, lambda x: host.evaluate(x or "none")):
+        with pytest.raises(TypeError) as e:
+            take(given)
+        assert isinstance(e.value, redhost.errors.InputTypeError) and e.value.found
+    with pytest.raises(redhost.errors.InputTypeError, match="NoneType"):
+        host.generate(None)
+
+
+def test_an_answer_says_where_its_text_was_cut(installed, home) -> None:
+    host = open_host(home)
+    host.recompose()
+    longest = host.composed.backbone.trunk.longest
+    assert longest is not None
+    whole, cut = "a" * longest, "a" * (longest + 1)
+    assert [a.cut for a in host.predict([whole, cut, TEXTS[0]])] == [None, longest, None]
 
 
 def test_recompose_changes_no_byte_of_backbone_or_experts(installed, home) -> None:
@@ -258,7 +301,7 @@ def test_a_domain_that_falls_is_refused_unless_accepted(
     host = open_host(home)
     host.recompose()
     installed.uninstall("red-expert-red")
-    useless = redhost.authoring.ExpertSettings(rank=8, epochs=0)
+    useless = redhost.authoring.ExpertSettings(rank=8, epochs=2, learning_rate=1e-3)
     installed.install(build_expert(tmp_path / "useless", "red", settings=useless).parents[1])
     with pytest.raises(HarmError, match=r"domain 'red' would fall by .* points.*--router"):
         host.recompose()

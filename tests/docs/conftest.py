@@ -37,8 +37,8 @@ class Stage:
 
     @property
     def env(self) -> dict[str, str]:
-        told = {k: v for k, v in os.environ.items() if not k.startswith(("REDHOST_", "PIP_"))}
-        return told | {
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(("REDHOST_", "PIP_"))}
+        return variables | {
             "PATH": f"{self.tools}{os.pathsep}{os.environ['PATH']}",
             "REDHOST_CONFIG": str(self.tools.parent / "config"),
             "OMP_NUM_THREADS": "1",
@@ -99,7 +99,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-SAID = {"greeting": ("hello", "good morning"), "farewell": ("goodbye", "good night")}
+SMALLTALK = {"greeting": ("hello", "good morning"), "farewell": ("goodbye", "good night")}
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def make_stage(tmp_path: Path, wheels: Path, speaker_model: Path) -> Callable[[s
         rows = [
             {"text": f"{words} {n}", "label": label}
             for n in range(100)
-            for label, several in SAID.items()
+            for label, several in SMALLTALK.items()
             for words in several
         ]
         for name in ("smalltalk.jsonl", "sun.jsonl"):

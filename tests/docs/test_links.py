@@ -44,7 +44,7 @@ def is_blank(picture: Path) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Page) -> None:
-    assert not [told for told in map(broken, links_of(page)) if told]
+    assert not [reported for reported in map(broken, links_of(page)) if reported]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda p: p.relative_to(ROOT).as_posix())
@@ -60,9 +60,9 @@ def test_pictures_of_pages_are_pictures() -> None:
 def test_a_broken_link_or_anchor_is_noticed() -> None:
     text = "# A heading\n[a](state.md) [b](gone.md) [c](#a-heading) [d](state.md#gone) `[e](f)`\n"
     links = list(links_of(Page("docs/x.md", text)))
-    told = [bool(broken(link)) for link in links if link.target != "#a-heading"]
+    reported = [bool(broken(link)) for link in links if link.target != "#a-heading"]
     assert [link.target for link in links] == ["state.md", "gone.md", "#a-heading", "state.md#gone"]
-    assert told == [False, True, True]
+    assert reported == [False, True, True]
 
 
 @pytest.mark.parametrize(

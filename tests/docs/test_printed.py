@@ -77,7 +77,7 @@ class Outer(TypedDict):
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "faults"),
     [
         ({"several": [{"n": 1}], "last": None}, []),
         ({"several": [{"n": 1}, {"n": 2, "m": 3}]}, ["$.several[1]: unknown key 'm'"]),
@@ -85,8 +85,8 @@ class Outer(TypedDict):
         ({}, ["Object missing required field `several`"]),
     ],
 )
-def test_a_value_that_differs_from_its_type_is_noticed(value: Any, told: list[str]) -> None:
-    assert misfits(value, Outer) == told
+def test_a_value_that_differs_from_its_type_is_noticed(value: Any, faults: list[str]) -> None:
+    assert misfits(value, Outer) == faults
 
 
 def test_keys_that_options_add_are_looked_at_as_well() -> None:

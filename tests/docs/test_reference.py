@@ -101,8 +101,8 @@ def test_every_public_name_is_explained() -> None:
     }
     for entry in entries:
         name, _, rest = entry.partition("\n")
-        said = rest.split("```")[2].partition("\n#")[0].strip()
-        assert said and not said.startswith("-"), name
+        explanation = rest.split("```")[2].partition("\n#")[0].strip()
+        assert explanation and not explanation.startswith("-"), name
 
 
 class Inner(msgspec.Struct):
@@ -121,7 +121,7 @@ class Outer(msgspec.Struct, omit_defaults=True):
     Attributes:
         kind: Which.
         inner: The one within,
-            told in two lines.
+            given in two lines.
         count: How many.
     """
 
@@ -137,7 +137,7 @@ def test_keys_are_those_of_the_json() -> None:
     }
     assert (kind.default, kind.optional) == (None, False)
     assert (count.default, count.optional) == ("3", True)
-    assert inner.text == "The one within, told in two lines."
+    assert inner.text == "The one within, given in two lines."
     assert type_text(inner.type, {Inner: "I"}) == "object, key → I or null"
     assert type_text(kind.type, {}) == '`"a"` or `"b"`'
     assert list(shapes_in(list[Outer])) == [Outer, Inner]

@@ -58,7 +58,7 @@ def expert_files(
         "expert.safetensors": save(weights or tensors()),
         "card.jsonl": card or "".join(json.dumps(row) + "\n" for row in rows).encode(),
         "canary.safetensors": canary
-        or save({"z": np.zeros((2, width), "f4"), "delta": np.zeros((2, out or width), "f4")}),
+        or save({"z": np.ones((2, width), "f4"), "delta": np.ones((2, out or width), "f4")}),
     }
     manifest: dict[str, Any] = {
         "schema": "redhost.expert/1",

@@ -43,9 +43,10 @@ def main() -> None:
     except RedhostError as e:
         rolled = str(e)
     current = generations.current()
-    filler.unlink()
-    generations.gc(1)
+    freed = generations.gc(1).bytes  # while not a byte is free
+    size = filler.stat().st_size
     publish(home)
+    filler.unlink()
     found = {
         "published": full,
         "error": error,
@@ -54,6 +55,8 @@ def main() -> None:
         "refused": refused,
         "rollback": rolled,
         "current_when_full": current,
+        "freed": freed,
+        "filler": size,
         "numbers": generations.numbers(),
         "problem": problem(home),
     }

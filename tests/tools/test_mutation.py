@@ -1,4 +1,4 @@
-"""`make mutate` on a project of two functions: what is counted, told, and tried again."""
+"""`make mutate` on a project of two functions: what is counted, reported, and tried again."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ from pkg.room.calc import clipped
 
 def test_less_is_left_alone():
     assert clipped(1, 3) == 1
+"""
+
+SEEN = """
+    from pkg.room.calc import unseen
+
+    assert unseen(1) == 2
 """
 
 MORE = """
@@ -76,7 +82,7 @@ def page(folder: Path) -> str:
     return (folder / "README.md").read_text("utf-8")
 
 
-def test_what_gets_away_is_told_and_tried_again_with_new_tests(project: Path) -> None:
+def test_what_gets_away_is_reported_and_tried_again_with_new_tests(project: Path) -> None:
     mutation.main(["--root", str(project), "--report"])
     folder = project / "docs/results/mutation"
     assert "Not measured yet: `room/__init__.py`, `room/calc.py`." in page(folder)
@@ -85,9 +91,9 @@ def test_what_gets_away_is_told_and_tried_again_with_new_tests(project: Path) ->
     calc = first["files"]["room/calc.py"]
     assert calc == {"killed": 1, "survived": 2, "no tests": 2}  # the last are all of `unseen`
     assert first["files"]["room/__init__.py"] == {}  # nothing to break
-    told = {(s["function"], s["after"], s["word"]) for s in first["survivors"]}
-    assert ("clipped", "return most if x >= most else x", "boundary") in told
-    assert ("unseen", "return x - 1", "no test runs it") in told
+    survivors = {(s["function"], s["after"], s["word"]) for s in first["survivors"]}
+    assert ("clipped", "return most if x >= most else x", "boundary") in survivors
+    assert ("unseen", "return x - 1", "no test runs it") in survivors
     assert "**20.0% of 5 measured mutants are noticed**" in page(folder)
     assert "| `return most if x >= most else x` | boundary |" in page(folder)
 
@@ -97,10 +103,28 @@ def test_what_gets_away_is_told_and_tried_again_with_new_tests(project: Path) ->
     assert "| `return most if x >= most else x` | equivalent: both are most |" in page(folder)
 
     test = project / "tests/test_calc.py"
-    test.write_text(TEST + MORE + "    assert clipped(True, 1) is True\n")
+    test.write_text(TEST + SEEN + MORE + "    assert clipped(True, 1) is True\n")
     mutation.main(["--root", str(project)])
     again = json.loads((folder / "metrics.json").read_text())["files"]["room/calc.py"]
-    assert again == {"killed": 3, "no tests": 2}
+    assert again == {"killed": 5}
+
+
+def test_a_sample_is_drawn_by_the_seed_and_is_all_that_counts(project: Path) -> None:
+    (project / "tests/test_calc.py").write_text(TEST + DESELECTED + MORE)
+    folder = project / "docs/results/mutation"
+    found = []
+    for extra in ([], ["--sample", "3"], ["--sample", "3"]):
+        mutation.main(["--root", str(project), *extra])
+        found.append(json.loads((folder / "metrics.json").read_text()))
+    whole, first, again = found
+    assert whole["sampled"] == [] and sum(whole["files"]["room/calc.py"].values()) == 5
+    assert first == again and first["sampled"] == ["room/__init__.py", "room/calc.py"]
+    counts = first["files"]["room/calc.py"]
+    assert counts["not checked"] == 2 and sum(counts.values()) == 5
+    assert "3 of 5 mutants were tried, drawn by the seed" in page(folder)
+    assert "the quickest are tried first" not in page(folder)
+    mutation.main(["--root", str(project)])
+    assert json.loads((folder / "metrics.json").read_text()) == whole
 
 
 def test_words_of_a_line_go_before_those_of_a_function(tmp_path: Path) -> None:
@@ -166,6 +190,12 @@ def test_every_room_of_ours_names_files_and_tests_that_are_there() -> None:
         assert all((ROOT / name).exists() for name in room.tests)
 
 
+def test_every_kind_of_router_has_a_room() -> None:
+    named = [name for room in mutation.read_rooms(ROOT) for name in room.mutate]
+    kinds = {f"core/routers/{path.name}" for path in (ROOT / "core/routers").glob("*.py")}
+    assert kinds <= {*named} and len(named) == len({*named})
+
+
 def test_our_page_says_what_was_measured(tmp_path: Path) -> None:
     results = ROOT / "docs/results/mutation"
     metrics = json.loads((results / "metrics.json").read_text("utf-8"))
@@ -176,6 +206,8 @@ def test_our_page_says_what_was_measured(tmp_path: Path) -> None:
 def test_each_of_our_survivors_has_a_word_written_by_hand() -> None:
     words = mutation_report.read_words(ROOT / "tools/survivors.toml")
     metrics = json.loads((ROOT / "docs/results/mutation/metrics.json").read_text("utf-8"))
-    told = {(s["file"], s["function"], s["after"]) for s in metrics["survivors"]}
-    assert [(f, n, a) for f, n, a in told if not {(f, n, a), (f, n, "")} & words.keys()] == []
-    assert {key for key in words if key[2]} - told == set()  # nothing is excused that is gone
+    survivors = {(s["file"], s["function"], s["after"]) for s in metrics["survivors"]}
+    assert [(f, n, a) for f, n, a in survivors if not {(f, n, a), (f, n, "")} & words.keys()] == []
+    whole = {f for f, found in metrics["files"].items() if found and "not checked" not in found}
+    # Nothing is excused that is gone; of what was not tried nobody knows.
+    assert {key for key in words if key[2] and key[0] in whole} - survivors == set()

@@ -99,10 +99,11 @@ class _Mlp(nn.Module):
         self.gate_proj = _Linear(width, inner, bias=False)
         self.up_proj = _Linear(width, inner, bias=False)
         self.down_proj = _Linear(inner, width, bias=False)
+        self.act_fn = nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the gated MLP of ``(B, T, D)``."""
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 

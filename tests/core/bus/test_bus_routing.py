@@ -1,4 +1,4 @@
-"""What a router may hear before it decides, and that nobody is asked twice."""
+"""What a router may read before it decides, and that no expert computes a row twice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from redhost.core.bus.evidence import OUTPUT_FEATURES, output_features
 from redhost.core.bus.layout import ROUTER, FeatureLayout, FeatureSegment
 from redhost.core.bus.signals import BusRouter, RouterSignals
 from redhost.core.bus.strategies import ForwardStrategy
+from redhost.registry.errors import UsageError
 
 B, D, C, R = 5, 8, 3, 2
 LABELS = tuple("xyz")
 SOFT = 0.1
-"""By what routers here scale what they hear: several columns keep a say."""
+"""By what routers here scale signals: several columns keep a weight."""
 
 EVERY: tuple[ForwardStrategy, ...] = ("dense", "grouped", "gathered")
 
@@ -26,19 +27,27 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-class Counting(redhost.plugins.LowRank):
-    """A low-rank expert that counts the rows it is asked about."""
+class Counting(redhost.Expert):
+    """An expert that counts the rows it is asked about."""
 
-    asked = 0
+    rows_seen = 0
 
     def forward(self, z: Tensor) -> Tensor:
-        self.asked += len(z)
+        self.rows_seen += len(z)
         return super().forward(z)
 
 
-def low_rank(seed: int, *, space: str = "hidden") -> Counting:
+class CountingLowRank(Counting, redhost.plugins.LowRank):
+    """One whose weights can be stacked."""
+
+
+class CountingLinear(Counting, redhost.plugins.Linear):
+    """One that is asked itself."""
+
+
+def low_rank(seed: int, *, space: str = "hidden") -> CountingLowRank:
     out = D if space == "hidden" else C
-    return Counting(
+    return CountingLowRank(
         U=drawn(seed, R, D),
         V=drawn(seed + 50, out, R),
         activation="gelu",
@@ -47,8 +56,8 @@ def low_rank(seed: int, *, space: str = "hidden") -> Counting:
     )
 
 
-def own(seed: int, *labels: str) -> redhost.plugins.Linear:
-    return redhost.plugins.Linear(
+def own(seed: int, *labels: str) -> CountingLinear:
+    return CountingLinear(
         W=drawn(seed, len(labels), D),
         b=drawn(seed + 50, len(labels)),
         space="labels",
@@ -95,7 +104,7 @@ class Looking(Plain):
 
 
 class Asking(Plain):
-    """Hears the columns of a mask alone, and gives a say to no other."""
+    """Queries the columns of a mask alone, and gives no other a weight."""
 
     reads = frozenset({"query"})
 
@@ -107,8 +116,8 @@ class Asking(Plain):
         assert signals is not None
         first, second = self.mask.clone(), self.mask.clone()
         first[:, 1:], second[:, :1] = False, False
-        heard = signals.query(first) + signals.query(second)  # one after the other
-        return (z[:, : self.columns] + SOFT * heard).masked_fill(~self.mask, -torch.inf)
+        querying = signals.query(first) + signals.query(second)  # one after the other
+        return (z[:, : self.columns] + SOFT * querying).masked_fill(~self.mask, -torch.inf)
 
 
 EXPERTS: Mapping[str, Callable[[], redhost.Expert]] = {
@@ -143,7 +152,7 @@ def mask() -> Tensor:
 
 def counted(bus: redhost.Bus) -> dict[str, int]:
     named = zip(bus.ids, bus.parts(), strict=True)
-    return {name: e.asked for name, e in named if isinstance(e, Counting)}
+    return {name: e.rows_seen for name, e in named if isinstance(e, Counting)}
 
 
 def test_a_router_reads_z(h: Tensor) -> None:
@@ -152,7 +161,7 @@ def test_a_router_reads_z(h: Tensor) -> None:
     torch.testing.assert_close(bus.weights(z), torch.softmax(z[:, :4], -1))
 
 
-def test_a_router_that_reads_evidence_hears_everybody(h: Tensor) -> None:
+def test_a_router_that_reads_evidence_reads_everybody(h: Tensor) -> None:
     bus = make_bus(Hearing(4))
     z = bus.norm(h)
     expected = torch.softmax(z[:, :4] + SOFT * bus.signals(z).confidences, -1)
@@ -163,14 +172,33 @@ def test_a_router_that_reads_evidence_hears_everybody(h: Tensor) -> None:
 def test_a_router_that_reads_outputs_sees_every_expert(h: Tensor) -> None:
     bus = make_bus(Looking(4))
     z = bus.norm(h)
-    looks = output_features(bus.parts(), z, classifier=bus.classifier, columns=4)
-    assert looks.shape == (B, 4, OUTPUT_FEATURES) and looks[:, :3].abs().sum() > 0
-    torch.testing.assert_close(bus.signals(z).output_features, looks)
-    torch.testing.assert_close(bus.weights(z), torch.softmax(z[:, :4] + SOFT * looks.sum(-1), -1))
+    features = output_features(bus.parts(), z, classifier=bus.classifier, columns=4)
+    assert features.shape == (B, 4, OUTPUT_FEATURES) and features[:, :3].abs().sum() > 0
+    torch.testing.assert_close(bus.signals(z).output_features, features)
+    torch.testing.assert_close(
+        bus.weights(z), torch.softmax(z[:, :4] + SOFT * features.sum(-1), -1)
+    )
+
+
+class Secret(Hearing):
+    """Reads what it does not declare."""
+
+    reads = frozenset({"output_features"})
+
+
+def test_a_router_gets_no_signal_that_it_does_not_declare(h: Tensor) -> None:
+    bus = make_bus(Secret(4))
+    for ask in (lambda: bus(h), lambda: bus.weights(bus.norm(h))):
+        with pytest.raises(UsageError) as refused:
+            ask()
+        assert (refused.value.expected, refused.value.found) == (
+            "one of output_features",
+            "confidences",
+        )
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-def test_a_router_that_asks_hears_its_choice_alone(
+def test_a_router_that_queries_reads_its_choice_alone(
     h: Tensor, mask: Tensor, strategy: ForwardStrategy
 ) -> None:
     bus = make_bus(Asking(4, mask), strategy=strategy)
@@ -180,15 +208,15 @@ def test_a_router_that_asks_hears_its_choice_alone(
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-def test_who_was_heard_is_not_asked_again(
+def test_who_was_queried_is_not_queried_again(
     h: Tensor, mask: Tensor, strategy: ForwardStrategy
 ) -> None:
     bus = make_bus(Asking(4, mask), strategy=strategy)
     bus(h)
-    assert counted(bus) == {"a": 3, "c": 4}  # the rows of the mask, once
-    heard = make_bus(Hearing(4), strategy="grouped")
-    heard(h)
-    assert counted(heard) == {"a": B, "c": B}
+    assert counted(bus) == {"a": 3, "b": 3, "c": 4}  # the rows of the mask, once
+    querying = make_bus(Hearing(4), strategy="grouped")
+    querying(h)
+    assert counted(querying) == {"a": B, "b": B, "c": B}
 
 
 @pytest.mark.parametrize("strategy", EVERY)
@@ -211,16 +239,16 @@ def test_an_answer_is_what_the_weights_make_of_it(
 
 
 @pytest.mark.parametrize("name", ["probabilities", "residual", "logits"])
-def test_a_grouped_bus_asks_only_who_has_a_weight(h: Tensor, mask: Tensor, name: str) -> None:
+def test_a_grouped_bus_queries_only_who_has_a_weight(h: Tensor, mask: Tensor, name: str) -> None:
     bus = make_bus(Plain(4), strategy="grouped")
     getattr(bus, name)(h, bus.norm(h), mask / mask.sum(-1, keepdim=True))
-    assert counted(bus) == {"a": 3, "c": 4}
+    assert counted(bus) == {"a": 3, "b": 3, "c": 4}
 
 
-def test_a_dense_bus_asks_nobody_whose_weights_are_stacked(h: Tensor) -> None:
+def test_a_dense_bus_queries_nobody_whose_weights_are_stacked(h: Tensor) -> None:
     bus = make_bus(Plain(4))
     bus(h)
-    assert counted(bus) == {"a": 0, "c": 0}
+    assert counted(bus) == {"a": 0, "b": B, "c": 0}
 
 
 class Two(Plain):
@@ -255,8 +283,8 @@ def test_a_gathered_bus_reads_no_weights_of_who_has_no_say(h: Tensor, others) ->
 
     assert finite("gathered", Two(4)) and not finite("dense", Two(4))
     assert not finite("gathered", Plain(4))  # one that says nothing of whom it chose
-    asked = torch.tensor([True, True, False, False]).expand(B, -1)
-    assert finite("dense", Asking(4, asked))  # what was said stands, and the stack is not read
+    rows_seen = torch.tensor([True, True, False, False]).expand(B, -1)
+    assert finite("dense", Asking(4, rows_seen))  # computed once, no stack
 
 
 def tapped(
@@ -294,10 +322,10 @@ def test_an_expert_with_a_tap_reads_its_own_chunk(h: Tensor, strategy: ForwardSt
     torch.testing.assert_close(p, torch.softmax(hat @ drawn(99, C, D).T, -1))
     torch.testing.assert_close(bus.delta(bus.norm(wide), 0), a(z))
     torch.testing.assert_close(bus.delta(bus.norm(wide), 1), b(r))
-    for said, read in zip(bus.ensemble.all_outputs(bus.norm(wide)), (z, r), strict=True):
-        torch.testing.assert_close(said.delta, bus.parts()[said.column](read))
-    looks = output_features((a, b), (z, r), classifier=bus.classifier, columns=2)
-    torch.testing.assert_close(bus.signals(bus.norm(wide)).output_features, looks)
+    for output, read in zip(bus.ensemble.all_outputs(bus.norm(wide)), (z, r), strict=True):
+        torch.testing.assert_close(output.delta, bus.parts()[output.column](read))
+    features = output_features((a, b), (z, r), classifier=bus.classifier, columns=2)
+    torch.testing.assert_close(bus.signals(bus.norm(wide)).output_features, features)
 
 
 def test_a_router_reads_the_chunk_that_is_its_own(h: Tensor) -> None:

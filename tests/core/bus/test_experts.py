@@ -188,17 +188,17 @@ def test_the_temperature_is_1_unless_it_was_fitted(names: str) -> None:
     made = expert_from_tensors(tensors, space="labels", activation="relu", labels=("a", "b"))
     kind, parts = type(made), dict(made.named_parameters())
     assert made.temperature == 1.0
-    said = {} if kind is redhost.plugins.Linear else {"activation": "relu"}
-    said |= {} if kind is redhost.plugins.ClassifierExpert else {"space": "labels"}
-    assert kind(**parts, **said, labels=("a", "b")).temperature == 1.0
+    options = {} if kind is redhost.plugins.Linear else {"activation": "relu"}
+    options |= {} if kind is redhost.plugins.ClassifierExpert else {"space": "labels"}
+    assert kind(**parts, **options, labels=("a", "b")).temperature == 1.0
 
 
 def test_biases_that_a_form_lacks_are_zeros_of_their_size() -> None:
     bare, full = forms()["residual hidden"], forms()["mlp hidden"]
     assert isinstance(bare, redhost.plugins.LowRank) and isinstance(full, redhost.plugins.LowRank)
-    assert bare.inner_bias().tolist() == [0.0] * 4 and bare.outer_bias().tolist() == [0.0] * 16
-    assert torch.equal(full.inner_bias(), full.u) and torch.equal(full.outer_bias(), full.v)
-    assert not full.inner_bias().requires_grad and not full.outer_bias().requires_grad
+    assert [bias.tolist() for bias in bare.biases()] == [[0.0] * 4, [0.0] * 16]
+    for bias, expected in zip(full.biases(), (full.u, full.v), strict=True):
+        assert torch.equal(bias, expected) and not bias.requires_grad
 
 
 def test_an_expert_inside_the_trunk_hands_on_what_it_reads() -> None:
@@ -263,8 +263,8 @@ def test_what_is_done_off_the_domain_is_measured_again(expert_folders, backbone_
     measured = redhost.authoring.measure_off_domain(
         expert, "red", live, background, read=lambda texts: norm(live.encode(texts))
     )
-    for said, codes in ((measured, []), (measured / 2, ["off_domain"])):
-        text = json.dumps({**manifest, "off_domain": said}).encode()
+    for options, codes in ((measured, []), (measured / 2, ["off_domain"])):
+        text = json.dumps({**manifest, "off_domain": options}).encode()
         checked = read_expert({**files, "expert.json": text}).unwrap("it")
         assert [v.code for v in verify_expert(checked, backbone=backbone)] == codes
 

@@ -20,6 +20,7 @@ from redhost.plugins import Head, make_task, register_task
 from redhost.registry.errors import UnknownNameError, UsageError
 from redhost.registry.package.forms import TASKS
 from redhost.registry.package.manifest import parse_backbone
+from redhost.registry.queries.settings import backbone_for
 from redhost.testing import Environment, assert_bus_laws
 
 NAME = "multi-label"
@@ -164,9 +165,9 @@ def test_experts_share_a_classifier_of_sets(run, environment, model_folder, tmp_
 def test_what_single_classes_are_needed_for_is_refused(run, environment, model_folder, tmp_path):
     environment.install(make_backbone(tmp_path / "b", model_folder))
     run("new-expert", "red", "--backbone", "sets", "--card", "statistics")
-    Path("red.jsonl").write_bytes(redhost.authoring.write_rows(rows_of("red", range(100))))
     with pytest.raises(UsageError, match="cannot ship a card of statistics"):
-        train_project(Path("red-expert-red"), data="red.jsonl")
+        package = backbone_for(Path("red-expert-red"), home=None, wanted="sets")
+        train_project(Path("red-expert-red"), rows_of("red", range(100)), package=package)
     with pytest.raises(UsageError, match="line 1: expected sorted labels"):
         Path("bad.jsonl").write_text('{"text": "x", "label": "a||b"}\n')
         redhost.authoring.read_table("bad.jsonl", head=SigmoidHead())

@@ -9,7 +9,13 @@ from torch import Tensor
 import redhost
 from redhost.core.bus.evidence import confidence_of
 from redhost.core.bus.signals import BusRouter
-from redhost.core.bus.strategies import ForwardStrategy, active_columns, choose_strategy
+from redhost.core.bus.strategies import (
+    ExpertOutput,
+    ForwardStrategy,
+    active_columns,
+    choose_strategy,
+    concat_outputs,
+)
 
 B, D, C, E = 6, 16, 5, 20
 LABELS = tuple("vwxyz")
@@ -23,10 +29,10 @@ def h() -> Tensor:
 class Counting(redhost.plugins.LowRank):
     """A low-rank expert that counts the rows it is asked about."""
 
-    asked = 0
+    rows_seen = 0
 
     def forward(self, z: Tensor) -> Tensor:
-        self.asked += len(z)
+        self.rows_seen += len(z)
         return super().forward(z)
 
 
@@ -53,7 +59,7 @@ def own(n: int) -> redhost.plugins.Linear:
         b=torch.randn(2, generator=g),
         space="labels",
         labels=(f"a{n}", "shared"),
-        temperature=1.5,
+        temperature=1 + n / E,
     )
 
 
@@ -68,7 +74,9 @@ def topk(columns: tuple[str, ...], *, k: int = 2) -> redhost.Router:
     return made
 
 
-def crowd(*, mixed: bool = False, kind: type[redhost.plugins.LowRank] = redhost.plugins.LowRank):
+def many_experts(
+    *, mixed: bool = False, kind: type[redhost.plugins.LowRank] = redhost.plugins.LowRank
+):
     makers = [low_rank] * E if not mixed else [low_rank, own, lambda n: low_rank(n, space="logits")]
     made = {f"e{n:02}": makers[n % len(makers)](n) for n in range(E)}
     if kind is not redhost.plugins.LowRank:
@@ -97,7 +105,7 @@ def bus_of(
 @pytest.mark.parametrize("mixed", [False, True], ids=["alike", "mixed"])
 @pytest.mark.parametrize("rows", [1, B])
 def test_every_pass_gives_the_same_answers(h: Tensor, strategy, mixed, rows) -> None:
-    experts = crowd(mixed=mixed)
+    experts = many_experts(mixed=mixed)
     expected, alpha = bus_of(experts, "dense")(h[:rows])
     found, same = bus_of(experts, strategy)(h[:rows])
     torch.testing.assert_close(found, expected)
@@ -106,7 +114,7 @@ def test_every_pass_gives_the_same_answers(h: Tensor, strategy, mixed, rows) -> 
 
 @pytest.mark.parametrize("strategy", ["grouped", "gathered"])
 def test_weights_that_no_router_gave_are_summed_whole(h: Tensor, strategy) -> None:
-    experts = crowd(mixed=True)
+    experts = many_experts(mixed=True)
     dense, bus = bus_of(experts, "dense"), bus_of(experts, strategy)
     z, alpha = bus.norm(h), torch.full((B, E + 1), 1 / (E + 1))
     for name in ("probabilities", "residual", "logits"):
@@ -114,27 +122,27 @@ def test_weights_that_no_router_gave_are_summed_whole(h: Tensor, strategy) -> No
         torch.testing.assert_close(found, expected)
 
 
-def test_only_who_has_a_say_is_asked(h: Tensor) -> None:
-    experts = crowd(kind=Counting)
+def test_only_who_has_a_say_is_queried(h: Tensor) -> None:
+    experts = many_experts(kind=Counting)
     _, alpha = bus_of(experts, "grouped")(h)
-    asked = torch.tensor([experts[i].asked for i in sorted(experts)])
-    assert torch.equal(asked, (alpha > 0).sum(0)[:E])
+    rows_seen = torch.tensor([experts[i].rows_seen for i in sorted(experts)])
+    assert torch.equal(rows_seen, (alpha > 0).sum(0)[:E])
 
 
 def test_the_dense_pass_reads_its_stack_whoever_has_a_say(h: Tensor) -> None:
-    experts = crowd(kind=Counting)
+    experts = many_experts(kind=Counting)
     bus_of(experts, "dense")(h)
-    assert {e.asked for e in experts.values()} == {0}
+    assert {e.rows_seen for e in experts.values()} == {0}
 
 
 @pytest.mark.parametrize("strategy", ["dense", "grouped", "gathered"])
 def test_what_all_say_is_what_each_says(h: Tensor, strategy) -> None:
-    experts = crowd(mixed=True)
+    experts = many_experts(mixed=True)
     bus = bus_of(experts, strategy)
     z = bus.norm(h)
-    said = bus.ensemble.all_outputs(z)
-    assert [s.column for s in said] == list(range(E)) and all(s.rows is None for s in said)
-    for s in said:
+    outputs = bus.ensemble.all_outputs(z)
+    assert [s.column for s in outputs] == list(range(E)) and all(s.rows is None for s in outputs)
+    for s in outputs:
         torch.testing.assert_close(s.delta, experts[bus.ids[s.column]](z))
     confidences = bus.signals(z).confidences
     for k, name in enumerate(bus.ids):
@@ -143,15 +151,15 @@ def test_what_all_say_is_what_each_says(h: Tensor, strategy) -> None:
     assert torch.equal(confidences[:, E], torch.zeros(B))  # the backbone has none
 
 
-@pytest.mark.parametrize("asked", [[], [(1, [0, 2])], [(1, [0, 2]), (4, [5]), (7, [0, 1, 5])]])
-def test_only_who_is_asked_has_a_voice(h: Tensor, asked) -> None:
-    bus = bus_of(crowd(mixed=True), "grouped")
+@pytest.mark.parametrize("rows_seen", [[], [(1, [0, 2])], [(1, [0, 2]), (4, [5]), (7, [0, 1, 5])]])
+def test_only_who_is_queried_has_a_confidence(h: Tensor, rows_seen) -> None:
+    bus = bus_of(many_experts(mixed=True), "grouped")
     mask = torch.zeros(B, E + 1, dtype=torch.bool)
-    for column, rows in asked:
+    for column, rows in rows_seen:
         mask[rows, column] = True
     z = bus.norm(h)
-    heard = bus.ensemble.confidences(bus.ensemble.expert_outputs(z, active_columns(mask)), z)
-    torch.testing.assert_close(heard, bus.signals(z).confidences * mask)
+    read = bus.ensemble.confidences(bus.ensemble.expert_outputs(z, active_columns(mask)), z)
+    torch.testing.assert_close(read, bus.signals(z).confidences * mask)
 
 
 @pytest.mark.parametrize(("count", "k", "strategy"), [(8, 2, "dense"), (9, 2, "grouped")])
@@ -171,7 +179,7 @@ class Few(BusRouter):
 
 
 class Asking(Few):
-    """One that hears experts before it decides."""
+    """One that queries experts before it decides."""
 
     reads = frozenset({"query"})
 
@@ -198,23 +206,31 @@ def test_on_a_device_low_rank_experts_are_gathered() -> None:
 
 
 def test_a_bus_takes_the_pass_that_suits_it() -> None:
-    some = {name: e for n, (name, e) in enumerate(crowd().items()) if n < 8}
+    some = {name: e for n, (name, e) in enumerate(many_experts().items()) if n < 8}
     assert bus_of(some, None).ensemble.strategy == "dense"
-    assert bus_of(crowd(), None).ensemble.strategy == "grouped"
-    assert bus_of(crowd(), None, device="meta").ensemble.strategy == "gathered"
-    assert bus_of(crowd(), None, k=5).ensemble.strategy == "dense"
-    assert bus_of(crowd(), "dense").ensemble.strategy == "dense"
+    assert bus_of(many_experts(), None).ensemble.strategy == "grouped"
+    assert bus_of(many_experts(), None, device="meta").ensemble.strategy == "gathered"
+    assert bus_of(many_experts(), None, k=5).ensemble.strategy == "dense"
+    assert bus_of(many_experts(), "dense").ensemble.strategy == "dense"
+    querying = redhost.Bus(
+        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        router=Asking(),
+        experts=many_experts(),
+        classifier=torch.zeros(C, D, device="meta"),
+        labels=LABELS,
+    )
+    assert querying.ensemble.strategy == "grouped"
 
 
-def test_what_is_stacked_is_heard_from_the_stack() -> None:
-    experts = crowd(kind=Counting)
+def test_what_is_stacked_is_read_from_the_stack() -> None:
+    experts = many_experts(kind=Counting)
     bus = bus_of(experts, "dense")
     bus.ensemble.all_outputs(torch.randn(B, D))
-    assert {e.asked for e in experts.values()} == {0}
+    assert {e.rows_seen for e in experts.values()} == {0}
 
 
 def test_a_grouped_bus_holds_weights_once() -> None:
-    bus = bus_of(crowd(), "grouped")
+    bus = bus_of(many_experts(), "grouped")
     held = sum(p.numel() for p in bus.experts.parameters())
     buffers = sum(b.numel() for b in bus.ensemble.buffers())
     assert held > 0 and buffers == C * D  # the shared classifier alone
@@ -228,11 +244,20 @@ def test_active_lists_columns_in_order_with_their_rows() -> None:
     assert list(active_columns(torch.zeros(2, 3))) == []
 
 
+def test_a_table_of_outputs_names_the_rows_that_stand_for_all_where_they_lie() -> None:
+    some = ExpertOutput(3, torch.tensor([1]), torch.ones(1, 2))
+    rows, columns, delta = concat_outputs([ExpertOutput(0, None, torch.zeros(2, 2)), some], 2)
+    assert (rows.tolist(), columns.tolist()) == ([0, 1, 1], [0, 0, 3])
+    assert delta.tolist() == [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
+    away = concat_outputs([ExpertOutput(0, None, torch.zeros(2, 2, device="meta"))], 2)
+    assert {t.device.type for t in away} == {"meta"}
+
+
 @pytest.mark.parametrize("strategy", ["dense", "grouped", "gathered"])
 @pytest.mark.parametrize(("dtype", "within"), [(torch.bfloat16, 0.05), (torch.float16, 0.01)])
 def test_half_precision_experts_answer_nearly_the_same(h, strategy, dtype, within) -> None:
-    exact, _ = bus_of(crowd(), strategy)(h)
-    halved = {i: e.to(dtype) for i, e in crowd().items()}
+    exact, _ = bus_of(many_experts(), strategy)(h)
+    halved = {i: e.to(dtype) for i, e in many_experts().items()}
     bus = bus_of(halved, strategy)
     found, _ = bus(h)
     assert {s.delta.dtype for s in bus.ensemble.all_outputs(bus.norm(h))} == {torch.float32}
@@ -247,7 +272,7 @@ def test_one_graph_and_no_second_one_after_a_swap_of_equal_shape(h: Tensor, stra
     counter = dynamo.CompileCounter()
     answer = torch.compile(lambda bus, x: bus(x)[0], backend=counter, fullgraph=True)
     for seed in (0, 50, 100):
-        experts = crowd()
+        experts = many_experts()
         g = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for p in (p for e in experts.values() for p in e.parameters()):
@@ -260,7 +285,7 @@ def test_one_graph_and_no_second_one_after_a_swap_of_equal_shape(h: Tensor, stra
 @pytest.mark.parametrize("strategy", ["dense", "gathered"])
 def test_a_bus_that_is_moved_moves_all_that_answers(h: Tensor, strategy) -> None:
     """To the device of shapes alone: torch refuses to mix it with another."""
-    bus = bus_of(crowd(mixed=True), strategy).to("meta")
+    bus = bus_of(many_experts(mixed=True), strategy).to("meta")
     p, alpha = bus(h.to("meta"))
     assert (p.device.type, p.shape) == ("meta", (B, len(bus.labels)))
     assert (alpha.device.type, alpha.shape) == ("meta", (B, E + 1))
@@ -269,6 +294,6 @@ def test_a_bus_that_is_moved_moves_all_that_answers(h: Tensor, strategy) -> None
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("strategy", ["dense", "grouped", "gathered", None])
 def test_a_gpu_gives_the_same_answers(h: Tensor, strategy) -> None:
-    expected, _ = bus_of(crowd(), "dense")(h)
-    found, _ = bus_of(crowd(), strategy).cuda()(h.cuda())
+    expected, _ = bus_of(many_experts(), "dense")(h)
+    found, _ = bus_of(many_experts(), strategy).cuda()(h.cuda())
     torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=1e-4)

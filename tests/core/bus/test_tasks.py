@@ -13,9 +13,10 @@ import redhost
 from redhost.core.bus.tasks import CLASSIFICATION, NumberHead, SoftmaxHead, make_task
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import read_table, split_rows
+from redhost.core.training.data import split_rows
 from redhost.core.training.new_backbone import new_backbone
 from redhost.core.training.recipes import train_package
+from redhost.core.training.rows import read_table
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import parse_backbone
 from redhost.registry.package.project import ExpertPlan, write_plan
@@ -186,9 +187,9 @@ def test_numbers_from_data_to_answers(tmp_path, model_folder, readout, writes, c
     make_backbone(tmp_path / "b", model_folder, readout=readout)
     backbone = tmp_path / "b" / "src" / "red_backbone_numbers"
     folders = [make_expert(tmp_path / d, backbone, d, writes=writes, card=card) for d in DOMAINS]
-    told = json.loads((folders[0] / "expert.json").read_text())
-    assert told["labels"] == ["value"] and told["temperature"] == 1.0
-    assert {"train", "train_mae", "gate_mae"} <= told["training"]["metrics"].keys()
+    manifest = json.loads((folders[0] / "expert.json").read_text())
+    assert manifest["labels"] == ["value"] and manifest["temperature"] == 1.0
+    assert {"train", "train_mae", "gate_mae"} <= manifest["training"]["metrics"].keys()
     for folder in folders:
         assert_expert_contract(folder)
     outcome = redhost.compose(backbone, folders)
@@ -236,9 +237,9 @@ def test_the_fingerprint_says_which_task_it_is(model_folder) -> None:
 def test_a_backbone_of_numbers_has_no_other_labels(tmp_path, model_folder) -> None:
     make_backbone(tmp_path / "b", model_folder, readout=True)
     path = tmp_path / "b" / "src" / "red_backbone_numbers" / "backbone.json"
-    told = json.loads(path.read_text())
+    manifest = json.loads(path.read_text())
     assert check_backbone(parse_backbone(path.read_bytes()).unwrap("it")) == ()
-    path.write_text(json.dumps({**told, "labels": ["one", "two"]}))
+    path.write_text(json.dumps({**manifest, "labels": ["one", "two"]}))
     [violation] = check_backbone(parse_backbone(path.read_bytes()).unwrap("it"))
     assert violation.field == "labels"
 
@@ -246,8 +247,8 @@ def test_a_backbone_of_numbers_has_no_other_labels(tmp_path, model_folder) -> No
 def test_next_tokens_sum_to_one_over_a_large_vocabulary() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(16, 50_000, generator=generator) - 20
-    told = redhost.plugins.make_task("generation").head.output(logits)
-    assert float((told.double().sum(-1) - 1).abs().max()) < 1e-6
-    torch.testing.assert_close(told, torch.softmax(logits.double(), dim=-1).float())
+    manifest = redhost.plugins.make_task("generation").head.output(logits)
+    assert float((manifest.double().sum(-1) - 1).abs().max()) < 1e-6
+    torch.testing.assert_close(manifest, torch.softmax(logits.double(), dim=-1).float())
     warm = redhost.plugins.make_task("generation").head.output(logits, temperature=2.0)
     torch.testing.assert_close(warm, torch.softmax(logits.double() / 2, dim=-1).float())

@@ -46,12 +46,12 @@ def exact(bus, rows, alpha) -> torch.Tensor:
 
 @torch.inference_mode()
 def test_a_column_alone_is_exact(bus, rows) -> None:
-    told = truncate_logits(bus, *rows)
+    truncated = truncate_logits(bus, *rows)
     for k in range(3):
         alpha = torch.zeros(ROWS, 3)
         alpha[:, k] = 1.0
-        torch.testing.assert_close(told.log_p(alpha), exact(bus, rows, alpha))
-        torch.testing.assert_close(told.alone()[:, k], told.log_p(alpha))
+        torch.testing.assert_close(truncated.log_p(alpha), exact(bus, rows, alpha))
+        torch.testing.assert_close(truncated.alone()[:, k], truncated.log_p(alpha))
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Who joins a composition: each fault of a package is told apart, and none does silent harm."""
+"""Who joins a composition: each fault of a package has its code, and none does silent harm."""
 
 from __future__ import annotations
 
@@ -127,18 +127,20 @@ def test_a_fault_is_a_state_and_check_exits_1_with_its_own_line(
         assert all(violation[k] for k in ("field", "expected", "found", "hint"))
 
 
-def test_no_two_faults_are_told_in_the_same_words(installed, home, capsys, expert_folders) -> None:
-    told = {}
+def test_no_two_faults_are_reported_in_the_same_words(
+    installed, home, capsys, expert_folders
+) -> None:
+    messages = {}
     for code in BREAKS:
         break_it(installed, code)
         out = call(
             capsys, 1, "check", "red-expert-red", "--home", str(home), "--backbone", "toy"
         ).splitlines()
-        told[code] = out[1]
+        messages[code] = out[1]
         installed.uninstall("red-expert-red")
         installed.install(expert_folders["red"].parents[1])
-    assert len(set(told.values())) == len(BREAKS)
-    assert all("expected" in line and "found" in line for line in told.values())
+    assert len(set(messages.values())) == len(BREAKS)
+    assert all("expected" in line and "found" in line for line in messages.values())
 
 
 def call(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
@@ -192,7 +194,7 @@ def test_an_expert_that_disturbs_others_more_than_it_says_is_left_out(installed,
     assert ("red", "off_domain") in {(x.id, x.code) for x in receipt.left_out}
 
 
-def test_without_any_expert_that_fits_the_first_reason_is_said(installed, home) -> None:
+def test_without_any_expert_that_fits_the_first_reason_is_stated(installed, home) -> None:
     for name in ("red", "green", "blue"):
         break_it(installed, "bus_api", f"red-expert-{name}")
     with pytest.raises(MissingError, match="no installed expert can be attached") as e:

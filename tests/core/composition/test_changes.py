@@ -16,6 +16,7 @@ from redhost.registry.errors import (
     HarmError,
     IntegrityError,
     MissingError,
+    SettingsError,
     UnknownNameError,
     UsageError,
 )
@@ -105,6 +106,25 @@ def test_an_installed_id_joins_again_after_it_was_detached(pair) -> None:
     assert pair.attach("red", accept=True).router.digest == first
 
 
+def test_the_first_to_join_brings_its_backbone_where_several_are_installed(
+    environment, backbone_folder, expert_folders, home, tmp_path
+) -> None:
+    environment.install(backbone_folder.parents[1])  # beside the one of the real environment
+    host = redhost.Host.open(home)
+    with pytest.raises(SettingsError, match="Choose one with --backbone"):
+        host.recompose()
+    host.attach(build_wheel(expert_folders["red"].parents[1], tmp_path), accept=True)
+    record = host.generations.load(1)
+    assert (record.backbone.id, set(members(host))) == ("toy", {"red"})
+    for name in ("toy", "red-backbone-toy", "red_backbone_toy"):
+        same = redhost.Host.open(home, backbone=name)
+        with pytest.raises(UsageError, match="composed already"):
+            same.attach(expert_folders["red"])
+    with pytest.raises(UsageError) as e:
+        redhost.Host.open(home, backbone="tiny").attach(expert_folders["blue"])
+    assert (e.value.expected, e.value.found) == ("toy", "tiny")
+
+
 def test_what_is_installed_meanwhile_changes_nothing(pair, environment, expert_folders) -> None:
     environment.uninstall("red-expert-green")
     environment.install(expert_folders["blue"].parents[1])
@@ -121,7 +141,7 @@ def test_replace_exchanges_one_for_another(pair, expert_folders, build_expert, t
     assert set(pair.replace("red", expert_folders["blue"]).experts) == {"blue", "green"}
 
 
-def test_the_router_stays_of_its_kind_unless_told_otherwise(pair, expert_folders) -> None:
+def test_the_router_stays_of_its_kind_unless_set_otherwise(pair, expert_folders) -> None:
     pair.recompose(router="centroid", seed=7, accept=True)
     assert pair.attach(expert_folders["blue"], accept=True).router.kind == "centroid"
     assert pair.generations.load(3).router.seed == 7

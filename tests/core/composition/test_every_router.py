@@ -33,7 +33,7 @@ def test_every_kind_composes_answers_and_comes_back(installed, tmp_path, count) 
         home = tmp_path / kind
         receipt = open_host(home).recompose(router=kind)
         assert receipt.router.kind == kind and len(receipt.experts) == count
-        [told] = open_host(home).predict(["hello there"])  # from stored bytes
-        weights = torch.tensor(list(told.weights.values()))
+        [answer] = open_host(home).predict(["hello there"])  # from stored bytes
+        weights = torch.tensor(list(answer.weights.values()))
         assert weights.sum() == pytest.approx(1, abs=1e-5) and (weights >= 0).all()
-        assert open_host(home).predict(["hello there"]) == [told]
+        assert open_host(home).predict(["hello there"]) == [answer]

@@ -12,7 +12,6 @@ import torch
 import redhost
 from redhost.core.batching import batched_slices
 from redhost.core.evaluation import judge as judging
-from redhost.core.evaluation.evaluate import columns_data
 from redhost.core.evaluation.judge import judge, judge_oracle
 from redhost.core.evaluation.routing_health import routing_health
 from redhost.core.model.composed import by_domain
@@ -22,6 +21,7 @@ from redhost.core.routers.centroid import CentroidRouter
 from redhost.core.routers.evidence import EvidenceRouter
 from redhost.core.routers.shortlist import ShortlistRouter
 from redhost.core.training import router_data as learning
+from redhost.core.training.router_data import columns_data
 from redhost.registry.environment import status as states
 from redhost.registry.queries.settings import Disabled
 
@@ -149,13 +149,13 @@ def test_judging_in_pieces_says_the_same(outcome, monkeypatch) -> None:
     whole, oracle = judge(composed, h, rows), judge_oracle(composed, h, rows).hits
     health = routing_health(composed, h, rows)
     sizes = in_pieces(monkeypatch, judging, 10 * COUNT * composed.backbone.width)
-    told = judge(composed, h, rows)
+    batched = judge(composed, h, rows)
     assert max(sizes) == 10 and sum(sizes) == len(rows)
-    assert torch.equal(told.hits, whole.hits)
-    assert torch.equal(told.heaviest, whole.heaviest)
-    assert torch.allclose(told.usage, whole.usage, atol=1e-6)
+    assert torch.equal(batched.hits, whole.hits)
+    assert torch.equal(batched.heaviest, whole.heaviest)
+    assert torch.allclose(batched.usage, whole.usage, atol=1e-6)
     assert torch.equal(judge_oracle(composed, h, rows).hits, oracle)
-    again = routing_health(composed, h, rows, result=told)
+    again = routing_health(composed, h, rows, result=batched)
     assert again.usage == pytest.approx(health.usage, abs=1e-6)
     assert (again.dead, again.loudness) == (health.dead, health.loudness)
 
@@ -169,9 +169,9 @@ def test_judging_is_answering(outcome) -> None:
     right = [
         composed.bus.labels[int(k)] == r.label for k, r in zip(p.argmax(-1), rows, strict=True)
     ]
-    told = judge(composed, h, rows)
-    assert told.hits.tolist() == [float(x) for x in right]
-    assert torch.equal(told.heaviest, alpha.argmax(-1))
+    batched = judge(composed, h, rows)
+    assert batched.hits.tolist() == [float(x) for x in right]
+    assert torch.equal(batched.heaviest, alpha.argmax(-1))
     assert 0 < sum(right) < len(right)
 
 
@@ -217,15 +217,15 @@ def test_only_what_the_router_reads_is_computed(outcome, kind, computed, queried
             d.signals.query(torch.ones(len(d.z), len(data), dtype=torch.bool))
 
 
-def test_voices_heard_in_pieces_are_the_same(outcome, monkeypatch) -> None:
+def test_confidences_read_in_slices_are_the_same(outcome, monkeypatch) -> None:
     composed = outcome.composed
     reads = {"confidences", "output_features"}
     whole = columns_data(composed, encode=composed.backbone.encode, reads=reads)
     queried = columns_data(composed, encode=composed.backbone.encode, reads={"query"})
     sizes = in_pieces(monkeypatch, learning, 10 * COUNT * composed.backbone.width)
-    told = columns_data(composed, encode=composed.backbone.encode, reads=reads)
+    batched = columns_data(composed, encode=composed.backbone.encode, reads=reads)
     assert len(sizes) > 1
-    for one, other, third in zip(whole, told, queried, strict=True):
+    for one, other, third in zip(whole, batched, queried, strict=True):
         assert torch.allclose(one.signals.output_features, other.signals.output_features, atol=1e-5)
         assert torch.equal(other.signals.output_features[..., 0], other.signals.confidences)
         everybody = torch.ones(len(one.z), len(whole), dtype=torch.bool)
@@ -233,26 +233,26 @@ def test_voices_heard_in_pieces_are_the_same(outcome, monkeypatch) -> None:
 
 
 def test_all_texts_are_encoded_together(outcome) -> None:
-    composed, asked = outcome.composed, []
+    composed, encoded = outcome.composed, []
 
     def encode(texts: Sequence[str]) -> torch.Tensor:
-        asked.append(len(texts))
+        encoded.append(len(texts))
         return composed.backbone.encode(texts)
 
     columns_data(composed, encode=encode, reads=composed.bus.router.reads)
-    assert asked == [COUNT * 8 + len(composed.background)]
+    assert encoded == [COUNT * 8 + len(composed.background)]
 
 
 def test_the_background_is_encoded_once_for_all(backbone) -> None:
-    asked = []
+    encoded = []
 
     def encode(texts: Sequence[str]) -> torch.Tensor:
-        asked.append(tuple(texts))
+        encoded.append(tuple(texts))
         return backbone.encode(texts)
 
-    quiet = CachedBusEncoder(backbone, encode=encode)
-    first, again, other = quiet(["a", "b"]), quiet(["a", "b"]), quiet(["b"])
-    assert asked == [("a", "b"), ("b",)]
+    encoder = CachedBusEncoder(backbone, encode=encode)
+    first, again, other = encoder(["a", "b"]), encoder(["a", "b"]), encoder(["b"])
+    assert encoded == [("a", "b"), ("b",)]
     assert torch.equal(first, again) and torch.equal(other, first[1:])
 
 
@@ -260,7 +260,7 @@ def test_features_of_many_texts_are_remembered(backbone, tmp_path) -> None:
     cache = redhost.authoring.FeatureCache(tmp_path, backbone=backbone, fingerprint="f" * 64)
     texts = [f"text {n}" for n in range(1203)]
     first, done = cache.encode(texts), []
-    again = cache.encode(texts[::-1], progress=lambda *told: done.append(told))
+    again = cache.encode(texts[::-1], progress=lambda *batched: done.append(batched))
     assert not done and torch.equal(first, again.flip(0))
 
 
@@ -273,8 +273,8 @@ def test_a_row_is_added_and_no_other_moves(host) -> None:
         c.before == c.after for c in receipt.experts.values()
     )
     for name in ("weight", "bias", "voice"):
-        kept = [after.columns.index(c) for c in before.columns]
-        assert torch.equal(getattr(after, name)[kept], getattr(before, name))
+        retained = [after.columns.index(c) for c in before.columns]
+        assert torch.equal(getattr(after, name)[retained], getattr(before, name))
     new = after.columns.index("many40")
     assert bool(after.weight[new].any())
 
@@ -291,7 +291,7 @@ def test_attached_in_full_is_composed_at_once(host, outcome) -> None:
     )
 
 
-def test_attaching_checks_the_package_that_is_asked_for(host, monkeypatch) -> None:
+def test_attaching_checks_the_package_that_is_requested(host, monkeypatch) -> None:
     read = []
     plain = states.read_expert
     monkeypatch.setattr(states, "read_expert", lambda p: read.append(p.dist) or plain(p))
@@ -299,7 +299,7 @@ def test_attaching_checks_the_package_that_is_asked_for(host, monkeypatch) -> No
     assert read == ["red-expert-many40"]
 
 
-def test_a_damaged_package_is_refused_when_it_is_asked_for(host, environment) -> None:
+def test_a_damaged_package_is_refused_when_it_is_requested(host, environment) -> None:
     weights = environment.package("red-expert-many40") / "expert.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(redhost.RedhostError, match="many40"):

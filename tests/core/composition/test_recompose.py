@@ -119,6 +119,22 @@ def inputs(backbone_folder, expert_folders) -> RecomposeInputs:
     return prepare_composition(selection, plugins=plugins, cache=None, device="cpu")
 
 
+def test_a_domain_far_below_its_own_expert_is_warned_of(inputs) -> None:
+    """The twin: the default router, which has nothing to be warned of."""
+    found = {
+        router: recompose(inputs, redhost.RecomposeOptions(router=router)).receipt
+        for router in ("blend", "evidence")
+    }
+    for router, receipt in found.items():
+        accuracy, warned = receipt.accuracy, receipt.health.warnings if receipt.health else ()
+        assert accuracy.own.keys() == accuracy.after.keys() == {"red", "green", "blue"}
+        rows = [accuracy.rows[d] * x for d, x in accuracy.own.items()]
+        assert sum(rows) / sum(accuracy.rows.values()) == pytest.approx(accuracy.oracle)
+        below = {d for d, x in accuracy.own.items() if x - accuracy.after[d] > 0.2}
+        assert below == {d for d in accuracy.own if f"expert: {d!r}" in "".join(warned)}
+        assert bool(below) is (router == "blend")
+
+
 @pytest.mark.parametrize("router", ["linear", "mlp"])
 def test_an_interrupted_recompose_leaves_everything_frozen_and_unchanged(inputs, router) -> None:
     parts = [
@@ -160,11 +176,15 @@ def test_a_statistics_card_teaches_every_kind_of_router(
     assert weight("red") > 2 * max(weight("green"), weight("blue"))
 
 
-def test_a_none_card_is_refused(backbone_folder, expert_folders, build_expert, tmp_path) -> None:
+def test_an_expert_without_a_card_is_left_out(
+    backbone_folder, expert_folders, build_expert, tmp_path
+) -> None:
     mute = build_expert(tmp_path / "mute", "red", card=redhost.authoring.CardFile(kind="none"))
-    with pytest.raises(redhost.errors.CardError, match="expert 'red' ships no routing card") as e:
-        redhost.compose(backbone_folder, [mute, expert_folders["green"]])
-    assert e.value.exit_code == 1
+    receipt = redhost.compose(backbone_folder, [mute, expert_folders["green"]]).receipt
+    [left] = receipt.left_out
+    assert (left.id, left.code) == ("red", "card_rows") and "ships no routing card" in left.reason
+    with pytest.raises(redhost.errors.MissingError, match="ships no routing card"):
+        redhost.compose(backbone_folder, [mute])
 
 
 def test_an_interrupted_training_freezes_everything(backbone_folder, expert_folders) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 
 import redhost
 from redhost.core.evaluation.evaluate import columns_data, evaluate, hits_by_system
+from redhost.core.evaluation.figures import draw_confusion
+from redhost.core.label_scores import macro_f1
+from redhost.registry.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,40 @@ def test_systems_are_what_their_names_say(composed) -> None:
     assert torch.equal(hits["mixture"], right(mixed))
 
 
+def test_scores_by_label_are_those_of_what_is_answered(composed) -> None:
+    rows = composed.evaluation
+    found = evaluate(composed, rows, encode=composed.backbone.encode)
+    answers = [a.label for a in composed.answer(r.text for r in rows)]
+    pairs = list(zip((r.label for r in rows), answers, strict=True))
+    assert found.confusion is not None and found.labels is not None
+    for label, answered in found.confusion.items():
+        assert answered == {a: pairs.count((label, a)) for a in answered}
+    assert sum(n for row in found.confusion.values() for n in row.values()) == found.rows
+    assert sum(s.rows for s in found.labels.values()) == found.rows
+    hits = sum(found.confusion[y].get(y, 0) for y in found.confusion)
+    assert hits / found.rows == pytest.approx(found.overall)
+    assert found.macro_f1 == macro_f1(found.labels)
+
+
+@pytest.mark.parametrize("domain", [None, "somebody else"])
+def test_without_rows_of_its_own_experts_there_is_no_oracle(composed, domain) -> None:
+    rows = [msgspec.structs.replace(r, domain=domain) for r in composed.evaluation]
+    found = evaluate(composed, rows, encode=composed.backbone.encode)
+    assert found.oracle is None and found.table["oracle"] == {}
+    known = evaluate(composed, [*rows, composed.evaluation[0]], encode=composed.backbone.encode)
+    assert known.oracle is not None and "n/a" in found._repr_html_()
+
+
+def test_a_confusion_table_is_drawn(composed, tmp_path) -> None:
+    found = evaluate(composed, composed.evaluation, encode=composed.backbone.encode)
+    assert found.confusion is not None
+    draw_confusion(found.confusion, tmp_path / "c.svg")
+    drawn = (tmp_path / "c.svg").read_text()
+    assert all(f"<!-- {label} -->" in drawn for label in found.confusion)
+    with pytest.raises(UsageError, match="cannot be written"):
+        draw_confusion(found.confusion, tmp_path / "c.strange")
+
+
 def test_the_centroid_baseline_is_the_nearest_mean_of_the_fit_rows(composed, texts_of) -> None:
     bus, encode, rows = composed.bus, composed.backbone.encode, composed.evaluation
     fit = {i: [r.text for r in composed.cards[i].rows if r.part == "fit"] for i in bus.ids}
@@ -77,6 +115,6 @@ def test_overall_macro_and_worst_are_of_the_routed_system(composed) -> None:
 
 
 def test_a_label_that_nobody_can_answer_is_wrong_and_not_a_crash(composed) -> None:
-    rows = [redhost.Row(text="red 99 b", label="never heard of", domain="red")]
+    rows = [redhost.Row(text="red 99 b", label="unknown to all", domain="red")]
     result = evaluate(composed, rows, encode=composed.backbone.encode)
     assert result.overall == 0 and result.oracle == 0

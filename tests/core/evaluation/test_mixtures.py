@@ -10,8 +10,8 @@ import torch
 
 import redhost
 from redhost.core.evaluation.evaluate import evaluate
+from redhost.core.evaluation.figures import draw_mixtures
 from redhost.core.evaluation.mixtures import MixtureSweep, sweep_mixtures
-from redhost.core.evaluation.mixtures_figure import draw_mixtures
 from redhost.core.routers import KINDS
 
 KINDS_HERE = ("linear", "centroid", "robust")
@@ -24,7 +24,7 @@ def composed(backbone_folder, expert_folders) -> redhost.ComposedModel:
 
 
 @pytest.fixture(scope="module")
-def told(composed) -> MixtureSweep:
+def sweep(composed) -> MixtureSweep:
     return sweep_mixtures(
         composed,
         composed.evaluation,
@@ -34,16 +34,16 @@ def told(composed) -> MixtureSweep:
     )
 
 
-def test_corners_are_the_domains_own_figures(composed, told: MixtureSweep) -> None:
+def test_corners_are_the_domains_own_figures(composed, sweep: MixtureSweep) -> None:
     expected = evaluate(composed, composed.evaluation, encode=composed.backbone.encode).domains
-    corners = told.routers[composed.router_kind].corners
+    corners = sweep.routers[composed.router_kind].corners
     assert {d: c.accuracy for d, c in corners.items()} == pytest.approx(expected)
-    assert list(told.routers) == [composed.router_kind, *KINDS_HERE]
+    assert list(sweep.routers) == [composed.router_kind, *KINDS_HERE]
 
 
-def test_the_worst_mixture_is_a_corner(told: MixtureSweep) -> None:
+def test_the_worst_mixture_is_a_corner(sweep: MixtureSweep) -> None:
     """Regret and accuracy are linear in λ: no mixture of a fine grid is worse than a corner."""
-    for router in told.routers.values():
+    for router in sweep.routers.values():
         regret = [c.regret for c in router.corners.values()]
         accuracy = [c.accuracy for c in router.corners.values()]
         grid = [
@@ -60,7 +60,7 @@ def test_the_worst_mixture_is_a_corner(told: MixtureSweep) -> None:
         assert router.uniform.regret == pytest.approx(sum(regret) / 3)
 
 
-def test_regret_is_above_the_own_experts_loss(composed, told: MixtureSweep) -> None:
+def test_regret_is_above_the_own_experts_loss(composed, sweep: MixtureSweep) -> None:
     encode = composed.backbone.encode
     rows = [r for r in composed.evaluation if r.domain == "red"]
     h = encode([r.text for r in rows])
@@ -69,20 +69,20 @@ def test_regret_is_above_the_own_experts_loss(composed, told: MixtureSweep) -> N
         z = composed.bus.norm(h)
         own = -composed.bus.alone(h, z, composed.bus.columns.index("red")).gather(1, answers).log()
         routed = -composed.bus(h)[0].gather(1, answers).log()
-    assert told.reference["red"] == pytest.approx(float(own.mean()), abs=1e-6)
-    corner = told.routers[composed.router_kind].corners["red"]
+    assert sweep.reference["red"] == pytest.approx(float(own.mean()), abs=1e-6)
+    corner = sweep.routers[composed.router_kind].corners["red"]
     assert corner.regret == pytest.approx(float(routed.mean() - own.mean()), abs=1e-6)
 
 
-def test_by_default_every_built_in_kind_is_judged(composed) -> None:
-    told = sweep_mixtures(
+def test_by_default_every_built_in_kind_is_evaluated(composed) -> None:
+    sweep = sweep_mixtures(
         composed,
         composed.evaluation[:60],
         encode=composed.backbone.encode,
         plugins=redhost.plugins.Plugins(),
     )
-    assert told.routers.keys() == {kind.kind for kind in KINDS}
-    assert msgspec.json.decode(msgspec.json.encode(told), type=MixtureSweep) == told
+    assert sweep.routers.keys() == {kind.kind for kind in KINDS}
+    assert msgspec.json.decode(msgspec.json.encode(sweep), type=MixtureSweep) == sweep
 
 
 def test_one_domain_is_no_mixture(composed) -> None:
@@ -93,8 +93,8 @@ def test_one_domain_is_no_mixture(composed) -> None:
         )
 
 
-def test_the_picture_is_written_and_a_strange_kind_refused(told: MixtureSweep, tmp_path) -> None:
-    draw_mixtures(told, tmp_path / "m.svg")
+def test_the_picture_is_written_and_a_strange_kind_refused(sweep: MixtureSweep, tmp_path) -> None:
+    draw_mixtures(sweep, tmp_path / "m.svg")
     assert "nats" in (tmp_path / "m.svg").read_text("utf-8")
     with pytest.raises(redhost.UsageError, match="cannot be written"):
-        draw_mixtures(told, tmp_path / "m.strange")
+        draw_mixtures(sweep, tmp_path / "m.strange")

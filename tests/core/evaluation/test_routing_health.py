@@ -71,8 +71,8 @@ def test_thrashing_is_routes_that_flip_between_generations(composed) -> None:
 
 
 def test_routes_are_compared_by_name_where_columns_moved(composed, backbone_folder, expert_folders):
-    kept = sorted(expert_folders)[1:]
-    fewer = redhost.compose(backbone_folder, [expert_folders[i] for i in kept]).composed
+    rest = sorted(expert_folders)[1:]
+    fewer = redhost.compose(backbone_folder, [expert_folders[i] for i in rest]).composed
     found = health(fewer, composed)
     assert found.flips is not None and found.flips < 0.2
 

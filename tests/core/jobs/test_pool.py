@@ -8,6 +8,7 @@ import pytest
 import redhost
 from redhost.core.jobs import cache as cache_module
 from redhost.core.jobs.pool import require_all
+from redhost.registry.atomic import damaged_entries
 from redhost.registry.environment import trust
 
 from .echo import echo
@@ -125,6 +126,29 @@ def test_damaged_files_are_never_passed_on(here, cache, caplog) -> None:
     assert taken["echo a"] == {"text": b"a"} and here.started == ["echo a", "echo a"]
     assert "damaged" in caplog.text
     assert gather(here, echoes("a"), cache=cache)[0] == taken and len(here.started) == 2
+
+
+def test_no_flipped_bit_of_a_cached_job_is_passed_on(here, cache) -> None:
+    """Each is done again, and counted."""
+    gather(here, echoes("a"), cache=cache)
+    [folder] = cache.folder.iterdir()
+    whole = {p: p.read_bytes() for p in folder.iterdir()}
+    flips = [(p, bit) for p, data in sorted(whole.items()) for bit in range(0, 8 * len(data), 7)]
+    for path, bit in flips:
+        for p, data in whole.items():
+            p.write_bytes(data)
+        flipped = bytearray(whole[path])
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert gather(here, echoes("a"), cache=cache)[0]["echo a"] == {"text": b"a"}
+    assert damaged_entries(cache.folder) == len(flips) > 100
+
+
+def test_a_cache_that_cannot_be_written_stops_no_job(here, tmp_path, caplog) -> None:
+    (tmp_path / "file").touch()
+    without = redhost.jobs.JobCache(tmp_path / "file" / "jobs")
+    assert gather(here, echoes("a"), cache=without)[0]["echo a"] == {"text": b"a"}
+    assert "not remembered" in caplog.text
 
 
 def test_the_twin_that_does_not_compare_digests_passes_them_on(here, cache, monkeypatch) -> None:

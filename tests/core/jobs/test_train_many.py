@@ -11,9 +11,10 @@ import redhost
 from redhost.core.jobs.local import LocalEngine
 from redhost.core.jobs.train_many import read_plan_file, train_many
 from redhost.core.training.context import open_for_training
-from redhost.core.training.data import read_table, split_rows
+from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertSettings
 from redhost.core.training.recipes import train_package
+from redhost.core.training.rows import read_table
 from redhost.registry.package.project import package_in, read_plan, write_plan
 
 NAMES = ("sun", "moon", "star")

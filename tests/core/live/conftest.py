@@ -30,5 +30,5 @@ def open_live(home: Path, kind: type[redhost.Live] = redhost.Live) -> redhost.Li
     return kind.open(home, backbone="toy")
 
 
-def said(answers: list[redhost.Answer]) -> list[tuple[object, ...]]:
+def comparable(answers: list[redhost.Answer]) -> list[tuple[object, ...]]:
     return [(a.label, a.probability, tuple(a.weights.items())) for a in answers]

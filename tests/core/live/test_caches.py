@@ -10,7 +10,7 @@ import redhost
 from redhost.core.model.stored import GenerationLoader
 from redhost.testing import backbone_project, expert_project
 
-from .conftest import said
+from .conftest import comparable
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def swapped_answers(home: Path) -> tuple[list[object], list[object]]:
     for number in (1, 2, 1):
         live.swap(number)
         held.append(live.composed)
-        found.append(said(live.predict(texts)))
-    return found, [said(redhost.Host.open(home).load(n).answer(texts)) for n in (1, 2, 1)]
+        found.append(comparable(live.predict(texts)))
+    return found, [comparable(redhost.Host.open(home).load(n).answer(texts)) for n in (1, 2, 1)]
 
 
 def test_backbones_of_one_name_are_never_mistaken_for_each_other(two_backbones) -> None:

@@ -98,20 +98,20 @@ def unserved(live: redhost.Live, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_served_leaves_the_old_one_answering_and_current(live, monkeypatch) -> None:
-    kept = live.host.composed  # so that composing need not read it
+    held = live.host.composed  # so that composing need not read it
     before = live.composed
     unserved(live, monkeypatch)
-    assert live.composed is before and kept is not None
+    assert live.composed is before and held is not None
     assert live.host.generations.current() == live.generation == 1
     assert {x.generation for x in redhost.plugins.Leases(live.host.home).live()} == {1}
 
 
 def test_without_going_back_a_restart_would_serve_what_cannot_be(live, monkeypatch) -> None:
     """The twin of the test above."""
-    kept = live.host.composed
+    held = live.host.composed
     monkeypatch.setattr(redhost.Host, "rollback", lambda self, number: number)
     unserved(live, monkeypatch)
-    assert kept is not None
+    assert held is not None
     assert (live.host.generations.current(), live.generation) == (2, 1)
 
 

@@ -14,7 +14,7 @@ import redhost
 from redhost.registry.home.composition import COMPOSITION_FILE, seal
 from redhost.registry.package.manifest import dumps
 
-from .conftest import TEXTS, open_host, open_live, said
+from .conftest import TEXTS, comparable, open_host, open_live
 
 
 def flip(path: Path) -> None:
@@ -57,13 +57,13 @@ BROKEN = {
 @pytest.mark.parametrize("broken", BROKEN)
 def test_what_cannot_be_served_leaves_the_old_one_answering(home, broken) -> None:
     live = open_live(home)
-    before = said(live.predict(TEXTS))
+    before = comparable(live.predict(TEXTS))
     BROKEN[broken](home)
     with pytest.raises(redhost.RedhostError) as e:
         live.swap(1)
     assert "\n" not in str(e.value)
     assert live.generation == open_host(home).generations.current() == 2
-    assert said(live.predict(TEXTS)) == before
+    assert comparable(live.predict(TEXTS)) == before
 
 
 def test_without_the_warm_up_a_generation_that_answers_nan_would_be_served(home, monkeypatch):

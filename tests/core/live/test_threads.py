@@ -12,7 +12,7 @@ import torch
 
 import redhost
 
-from .conftest import open_host, open_live, said
+from .conftest import comparable, open_host, open_live
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def same_experts(installed, tmp_path: Path) -> Path:
 def storm(live: redhost.Live, *, swaps: int, clients: int = 4) -> tuple[int, int, list[str]]:
     """Ask from many threads while generations change; return answers, mixed ones, failures."""
     texts = ["red 61 b", "nothing 4"]
-    golden = {n: said(live.host.load(n).answer(texts)) for n in (1, 2)}
+    golden = {n: comparable(live.host.load(n).answer(texts)) for n in (1, 2)}
     assert all(one != two for one, two in zip(golden[1], golden[2], strict=True))
-    stop, mixed, failed, asked = threading.Event(), [], [], []
+    stop, mixed, failed, answered = threading.Event(), [], [], []
 
     def client() -> None:
         while not stop.is_set():
@@ -38,9 +38,9 @@ def storm(live: redhost.Live, *, swaps: int, clients: int = 4) -> tuple[int, int
             except Exception as e:
                 failed.append(repr(e))
                 return
-            asked.append(len(answers))
+            answered.append(len(answers))
             numbers = {a.generation for a in answers}
-            if len(numbers) != 1 or said(answers) != golden[numbers.pop()]:
+            if len(numbers) != 1 or comparable(answers) != golden[numbers.pop()]:
                 mixed.append(answers)
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
@@ -53,13 +53,13 @@ def storm(live: redhost.Live, *, swaps: int, clients: int = 4) -> tuple[int, int
     stop.set()
     for thread in threads:
         thread.join()
-    return sum(asked), len(mixed), failed
+    return sum(answered), len(mixed), failed
 
 
 def test_no_answer_is_mixed_or_fails_while_generations_change(same_experts) -> None:
     live = open_live(same_experts)
-    asked, mixed, failed = storm(live, swaps=12)
-    assert (mixed, failed) == (0, []) and asked > 0
+    answered, mixed, failed = storm(live, swaps=12)
+    assert (mixed, failed) == (0, []) and answered > 0
     gc.collect()
     assert live.alive() == (live.generation,)
 

@@ -45,7 +45,7 @@ def test_the_tolerance_is_the_largest_deviation_of_any_entry(files, expert, shif
     assert (found is None) == sings
 
 
-def test_weights_that_compute_something_else_are_told_by_how_much(files, expert) -> None:
+def test_weights_that_compute_something_else_are_reported_by_how_much(files, expert) -> None:
     other = redhost.plugins.LowRank(
         U=expert.U.clone(), V=2 * expert.V, activation="gelu", space="hidden", labels=("a", "b")
     )
@@ -53,12 +53,12 @@ def test_weights_that_compute_something_else_are_told_by_how_much(files, expert)
     assert found.code == "canary_values" and found.found.startswith("a deviation of ")
 
 
-@pytest.mark.parametrize(("share", "kept"), [(1.0, True), (0.9, False)])
-def test_a_norm_its_author_promises_is_measured_on_the_canary(files, expert, share, kept) -> None:
+@pytest.mark.parametrize(("share", "holds"), [(1.0, True), (0.9, False)])
+def test_a_norm_its_author_promises_is_measured_on_the_canary(files, expert, share, holds) -> None:
     loudest = float(safetensors.torch.load(files.canary)["delta"].norm(dim=-1).max())
     promised = msgspec.structs.replace(files.manifest, norm_bound=share * loudest)
     found = check_canary(promised, expert, files.canary)
-    assert (found is None) == kept
+    assert (found is None) == holds
     if found is not None:
         assert found.code == "norm_bound" and found.found == f"{loudest:.4g} on its canary"
 

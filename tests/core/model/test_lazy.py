@@ -36,9 +36,9 @@ def many(
         for n in range(COPIES):
             copy = root / f"{name}{n}" / folder.name
             shutil.copytree(folder, copy)
-            told = json.loads((copy / "expert.json").read_text())
-            told |= {"id": f"{name}{n}", "off_domain": None}
-            (copy / "expert.json").write_text(json.dumps(told))
+            manifest = json.loads((copy / "expert.json").read_text())
+            manifest |= {"id": f"{name}{n}", "off_domain": None}
+            (copy / "expert.json").write_text(json.dumps(manifest))
             folders.append(copy)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(root / "site"))
@@ -148,9 +148,9 @@ def test_what_is_held_in_full_answers_predict_too(home: Path) -> None:
 
 
 def loaded(host: redhost.Host) -> set[str]:
-    kept = host._model
-    assert kept is not None
-    parts = zip(kept.bus.ids, kept.bus.parts(), strict=True)
+    model = host._model
+    assert model is not None
+    parts = zip(model.bus.ids, model.bus.parts(), strict=True)
     return {i for i, e in parts if isinstance(e, LazyExpert) and e.is_loaded}
 
 
@@ -203,7 +203,7 @@ def test_the_twin_without_digest_and_canary_answers_from_damaged_weights(
     monkeypatch.setattr(
         files_module,
         "_read_parts",
-        lambda read, parts: {part.file: read(part.file, "").unwrap("it") for part in parts},
+        lambda source, parts, **_: {part.file: source[part.file] for part in parts},
     )
     with pytest.raises(IntegrityError, match="cannot be used: stored expert"):
         open_host(home).predict(TEXTS[:1])  # the canary alone still notices
@@ -226,27 +226,27 @@ def test_live_reads_everything_before_it_serves(home: Path, reads: list[str]) ->
 def test_cards_are_read_when_they_are_looked_at(home: Path, reads: list[str]) -> None:
     host = open_host(home)
     host.predict(TEXTS[:1])
-    before, kept = list(reads), host._model
-    assert kept is not None
-    assert isinstance(kept.cards, LazyCards)
-    assert [*kept.cards] == sorted(members(host))
-    assert len(kept.cards) == len(members(host))
+    before, model = list(reads), host._model
+    assert model is not None
+    assert isinstance(model.cards, LazyCards)
+    assert [*model.cards] == sorted(members(host))
+    assert len(model.cards) == len(members(host))
     assert reads == before
-    card = kept.cards["red0"]
+    card = model.cards["red0"]
     assert reads == [*before, members(host)["red0"]]
     whole = open_host(home).composed.cards["red0"]
     assert (card.kind, card.rows) == (whole.kind, whole.rows)
-    assert kept.cards["red0"] is card
+    assert model.cards["red0"] is card
 
 
 def test_a_damaged_card_is_named(home: Path) -> None:
     host = open_host(home)
     host.predict(TEXTS[:1])
     (home / "store" / members(host)["red0"] / "card.jsonl").write_bytes(b"")
-    kept = host._model
-    assert kept is not None
+    model = host._model
+    assert model is not None
     with pytest.raises(IntegrityError, match="stored expert 'red0'"):
-        _ = kept.cards["red0"]
+        _ = model.cards["red0"]
 
 
 def test_many_threads_build_a_thing_once() -> None:
@@ -287,12 +287,12 @@ def test_evaluation_and_leave_one_out_read_what_they_need(home: Path, reads: lis
 def test_a_waiting_expert_has_no_parameters_and_the_labels_of_its_manifest(home: Path) -> None:
     host = open_host(home)
     host.predict(TEXTS[:1])
-    kept, whole = host._model, open_host(home).composed
-    assert kept is not None
-    assert not [*kept.bus.experts.parameters()]
-    assert kept.bus.labels == whole.bus.labels
-    for mine, theirs in zip(kept.bus.parts(), whole.bus.parts(), strict=True):
-        told = (mine.space, mine.labels, mine.temperature)
-        assert told == (theirs.space, theirs.labels, theirs.temperature)
+    model, whole = host._model, open_host(home).composed
+    assert model is not None
+    assert not [*model.bus.experts.parameters()]
+    assert model.bus.labels == whole.bus.labels
+    for mine, theirs in zip(model.bus.parts(), whole.bus.parts(), strict=True):
+        manifest = (mine.space, mine.labels, mine.temperature)
+        assert manifest == (theirs.space, theirs.labels, theirs.temperature)
         z = torch.zeros(1, whole.backbone.width)
         assert torch.equal(mine(z), theirs(z))

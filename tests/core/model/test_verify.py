@@ -38,16 +38,18 @@ def test_a_form_that_nobody_makes_is_named(expert_folders, against) -> None:
     assert found.code == "form_unknown" and "elsewhere:form" in found.found and found.hint
 
 
-def test_a_card_of_other_rows_than_said_is_found(expert_folders, against) -> None:
+def test_a_card_of_other_rows_than_stated_is_found(expert_folders, against) -> None:
     card = json.loads((expert_folders["red"] / "expert.json").read_text())["card"]
     files = changed(expert_folders["red"], card={**card, "fit": 11, "gate": 9})
     [found] = verify_expert(files, backbone=against)
     assert (found.code, found.expected, found.found) == ("card_rows", "11", "10")
 
 
-@pytest.mark.parametrize("said", [1e-6, 0.0])
-def test_an_expert_that_disturbs_more_than_it_says_is_found(expert_folders, against, said) -> None:
-    files = changed(expert_folders["red"], off_domain=said)
+@pytest.mark.parametrize("stated", [1e-6, 0.0])
+def test_an_expert_that_disturbs_more_than_it_says_is_found(
+    expert_folders, against, stated
+) -> None:
+    files = changed(expert_folders["red"], off_domain=stated)
     [found] = verify_expert(files, backbone=against)
     assert found.code == "off_domain" and found.field == "off_domain"
 

@@ -137,7 +137,7 @@ def test_a_package_brings_its_own_expert_form(toy, tmp_path, build_expert) -> No
     files = {
         "expert.safetensors": safetensors.numpy.save({"by": by}),
         "canary.safetensors": safetensors.numpy.save(
-            {"z": np.zeros((2, 16), "float32"), "delta": np.ones((2, 16), "float32")}
+            {"z": np.ones((2, 16), "float32"), "delta": np.ones((2, 16), "float32")}
         ),
     }
     for name, data in files.items():
@@ -213,7 +213,7 @@ def test_a_broken_plugin_is_a_state_and_not_a_crash(toy, tmp_path, code, reason)
     host(tmp_path).recompose(router="even", accept=True)
 
 
-def test_a_plugin_whose_files_cannot_be_told_any_more_is_a_state(toy) -> None:
+def test_a_plugin_whose_files_cannot_be_reported_any_more_is_a_state(toy) -> None:
     install_plugin(toy, "evener", ROUTER)
     (toy.folder / "evener-1.0.dist-info" / "RECORD").write_text("../../etc/passwd,,\n")
     state = state_of("evener")
@@ -304,7 +304,7 @@ def test_a_hook_that_raises_is_named(toy, tmp_path) -> None:
         host(tmp_path).recompose(router="even")
 
 
-def test_plugins_hear_of_a_published_generation(toy, tmp_path) -> None:
+def test_plugins_are_notified_of_a_published_generation(toy, tmp_path) -> None:
     install_plugin(toy, "noter", NOTED)
     install_plugin(toy, "raiser", NOTED.replace("pathlib.Path", "1 / 0, pathlib.Path"))
     host(tmp_path).recompose()

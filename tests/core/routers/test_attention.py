@@ -25,14 +25,14 @@ def loud_at_home(names: tuple[str, ...], *, rows: int = 60) -> list[redhost.plug
     made = []
     for k, name in enumerate(names):
         z = torch.randn(rows, D, generator=generator)
-        looks = torch.randn(rows, len(names), OUTPUT_FEATURES, generator=generator)
-        looks[:, k, 0] += 6
+        features = torch.randn(rows, len(names), OUTPUT_FEATURES, generator=generator)
+        features[:, k, 0] += 6
         made.append(
             redhost.plugins.ColumnData(
                 column=name,
                 z=z,
                 statistics=redhost.plugins.Statistics.of_rows(z, [name] * rows),
-                signals=signals_of(z, looks),
+                signals=signals_of(z, features),
             )
         )
     return made
@@ -63,26 +63,26 @@ def test_before_training_every_column_is_equal() -> None:
 
 def test_logits_are_scaled_dot_products_of_a_query_and_keys() -> None:
     data = loud_at_home(("a", "b", "c"))
-    router, z, looks = fit(data), data[0].z, data[0].signals.output_features
+    router, z, features = fit(data), data[0].z, data[0].signals.output_features
     query = z @ router.query.T + router.query_bias
-    keys = ((looks - router.center) / router.spread) @ router.key.T
+    keys = ((features - router.center) / router.spread) @ router.key.T
     expected = torch.einsum("ba,bka->bk", query, keys) / query.shape[1] ** 0.5
     torch.testing.assert_close(router(z, data[0].signals), expected)
 
 
-def test_looks_are_measured_from_their_mean_in_units_of_their_deviation() -> None:
+def test_features_are_measured_from_their_mean_in_units_of_their_deviation() -> None:
     data = loud_at_home(("a", "b", "c"))
     known = [d.signals.output_features for d in data if d.signals is not None]
     for features in known:
         features[..., 1] = 3.0
-    router, looks = fit(data), torch.cat(known).flatten(0, 1)
-    torch.testing.assert_close(router.center, looks.mean(0))
-    deviation = looks.std(0, correction=0)
+    router, described = fit(data), torch.cat(known).flatten(0, 1)
+    torch.testing.assert_close(router.center, described.mean(0))
+    deviation = described.std(0, correction=0)
     torch.testing.assert_close(router.spread[[0, 2, 3]], deviation[[0, 2, 3]])
     assert router(data[0].z, data[0].signals).isfinite().all()  # though one never varies
 
 
-def test_keys_of_standard_looks_have_variance_one_at_first() -> None:
+def test_keys_of_standard_features_have_variance_one_at_first() -> None:
     keys = torch.cat([AttentionRouter(width=D, columns=(), seed=n).key for n in range(50)])
     assert float(keys.detach().square().sum(-1).mean()) == pytest.approx(1.0, rel=0.05)
 
@@ -96,10 +96,10 @@ def test_where_nobody_says_anything_all_columns_are_equal() -> None:
 def test_permuted_outputs_give_permuted_weights() -> None:
     data = loud_at_home(("a", "b", "c"))
     router = fit(data)
-    z, looks = data[0].z, data[0].signals.output_features
+    z, features = data[0].z, data[0].signals.output_features
     options = [2, 0, 1]
     torch.testing.assert_close(
-        router(z, signals_of(z, looks[:, options])), router(z, data[0].signals)[:, options]
+        router(z, signals_of(z, features[:, options])), router(z, data[0].signals)[:, options]
     )
 
 
@@ -112,7 +112,7 @@ def test_a_column_that_joins_needs_no_training() -> None:
     assert right(child, data) > 0.95
 
 
-def test_looks_are_voice_top_spread_and_entropy_of_the_logits_an_expert_adds() -> None:
+def test_features_are_confidence_top_spread_and_entropy_of_the_logits_an_expert_adds() -> None:
     generator = torch.Generator().manual_seed(1)
     classifier = torch.randn(4, D, generator=generator)
     hidden = LowRank(
@@ -129,7 +129,7 @@ def test_looks_are_voice_top_spread_and_entropy_of_the_logits_an_expert_adds() -
         temperature=1.5,
     )
     z = torch.randn(5, D, generator=generator)
-    looks = output_features([hidden, own], z, classifier=classifier, columns=3)
+    features = output_features([hidden, own], z, classifier=classifier, columns=3)
     logits = hidden(z) @ classifier.T
     p = torch.softmax(logits, -1)
     expected = torch.stack(
@@ -141,9 +141,9 @@ def test_looks_are_voice_top_spread_and_entropy_of_the_logits_an_expert_adds() -
         ],
         -1,
     )
-    torch.testing.assert_close(looks[:, 0], expected)
-    torch.testing.assert_close(looks[:, 1, 1], torch.full((5,), 2.0))
-    assert torch.equal(looks[:, 2], torch.zeros(5, OUTPUT_FEATURES))
+    torch.testing.assert_close(features[:, 0], expected)
+    torch.testing.assert_close(features[:, 1, 1], torch.full((5,), 2.0))
+    assert torch.equal(features[:, 2], torch.zeros(5, OUTPUT_FEATURES))
 
 
 def test_a_router_without_outputs_stays_undecided() -> None:

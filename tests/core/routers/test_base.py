@@ -95,8 +95,9 @@ def test_any_module_is_a_router_under_the_names_of_its_own_tensors() -> None:
     assert list(router.state_dict()) == ["weight", "bias"] and not router.reads
     router.load_tensors({"weight": torch.zeros(3, D), "bias": torch.ones(3)})
     assert torch.equal(router(z), torch.ones(2, 3))
-    with pytest.raises(redhost.UsageError, match=r"found Linear. Use --level full"):
+    with pytest.raises(redhost.UsageError, match=r"level 'row'.*Use --level full") as caught:
         router.column_parameters()
+    assert (caught.value.expected, caught.value.found) == ("a redhost.Router", "Linear")
 
 
 def test_a_kind_that_names_no_columns_says_what_to_do() -> None:
@@ -108,7 +109,7 @@ def test_a_kind_that_names_no_columns_says_what_to_do() -> None:
     )
 
 
-def test_kept_columns_are_found_by_name_and_shared_weights_are_taken_whole() -> None:
+def test_retained_columns_are_found_by_name_and_shared_weights_are_taken_whole() -> None:
     parent = MlpRouter(width=D, columns=("x", "b", "a"), seed=1)
     torch.nn.init.normal_(parent.weight, generator=torch.Generator().manual_seed(0))
     child = MlpRouter(width=D, columns=("a", "b", "new"))

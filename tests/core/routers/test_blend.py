@@ -58,7 +58,7 @@ def test_duplicating_an_expert_changes_no_likelihood() -> None:
     torch.testing.assert_close(one, two, atol=1e-6, rtol=0)
 
 
-def test_columns_weigh_the_same_whatever_their_rows() -> None:
+def test_columns_count_the_same_whatever_their_rows() -> None:
     even = weights(fit([column("a", None), column("bb", None)]))
     uneven = weights(fit([column("a", None, rows=80), column("bb", None)]))
     torch.testing.assert_close(even, torch.tensor([0.5, 0.5]))
@@ -71,7 +71,7 @@ def test_rows_without_answers_count_for_their_own_column_alone() -> None:
     torch.testing.assert_close(alpha[0], torch.tensor(0.25), atol=1e-4, rtol=0)
 
 
-def test_columns_with_answers_weigh_the_same_whatever_their_rows() -> None:
+def test_columns_with_answers_count_the_same_whatever_their_rows() -> None:
     p = {"a": [0.9, 0.3], "bb": [0.2, 0.6]}
     even = weights(fit([column(n, q) for n, q in p.items()]))
     uneven = weights(fit([column("a", p["a"], rows=80), column("bb", p["bb"], rows=4)]))

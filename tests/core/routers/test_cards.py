@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import msgspec
 import pytest
 import safetensors.torch
 import torch
 
 import redhost
-from redhost.core.routers.cards import background_data, column_data, gate_rows, read_card
+from redhost.core.routers.cards import (
+    background_data,
+    column_data,
+    gate_rows,
+    read_card,
+)
 from redhost.core.types import parse_rows
 from redhost.registry.errors import CardError, UsageError
 from redhost.registry.package.manifest import CardRef, ExpertManifest
@@ -18,7 +25,7 @@ D = 16
 
 
 @pytest.fixture
-def told(expert_folders) -> ExpertManifest:
+def expert_manifest(expert_folders) -> ExpertManifest:
     files = read_expert({p.name: p.read_bytes() for p in expert_folders["red"].iterdir()}).unwrap(
         "it"
     )
@@ -46,8 +53,8 @@ def texts_card() -> bytes:
     )
 
 
-def test_a_texts_card_teaches_from_fit_and_is_judged_on_gate(told) -> None:
-    card = read_card(with_card(told, "texts", fit=2, gate=1), {"card": texts_card()})
+def test_a_texts_card_teaches_from_fit_and_is_evaluated_on_gate(expert_manifest) -> None:
+    card = read_card(with_card(expert_manifest, "texts", fit=2, gate=1), {"card": texts_card()})
     data = column_data(card, encode_z=encode_z, seed=0)
     assert data.column == "red" and data.z[:, 0].tolist() == [1.0, 2.0]
     assert data.statistics.labels == ("a", "b")
@@ -56,45 +63,121 @@ def test_a_texts_card_teaches_from_fit_and_is_judged_on_gate(told) -> None:
     assert h[:, 0].tolist() == [3.0]
 
 
-def test_a_card_with_other_counts_than_said_is_refused(told) -> None:
-    with pytest.raises(CardError, match="fit rows: expected 5, found 2"):
-        read_card(with_card(told, "texts", fit=5, gate=1), {"card": texts_card()})
+def refused(manifest: ExpertManifest, data: bytes) -> CardError:
+    with pytest.raises(CardError) as found:
+        read_card(manifest, {"card": data})
+    assert "expert 'red'" in found.value.problem
+    return found.value
 
 
-def test_a_card_with_labels_not_in_the_manifest_is_refused(told) -> None:
-    strange = msgspec.structs.replace(told, labels=("a",))
-    with pytest.raises(CardError, match="found b"):
-        read_card(with_card(strange, "texts", fit=2, gate=1), {"card": texts_card()})
+@pytest.mark.parametrize(
+    ("fit", "gate", "found"), [(5, 1, ("5", "2")), (2, 3, ("3", "1")), (1, 1, ("1", "2"))]
+)
+def test_a_card_with_other_counts_than_stated_is_refused(expert_manifest, fit, gate, found) -> None:
+    error = refused(with_card(expert_manifest, "texts", fit=fit, gate=gate), texts_card())
+    assert (error.expected, error.found) == found
+    assert ("fit rows" in error.problem) == (found[1] == "2")
 
 
-def test_a_vectors_card_needs_no_encoding(told) -> None:
+def test_a_card_with_labels_not_in_the_manifest_is_refused(expert_manifest) -> None:
+    narrow = msgspec.structs.replace(
+        with_card(expert_manifest, "texts", fit=5, gate=0), labels=("a",)
+    )
+    rows = [redhost.authoring.CardRow(text="t", label=y, part="fit") for y in "aedcb"]
+    error = refused(narrow, redhost.authoring.write_rows(rows))
+    assert (error.expected, error.found) == ("labels of its manifest", "b, c, d")
+
+
+def test_a_row_that_is_none_is_the_authors_fault(expert_manifest) -> None:
+    """Named by its line, and no misuse by whoever installed the expert."""
+    error = refused(with_card(expert_manifest, "texts", fit=2, gate=1), texts_card() + b"{}\n")
+    assert "line 4" in error.problem and "text, label, part" in error.expected
+    assert "`text`" in error.found
+
+
+def test_cards_of_numbers_are_read_as_numbers(expert_manifest) -> None:
+    """One class of rows, whose answers are the numbers; what is none is refused."""
+    numbers = redhost.plugins.make_task("regression")
+    valued = msgspec.structs.replace(expert_manifest, labels=("value",))
+    rows = redhost.authoring.write_rows(
+        redhost.authoring.CardRow(text=y, label=y, part="fit") for y in ("1", "25")
+    )
+    card = read_card(with_card(valued, "texts", fit=2), {"card": rows}, task=numbers)
+    assert column_data(card, encode_z=encode_z, seed=0).statistics.labels == ("value",)
+    with pytest.raises(CardError) as caught:
+        read_card(
+            with_card(valued, "texts", fit=2), {"card": rows.replace(b"25", b"x")}, task=numbers
+        )
+    assert caught.value.found == "'x'"
+    vectors = redhost.authoring.vectors_card(
+        fit_z=torch.randn(2, D),
+        fit_labels=["1", "2.5"],
+        gate_h=torch.randn(1, D),
+        gate_labels=["7"],
+        labels=valued.labels,
+        eps=1e-5,
+        task=numbers,
+    )
+    made = with_card(valued, "vectors", fit=2, gate=1)
+    card = read_card(made, {"card": vectors.data}, task=numbers)
+    assert (card.kind, card.labels, card.gate_labels) == ("vectors", ("1.0", "2.5"), ("7.0",))
+    assert column_data(card, encode_z=no_texts, seed=0).statistics.labels == ("value",)
+
+
+def test_a_vectors_card_needs_no_encoding(expert_manifest) -> None:
     z = torch.randn(3, D)
     data = safetensors.torch.save({"fit_z": z, "fit_label": torch.tensor([0, 1, 1])})
-    card = read_card(with_card(told, "vectors", fit=3), {"card": data})
+    card = read_card(with_card(expert_manifest, "vectors", fit=3), {"card": data})
     learnt = column_data(card, encode_z=lambda _: pytest.fail("encoded"), seed=0)
-    assert torch.equal(learnt.z, z)
+    assert torch.equal(learnt.z, z) and learnt.column == "red"
     assert learnt.statistics.counts.tolist() == [1.0, 2.0]
+    assert learnt.statistics.labels == expert_manifest.labels[:2]
     assert gate_rows([card], encode=no_texts)[1] == []
 
 
-def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(told) -> None:
+def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(expert_manifest) -> None:
     rows = torch.randn(40, D)
     s = redhost.plugins.Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
     data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
-    card = read_card(with_card(told, "statistics", fit=40), {"card": data})
+    card = read_card(with_card(expert_manifest, "statistics", fit=40), {"card": data})
     one, again = (column_data(card, encode_z=encode_z, seed=3) for _ in range(2))
     other = column_data(card, encode_z=encode_z, seed=4)
     assert torch.equal(one.z, again.z) and not torch.equal(one.z, other.z)
     torch.testing.assert_close(one.statistics.sums, s.sums)
+    # The seed is of the card's name too, and what was drawn before is drawn again.
+    own = int.from_bytes(sha256(b"3\0red").digest()[:7], "big")
+    drawn, _ = s.sample(rows=256, generator=torch.Generator().manual_seed(own))
+    assert torch.equal(one.z, drawn) and one.column == "red"
 
 
-def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(told) -> None:
+def test_sums_are_added_up_in_double_precision_however_they_were_saved(expert_manifest) -> None:
+    z = torch.randn(40, D)
+    file = redhost.authoring.statistics_card(z, ["ab"[n % 2] for n in range(40)], labels="ab")
+    two = msgspec.structs.replace(expert_manifest, labels=("a", "b"))
+    card = read_card(with_card(two, "statistics", fit=40), {"card": file.data})
+    s = column_data(card, encode_z=no_texts, seed=0).statistics
+    assert {x.dtype for x in (s.counts, s.sums, s.scatter)} == {torch.float64}
+    assert (card.kind, s.labels, s.counts.tolist()) == ("statistics", ("a", "b"), [20.0, 20.0])
+
+
+def test_sums_that_no_rows_can_have_are_refused(expert_manifest) -> None:
+    s = redhost.plugins.Statistics.of_rows(torch.randn(40, D), ["ab"[n % 2] for n in range(40)])
+    tensors = {"counts": s.counts, "sums": s.sums, "scatter": s.scatter}
+    tensors["scatter"][0, 0] -= 200.0  # a sum of squares below zero
+    error = refused(
+        with_card(expert_manifest, "statistics", fit=40), safetensors.torch.save(tensors)
+    )
+    assert error.expected and error.found and error.hint
+
+
+def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(expert_manifest) -> None:
     rows = torch.randn(40, D)
     s = redhost.plugins.Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
     data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
     cards = [
         read_card(
-            with_card(msgspec.structs.replace(told, id=name), "statistics", fit=40), {"card": data}
+            with_card(msgspec.structs.replace(expert_manifest, id=name), "statistics", fit=40),
+            {"card": data},
         )
         for name in ("red", "green", "blue")
     ]
@@ -108,22 +191,22 @@ def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(told) -> Non
 
 
 @pytest.mark.parametrize("kind", ["vectors", "statistics"])
-def test_a_card_that_lacks_a_tensor_is_refused_by_its_name(told, kind) -> None:
+def test_a_card_that_lacks_a_tensor_is_refused_by_its_name(expert_manifest, kind) -> None:
     data = safetensors.torch.save({"other": torch.zeros(1)})
     with pytest.raises(CardError, match=r"card of expert 'red': found no tensor '(fit_z|counts)'"):
-        read_card(with_card(told, kind, fit=1), {"card": data})
+        read_card(with_card(expert_manifest, kind, fit=1), {"card": data})
 
 
-def test_a_texts_card_without_fit_rows_cannot_teach(told) -> None:
+def test_a_texts_card_without_fit_rows_cannot_teach(expert_manifest) -> None:
     rows = redhost.authoring.write_rows(
         [redhost.authoring.CardRow(text="a", label="a", part="gate")]
     )
-    card = read_card(with_card(told, "texts", fit=0, gate=1), {"card": rows})
-    with pytest.raises(CardError, match="has no fit rows"):
+    card = read_card(with_card(expert_manifest, "texts", fit=0, gate=1), {"card": rows})
+    with pytest.raises(CardError, match="card of expert 'red' has no fit rows"):
         column_data(card, encode_z=no_texts, seed=0)
 
 
-def test_a_vectors_card_may_bring_the_sums_of_all_rows(told) -> None:
+def test_a_vectors_card_may_bring_the_sums_of_all_rows(expert_manifest) -> None:
     rows = torch.randn(40, D)
     labels = ["ab"[n % 2] for n in range(40)]
     everything = redhost.plugins.Statistics.of_rows(rows, labels)
@@ -132,22 +215,33 @@ def test_a_vectors_card_may_bring_the_sums_of_all_rows(told) -> None:
         fit_labels=labels[:4],
         gate_h=rows[4:8],
         gate_labels=labels[4:8],
-        labels=told.labels,
+        labels=expert_manifest.labels,
         eps=1e-5,
         statistics=everything,
     )
     assert file.data is not None
-    card = read_card(with_card(told, "vectors", fit=4, gate=4), {"card": file.data})
+    card = read_card(with_card(expert_manifest, "vectors", fit=4, gate=4), {"card": file.data})
     data = column_data(card, encode_z=no_texts, seed=0)
     assert torch.equal(data.z, rows[:4])
-    assert data.statistics.labels == told.labels and float(data.statistics.counts.sum()) == 40
+    assert (
+        data.statistics.labels == expert_manifest.labels
+        and float(data.statistics.counts.sum()) == 40
+    )
     torch.testing.assert_close(data.statistics.scatter.float(), everything.scatter.float())
 
 
-def test_a_none_card_cannot_teach_a_router(told) -> None:
-    card = read_card(with_card(told, "none"), {})
-    with pytest.raises(CardError, match="expert 'red' ships no routing card"):
-        column_data(card, encode_z=encode_z, seed=0)
+def test_a_none_card_cannot_teach_a_router(expert_manifest) -> None:
+    for bare in (with_card(expert_manifest, "none"), nameless(expert_manifest)):
+        card = read_card(bare, {})
+        with pytest.raises(CardError) as caught:
+            column_data(card, encode_z=encode_z, seed=0)
+        error = caught.value
+        assert (card.kind, error.found) == ("none", "none") and "expert 'red'" in error.problem
+        assert error.expected == "texts, vectors or statistics" and "disable" in error.hint
+
+
+def nameless(manifest: ExpertManifest) -> ExpertManifest:
+    return msgspec.structs.replace(manifest, card=CardRef(kind="texts"))
 
 
 def test_the_backbone_column_learns_from_what_is_nobodys_domain() -> None:
@@ -158,6 +252,8 @@ def test_the_backbone_column_learns_from_what_is_nobodys_domain() -> None:
     both = background_data(rows, column="backbone", composed=["green"], encode_z=encode_z)
     one = background_data(rows, column="backbone", composed=["red"], encode_z=encode_z)
     assert both is not None and len(both.z) == 2
+    assert (both.column, both.statistics.labels) == ("backbone", ("",))
+    assert both.statistics.counts.tolist() == [2.0]
     assert one is not None and one.z[:, 0].tolist() == [1.0]
     assert background_data(rows[1:], column="b", composed=["red"], encode_z=encode_z) is None
 
@@ -168,21 +264,58 @@ def test_a_bad_row_is_named_by_its_line() -> None:
         parse_rows(data, redhost.authoring.CardRow, source="the card")
 
 
-def test_a_vectors_card_is_judged_on_features_it_gives_back(told) -> None:
+def test_a_vectors_card_is_evaluated_on_features_it_gives_back(expert_manifest) -> None:
     gate_h = 3 * torch.randn(4, D) + 1
     file = redhost.authoring.vectors_card(
         fit_z=torch.randn(2, D),
         fit_labels=["a", "b"],
         gate_h=gate_h,
         gate_labels=["a"] * 4,
-        labels=told.labels,
+        labels=expert_manifest.labels,
         eps=1e-5,
     )
-    card = read_card(with_card(told, "vectors", fit=2, gate=4), {"card": file.data})
+    card = read_card(with_card(expert_manifest, "vectors", fit=2, gate=4), {"card": file.data})
     h, rows = gate_rows([card], encode=no_texts)
     torch.testing.assert_close(h, gate_h)
-    assert [r.label for r in rows] == ["a"] * 4
+    assert {(r.text, r.label, r.domain) for r in rows} == {("", "a", "red")} and len(rows) == 4
     assert gate_rows([card], encode=no_texts, vectors=False)[1] == []
+
+
+def test_gate_rows_of_texts_stand_before_those_of_vectors_and_may_be_wider(expert_manifest) -> None:
+    """What other experts read beside h is not known of a row whose text stayed at home."""
+    gate_h = torch.randn(1, D).half()
+    file = redhost.authoring.vectors_card(
+        fit_z=torch.randn(2, D).half(),
+        fit_labels=["a", "b"],
+        gate_h=gate_h,
+        gate_labels=["b"],
+        labels=expert_manifest.labels,
+        eps=1e-5,
+    )
+    cards = [
+        read_card(with_card(expert_manifest, "vectors", fit=2, gate=1), {"card": file.data}),
+        read_card(with_card(expert_manifest, "texts", fit=2, gate=1), {"card": texts_card()}),
+    ]
+    assert cards[0].z is not None and cards[0].z.dtype == torch.float32
+
+    def wide(texts) -> torch.Tensor:
+        return torch.nn.functional.pad(encode_z(texts).repeat(2, 1), (0, 3), value=1.0)
+
+    def twice(rows) -> list[redhost.Row]:
+        return [r for r in rows for _ in range(2)]
+
+    h, rows = gate_rows(cards, encode=wide, rows_per_token=twice)
+    assert [(r.text, r.label) for r in rows] == [("ccc", "a"), ("ccc", "a"), ("", "b")]
+    assert (h.shape, h.dtype) == ((3, D + 3), torch.float32)
+    torch.testing.assert_close(h[2, :D], gate_h[0].float(), atol=0.02, rtol=0.02)
+    assert h[:2, D:].eq(1).all() and h[2, D:].eq(0).all()
+
+
+def test_texts_of_several_rows_each_are_one_class(expert_manifest) -> None:
+    """Where text is generated: a row is a token, and which answer was whose is not known."""
+    card = read_card(with_card(expert_manifest, "texts", fit=2, gate=1), {"card": texts_card()})
+    data = column_data(card, encode_z=lambda texts: encode_z(texts).repeat(2, 1), seed=0)
+    assert (data.statistics.labels, data.statistics.counts.tolist()) == (("",), [4.0])
 
 
 def test_a_statistics_card_refuses_to_give_single_rows_away() -> None:

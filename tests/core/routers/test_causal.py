@@ -66,18 +66,18 @@ def rows(bus: redhost.Bus) -> dict[str, dict[str, Rows]]:
     return {name: {part: some(name) for part in ("fit", "gate")} for name in ANSWERS}
 
 
-def judged(bus: redhost.Bus, rows: Rows) -> AnswerLikelihoods:
+def likelihoods_of(bus: redhost.Bus, rows: Rows) -> AnswerLikelihoods:
     with torch.no_grad():
         z = bus.norm(rows.h)
-        told = truncate_logits(bus, rows.h, z, rows.target)
-        return AnswerLikelihoods(z, told.alone().exp(), told)
+        columns_of = truncate_logits(bus, rows.h, z, rows.target)
+        return AnswerLikelihoods(z, columns_of.alone().exp(), columns_of)
 
 
-def told(bus: redhost.Bus, rows: dict[str, dict[str, Rows]]) -> list[ColumnData]:
+def columns_of(bus: redhost.Bus, rows: dict[str, dict[str, Rows]]) -> list[ColumnData]:
     """Return what the router may learn of the two domains."""
     data = []
     for name, parts in rows.items():
-        fit, gate = judged(bus, parts["fit"]), judged(bus, parts["gate"])
+        fit, gate = likelihoods_of(bus, parts["fit"]), likelihoods_of(bus, parts["gate"])
         sums = Statistics.of_rows(fit.z, ["x"] * ROWS)
         data.append(
             ColumnData(column=name, z=fit.z, statistics=sums, truncated=fit.truncated, gate=gate)
@@ -86,7 +86,7 @@ def told(bus: redhost.Bus, rows: dict[str, dict[str, Rows]]) -> list[ColumnData]
 
 
 def train(bus: redhost.Bus, rows: dict[str, dict[str, Rows]], made: CausalRouter) -> CausalRouter:
-    made.fine_tune(told(bus, rows), steps=20)
+    made.fine_tune(columns_of(bus, rows), steps=20)
     return made
 
 
@@ -114,8 +114,8 @@ def lost(bus: redhost.Bus, rows: Rows, router: CausalRouter, *, own: int) -> flo
     alpha, alone = torch.softmax(router(z), -1), torch.zeros(ROWS, len(COLUMNS))
     alone[:, own] = 1.0
     answer = bus.mixture if router.output == "mixture" else bus.probabilities
-    told = [f(rows.h, z, a) for f, a in ((bus.probabilities, alone), (answer, alpha))]
-    best, found = (p.gather(1, rows.target[:, None]).log().mean() for p in told)
+    columns_of = [f(rows.h, z, a) for f, a in ((bus.probabilities, alone), (answer, alpha))]
+    best, found = (p.gather(1, rows.target[:, None]).log().mean() for p in columns_of)
     return float(best - found)
 
 
@@ -130,10 +130,10 @@ def test_regrets_are_nats_of_what_the_kind_answers_with(bus, rows, kind, request
     assert router.minimax_report.regret == max(router.minimax_report.regrets.values()) > 0
 
 
-def test_an_expert_gains_nats_here_so_that_shares_would_be_told_apart(bus, rows) -> None:
+def test_an_expert_gains_nats_here_so_that_shares_would_be_distinguished(bus, rows) -> None:
     for own, name in enumerate(ANSWERS):
-        told = judged(bus, rows[name]["gate"]).likelihood.log()
-        assert float((told[:, own] - told[:, -1]).mean()) > 3
+        columns_of = likelihoods_of(bus, rows[name]["gate"]).likelihood.log()
+        assert float((columns_of[:, own] - columns_of[:, -1]).mean()) > 3
 
 
 def test_the_two_outputs_lose_differently(summed, mixed) -> None:
@@ -149,7 +149,7 @@ def background() -> ColumnData:
 
 def test_the_game_counts_regrets_as_shares_of_what_the_own_expert_gains(bus, rows) -> None:
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
-    parts = [judged(bus, rows[name]["fit"]) for name in ANSWERS]
+    parts = [likelihoods_of(bus, rows[name]["fit"]) for name in ANSWERS]
     with torch.no_grad():
         shares = router._regrets([Tokens.of(p.z, p.truncated, k) for k, p in enumerate(parts)])
     for own, (name, part) in enumerate(zip(ANSWERS, parts, strict=True)):
@@ -161,12 +161,12 @@ def test_the_game_counts_regrets_as_shares_of_what_the_own_expert_gains(bus, row
 
 def test_an_expert_that_gains_nothing_is_taken_to_gain_a_hundredth_of_a_nat(bus, rows) -> None:
     """Else its domain's share would be all that counts."""
-    part = judged(bus, rows["a"]["fit"])
+    part = likelihoods_of(bus, rows["a"]["fit"])
     tokens = Tokens.of(part.z, part.truncated, COLUMNS.index("backbone"))
     assert tokens.gain == LEAST == 0.01
 
 
-def test_columns_without_answers_are_kept_by_their_share_of_the_cross_entropy() -> None:
+def test_columns_without_answers_are_retained_by_their_share_of_the_cross_entropy() -> None:
     router, z = CausalRouter(width=WIDTH, columns=COLUMNS), torch.ones(300, WIDTH)
     torch.nn.init.normal_(router.weight, generator=torch.Generator().manual_seed(0))
     generator, log_p = torch.Generator().manual_seed(0), torch.log_softmax(router(z[:1]), -1)[0]
@@ -176,14 +176,16 @@ def test_columns_without_answers_are_kept_by_their_share_of_the_cross_entropy() 
 
 
 def test_the_backbones_column_keeps_rows_of_its_own(bus, rows) -> None:
-    data, away = told(bus, rows), background()
+    data, away = columns_of(bus, rows), background()
     for d in data:
         d.z[:, 5] = d.gate.z[:, 5] = 0.0  # a direction that only the background has
-    kept, forgot = (CausalRouter(width=WIDTH, columns=COLUMNS) for _ in range(2))
-    kept.fine_tune([*data, away], steps=20)
+    trained, forgot = (CausalRouter(width=WIDTH, columns=COLUMNS) for _ in range(2))
+    trained.fine_tune([*data, away], steps=20)
     forgot.fine_tune(data, steps=20)
-    assert kept.minimax_report.mixture.keys() == kept.minimax_report.regrets.keys() == {"a", "b"}
-    more, less = (torch.softmax(r(away.z), -1)[:, 2].mean() for r in (kept, forgot))
+    assert (
+        trained.minimax_report.mixture.keys() == trained.minimax_report.regrets.keys() == {"a", "b"}
+    )
+    more, less = (torch.softmax(r(away.z), -1)[:, 2].mean() for r in (trained, forgot))
     assert more > less + 0.02
 
 
@@ -191,14 +193,14 @@ def test_the_seed_settles_every_bit(bus, rows) -> None:
     made = []
     for seed in (3, 3, 4):
         router = CausalRouter(width=WIDTH, columns=COLUMNS, seed=seed)
-        router.fine_tune([*told(bus, rows), background()], steps=5)
+        router.fine_tune([*columns_of(bus, rows), background()], steps=5)
         made.append(router.weight)
     assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
 
 
-def test_without_rows_set_aside_the_fit_rows_are_judged(bus, rows) -> None:
+def test_without_rows_set_aside_the_fit_rows_are_evaluated(bus, rows) -> None:
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
-    router.fine_tune([dataclasses.replace(d, gate=None) for d in told(bus, rows)], steps=5)
+    router.fine_tune([dataclasses.replace(d, gate=None) for d in columns_of(bus, rows)], steps=5)
     for own, name in enumerate(ANSWERS):
         nats = lost(bus, rows[name]["fit"], router, own=own)
         assert router.minimax_report.regrets[name] == pytest.approx(nats, rel=1e-3)
@@ -206,7 +208,7 @@ def test_without_rows_set_aside_the_fit_rows_are_judged(bus, rows) -> None:
 
 def test_one_domain_alone_plays_no_game(bus, rows) -> None:
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
-    router.fine_tune([*told(bus, rows)[:1], background()], steps=5)
+    router.fine_tune([*columns_of(bus, rows)[:1], background()], steps=5)
     assert router.minimax_report is None and not router.weight.any() and not router.bias.any()
 
 
@@ -214,6 +216,6 @@ def test_progress_tells_of_both_games_to_their_end(bus, rows) -> None:
     seen: list[tuple[int, int]] = []
     router = CausalRouter(width=WIDTH, columns=COLUMNS)
     router.fine_tune(
-        told(bus, rows), steps=4, progress=lambda done, total: seen.append((done, total))
+        columns_of(bus, rows), steps=4, progress=lambda done, total: seen.append((done, total))
     )
     assert seen == [(n, 20) for n in range(1, 21)] * 2  # five steps for each of the ordinary ones

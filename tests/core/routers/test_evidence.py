@@ -48,7 +48,7 @@ def fit(data: list, kind: type[QuadraticRouter] = EvidenceRouter) -> Any:
     return router.requires_grad_(False)
 
 
-def asked() -> tuple[Tensor, Tensor]:
+def batch() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     return torch.randn(9, D, generator=generator), 2 * torch.randn(9, 3, generator=generator)
 
@@ -65,50 +65,50 @@ def ratio(data: list, k: int, e: Tensor) -> Tensor:
 
 
 def test_a_logit_is_half_the_discriminant_and_the_ratio_of_two_gaussians() -> None:
-    data, (z, e) = domains(), asked()
-    told = torch.stack([ratio(data, k, e[:, k]) for k in range(3)], -1)
+    data, (z, e) = domains(), batch()
+    ratios = torch.stack([ratio(data, k, e[:, k]) for k in range(3)], -1)
     torch.testing.assert_close(
-        fit(data)(z, signals_of(z, e)), fit(data, QuadraticRouter)(z) / 2 + told
+        fit(data)(z, signals_of(z, e)), fit(data, QuadraticRouter)(z) / 2 + ratios
     )
 
 
 def test_without_evidence_only_half_the_discriminant_is_left() -> None:
-    data, (z, _) = domains(), asked()
+    data, (z, _) = domains(), batch()
     assert torch.equal(fit(data)(z), fit(data, QuadraticRouter)(z) / 2)
 
 
 def test_a_column_without_evidence_is_believed_neither_more_nor_less() -> None:
-    data, (z, e) = domains(silent=("c",)), asked()
-    told = fit(data)(z, signals_of(z, e)) - fit(data)(z)
-    torch.testing.assert_close(told[:, 2], torch.zeros(9))
-    torch.testing.assert_close(told[:, 0], ratio(data, 0, e[:, 0]))
+    data, (z, e) = domains(silent=("c",)), batch()
+    ratios = fit(data)(z, signals_of(z, e)) - fit(data)(z)
+    torch.testing.assert_close(ratios[:, 2], torch.zeros(9))
+    torch.testing.assert_close(ratios[:, 0], ratio(data, 0, e[:, 0]))
 
 
-def test_one_voice_alone_tells_nothing() -> None:
-    data, (z, e) = domains(silent=("b", "c")), asked()
+def test_one_confidence_alone_tells_nothing() -> None:
+    data, (z, e) = domains(silent=("b", "c")), batch()
     torch.testing.assert_close(fit(data)(z, signals_of(z, e)), fit(data)(z))
 
 
-def test_a_voice_that_never_wavers_is_not_believed_without_end() -> None:
+def test_a_confidence_that_never_wavers_is_not_believed_without_end() -> None:
     """An expert silent to the last digit on its rows is taken for a Gaussian of deviation .1."""
     data = [
         dataclasses.replace(d, signals=signals_of(d.z, torch.zeros(len(d.z), 3))) for d in domains()
     ]
     data[0].signals.confidences[:, 0] = 1.0
-    z = asked()[0][:1]
+    z = batch()[0][:1]
     router = fit(data)
-    told = router(z, signals_of(z, torch.tensor([[1.0, 0.0, 0.0]]))) - router(z)
-    assert float(told[0, 0]) == pytest.approx(0.5 * (1 / 0.1) ** 2, rel=1e-4)
+    ratios = router(z, signals_of(z, torch.tensor([[1.0, 0.0, 0.0]]))) - router(z)
+    assert float(ratios[0, 0]) == pytest.approx(0.5 * (1 / 0.1) ** 2, rel=1e-4)
 
 
 def test_log_normal_is_the_density_up_to_its_constant() -> None:
-    _, e = asked()
+    _, e = batch()
     mean, variance = torch.tensor([0.0, 1.0, -2.0]), torch.tensor([1.0, 4.0, 0.25])
     density = Normal(mean, variance.sqrt()).log_prob(e)
     torch.testing.assert_close(log_normal(e, mean, variance), density + 0.5 * math.log(2 * math.pi))
 
 
-def test_a_new_column_gets_a_voice_and_the_others_keep_every_bit() -> None:
+def test_a_new_column_gets_a_confidence_and_the_others_keep_every_bit() -> None:
     data = domains()
     pair = [
         dataclasses.replace(d, signals=signals_of(d.z, d.signals.confidences[:, [0, 2]]))
@@ -122,8 +122,8 @@ def test_a_new_column_gets_a_voice_and_the_others_keep_every_bit() -> None:
     assert torch.equal(child.voice[1], fit(data).voice[1])
 
 
-def test_all_it_learned_of_voices_is_in_its_file() -> None:
-    router, (z, e) = fit(domains()), asked()
+def test_all_it_learned_of_confidences_is_in_its_file() -> None:
+    router, (z, e) = fit(domains()), batch()
     again = EvidenceRouter(width=D, columns=("a", "b", "c"))
     again.load_tensors(router.state_dict())
     assert torch.equal(again(z, signals_of(z, e)), router(z, signals_of(z, e)))

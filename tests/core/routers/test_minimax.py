@@ -22,15 +22,15 @@ class Number(nn.Module):
         self.x = nn.Parameter(torch.tensor(x))
 
 
-def scripted(*told: list[float]) -> Callable[[], Tensor]:
+def scripted(*losses: list[float]) -> Callable[[], Tensor]:
     """Return what tells these numbers, a list for each call."""
-    rest = iter(told)
+    rest = iter(losses)
     return lambda: torch.tensor(next(rest))
 
 
-def sloped(number: Number, *told: list[float]) -> Callable[[], Tensor]:
+def sloped(number: Number, *losses: list[float]) -> Callable[[], Tensor]:
     """Return losses with these values, whose gradient in x is 1."""
-    tell = scripted(*told)
+    tell = scripted(*losses)
     return lambda: tell() + number.x - number.x.detach()
 
 
@@ -90,9 +90,9 @@ def test_without_a_rate_lambda_stays_and_the_weighted_loss_descends() -> None:
     assert number.x.item() == pytest.approx(0.75, abs=1e-3)
 
 
-@pytest.mark.parametrize(("rate", "kept"), [(0.0, 1), (0.05, 2)])
+@pytest.mark.parametrize(("rate", "best"), [(0.0, 1), (0.05, 2)])
 def test_best_is_the_worst_regret_or_without_a_rate_the_weighted_one(
-    rate: float, kept: int
+    rate: float, best: int
 ) -> None:
     """Under λ = (¾, ¼) the looks score 5, 1.75 and 3; by their worst 5, 4 and 3."""
     number = Number()
@@ -104,27 +104,29 @@ def test_best_is_the_worst_regret_or_without_a_rate_the_weighted_one(
         settings=MinimaxSettings(steps=2, every=1, rate_lambda=rate),
         start=torch.tensor([0.75, 0.25]),
     )
-    assert found.step == kept
+    assert found.step == best
 
 
-@pytest.mark.parametrize(("reference", "kept"), [([0.0, 0.0], 1), ([3.0, 0.0], 0)])
-def test_the_reference_is_taken_off_before_looks_are_compared(
-    reference: list[float], kept: int
+@pytest.mark.parametrize(("reference", "best"), [([0.0, 0.0], 1), ([3.0, 0.0], 0)])
+def test_the_reference_is_taken_off_before_features_are_compared(
+    reference: list[float], best: int
 ) -> None:
     """A domain that must lose 3 nats is served well by a loss of 4."""
-    number, looks = Number(), ([4.0, 1.0], [3.0, 3.0])
+    number, validated = Number(), ([4.0, 1.0], [3.0, 3.0])
     found = minimax(
         number,
         losses=sloped(number, [0, 0]),
-        aside=scripted(*looks),
+        aside=scripted(*validated),
         reference=torch.tensor(reference),
         settings=MinimaxSettings(steps=1),
     )
-    assert found.step == kept
-    assert found.regrets.tolist() == [a - b for a, b in zip(looks[kept], reference, strict=True)]
+    assert found.step == best
+    assert found.regrets.tolist() == [
+        a - b for a, b in zip(validated[best], reference, strict=True)
+    ]
 
 
-def test_the_best_weights_are_kept_and_not_the_last() -> None:
+def test_the_best_weights_are_retained_and_not_the_last() -> None:
     """x goes past 1 with slope 1; the look nearest to 1 wins, the first of two alike."""
     number, seen = Number(2.0), []
 
@@ -205,14 +207,14 @@ def test_lambda_follows_the_smoothed_regrets() -> None:
     torch.testing.assert_close(found.weights, lam)
 
 
-def test_every_domain_counts_alike_unless_told() -> None:
+def test_every_domain_counts_alike_unless_set() -> None:
     """λ at the start decides which way x goes first: the slopes are 1, 1 and −1.5."""
 
     def first_step(start: Tensor | None) -> tuple[float, list[float]]:
-        number, looks = Number(), []
+        number, validated = Number(), []
 
         def aside() -> Tensor:
-            looks.append(number.x.item())
+            validated.append(number.x.item())
             return torch.zeros(3)
 
         found = minimax(
@@ -223,11 +225,11 @@ def test_every_domain_counts_alike_unless_told() -> None:
             settings=MinimaxSettings(steps=1, learning_rate=0.5),
             start=start,
         )
-        return looks[-1], found.weights.tolist()
+        return validated[-1], found.weights.tolist()
 
     assert first_step(None) == (pytest.approx(-0.5), pytest.approx([1 / 3] * 3))
-    told = torch.tensor([0.25, 0.25, 0.5])
-    assert first_step(told) == (pytest.approx(0.5), told.tolist())
+    result = torch.tensor([0.25, 0.25, 0.5])
+    assert first_step(result) == (pytest.approx(0.5), result.tolist())
 
 
 def test_what_is_descended_elsewhere_counts_beside_the_game() -> None:
@@ -244,11 +246,11 @@ def test_what_is_descended_elsewhere_counts_beside_the_game() -> None:
     assert number.x.item() == pytest.approx(0.75, abs=1e-3)
 
 
-def test_it_looks_at_the_start_every_so_often_and_at_the_end() -> None:
-    number, told, looked = Number(), [], []
+def test_it_validates_at_the_start_every_so_often_and_at_the_end() -> None:
+    number, result, looked = Number(), [], []
 
     def aside() -> Tensor:
-        looked.append(len(told))
+        looked.append(len(result))
         return torch.zeros(2)
 
     minimax(
@@ -257,7 +259,7 @@ def test_it_looks_at_the_start_every_so_often_and_at_the_end() -> None:
         aside=aside,
         reference=ZERO,
         settings=MinimaxSettings(steps=7, every=3),
-        progress=lambda done, of: told.append((done, of)),
+        progress=lambda done, of: result.append((done, of)),
     )
-    assert told == [(n, 7) for n in range(1, 8)]
+    assert result == [(n, 7) for n in range(1, 8)]
     assert looked == [0, 2, 5, 6]  # before progress tells of steps 3, 6 and 7

@@ -49,7 +49,7 @@ def test_numbers_are_whole_where_the_kind_says_so() -> None:
         ("top", "2", "k, noise", "top"),
     ],
 )
-def test_what_does_not_fit_is_told(option: str, value: str, expected: str, found: str) -> None:
+def test_what_does_not_fit_is_reported(option: str, value: str, expected: str, found: str) -> None:
     with pytest.raises(redhost.UsageError) as caught:
         read_options("topk", {option: value}, KNOWN)
     assert str(caught.value) == (

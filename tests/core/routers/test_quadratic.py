@@ -59,7 +59,7 @@ def test_rows_of_labels_stand_in_the_order_of_the_columns(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_are_kept_in_single_precision(kind) -> None:
+def test_weights_are_retained_in_single_precision(kind) -> None:
     state = fit(kind, domains()).state_dict()
     assert state.pop("owner").dtype == torch.int64
     assert {v.dtype for v in state.values()} == {torch.float32}
@@ -87,7 +87,7 @@ def test_a_column_that_leaves_leaves_the_others_as_they_were(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_need_be_kept_or_be_there_to_keep(kind) -> None:
+def test_nothing_need_be_retained_or_be_there_to_keep(kind) -> None:
     for parent, keep in ((fit(kind, domains()), ()), (kind(width=D, columns=NAMES), NAMES)):
         child = kind(width=D, columns=NAMES)
         child.copy_columns(parent, keep=keep)
@@ -106,10 +106,10 @@ def test_a_column_that_is_replaced_keeps_nothing_of_its_old_self(kind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [(QuadraticRouter, "quadratic"), (StatisticsRouter, "statistics")]
+    ("kind", "message"), [(QuadraticRouter, "quadratic"), (StatisticsRouter, "statistics")]
 )
-def test_only_its_own_kind_is_taken_over(kind, told: str) -> None:
-    with pytest.raises(TypeError, match=f"^expected a router of kind {told!r}, found 'linear'$"):
+def test_only_its_own_kind_is_taken_over(kind, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^expected a router of kind {message!r}, found 'linear'$"):
         kind(width=D, columns=NAMES).copy_columns(LinearRouter(width=D, columns=NAMES), keep=())
 
 
@@ -161,11 +161,11 @@ def four_columns() -> QuadraticRouter:
 
 def test_pieces_are_the_longest_runs_of_columns_with_so_many_labels_or_single_ones() -> None:
     router = four_columns()
-    pieces = {labels: list(router._pieces(labels)) for labels in (1, 3, 4, 6, 7)}
+    runs = {labels: list(router._pieces(labels)) for labels in (1, 3, 4, 6, 7)}
     singles = [(0, 1), (1, 2), (2, 3), (3, 4)]
-    assert pieces[1] == singles
-    assert pieces[3] == [(0, 2), (2, 3), (3, 4)] and pieces[4] == [(0, 2), (2, 4)]
-    assert pieces[6] == [(0, 3), (3, 4)] and pieces[7] == [(0, 4)]
+    assert runs[1] == singles
+    assert runs[3] == [(0, 2), (2, 3), (3, 4)] and runs[4] == [(0, 2), (2, 4)]
+    assert runs[6] == [(0, 3), (3, 4)] and runs[7] == [(0, 4)]
 
 
 @pytest.mark.parametrize("labels", [1, 3, 4, 6])

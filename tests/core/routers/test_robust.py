@@ -160,10 +160,10 @@ def test_it_answers_with_the_mixture(redhost_fake_expert, tmp_path) -> None:
     for n in range(3):
         redhost_fake_expert(f"team{n}", labels=(f"a{n}", f"b{n}"), seed=n)
     host = redhost.Host.open(tmp_path / "home", backbone="tiny-random")
-    told = host.recompose(router="robust").router.robust
-    assert told is not None and told.regret == max(told.regrets.values())
-    assert sum(told.mixture.values()) == pytest.approx(1, abs=1e-4) and told.gap >= -1e-6
-    assert told.mixture.keys() == told.regrets.keys() == {"team0", "team1", "team2"}
+    report = host.recompose(router="robust").router.robust
+    assert report is not None and report.regret == max(report.regrets.values())
+    assert sum(report.mixture.values()) == pytest.approx(1, abs=1e-4) and report.gap >= -1e-6
+    assert report.mixture.keys() == report.regrets.keys() == {"team0", "team1", "team2"}
     bus, encode = host.composed.bus, host.composed.backbone.encode
     h = encode(["one", "two"])
     p, alpha = bus(h)
@@ -177,9 +177,9 @@ def test_a_domain_whose_card_tells_no_answers_keeps_its_own_column() -> None:
         sums = redhost.plugins.Statistics.of_rows(z, [""] * len(z))
         return redhost.plugins.ColumnData(column=column, z=z, statistics=sums)
 
-    told = columns(table(4, 8, 4, seed=0), rows=500)[:2]
+    report = columns(table(4, 8, 4, seed=0), rows=500)[:2]
     vectors, background = -torch.eye(8).repeat(20, 1), torch.full((100, 8), 0.5)
-    router = fit([*told, silent("e2", vectors), silent("backbone", background)])
+    router = fit([*report, silent("e2", vectors), silent("backbone", background)])
     for k, z in ((2, vectors), (3, background)):
         assert torch.softmax(router(z), dim=-1).mean(0)[k] > 0.5
 
@@ -188,8 +188,10 @@ def game(worst: float, *, weights: tuple[float, ...] = (0.25, 0.75)) -> MinimaxR
     return MinimaxResult(weights=torch.tensor(weights), regrets=torch.tensor([0.1, worst]), step=1)
 
 
-@pytest.mark.parametrize(("first", "second", "kept"), [(0.5, 0.3, 2), (0.3, 0.5, 1), (0.4, 0.4, 1)])
-def test_of_two_starts_the_smaller_worst_regret_is_kept(first, second, kept) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "winner"), [(0.5, 0.3, 2), (0.3, 0.5, 1), (0.4, 0.4, 1)]
+)
+def test_of_two_starts_the_smaller_worst_regret_is_retained(first, second, winner) -> None:
     """The first from the router's own weights, the second from nothing."""
     router, begun, results = torch.nn.Linear(2, 2), [], [game(first), game(second)]
     own = {k: v.clone() for k, v in router.state_dict().items()}
@@ -200,8 +202,8 @@ def test_of_two_starts_the_smaller_worst_regret_is_kept(first, second, kept) -> 
             router.weight.fill_(float(len(begun)))
         return results[len(begun) - 1]
 
-    assert from_two_starts(router, play) is results[kept - 1]
-    assert (router.weight == kept).all()
+    assert from_two_starts(router, play) is results[winner - 1]
+    assert (router.weight == winner).all()
     assert all(torch.equal(v, begun[0][k]) for k, v in own.items())
     assert not any(v.any() for v in begun[1].values())
 
@@ -273,7 +275,7 @@ def test_an_answer_that_an_expert_finds_impossible_breaks_nothing() -> None:
     assert router.weight.isfinite().all() and router.weight.any()
 
 
-def test_columns_without_answers_are_kept_by_their_share_of_the_cross_entropy() -> None:
+def test_columns_without_answers_are_retained_by_their_share_of_the_cross_entropy() -> None:
     """A share of one over the number of columns each."""
     router = RobustRouter(width=3, columns=("a", "b", "c", "d"))
     torch.nn.init.normal_(router.weight, generator=torch.Generator().manual_seed(0))

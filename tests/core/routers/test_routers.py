@@ -120,8 +120,8 @@ def test_row_level_keeps_every_bit_of_the_other_columns(kind: str) -> None:
     )
     z = torch.cat([d.z for d in data])
     before, after = parent(z), child(z)[:, [0, 2]]
-    kept = after.isfinite()  # sparse kinds cut what the new column is ahead of
-    assert torch.equal(after[kept], before[kept]) and kept[: len(data[0].z), 0].all()
+    finite = after.isfinite()  # sparse kinds cut what the new column is ahead of
+    assert torch.equal(after[finite], before[finite]) and finite[: len(data[0].z), 0].all()
     assert (child(data[1].z).argmax(-1) == 1).float().mean() >= 0.9
 
 
@@ -226,12 +226,70 @@ def test_statistics_add_up_and_subtract() -> None:
     torch.testing.assert_close(whole.scatter - two.scatter, one.scatter)
 
 
-def test_rows_drawn_from_statistics_have_their_means() -> None:
-    data = cloud("a", 2.0, rows=400)
-    z, names = data.statistics.sample(rows=4000, generator=torch.Generator().manual_seed(0))
+def test_statistics_are_sums_by_label_in_double_precision() -> None:
+    z = torch.tensor([[1.0, 2.0], [3.0, 5.0], [-1.0, 4.0]])
+    s = redhost.plugins.Statistics.of_rows(z, ["y", "x", "y"])
+    assert s.labels == ("x", "y") and s.counts.tolist() == [1.0, 2.0]
+    assert s.sums.tolist() == [[3.0, 5.0], [0.0, 6.0]]
+    assert s.scatter.tolist() == [[11.0, 13.0], [13.0, 45.0]]
+    assert {x.dtype for x in (s.counts, s.sums, s.scatter)} == {torch.float64}
+    first = s.first(1)
+    assert (first.labels, first.counts.tolist()) == (s.labels, s.counts.tolist())
+    assert (first.sums.tolist(), first.scatter.tolist()) == ([[3.0], [0.0]], [[11.0]])
+
+
+def test_scatter_within_labels_leaves_their_means_out() -> None:
+    """Over domains too: an equal name in two of them is two classes."""
+    from redhost.core.routers.domain_statistics import within_scatter
+
+    data = [cloud("a", 0.0), cloud("b", 2.0, rows=50)]
+    expected = torch.zeros(D, D, dtype=torch.float64)
+    for d in data:
+        for rows in (d.z[0::2].double(), d.z[1::2].double()):
+            expected += (rows - rows.mean(0)).T @ (rows - rows.mean(0))
+    scatter, freedom = within_scatter([d.statistics for d in data])
+    torch.testing.assert_close(scatter, expected)
+    assert freedom == 30 + 50 - 4
+    one = redhost.plugins.Statistics.of_rows(torch.ones(1, D), ["x"])
+    assert within_scatter([one])[1] == 1.0  # never nothing to divide by
+
+
+def test_a_covariance_is_shrunk_by_the_published_formula() -> None:
+    """Chen et al. 2010, equation 23, by hand; the least and the most there is."""
+    from redhost.core.routers.domain_statistics import oas_shrinkage, shrunk
+
+    s = torch.diag(torch.tensor([8.0, 1.0, 1.0, 2.0], dtype=torch.float64))
+    rho = (0.5 * 70 + 144) / ((20 + 0.5) * (70 - 36))  # tr S² = 70, tr² S = 144, D = 4
+    assert oas_shrinkage(s, freedom=20) == pytest.approx(rho)
+    unit = torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(shrunk(s, freedom=20), (1 - rho) * s + rho * 3 * unit)
+    assert (oas_shrinkage(s, freedom=1), oas_shrinkage(unit, freedom=1e9)) == (1.0, 1.0)
+    assert oas_shrinkage(0 * unit, freedom=20) == 1.0
+    torch.testing.assert_close(shrunk(0 * unit, freedom=20), 1e-6 * unit)
+    flat = torch.diag(torch.tensor([4.0, 0.0, 0.0, 0.0], dtype=torch.float64))
+    least = torch.linalg.eigvalsh(shrunk(flat, freedom=1e12))[0]
+    assert float(least) == pytest.approx(1e-3)
+    tilted = s + torch.triu(0.3 * torch.ones(4, 4).double(), 1)
+    assert torch.equal(shrunk(tilted, freedom=20), shrunk(tilted, freedom=20).T)
+
+
+def test_rows_drawn_from_statistics_have_their_means_and_their_covariance() -> None:
+    from redhost.core.routers.domain_statistics import within_covariance
+
+    data = cloud("a", 2.0, rows=401)
+    z, names = data.statistics.sample(rows=8000, generator=torch.Generator().manual_seed(0))
+    assert (z.shape, z.dtype, len(names)) == ((8000, D), torch.float32, 8000)
+    off = z.clone()
     for n, label in enumerate(data.statistics.labels):
-        drawn = z[torch.tensor([x == label for x in names])].mean(0)
-        torch.testing.assert_close(drawn, data.statistics.means[n].float(), atol=0.05, rtol=0)
+        mine = torch.tensor([x == label for x in names])
+        torch.testing.assert_close(float(mine.float().mean()), 0.5, atol=0.02, rtol=0)
+        off[mine] -= data.statistics.means[n].float()
+        torch.testing.assert_close(off[mine].mean(0), torch.zeros(D), atol=0.03, rtol=0)
+    expected = within_covariance([data.statistics]).float()
+    torch.testing.assert_close(off.T @ off / 8000, expected, atol=0.01, rtol=0)
+    rare = redhost.plugins.Statistics.of_rows(torch.randn(10, D), ["x"] * 9 + ["y"])
+    _, names = rare.sample(rows=2000, generator=torch.Generator().manual_seed(0))
+    assert names.count("y") == pytest.approx(200, abs=40)
 
 
 def test_saving_and_loading_changes_nothing() -> None:

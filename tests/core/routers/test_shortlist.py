@@ -1,4 +1,4 @@
-"""The shortlist router: who is heard, what it learns of voices, and that idle experts are idle."""
+"""The shortlist router: who is queried, what is learnt of confidences, that others idle."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def domains(
     return made
 
 
-def voices_of(k: int, n: int) -> Tensor:
+def confidences_of(k: int, n: int) -> Tensor:
     """Return e ``(n, K)``: loud at home, quiet elsewhere."""
     e = torch.full((n, K), 0.5)
     e[:, k] = 3.0
@@ -57,7 +57,7 @@ def listening(
     data: list[redhost.plugins.ColumnData], log: list[Tensor]
 ) -> list[redhost.plugins.ColumnData]:
     return [
-        dataclasses.replace(d, signals=Logged(d.z, voices_of(k, len(d.z)), log))
+        dataclasses.replace(d, signals=Logged(d.z, confidences_of(k, len(d.z)), log))
         for k, d in enumerate(data)
     ]
 
@@ -77,29 +77,29 @@ def test_rows_find_their_column_and_two_have_a_say() -> None:
             assert (logits.argmax(-1) == k).float().mean() >= 0.95
 
 
-def test_voices_tell_apart_what_z_cannot() -> None:
+def test_confidences_tell_apart_what_z_cannot() -> None:
     log: list[Tensor] = []
     deaf, router = fitted(domains()), fitted(listening(domains(), log))
     z = torch.cat([d.z for d in domains(seed=1)[:2]])
     own = torch.tensor([0] * 24 + [1] * 24)
-    e = torch.cat([voices_of(0, 24), voices_of(1, 24)])
+    e = torch.cat([confidences_of(0, 24), confidences_of(1, 24)])
     assert (deaf(z).argmax(-1) == own).float().mean() < 0.7
     assert (router(z, Logged(z, e, [])).argmax(-1) == own).float().mean() == 1.0
 
 
-def test_only_the_shortlist_and_the_row_itself_are_heard() -> None:
+def test_only_the_shortlist_and_the_row_itself_are_queried() -> None:
     log: list[Tensor] = []
     router = fitted(listening(domains(), log), m=4)
     assert len(log) == K and all((mask.sum(-1) <= 5).all() for mask in log)
     assert all(mask[:, k].all() for k, mask in enumerate(log))
-    asked: list[Tensor] = []
+    rows_seen: list[Tensor] = []
 
     z = torch.randn(9, D)
-    router(z, Logged(z, torch.zeros(9, K), asked))
-    assert (asked[0].sum(-1) == 4).all()
+    router(z, Logged(z, torch.zeros(9, K), rows_seen))
+    assert (rows_seen[0].sum(-1) == 4).all()
 
 
-def test_a_new_column_moves_alone_and_asks_for_nobody_else() -> None:
+def test_a_new_column_moves_alone_and_requests_nobody_else() -> None:
     data, log = domains(), []
     old = fitted(listening(data, []))
     new = ShortlistRouter(width=D, columns=NAMES, m=4)
@@ -112,7 +112,7 @@ def test_a_new_column_moves_alone_and_asks_for_nobody_else() -> None:
     torch.testing.assert_close(new.weight[5], old.weight[5], atol=1e-4, rtol=1e-4)
 
 
-def test_a_column_nobody_else_hears_is_believed_neither_more_nor_less() -> None:
+def test_a_column_nobody_else_reads_is_believed_neither_more_nor_less() -> None:
     data = listening(domains(), [])
     lonely = ShortlistRouter(width=D, columns=NAMES, k=1, m=1)
     lonely.solve(data)
@@ -202,34 +202,35 @@ def test_off_the_axes_a_column_has_one_variance_for_all_directions() -> None:
         torch.testing.assert_close(found.detach(), expected, atol=1e-2, rtol=1e-3)
 
 
-def test_who_is_not_asked_has_no_density() -> None:
+def test_who_is_not_queried_has_no_density() -> None:
     mask = torch.zeros(3, K, dtype=torch.bool)
     mask[0, 4] = True
     found = fitted(domains()).densities(torch.zeros(3, D), mask)
     assert torch.equal(found.isfinite(), mask) and (found[~mask] == -torch.inf).all()
 
 
-def test_voices_are_gaussians_at_home_and_on_the_lists_of_others() -> None:
+def test_confidences_are_gaussians_at_home_and_on_the_lists_of_others() -> None:
     """Columns 0 and 1 stand on each other's lists; away is every such row, whoever's it is."""
     g = torch.Generator().manual_seed(11)
-    data, said = domains(), [torch.randn(24, K, generator=g) + k for k in range(K)]
-    heard = [
-        dataclasses.replace(d, signals=Logged(d.z, e, [])) for d, e in zip(data, said, strict=True)
+    data, confidences = domains(), [torch.randn(24, K, generator=g) + k for k in range(K)]
+    samples = [
+        dataclasses.replace(d, signals=Logged(d.z, e, []))
+        for d, e in zip(data, confidences, strict=True)
     ]
-    router = fitted(heard)
+    router = fitted(samples)
     on_list = [top_mask(router.scores(d.z), 4) for d in data]
     far = 0
-    for k, own in enumerate(said):
-        away = [e[m[:, k], k] for e, m in zip(said, on_list, strict=True) if e is not own]
-        heard = (own[:, k], torch.cat(away))
-        moments = [x for v in heard if len(v) for x in (v.mean(), v.var(correction=0) + 0.01)]
+    for k, own in enumerate(confidences):
+        away = [e[m[:, k], k] for e, m in zip(confidences, on_list, strict=True) if e is not own]
+        samples = (own[:, k], torch.cat(away))
+        moments = [x for v in samples if len(v) for x in (v.mean(), v.var(correction=0) + 0.01)]
         far += len(moments) == 2
         expected = torch.stack(moments).repeat(4 // len(moments))
         torch.testing.assert_close(router.voice[k].detach(), expected)
     assert 0 < far < K  # some are on nobody else's list, and theirs is one Gaussian twice
 
 
-def test_a_column_without_a_voice_is_believed_neither_more_nor_less() -> None:
+def test_a_column_without_a_confidence_is_believed_neither_more_nor_less() -> None:
     data = listening(domains(), [])
     data[9] = dataclasses.replace(data[9], signals=None)
     router = fitted(data)
@@ -237,7 +238,7 @@ def test_a_column_without_a_voice_is_believed_neither_more_nor_less() -> None:
     assert all(router.voice[k].tolist() != [0.0, 1.0, 0.0, 1.0] for k in (8, 10))
 
 
-def test_logits_are_density_and_ratio_of_voices() -> None:
+def test_logits_are_density_and_ratio_of_confidences() -> None:
     g = torch.Generator().manual_seed(2)
     router = fitted(domains())
     with torch.no_grad():
@@ -249,9 +250,9 @@ def test_logits_are_density_and_ratio_of_voices() -> None:
         )
         expected = router.densities(z, top_mask(router.scores(z), 4)) + ratio
         found = router(z, Logged(z, e, []))
-    kept = found.isfinite()
-    torch.testing.assert_close(found[kept], expected[kept])
-    assert torch.equal(kept, top_mask(expected, 2))
+    listed = found.isfinite()
+    torch.testing.assert_close(found[listed], expected[listed])
+    assert torch.equal(listed, top_mask(expected, 2))
 
 
 def test_one_row_a_column_is_enough() -> None:
@@ -265,10 +266,10 @@ def test_one_row_a_column_is_enough() -> None:
 def test_without_options_two_of_eight_have_a_say() -> None:
     router = ShortlistRouter(width=D, columns=NAMES)
     assert (router.k, router.chosen, router.m) == (2, 2, 8)
-    assert ShortlistRouter(width=D, columns=NAMES, k=5, m=3).m == 5  # all who speak are heard
+    assert ShortlistRouter(width=D, columns=NAMES, k=5, m=3).m == 5  # all that answer are read
 
 
-def test_weights_are_kept_in_single_precision() -> None:
+def test_weights_are_retained_in_single_precision() -> None:
     state = fitted(listening(domains(), [])).state_dict()
     assert {v.dtype for v in state.values()} == {torch.float32}
 
@@ -287,12 +288,12 @@ def test_options(kind: str, k: int, m: int) -> None:
     assert isinstance(one, ShortlistRouter) and (one.chosen, one.m) == (1, 1)
 
 
-def test_a_bus_hears_and_asks_only_the_shortlist() -> None:
+def test_a_bus_reads_and_queries_only_the_shortlist() -> None:
     class Counting(redhost.plugins.LowRank):
-        asked = 0
+        rows_seen = 0
 
         def forward(self, z: Tensor) -> Tensor:
-            self.asked += len(z)
+            self.rows_seen += len(z)
             return super().forward(z)
 
     g = torch.Generator().manual_seed(0)
@@ -317,7 +318,7 @@ def test_a_bus_hears_and_asks_only_the_shortlist() -> None:
     h = torch.cat([d.z for d in domains(rows=3, seed=2)])
     p, alpha = bus(h)
     assert bus.ensemble.strategy == "grouped"
-    assert sum(e.asked for e in experts.values()) == 4 * len(h)  # heard once, and not again
+    assert sum(e.rows_seen for e in experts.values()) == 4 * len(h)  # computed once, and not again
     torch.testing.assert_close(p, bus.probabilities(h, h, alpha))
     everybody = router(h, bus.signals(h))
     torch.testing.assert_close(alpha, torch.softmax(everybody, -1))

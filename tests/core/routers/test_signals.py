@@ -86,14 +86,14 @@ def test_a_router_reads_a_signal_that_its_own_file_brings(plugin, tmp_path) -> N
     receipt = open_host(tmp_path).recompose(router="normed", accept=True)
     assert receipt.router.kind == "normed" and receipt.router.moved == receipt.router.columns
     host = open_host(tmp_path)  # from stored bytes
-    told, bus = host.predict(TEXTS), host.composed.bus
+    answers, bus = host.predict(TEXTS), host.composed.bus
     assert bus.router.weight.abs().max() > 0.01  # type: ignore[union-attr]  # it was trained
     z = bus.norm(host.composed.backbone.encode(TEXTS))
     norms = [bus.delta(z, k).norm(dim=-1) for k in range(len(bus.ids))]
     norms.append(torch.zeros(len(TEXTS)))  # the backbone's column
     router: Any = bus.router
     alpha = torch.softmax(torch.stack(norms, -1) * router.weight + router.bias, -1)
-    given = torch.tensor([list(answer.weights.values()) for answer in told])
+    given = torch.tensor([list(answer.weights.values()) for answer in answers])
     torch.testing.assert_close(given, alpha, atol=1e-5, rtol=1e-4)
 
 

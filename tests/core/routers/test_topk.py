@@ -29,8 +29,8 @@ def test_exactly_k_columns_have_a_say_and_they_are_the_heaviest(k: int) -> None:
     dense = torch.softmax(trained_like(LinearRouter)(Z), -1)
     assert ((alpha > 0).sum(-1) == k).all()
     torch.testing.assert_close(alpha.sum(-1), torch.ones(50))
-    kept = dense * (alpha > 0)
-    torch.testing.assert_close(alpha, kept / kept.sum(-1, keepdim=True))
+    sparse = dense * (alpha > 0)
+    torch.testing.assert_close(alpha, sparse / sparse.sum(-1, keepdim=True))
     assert torch.equal(alpha.argmax(-1), dense.argmax(-1))
 
 
@@ -127,7 +127,7 @@ def test_options_of_a_kind_are_written_after_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
         ("topk:k=two", "a whole number"),
         ("topk:noise=nan", "0 or more"),
@@ -137,6 +137,6 @@ def test_options_of_a_kind_are_written_after_its_name() -> None:
         ("linear:k=2", "no options"),
     ],
 )
-def test_bad_options_are_wrong_usage(kind: str, told: str) -> None:
-    with pytest.raises(redhost.UsageError, match=told):
+def test_bad_options_are_wrong_usage(kind: str, message: str) -> None:
+    with pytest.raises(redhost.UsageError, match=message):
         redhost.plugins.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)

@@ -39,8 +39,8 @@ def test_bits_of_a_receipt_are_those_of_the_bus(outcome, composed) -> None:
     with torch.inference_mode():
         p, _ = composed.bus(composed.backbone.encode(gate))
     target = torch.tensor([int(r.label) for r in rows])
-    told = float(-p.gather(1, target[:, None]).double().log().sum()) / math.log(2)
-    expected = told / outcome.receipt.bits.bytes[domain]
+    evaluated = float(-p.gather(1, target[:, None]).double().log().sum()) / math.log(2)
+    expected = evaluated / outcome.receipt.bits.bytes[domain]
     assert outcome.receipt.bits.after[domain] == pytest.approx(expected, rel=1e-5)
 
 
@@ -61,7 +61,6 @@ def test_more_bits_than_the_tolerance_are_harm(after, tolerance, harm) -> None:
 
 
 def test_what_nobody_had_before_cannot_be_harmed() -> None:
-    refuse_bits(None, tolerance=0.0)
     refuse_bits(msgspec.structs.replace(bits(1.0, 9.0), before=None), tolerance=0.0)
 
 
@@ -69,19 +68,19 @@ def test_evaluate_reads_tokens_and_tells_bits_by_system(composed, rows_of) -> No
     rows = [
         Row(text=r.text, label="", domain=name) for name in composed.bus.ids for r in rows_of(name)
     ]
-    told = evaluate(composed, rows, encode=composed.backbone.encode)
-    assert told.rows == len(composed.backbone.rows_per_token(rows)) > len(rows)
-    assert set(told.bits) == set(told.table)
-    best = {d: min(told.bits[s][d] for s in ("routed", "oracle")) for d in composed.bus.ids}
-    assert all(best[d] < told.bits["backbone"][d] for d in composed.bus.ids)
+    evaluated = evaluate(composed, rows, encode=composed.backbone.encode)
+    assert evaluated.rows == len(composed.backbone.rows_per_token(rows)) > len(rows)
+    assert set(evaluated.bits) == set(evaluated.table)
+    best = {d: min(evaluated.bits[s][d] for s in ("routed", "oracle")) for d in composed.bus.ids}
+    assert all(best[d] < evaluated.bits["backbone"][d] for d in composed.bus.ids)
     shares = [len(t.encode()) for t in (r.text for r in rows)]
-    mean = sum(told.bits["routed"][r.domain] * n for r, n in zip(rows, shares, strict=True)) / sum(
-        shares
-    )
-    assert told.bits["routed"]["overall"] == pytest.approx(mean)
+    mean = sum(
+        evaluated.bits["routed"][r.domain] * n for r, n in zip(rows, shares, strict=True)
+    ) / sum(shares)
+    assert evaluated.bits["routed"]["overall"] == pytest.approx(mean)
 
 
 def test_rows_of_no_domain_count_overall(composed, rows_of) -> None:
     rows = [Row(text=r.text, label="") for r in rows_of("tales", 4)]
-    told = evaluate(composed, rows, encode=composed.backbone.encode)
-    assert told.bits["routed"].keys() == {"overall"} and told.domains == {}
+    evaluated = evaluate(composed, rows, encode=composed.backbone.encode)
+    assert evaluated.bits["routed"].keys() == {"overall"} and evaluated.domains == {}

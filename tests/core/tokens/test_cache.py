@@ -45,7 +45,7 @@ def test_a_damaged_row_is_computed_again(composed, cache, size) -> None:
     """The last is whole rows, but four of them, which no text here has."""
     cold = cache.encode(TEXTS)
     with sqlite3.connect(cache.path) as database:
-        database.execute("UPDATE h SET row = ?", (b"\0" * size,))
+        database.execute("UPDATE rows SET row = ?", (b"\0" * size,))
     database.close()
     assert set(cache.missing(TEXTS)) == set(TEXTS)
     assert torch.equal(cache.encode(TEXTS), cold)
@@ -61,7 +61,9 @@ def test_a_worker_pool_leaves_states_to_who_reads_them(composed, speaker_folder,
         def run(self, jobs, *, inputs, workers):
             raise AssertionError(jobs)
 
-    ahead = FeaturePrefetcher(pool=redhost.jobs.WorkerPool(name="idle", engine=Idle(), workers=2))
+    prefetcher = FeaturePrefetcher(
+        pool=redhost.jobs.WorkerPool(name="idle", engine=Idle(), workers=2)
+    )
     files = read_package(from_folder(speaker_folder))
     texts = [f"text {n}" for n in range(SHARD + 1)]
-    assert ahead.encode(texts, backbone=composed.backbone, files=files, folder=tmp_path) == 0
+    assert prefetcher.encode(texts, backbone=composed.backbone, files=files, folder=tmp_path) == 0

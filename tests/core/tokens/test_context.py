@@ -27,14 +27,14 @@ def bus_vectors(h: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_context_is_the_mean_of_what_was_with_the_older_forgotten(h) -> None:
-    z, told = bus_vectors(h).double(), contexts(h, eps=1e-5)
-    assert told.shape == (len(h), len(HORIZONS) * D)
+    z, running = bus_vectors(h).double(), contexts(h, eps=1e-5)
+    assert running.shape == (len(h), len(HORIZONS) * D)
     for n, horizon in enumerate(HORIZONS):
         beta = 1 - 1 / horizon
         for t in (0, 1, 17, len(h) - 1):
             weights = beta ** torch.arange(t, -1, -1, dtype=torch.float64)
             mean = (weights[:, None] * z[: t + 1]).sum(0) / weights.sum()
-            assert torch.allclose(told[t, n * D : (n + 1) * D].double(), mean, atol=1e-5)
+            assert torch.allclose(running[t, n * D : (n + 1) * D].double(), mean, atol=1e-5)
 
 
 def test_the_first_context_is_the_first_bus_vector(h) -> None:
@@ -48,11 +48,11 @@ def test_a_horizon_of_one_token_remembers_nothing(h, monkeypatch) -> None:
 
 
 def test_steps_and_a_whole_text_give_the_same_bits(h) -> None:
-    memory, told = RunningContext.empty(D), []
+    memory, running = RunningContext.empty(D), []
     for z in bus_vectors(h):
         memory, one = update_context(memory, z)
-        told.append(one)
-    assert torch.equal(torch.stack(told), contexts(h, eps=1e-5))
+        running.append(one)
+    assert torch.equal(torch.stack(running), contexts(h, eps=1e-5))
 
 
 def test_a_later_state_changes_no_earlier_context(h) -> None:

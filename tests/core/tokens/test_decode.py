@@ -143,12 +143,12 @@ def test_a_text_ends_before_the_end_token(composed) -> None:
     tokenizer = composed.backbone.trunk.tokenizer
     greedy = [t.id for t in generate(composed, PROMPT, max_tokens=20, temperature=0)]
     last = max(greedy.index(i) for i in greedy)  # where a token comes for the first time
-    told = tokenizer.eos_token
+    printed = tokenizer.eos_token
     try:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(greedy[last])
         ended = [t.id for t in generate(composed, PROMPT, max_tokens=20, temperature=0)]
     finally:
-        tokenizer.eos_token = told
+        tokenizer.eos_token = printed
     assert last > 0 and ended == greedy[:last]
 
 
@@ -212,15 +212,15 @@ def test_a_character_of_several_tokens_comes_whole(speaker) -> None:
     ids = tokenize(speaker.trunk, text)
     assert len(ids) == len(text.encode()) > len(text)
     reader = TokenReader(speaker.trunk, ids_of_start(speaker))
-    told = [reader.read(i) for i in ids]
-    assert [t for t in told if t] == list(text)
+    printed = [reader.read(i) for i in ids]
+    assert [t for t in printed if t] == list(text)
 
 
 def test_bytes_that_are_no_character_are_marked_and_lose_nothing_after_them(speaker) -> None:
     reader = TokenReader(speaker.trunk, ids_of_start(speaker))
     broken = tokenize(speaker.trunk, "日")[:2]
-    told = [reader.read(i) for i in (*broken, *tokenize(speaker.trunk, "ab"))]
-    assert told[:2] == ["", ""] and told[2].endswith("a") and told[3] == "b"
+    printed = [reader.read(i) for i in (*broken, *tokenize(speaker.trunk, "ab"))]
+    assert printed[:2] == ["", ""] and printed[2].endswith("a") and printed[3] == "b"
 
 
 def test_what_is_shown_of_a_long_text_is_its_text(composed) -> None:
@@ -236,7 +236,7 @@ def ids_of_start(speaker) -> list[int]:
 
 
 def test_words_keep_the_space_before_them(speaker) -> None:
-    """Some tokenizers spell a first word without it; the twin reads word by word."""
+    """Some tokenizers write a first word without it; the twin reads word by word."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

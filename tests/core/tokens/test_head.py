@@ -82,10 +82,10 @@ def test_a_generating_backbone_is_taken_as_it_is(speaker_model, tmp_path) -> Non
 
 
 def test_pooling_plays_no_part(speaker_model, tmp_path) -> None:
-    told = [
+    predicted = [
         new_backbone(tmp_path / pooling, "x", f"hf:{speaker_model}", pooling=pooling,
                      task=redhost.plugins.make_task("generation"))
         for pooling in ("last", "mean")
     ]  # fmt: skip
-    assert told[0].fingerprint == told[1].fingerprint
+    assert predicted[0].fingerprint == predicted[1].fingerprint
     assert package_in(tmp_path / "last").is_dir()

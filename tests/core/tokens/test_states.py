@@ -1,4 +1,4 @@
-"""The states of tokens: a text's bits are its own, and nothing hears of a later token."""
+"""The states of tokens: a text's bits are its own, and nothing depends on a later token."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def test_a_context_stands_beside_the_state_once_there_is_a_bus(composed) -> None
 AT = 12
 
 
-def told(composed, text: str) -> tuple[torch.Tensor, torch.Tensor]:
+def features_of(composed, text: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return p and α of every token of a text: states, contexts, router, experts."""
     with torch.inference_mode():
         p, alpha = composed.bus(composed.backbone.encode([text]))
     return p, alpha
 
 
-def hears_of_later_tokens(composed) -> bool:
-    """Say whether another token at `AT` changes what is said up to there."""
+def depends_on_later_tokens(composed) -> bool:
+    """Tell whether another token at `AT` changes the states up to there."""
     text = "the cat sat on the mat\n"
-    p, alpha = told(composed, text)
-    q, beta = told(composed, text[:AT] + "#" + text[AT + 1 :])
+    p, alpha = features_of(composed, text)
+    q, beta = features_of(composed, text[:AT] + "#" + text[AT + 1 :])
     assert not torch.allclose(p[AT + 1 :], q[AT + 1 :])  # it does change what comes after
     same = torch.equal(p[: AT + 1], q[: AT + 1]) and torch.equal(alpha[: AT + 1], beta[: AT + 1])
     return not same
@@ -57,23 +57,23 @@ def hears_of_later_tokens(composed) -> bool:
 
 @pytest.mark.parametrize("form", ["residual", "mixture"])
 def test_a_token_changes_no_weight_and_no_probability_before_it(composed, mixed, form) -> None:
-    assert not hears_of_later_tokens(composed if form == "residual" else mixed)
+    assert not depends_on_later_tokens(composed if form == "residual" else mixed)
 
 
 def test_what_follows_may_be_cut_off(composed) -> None:
     text = "the cat sat on the mat\n"
-    (p, alpha), (q, beta) = told(composed, text), told(composed, text[:AT])
+    (p, alpha), (q, beta) = features_of(composed, text), features_of(composed, text[:AT])
     assert torch.allclose(p[:AT], q, atol=1e-5) and torch.allclose(alpha[:AT], beta, atol=1e-5)
 
 
 def test_a_memory_of_the_whole_text_is_found_out(composed, monkeypatch) -> None:
-    """The guard's twin: the mean over all of a text instead of what was said before."""
+    """The guard's twin: the mean over all of a text instead of what came before."""
 
     def whole(h: torch.Tensor, *, eps: float) -> torch.Tensor:
         return torch.nn.functional.layer_norm(h, h.shape[-1:], eps=eps).mean(0).repeat(len(h), 2)
 
     monkeypatch.setattr(module, "contexts", whole)
-    assert hears_of_later_tokens(composed)
+    assert depends_on_later_tokens(composed)
 
 
 def _rows(texts: list[str]) -> list[redhost.Row]:

@@ -23,7 +23,7 @@ def short(make_speaker, tmp_path_factory) -> redhost.authoring.TextEncoder:
     return redhost.Backbone.load(f"hf:{folder}", max_tokens=12, task=task).trunk
 
 
-def test_the_first_token_of_a_text_is_told_from_the_start_token(speaker) -> None:
+def test_the_first_token_of_a_text_is_distinguished_from_the_start_token(speaker) -> None:
     trunk, text = speaker.trunk, "hello"
     rows = rows_per_token(trunk, [redhost.Row(text=text, label="", domain="x")])
     assert [int(r.label) for r in rows] == tokenize(trunk, text)

@@ -1,10 +1,6 @@
-"""Authors' data: every format read, every fault named by its line, rows in one split each."""
+"""Authors' rows set aside: each in one split."""
 
 from __future__ import annotations
-
-import io
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,90 +8,10 @@ import redhost
 from redhost.core.training.data import (
     CARD_PASSAGES,
     LONGEST_PASSAGE,
-    read_table,
     split_documents,
     split_rows,
 )
 from redhost.registry.errors import UsageError
-
-# -- files read ------------------------------------------------------------------------------------
-
-
-def write(path: Path, data: str | bytes) -> Path:
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return path
-
-
-def test_json_lines_and_csv_give_the_same_rows(tmp_path) -> None:
-    one = write(tmp_path / "a.jsonl", '{"text": "x", "label": 1}\n\n{"text": "y, z", "label": "b"}')
-    two = write(tmp_path / "a.csv", 'text,label\nx,1\n"y, z",b\n')
-    assert read_table(one) == read_table(two)
-    assert [(r.text, r.label, r.domain) for r in read_table(one)] == [
-        ("x", "1", None),
-        ("y, z", "b", None),
-    ]
-
-
-def test_fields_have_the_names_you_give(tmp_path) -> None:
-    path = write(tmp_path / "a.csv", "utterance,intent\nx,hello\n")
-    [row] = read_table(path, text_field="utterance", label_field="intent")
-    assert (row.text, row.label) == ("x", "hello")
-
-
-@pytest.mark.parametrize("data", ['{"text": "x", "label": "a"}\n', "text,label\nx,a\n"])
-def test_standard_input_may_be_either(monkeypatch, data) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data.encode())))
-    assert [r.text for r in read_table("-")] == ["x"]
-
-
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match="pip install pyarrow"):
-        read_table(tmp_path / "a.parquet")
-
-
-FAULTS = {
-    "empty": ("a.jsonl", "", "has no rows"),
-    "missing field": (
-        "a.jsonl",
-        '{"text": "x", "label": "a"}\n{"label": "b"}\n',
-        "line 2: expected a text in 'text', found no such field",
-    ),
-    "missing label": ("a.csv", "text,label\nx,a\ny\n", "line 3: expected a label in 'label'"),
-    "not json": ("a.jsonl", '{"text": "x"\n', "line 1: expected a JSON object"),
-    "a list": ("a.jsonl", "[1]\n", "line 1: expected a JSON object, found list"),
-    "encoding": (
-        "a.jsonl",
-        b'{"text": "caf\xe9", "label": "a"}\n',
-        "line 1: expected UTF-8, found byte 0xe9 at column 14",
-    ),
-    "nan": (
-        "a.jsonl",
-        '{"text": "x", "label": NaN}\n',
-        "line 1: expected a finite label in 'label', found nan",
-    ),
-    "a long line": (
-        "a.jsonl",
-        '{"text": "' + "x" * 10_000_000 + '", "label": "a"}\n',
-        "line 1 is too long: expected at most 1,048,576 bytes, found 10,000,0",
-    ),
-    "blank text": ("a.jsonl", '{"text": "  ", "label": "a"}\n', "line 1: expected a text"),
-    "true": ("a.jsonl", '{"text": "x", "label": true}\n', "line 1: expected a label"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_bad_data_is_one_clear_line(tmp_path, fault) -> None:
-    name, data, words = FAULTS[fault]
-    with pytest.raises(UsageError) as e:
-        read_table(write(tmp_path / name, data))
-    assert words in str(e.value) and "\n" not in str(e.value)
-
-
-def test_a_missing_file_is_named(tmp_path) -> None:
-    with pytest.raises(UsageError, match=r"cannot read .*none\.jsonl: found No such file"):
-        read_table(tmp_path / "none.jsonl")
-
 
 # -- rows set aside --------------------------------------------------------------------------------
 
@@ -225,3 +141,35 @@ def test_documents_that_cannot_be_split_are_refused(rows, message) -> None:
 
 
 # -- the package -----------------------------------------------------------------------------------
+
+
+# -- small and uneven data -------------------------------------------------------------------------
+
+
+def rows_of(**counts: int) -> list[redhost.Row]:
+    return [
+        redhost.Row(text=f"{y} {n}", label=y) for y, count in counts.items() for n in range(count)
+    ]
+
+
+def test_every_row_is_counted_once_by_label_and_split() -> None:
+    splits = split_rows(rows_of(a=60, b=30, c=2))
+    counts = splits.label_counts()
+    assert {y: sum(c.values()) for y, c in counts.items()} == {"a": 60, "b": 30, "c": 2}
+    for name in ("train", "valid", "fit", "gate"):
+        assert sum(c[name] for c in counts.values()) == len(getattr(splits, name))
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"a": 200, "b": 200}, []),
+        ({"a": 10, "b": 10}, ["2 gate rows say little: each is 50 points"]),
+        ({"a": 120, "b": 120, "c": 2}, ["too few rows to be learnt from: c ("]),
+        ({"a": 400, "b": 20}, ["95% of the rows are 'a'"]),
+    ],
+)
+def test_what_the_numbers_of_rows_cannot_show_is_reported(counts, words) -> None:
+    found = split_rows(rows_of(**counts)).concerns()
+    assert len(found) == len(words)
+    assert all(w in x for w, x in zip(words, found, strict=True))

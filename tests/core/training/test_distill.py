@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -98,6 +99,63 @@ def test_without_inputs_the_cards_and_the_background_do(composed) -> None:
     assert set(texts) >= {r.text for r in composed.background}
     gate = {r.text for c in composed.cards.values() for r in c.rows if r.part == "gate"}
     assert not gate & set(texts)
+
+
+def test_cards_without_texts_are_nothing_to_learn_from(
+    composed, backbone, backbone_folder, expert_folders, build_expert, texts_of, tmp_path
+) -> None:
+    """From the background alone everything would be lost: refused before and after."""
+    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    rows = texts_of("red", 40, start=40)
+    z = norm(backbone.encode([t for t, _ in rows]))
+    card = redhost.authoring.statistics_card(z, [y for _, y in rows], labels=("a", "b"))
+    mute = build_expert(tmp_path / "mute", "red", card=card)
+    with_mute = redhost.compose(
+        backbone_folder, [mute, expert_folders["green"], expert_folders["blue"]]
+    ).composed
+    with pytest.raises(redhost.UsageError, match="--data") as e:
+        own_texts(with_mute)
+    assert "red" in e.value.found and "green" not in e.value.found
+    others = [f"nothing {n}" for n in range(24)]
+    merged = fold(composed, others, tmp_path / "wreck", name="wreck")
+    assert merged.after["overall"] < merged.before["overall"] - 0.2
+    with pytest.raises(redhost.errors.HarmError, match="--data"):
+        merged.refuse_loss()
+    assert (tmp_path / "wreck").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("after", "rows", "tolerance", "refused"),
+    [
+        (0.9, 100, None, False),
+        (0.89, 100, None, True),
+        (0.8, 10, None, False),
+        (0.8, 10, 10, True),
+        (0.99, 100, 0, True),
+        (0.0, 100, 100, False),
+    ],
+)
+def test_a_domain_may_lose_the_tolerance(after, rows, tolerance, refused) -> None:
+    found = {
+        "id": "x",
+        "generation": 1,
+        "rows": 50,
+        "declined": 0,
+        "kl": 0.0,
+        "agreement": after,
+        "parameters": {},
+        "epoch": 1,
+    }
+    gated = Merged(
+        **found,
+        before={"small": 0.5, "red": 1.0},
+        after={"small": 0.5, "red": after},
+        gate_rows={"small": 4, "red": rows},
+    )
+    ungated = Merged(**{**found, "rows": rows}, before={}, after={})
+    for merged in (gated, ungated):
+        with pytest.raises(redhost.errors.HarmError) if refused else nullcontext():
+            merged.refuse_loss(tolerance=tolerance)
 
 
 def batch(rows: int, *, seed: int) -> DistillationBatch:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.training.data import read_texts
 from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.rows import read_texts
 from redhost.registry.errors import UsageError
 
 ROWS = [redhost.Row(text=f"{w} {n}", label=w) for w in ("red", "green") for n in range(6)]

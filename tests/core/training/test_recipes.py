@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
-import safetensors.torch
 import torch
 
 import redhost
@@ -15,10 +15,18 @@ from redhost.core.training.expert import (
     ExpertRows,
     ExpertSettings,
     fit_temperature,
+    read_checkpoint,
 )
 from redhost.core.training.recipes import train_package
-from redhost.registry.errors import CardError, UsageError
-from redhost.registry.package.project import ExpertPlan, check_id, read_plan, write_plan
+from redhost.core.types import StagedProgress
+from redhost.registry.errors import HarmError, UsageError
+from redhost.registry.package.project import (
+    ExpertPlan,
+    check_id,
+    package_in,
+    read_plan,
+    write_plan,
+)
 
 ROWS = [
     redhost.Row(text=f"{'red' if n % 2 else 'blue'} {n}", label="xy"[n % 2]) for n in range(240)
@@ -31,6 +39,28 @@ def context(backbone_folder) -> AuthoringContext:
     return AuthoringContext(
         backbone=backbone, manifest=manifest, background=background, encode=backbone.encode
     )
+
+
+class Seen(StagedProgress):
+    """A progress that remembers every stage."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, int, int]] = []
+
+    def __call__(self, done: int, total: int) -> None:
+        self.calls.append(("", "", done, total))
+
+    def stage(self, name: str, note: str = ""):
+        return lambda done, total: self.calls.append((name, note, done, total))
+
+
+def test_epochs_are_a_stage_with_their_validation_accuracy(tmp_path, context) -> None:
+    seen, plain = Seen(), []
+    train(tmp_path / "a", context, epochs=3, progress=seen)
+    train(tmp_path / "b", context, epochs=3, progress=lambda *x: plain.append(x))
+    assert [c[::2] for c in seen.calls] == [("epochs", n) for n in (1, 2, 3)]
+    assert all(note.startswith("validation accuracy ") for _, note, *_ in seen.calls)
+    assert plain == [c[2:] for c in seen.calls]  # others are called as ever
 
 
 def project(tmp_path, plan: ExpertPlan):
@@ -84,6 +114,25 @@ def test_training_is_deterministic_for_a_seed(tmp_path, context) -> None:
     assert one.weights == two.weights != other.weights
 
 
+def test_an_expert_that_learnt_another_thing_is_refused_and_left_on_disk(tmp_path, context) -> None:
+    """The card has the labels swapped; the twin, everywhere else here, has them right."""
+    splits, swap = split_rows(ROWS), {"x": "y", "y": "x"}
+    aside = tuple(redhost.Row(text=r.text, label=swap[r.label]) for r in splits.gate)
+    plan = ExpertPlan(id="mine", rank=4, writes="labels")
+    settings = ExpertSettings(space="labels", rank=4, epochs=20, learning_rate=1e-2)
+    with pytest.raises(HarmError, match="expert 'mine'") as e:
+        train_package(
+            project(tmp_path, plan),
+            plan,
+            dataclasses.replace(splits, gate=aside, valid=()),
+            context=context,
+            settings=settings,
+        )
+    assert e.value.exit_code == 1
+    assert (package_in(tmp_path) / "expert.json").exists()
+    assert [*tmp_path.glob(".redhost-training*")] == []
+
+
 def test_training_resumes_after_ctrl_c_with_the_same_bits(tmp_path, context) -> None:
     whole = train(tmp_path / "a", context)
 
@@ -94,7 +143,8 @@ def test_training_resumes_after_ctrl_c_with_the_same_bits(tmp_path, context) -> 
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "b", context, progress=stop)
     [left] = (tmp_path / "b").glob(".redhost-training-*.safetensors")
-    assert safetensors.torch.load(left.read_bytes())["numbers"][0] == 7
+    state = read_checkpoint(left)
+    assert state is not None and state["numbers"][0] == 7
     assert train(tmp_path / "b", context).weights == whole.weights
     assert not left.exists()
 
@@ -124,8 +174,8 @@ def test_the_author_chooses_what_the_card_shows(
     folder = tmp_path / "src" / "red_expert_mine"
     others = [expert_folders["red"], folder]
     if card == "none":
-        with pytest.raises(CardError, match="ships no routing card"):
-            redhost.compose(backbone_folder, others)
+        [left] = redhost.compose(backbone_folder, others).receipt.left_out
+        assert (left.id, left.code) == ("mine", "card_rows")
         return
     receipt = redhost.compose(backbone_folder, others).receipt
     assert set(receipt.experts) == {"red", "mine"}

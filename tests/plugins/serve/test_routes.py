@@ -50,6 +50,17 @@ def test_infer_reads_nested_data_and_returns_what_is_wanted(shared) -> None:
     assert body["outputs"][0]["data"] == ["49", "49"]
 
 
+def test_infer_says_how_many_texts_were_cut(shared, composed_home) -> None:
+    host = redhost.Host.open(composed_home, plugins=redhost.plugins.Plugins(()))
+    with Client(shared) as client:
+        whole = client.post(INFER, infer({})).body
+        cut = client.post(INFER, infer({"shape": [2], "data": [TEXT, "7 " * 2000]})).body
+    longest = host.composed.backbone.trunk.longest
+    assert "parameters" not in whole
+    assert cut["parameters"] == {"cut_texts": 1, "cut_tokens": longest}
+    assert [a.cut for a in host.predict([TEXT, "7 " * 2000])] == [None, longest]
+
+
 def test_the_listing_shows_experts_generations_and_accuracy(shared) -> None:
     with Client(shared) as client:
         [model] = client.get("/v1/models").body["data"]

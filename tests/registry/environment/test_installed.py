@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.environment import status as verdicts
+from redhost.registry.environment import status as results
 from redhost.registry.environment.installed import (
     audit_installed,
     installed_files,
@@ -97,10 +97,10 @@ def test_an_editable_installation_has_no_record_to_compare(
     assert (listing.state, listing.to_json()["editable"]) == ("enabled", True)
 
 
-def test_a_remembered_verdict_does_not_outlive_a_new_file_or_distribution(
+def test_a_remembered_result_does_not_outlive_a_new_file_or_distribution(
     site: Any, home: Path, make_backbone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "_UNSETTLED", -(10**12))
+    monkeypatch.setattr(results, "_UNSETTLED", -(10**12))
     folder = site.expert("a")
 
     def code() -> str | None:

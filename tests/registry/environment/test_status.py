@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from redhost.registry.environment import status as verdicts
+from redhost.registry.atomic import damaged_entries
+from redhost.registry.environment import status as results
 from redhost.registry.environment.status import (
     PackageStatus,
     ValidationCache,
@@ -27,7 +28,7 @@ KEYS = ["id", "dist", "version", "state", "code", "reason", "hint", "form", "ran
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files count as settled at once."""
-    monkeypatch.setattr(verdicts, "_UNSETTLED", -(10**12))
+    monkeypatch.setattr(results, "_UNSETTLED", -(10**12))
 
 
 def by_dist(listings: tuple[PackageStatus, ...]) -> dict[str, tuple[str, str | None]]:
@@ -107,7 +108,7 @@ def remembered(site: Any, home: Path, make_backbone: Any) -> tuple[PackageStatus
 
 
 @pytest.mark.usefixtures("settled")
-def test_verdicts_are_remembered(
+def test_results_are_remembered(
     site: Any, home: Path, make_backbone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.expert("a")
@@ -120,12 +121,12 @@ def test_verdicts_are_remembered(
 
 
 @pytest.mark.usefixtures("settled")
-def test_verdicts_of_other_checks_are_forgotten(
+def test_results_of_other_checks_are_forgotten(
     site: Any, home: Path, tmp_path: Path, make_backbone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = tmp_path / "registry"
-    shutil.copytree(Path(verdicts.__file__).parents[1], code)
-    monkeypatch.setattr(verdicts, "__file__", str(code / "environment" / "status.py"))
+    shutil.copytree(Path(results.__file__).parents[1], code)
+    monkeypatch.setattr(results, "__file__", str(code / "environment" / "status.py"))
     site.expert("a")
     remembered(site, home, make_backbone)
     assert ValidationCache(home / "cache" / "verdicts.json")._entries
@@ -191,7 +192,38 @@ def test_a_corrupt_memory_is_an_empty_one(
     assert ValidationCache(home / "cache" / "verdicts.json")._entries
 
 
-SURVEY = """
+@pytest.mark.usefixtures("settled")
+def test_no_flipped_bit_of_a_cached_result_is_shown(
+    site: Any, home: Path, make_backbone: Any
+) -> None:
+    """Every one is another digest: all is checked again, and the damage counted."""
+    site.expert("a")
+    right, path = remembered(site, home, make_backbone), home / "cache" / "verdicts.json"
+    data = path.read_bytes()
+    for bit in range(0, 8 * len(data), 61):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        before = damaged_entries(path.parent)
+        assert remembered(site, home, make_backbone) == right
+        assert damaged_entries(path.parent) == before + 1, bytes(flipped[bit // 8 - 9 :][:20])
+    assert remembered(site, home, make_backbone) == right
+
+
+@pytest.mark.usefixtures("settled")
+def test_results_written_before_are_dropped_and_not_counted(
+    site: Any, home: Path, make_backbone: Any
+) -> None:
+    site.expert("a")
+    path = home / "cache" / "verdicts.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"schema":"redhost.verdicts/1","checks":[],"entries":{}}')
+    assert remembered(site, home, make_backbone)[0].state == "enabled"
+    assert damaged_entries(path.parent) == 0
+    assert ValidationCache(path)._entries
+
+
+LISTING = """
 import sys
 from pathlib import Path
 from redhost.registry.package.discover import discover
@@ -211,7 +243,7 @@ def test_a_hundred_experts_are_listed_without_torch_and_then_without_numpy(
     for number in range(100):
         site.expert(f"e{number}")
     env = {**os.environ, "PYTHONPATH": str(site.folder)}
-    command = [sys.executable, "-c", SURVEY, str(home / "verdicts.json")]
+    command = [sys.executable, "-c", LISTING, str(home / "verdicts.json")]
     time.sleep(0.15)  # a file is remembered once it is older than its clock is coarse
     for numpy in ("True\n", "False\n"):
         done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)

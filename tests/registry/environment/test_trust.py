@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import py_compile
+import subprocess
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Any
 
 import pytest
@@ -40,11 +45,50 @@ def test_trust_lasts_until_the_code_changes(site: Any, plugin: Path, tmp_path: P
 
 def test_an_unlisted_module_changes_the_digest_and_byte_code_does_not(plugin: Path) -> None:
     digest = digest_of("my-plugin")
-    (plugin / "__pycache__").mkdir()
-    (plugin / "__pycache__" / "more.pyc").write_bytes(b"")
-    assert digest_of("my-plugin") == digest
+    for mode in (PycInvalidationMode.TIMESTAMP, PycInvalidationMode.CHECKED_HASH):
+        py_compile.compile(str(plugin / "more.py"), invalidation_mode=mode)
+        assert digest_of("my-plugin") == digest
     (plugin / "extra.py").write_text("")
     assert digest_of("my-plugin") != digest
+
+
+@pytest.mark.parametrize("kind", ["unchecked", "no source", "beside", "deep"])
+def test_byte_code_that_nobody_compares_with_its_source_ends_trust(
+    plugin: Path, tmp_path: Path, kind: str
+) -> None:
+    """Python runs it, whatever more.py says."""
+    py_compile.compile(str(plugin / "more.py"))  # as pip does
+    trust("my-plugin", folder=tmp_path)
+    evil = tmp_path / "evil.py"
+    evil.write_text("raise SystemExit('evil')\n")
+    cache = Path(importlib.util.cache_from_source(str(plugin / "more.py")))
+    (plugin / "below").mkdir()
+    place = {
+        "unchecked": cache,
+        "no source": cache.with_name(cache.name.replace("more", "gone")),
+        "beside": plugin / "hidden.pyc",
+        "deep": plugin / "below" / "hidden.pyc",
+    }[kind]
+    assert is_trusted("my-plugin", folder=tmp_path)
+    mode = PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(evil), cfile=str(place), invalidation_mode=mode)
+    assert not is_trusted("my-plugin", folder=tmp_path)
+
+
+def test_a_plugin_is_digested_whatever_lies_in_its_folder(plugin: Path, tmp_path: Path) -> None:
+    trust("my-plugin", folder=tmp_path)
+    os.mkfifo(plugin / "pipe")
+    with pytest.raises(IntegrityError, match="pipe"):  # opening it would wait for ever
+        digest_of("my-plugin")
+    (plugin / "pipe").unlink()
+    folder = plugin
+    for _ in range(1_100):
+        folder /= "d"
+        folder.mkdir()
+    (folder / "x.py").touch()
+    assert not is_trusted("my-plugin", folder=tmp_path)
+    subprocess.run(["rm", "-rf", plugin / "d"], check=True)
+    assert is_trusted("my-plugin", folder=tmp_path)
 
 
 @pytest.mark.parametrize("row", ["../../etc/passwd,,", "/dev/zero,,", "a/../../../x,,"])
@@ -87,7 +131,7 @@ def test_editable_plugins_are_digested_by_their_source(
     assert digest_of("my-plugin") != digest
 
 
-def test_problems_are_said(plugin: Path, site: Any, tmp_path: Path) -> None:
+def test_problems_are_stated(plugin: Path, site: Any, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'my-plugin'"):
         digest_of("my-plugim")
     (plugin / "more.py").unlink()

@@ -48,7 +48,7 @@ def test_publish_numbers_seals_and_points(home: Path, publish: Any) -> None:
     assert [member.id for member in generations.load(1).experts] == ["a", "b"]
     assert generations.file(2, "router.safetensors") == b"router"
     assert (home / LOCK).read_bytes() == dumps(lock_for(second))
-    assert (home / "current").read_bytes() == b"2\n"
+    assert (home / "current").read_text() == f"2 {second.digest}\n"
     assert temporaries(home) == []
 
 
@@ -129,7 +129,7 @@ def test_gc_keeps_ancestors_and_reuses_no_number(home: Path, publish: Any) -> No
     assert publish("e").number == 5
 
 
-def test_a_second_writer_is_told_who_holds_the_lock(home: Path, publish: Any) -> None:
+def test_a_second_writer_is_reported_who_holds_the_lock(home: Path, publish: Any) -> None:
     publish("a")
     code = (
         "import sys, time; from pathlib import Path\n"

@@ -147,10 +147,10 @@ def test_a_dry_run_says_the_same_and_removes_nothing(home: Path, publish: Any) -
         publish(name)
     generations = Generations(home)
     before = sorted(home.rglob("*"))
-    told = generations.gc(1, dry_run=True)
+    report = generations.gc(1, dry_run=True)
     assert sorted(set(home.rglob("*")) - set(before)) == [home / "leases", home / "leases" / "gate"]
-    assert told == generations.gc(1)
-    assert told.generations == (1, 2) and len(told.digests) == 2 and told.bytes > 0
+    assert report == generations.gc(1)
+    assert report.generations == (1, 2) and len(report.digests) == 2 and report.bytes > 0
 
 
 def test_publishers_and_collectors_never_cross(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 
 from redhost.core.testing.fault_injection import fail_at
 from redhost.registry import atomic
-from redhost.registry.errors import IntegrityError, StoreError
+from redhost.registry.errors import IntegrityError, StoreError, short
 from redhost.registry.home.store import Store
-from redhost.registry.package.manifest import dumps
-from redhost.registry.package.readers import read_backbone, read_expert
+from redhost.registry.package.manifest import Base, dumps
+from redhost.registry.package.readers import read_backbone, read_expert, read_manifest
 
 A, B = "a" * 64, "b" * 64
 FILES = {"expert.json": b"{}", "expert.safetensors": b"weights"}
@@ -62,7 +63,7 @@ def test_a_damaged_copy_is_replaced(store: Store, damage: str) -> None:
     assert store.get(A) == FILES
 
 
-def test_purge_removes_what_it_is_told_and_nothing_else(store: Store) -> None:
+def test_purge_removes_what_it_is_given_and_nothing_else(store: Store) -> None:
     store.put(FILES, digest=A)
     store.put(FILES, digest=B)
     store.purge([A, "c" * 64])
@@ -70,7 +71,7 @@ def test_purge_removes_what_it_is_told_and_nothing_else(store: Store) -> None:
     assert [*store.folder.rglob(f"{atomic.TEMPORARY}*")] == []
 
 
-def test_what_is_not_here_is_said_with_what_to_do(store: Store) -> None:
+def test_what_is_not_here_is_stated_with_what_to_do(store: Store) -> None:
     store.put(FILES, digest=B)
     for digest, ask in (
         (A, lambda: store.get(A)),
@@ -86,7 +87,7 @@ def test_what_is_not_here_is_said_with_what_to_do(store: Store) -> None:
         assert isinstance(found.value.__cause__, FileNotFoundError)
 
 
-def test_what_cannot_be_read_is_said_in_the_systems_words(store: Store) -> None:
+def test_what_cannot_be_read_is_stated_in_the_systems_words(store: Store) -> None:
     store.put(FILES, digest=A)
     (store.folder / B).write_bytes(b"a file where a folder should be")
     with pytest.raises(StoreError, match="found Not a directory"):
@@ -139,11 +140,36 @@ def test_a_backbone_comes_back_checked(store: Store, make_backbone: Any) -> None
     assert store.backbone(digest, who="tiny").manifest.id == "tiny"
 
 
-def test_stored_bytes_of_another_digest_are_refused(store: Store, make_expert: Any) -> None:
-    store.put(make_expert("red"), digest=A)
-    with pytest.raises(IntegrityError) as refused:
-        store.expert(A, who="red")
-    assert str(refused.value).startswith("stored 'red' is damaged: expected sha256:aaaaaaaaaaaa…")
+def test_stored_bytes_of_another_digest_are_refused(
+    store: Store, make_expert: Any, make_backbone: Any
+) -> None:
+    expert, backbone = make_expert("red"), {"backbone.json": dumps(make_backbone())}
+    store.put(expert, digest=A)
+    store.put(backbone, digest=B)
+    for ask, digest, who, there in (
+        (store.expert, A, "red", read_expert(expert)),
+        (store.backbone, B, "tiny", read_backbone(backbone)),
+    ):
+        with pytest.raises(IntegrityError) as refused:
+            ask(digest, who=who)
+        error = refused.value
+        assert repr(who) in error.problem and "'redhost recompose'" in error.hint
+        assert (error.expected, error.found) == (short(digest), short(there.unwrap(who).digest))
+
+
+def test_what_passed_when_it_was_stored_is_not_held_to_later_rules(
+    store: Store, make_expert: Any, make_backbone: Any
+) -> None:
+    """A host that is stricter than the one that composed goes on answering."""
+    files = make_expert("red", change={"rank": 0})
+    _, digest = read_manifest(files["expert.json"]).unwrap("red")
+    store.put(files, digest=digest)
+    assert read_expert(files).violations and store.expert(digest, who="red").manifest.rank == 0
+    raw = dumps(make_backbone(base=Base(kind="hub", id="a/b")))  # no revision
+    digest = sha256(f"manifest\0{sha256(raw).hexdigest()}\n".encode()).hexdigest()
+    store.put({"backbone.json": raw}, digest=digest)
+    assert read_backbone({"backbone.json": raw}).violations
+    assert store.backbone(digest, who="tiny").manifest.base.revision == ""
 
 
 def test_stored_bytes_that_are_no_expert_any_more_are_refused(store: Store, stored: str) -> None:

@@ -46,8 +46,8 @@ def generating(make_backbone: Any) -> Any:
     """Return the function that makes the manifest of a backbone that generates."""
 
     def make(**change: Any) -> BackboneManifest:
-        told = {"task": "generation", "labels": (), "classifier": None, "tokenizer": VOCABULARY}
-        made: BackboneManifest = make_backbone(**{**told, **change})
+        fields = {"task": "generation", "labels": (), "classifier": None, "tokenizer": VOCABULARY}
+        made: BackboneManifest = make_backbone(**{**fields, **change})
         return made
 
     return make
@@ -168,11 +168,11 @@ def test_a_causal_manifest_round_trips(expert, generating) -> None:
     assert parse_backbone(dumps(generating())).value == generating()
 
 
-def test_the_schema_tells_both_fields_and_asks_for_neither() -> None:
-    told = json_schema("expert")["$defs"]
-    assert told["Reads"]["properties"]["causal"] == {"type": "boolean"}
-    assert told["Writes"]["properties"]["vocabulary"]["pattern"].startswith("^[0-9a-f]{64}$")
-    assert "causal" not in told["Reads"]["required"]
-    assert "vocabulary" not in told["Writes"]["required"]
+def test_the_schema_tells_both_fields_and_requests_neither() -> None:
+    fields = json_schema("expert")["$defs"]
+    assert fields["Reads"]["properties"]["causal"] == {"type": "boolean"}
+    assert fields["Writes"]["properties"]["vocabulary"]["pattern"].startswith("^[0-9a-f]{64}$")
+    assert "causal" not in fields["Reads"]["required"]
+    assert "vocabulary" not in fields["Writes"]["required"]
     tasks = json_schema("backbone")["$defs"]["BackboneManifest"]["properties"]["task"]
     assert "generation" in tasks["enum"]

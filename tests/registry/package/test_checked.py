@@ -22,7 +22,7 @@ from redhost.registry.package.checked import (
         ("card_rows", errors.CardError),
         ("manifest_field", errors.ManifestError),
         ("archive_size", errors.IntegrityError),
-        ("record_rows", errors.IntegrityError),
+        ("record_row", errors.IntegrityError),
         ("signature_missing", errors.IntegrityError),
         ("weights_digest", errors.IntegrityError),
         ("width_mismatch", errors.ContractError),

@@ -223,9 +223,9 @@ def test_a_backbone_of_another_bus(make_backbone: Any) -> None:
 def test_classes_are_the_rows_that_write_logits(
     make_expert: Any, form: str, space: str, tensor: str, classes: int | None
 ) -> None:
-    told = manifest(make_expert, **{"form": form, "writes.space": space})
-    assert classes_in(told, {tensor: TensorInfo("F32", (9, 4), 0, 144)}) == classes
-    assert classes_in(told, {tensor: TensorInfo("F32", (), 0, 4)}) is None
+    parsed = manifest(make_expert, **{"form": form, "writes.space": space})
+    assert classes_in(parsed, {tensor: TensorInfo("F32", (9, 4), 0, 144)}) == classes
+    assert classes_in(parsed, {tensor: TensorInfo("F32", (), 0, 4)}) is None
 
 
 def test_an_expert_fits_its_backbone(make_expert: Any, make_backbone: Any) -> None:

@@ -64,8 +64,8 @@ def test_reads_plugins_without_importing_them(site: Any) -> None:
 
 
 def test_terminal_codes_of_metadata_are_spelt_out() -> None:
-    told = headers("Name: red-expert-x\nVersion: 1\nSummary: nice\x1b[2J\x07 one\n\nbody")
-    assert told["summary"] == r"nice\x1b[2J\x07 one"
+    fields = headers("Name: red-expert-x\nVersion: 1\nSummary: nice\x1b[2J\x07 one\n\nbody")
+    assert fields["summary"] == r"nice\x1b[2J\x07 one"
 
 
 def test_describes_a_folder_that_is_not_installed(tmp_path: Path, make_expert: Any) -> None:

@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from redhost.registry.errors import ManifestError
 from redhost.registry.package.manifest import (
+    Base,
+    FileRef,
+    RowsRef,
     dumps,
     json_schema,
     parse_backbone,
     parse_expert,
+    parts_of,
 )
 from redhost.registry.package.rules import check_valid
 
@@ -46,7 +50,7 @@ def test_any_bytes_are_refused_without_a_crash(data: bytes) -> None:
 
 
 CORRECT = "Correct the manifest."
-SAID: list[tuple[dict[str, Any], str, str]] = [
+BROKEN: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": 0}, "temperature: expected `float` > 0.0, found another value", CORRECT),
     ({"rank": "4"}, "rank: expected int, found str", CORRECT),
     ({"license": None}, "license: expected str, found null", CORRECT),
@@ -75,12 +79,12 @@ SAID: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "reason", "hint"), SAID)
-def test_what_is_wrong_is_said_with_its_place(
+@pytest.mark.parametrize(("change", "reason", "hint"), BROKEN)
+def test_what_is_wrong_is_stated_with_its_place(
     make_expert: Any, change: dict[str, Any], reason: str, hint: str
 ) -> None:
-    told = {"training.metrics": {}, **change} if "training.metrics.x" in change else change
-    (found,) = parse_expert(make_expert("a", change=told)["expert.json"]).violations
+    changed = {"training.metrics": {}, **change} if "training.metrics.x" in change else change
+    (found,) = parse_expert(make_expert("a", change=changed)["expert.json"]).violations
     assert (found.reason, found.hint) == (reason, hint)
     kind = "manifest_unknown_key" if "Remove" in hint else "manifest_field"
     assert found.code == kind
@@ -112,8 +116,8 @@ def test_a_newer_schema_is_refused_by_its_version_and_not_by_its_keys(
 
 
 def test_a_backbone_of_a_newer_schema_is_refused_too(make_backbone: Any) -> None:
-    told = {**json.loads(dumps(make_backbone())), "schema": "redhost.backbone/1.7", "new": 1}
-    (found,) = parse_backbone(json.dumps(told).encode()).violations
+    changed = {**json.loads(dumps(make_backbone())), "schema": "redhost.backbone/1.7", "new": 1}
+    (found,) = parse_backbone(json.dumps(changed).encode()).violations
     assert (found.code, found.found) == ("manifest_newer", "redhost.backbone/1.7")
 
 
@@ -133,8 +137,8 @@ def test_a_manifest_may_ask_for_a_later_host(
 def test_a_host_that_is_new_enough_reads_it(make_expert: Any, make_backbone: Any) -> None:
     data = make_expert("a", change={"min_host": "0.1"})["expert.json"]
     assert b'"min_host": "0.1"' in dumps(parse_expert(data).unwrap("it"))
-    told = {**json.loads(dumps(make_backbone())), "min_host": "0.1.0"}
-    assert parse_backbone(json.dumps(told).encode()).unwrap("it").min_host == "0.1.0"
+    changed = {**json.loads(dumps(make_backbone())), "min_host": "0.1.0"}
+    assert parse_backbone(json.dumps(changed).encode()).unwrap("it").min_host == "0.1.0"
 
 
 @pytest.mark.parametrize(
@@ -146,16 +150,16 @@ def test_a_version_that_is_none_is_an_ordinary_fault(make_expert: Any, change: A
 
 
 def test_a_key_that_is_missing_is_named(make_expert: Any) -> None:
-    told = json.loads(make_expert("a")["expert.json"])
-    del told["license"]
-    (found,) = parse_expert(json.dumps(told).encode()).violations
+    changed = json.loads(make_expert("a")["expert.json"])
+    del changed["license"]
+    (found,) = parse_expert(json.dumps(changed).encode()).violations
     assert found.reason == "license: expected a value, found nothing"
 
 
-def test_a_bad_key_is_told_with_its_place(make_backbone: Any) -> None:
-    told = json.loads(dumps(make_backbone()))
-    told["base"]["files"] = {"../x": "a" * 64}
-    (found,) = parse_backbone(json.dumps(told).encode()).violations
+def test_a_bad_key_is_reported_with_its_place(make_backbone: Any) -> None:
+    changed = json.loads(dumps(make_backbone()))
+    changed["base"]["files"] = {"../x": "a" * 64}
+    (found,) = parse_backbone(json.dumps(changed).encode()).violations
     assert (found.code, found.field) == ("manifest_field", "base.files")
 
 
@@ -199,6 +203,26 @@ def test_manifests_are_written_for_people(make_expert: Any) -> None:
 def test_backbones_round_trip(make_backbone: Any) -> None:
     manifest = make_backbone()
     assert parse_backbone(dumps(manifest)).value == manifest
+
+
+def test_every_file_of_a_package_has_a_place_in_its_digest(make_backbone: Any) -> None:
+    """In this order, which digests of packages made before were taken in."""
+    files = {"model.safetensors": "1" * 64, "config.json": "2" * 64}
+    manifest = make_backbone(
+        base=Base(kind="carried", files=files),
+        evaluation=RowsRef(file="evaluation.jsonl", sha256="3" * 64, rows=1),
+        background=RowsRef(file="background.jsonl", sha256="4" * 64, rows=1),
+        classifier=FileRef(file="classifier.safetensors", sha256="5" * 64),
+        delta=FileRef(file="delta.safetensors", sha256="6" * 64),
+    )
+    assert parts_of(manifest) == (
+        ("delta", "delta.safetensors", "6" * 64),
+        ("classifier", "classifier.safetensors", "5" * 64),
+        ("background", "background.jsonl", "4" * 64),
+        ("evaluation", "evaluation.jsonl", "3" * 64),
+        ("base/config.json", "config.json", "2" * 64),
+        ("base/model.safetensors", "model.safetensors", "1" * 64),
+    )
 
 
 def test_the_schema_is_closed_and_printable() -> None:

@@ -15,7 +15,7 @@ MANY = 1000
 LISTED = """
 import json, sys
 opened = []
-sys.addaudithook(lambda event, told: opened.append(str(told[0])) if event == "open" else None)
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 from redhost.registry.queries.inventory import take_inventory
 from pathlib import Path
 statuses = take_inventory(Path(sys.argv[1])).statuses

@@ -15,12 +15,16 @@ from redhost.registry.package.manifest import Base, FileRef, dumps, parse_expert
 from redhost.registry.package.readers import read_backbone, read_expert
 from redhost.registry.package.safetensors_check import sha256_hex
 
-D, L, F, G = 16, 3, 5, 2
+D, L, F, G, R = 16, 3, 5, 2, 4
 Tensors = dict[str, Any]
 
 
 def zeros(*shape: int) -> Any:
     return np.zeros(shape, "f4")
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, "f4")
 
 
 def statistics() -> Tensors:
@@ -51,6 +55,7 @@ def test_good_cards_of_every_kind_are_valid(make_expert: Any) -> None:
     assert with_card(make_expert, "vectors", both).value
 
 
+SQUARE = np.eye(D, dtype="f4")
 CARDS: dict[str, tuple[str, Tensors | bytes, str]] = {
     "not tensors": ("vectors", b'{"text": "x"}\n', "card_header"),
     "duplicate header": ("statistics", b"\x0c" + bytes(7) + b'{"U":1,"U":2}', "card_header"),
@@ -70,6 +75,13 @@ CARDS: dict[str, tuple[str, Tensors | bytes, str]] = {
         {**statistics(), "scatter": np.full((D, D), np.inf, "f4")},
         "card_not_finite",
     ),
+    "vectors from no norm": ("vectors", {**vectors(), "fit_z": ones(F, D) * 5}, "card_range"),
+    "huge vectors": ("vectors", {**vectors(), "gate_z": ones(G, D) * 1e37}, "card_range"),
+    "a huge scale": ("vectors", {**vectors(), "gate_scale": ones(G, 1) * 1e30}, "card_range"),
+    "huge sums": ("statistics", {**statistics(), "sums": ones(L, D) * 1e30}, "card_range"),
+    "a huge scatter": ("statistics", {**statistics(), "scatter": SQUARE * 1e30}, "card_range"),
+    "negative squares": ("statistics", {**statistics(), "scatter": -SQUARE}, "card_range"),
+    "no scatter of rows": ("statistics", {**statistics(), "scatter": 2 - SQUARE}, "card_range"),
 }
 
 
@@ -99,6 +111,11 @@ CANARIES: dict[str, tuple[Tensors | bytes, str]] = {
     "one dimension": ({"z": zeros(D), "delta": zeros(D)}, "canary_tensors"),
     "other rows": ({"z": zeros(2, D), "delta": zeros(3, D)}, "canary_tensors"),
     "NaN": ({"z": zeros(2, D), "delta": np.full((2, D), np.nan, "f4")}, "canary_not_finite"),
+    "huge": ({"z": ones(2, D), "delta": ones(2, D) * 1e37}, "canary_range"),
+    "all zeros": ({"z": zeros(2, D), "delta": zeros(2, D)}, "canary_power"),
+    "nothing answered": ({"z": ones(2, D), "delta": zeros(2, D)}, "canary_power"),
+    "nothing read": ({"z": zeros(2, D), "delta": ones(2, D)}, "canary_power"),
+    "less than rounding": ({"z": ones(2, D), "delta": ones(2, D) * 1e-5}, "canary_power"),
 }
 
 
@@ -107,6 +124,44 @@ def test_refuses_a_canary(make_expert: Any, tensors: Tensors | bytes, code: str)
     data = tensors if isinstance(tensors, bytes) else save(tensors)
     found = read_expert(make_expert("a", canary=data)).violations
     assert (found[0].code, found[0].field.split()[0]) == (code, "canary.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("size", "tolerance", "passes"),
+    [
+        (1.0, 1e-3, True),
+        (1.0, 1.1e-3, False),
+        (1.0, 1e300, False),
+        (40.0, 0.04, True),
+        (40.0, 0.041, False),
+        (1e-3, 1e-4, True),
+        (1e-3, 1e-3, False),  # an expert that says nothing would pass
+        (1e-3, 1e-300, True),
+    ],
+)
+def test_a_canary_can_fail(make_expert: Any, size: float, tolerance: float, passes: bool) -> None:
+    data = save({"z": ones(2, D), "delta": ones(2, D) * np.float32(size)})
+    change = {"canary.tolerance": tolerance}
+    found = read_expert(make_expert("a", canary=data, change=change)).violations
+    assert [v.code for v in found] == ([] if passes else ["canary_power"])
+
+
+@pytest.mark.parametrize(
+    ("size", "code"), [(1e6, None), (2e6, "weights_range"), (1e37, "weights_range")]
+)
+def test_no_weight_is_larger_than_the_contract_says(
+    make_expert: Any, size: float, code: str | None
+) -> None:
+    weights = {"U": ones(R, D), "V": ones(D, R) * np.float32(-size)}
+    found = read_expert(make_expert("a", weights=weights)).violations
+    assert [v.code for v in found] == ([] if code is None else [code])
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-4, 2e3, 1e300])
+def test_no_temperature_makes_logits_that_are_no_numbers(make_expert: Any, temperature) -> None:
+    [found] = read_expert(make_expert("a", change={"temperature": temperature})).violations
+    assert (found.code, found.field) == ("manifest_field", "temperature")
+    assert read_expert(make_expert("b", change={"temperature": 20.0})).value
 
 
 def carried(make_backbone: Any, weight: Any, names: tuple[str, ...] = ("config.json",)) -> Any:

@@ -53,11 +53,11 @@ def test_whatever_an_author_says_the_project_can_be_built(
     folder = write_project(
         tmp_path, kind="expert", package_id=package_id, summary=summary, license=terms
     )
-    told = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
-    assert told["entry-points"] == {"redhost.experts": {package_id: folder.name}}
-    assert told["license"] == terms and told["description"].isprintable()
-    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8")))
-    assert said == f"{told['description']} (data only)."
+    table = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
+    assert table["entry-points"] == {"redhost.experts": {package_id: folder.name}}
+    assert table["license"] == terms and table["description"].isprintable()
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8")))
+    assert docstring == f"{table['description']} (data only)."
 
 
 @pytest.mark.parametrize("text", [None, "not toml [", "[tool.redhost]\n", "tool = 3\n"])
@@ -68,7 +68,7 @@ def test_a_folder_without_a_plan_is_no_expert_project(tmp_path, text) -> None:
         read_plan(tmp_path)
 
 
-def test_a_key_that_is_misspelt_is_told_with_the_one_that_was_meant(project) -> None:
+def test_a_key_that_is_misspelt_is_reported_with_the_one_that_was_meant(project) -> None:
     write_plan(project, ExpertPlan(id="mine"))
     with (project / "pyproject.toml").open("a") as file:
         file.write("rnak = 3\n")

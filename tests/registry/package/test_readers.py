@@ -76,7 +76,7 @@ def test_breach(make_expert: Any, changes: dict[str, Any], code: str, field: str
     assert "\n" not in found.reason
 
 
-def test_a_cut_file_is_told_from_a_changed_one(make_expert: Any) -> None:
+def test_a_cut_file_is_distinguished_from_a_changed_one(make_expert: Any) -> None:
     files = make_expert("a")
     whole = files["expert.safetensors"]
     cut = only(read_expert({**files, "expert.safetensors": whole[:-10]}))

@@ -33,7 +33,7 @@ def test_a_sound_backbone_breaks_nothing(make_backbone) -> None:
         ({"labels": ("2", "2")}, "labels"),
     ],
 )
-def test_a_contradiction_is_told_by_its_field(make_backbone, changes, field) -> None:
+def test_a_contradiction_is_reported_by_its_field(make_backbone, changes, field) -> None:
     found = check_backbone(make_backbone(**changes))
     assert field in fields(found)
     assert all("\n" not in v.reason for v in found)
@@ -41,5 +41,5 @@ def test_a_contradiction_is_told_by_its_field(make_backbone, changes, field) -> 
 
 def test_files_that_no_package_may_carry_are_listed_a_few(make_backbone) -> None:
     files = {f"{n}.bin": DIGEST for n in range(7)} | {"config.json": DIGEST}
-    [told] = check_backbone(make_backbone(base=Base(kind="carried", files=files)))
-    assert "'0.bin'" in told.found and told.found.endswith("and 2 more")
+    [violation] = check_backbone(make_backbone(base=Base(kind="carried", files=files)))
+    assert "'0.bin'" in violation.found and violation.found.endswith("and 2 more")

@@ -16,6 +16,8 @@ from redhost.registry.package.safetensors_check import (
     TensorInfo,
     check_finite,
     check_tensors,
+    magnitude,
+    read_floats,
     read_header,
     relabel,
     sha256_hex,
@@ -225,7 +227,7 @@ def test_whole_numbers_are_those_that_are_named() -> None:
     assert found.reason == "U: expected (2, 3) of I64, found (2, 3) of F32"
 
 
-def test_a_bad_header_is_all_that_is_said() -> None:
+def test_a_bad_header_is_all_that_is_stated() -> None:
     (found,) = check_tensors(b"", {"U": (2, 3)})
     assert found.code == "weights_header"
 
@@ -241,7 +243,7 @@ def test_every_tensor_that_is_not_finite_is_named() -> None:
         "b: expected finite numbers, found NaN or infinity",
     ]
     assert {v.hint for v in found} == {
-        "Retrain the expert; these weights would spoil every answer."
+        "Make the file again from finite numbers; these would spoil every answer."
     }
 
 
@@ -250,7 +252,7 @@ def test_whole_numbers_of_any_bits_are_finite() -> None:
     assert check_finite(data, read_header(data).unwrap("it")) == ()
 
 
-def test_a_header_elsewhere_is_told_of_that_file() -> None:
+def test_a_header_elsewhere_is_reported_of_that_file() -> None:
     (found,) = read_header(b"").violations
     (other,) = relabel((found,), role="canary", file="canary.safetensors")
     assert (other.code, other.field) == ("canary_header", "canary.safetensors header")
@@ -329,3 +331,18 @@ def test_any_json_header_never_crashes(header: dict[str, Any], body: bytes) -> N
         0 <= i.start <= i.end <= len(data) for i in found.value.values()
     )
     check_tensors(data, {"U": (1,)})
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("worst", [-3.0, 1.5, 0.0, -60000.0, 2.0**-24])
+def test_the_largest_magnitude_is_read_from_the_bits(dtype: str, worst: float) -> None:
+    numbers = np.array([[worst, worst / 4], [0.0, -worst / 2]], "f4")
+    bits = numbers.astype("f2" if dtype == "F16" else "f4").tobytes()
+    if dtype == "BF16":
+        numbers = (numbers.view("<u4") >> 16 << 16).view("f4")
+        bits = (numbers.view("<u4") >> 16).astype("<u2").tobytes()
+    data = file({"U": {"dtype": dtype, "shape": [2, 2], "data_offsets": [0, len(bits)]}}, bits)
+    info = read_header(data).unwrap("it")["U"]
+    assert magnitude(data, info) == float(np.abs(read_floats(data, info)).max())
+    if dtype != "F16":
+        assert (read_floats(data, info) == numbers).all()

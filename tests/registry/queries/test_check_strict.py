@@ -35,15 +35,15 @@ def test_the_shipped_experts_lack_nothing(copy) -> None:
     assert lacks(copy) == set()
 
 
-def test_a_package_without_what_people_need_is_told_so(copy) -> None:
-    told = json.loads((copy / "expert.json").read_text())
+def test_a_package_without_what_people_need_is_reported_so(copy) -> None:
+    manifest = json.loads((copy / "expert.json").read_text())
     change(
         copy,
         domain=" ",
         license="",
         off_domain=None,
         card={"kind": "none"},
-        training={**told["training"], "metrics": {}},
+        training={**manifest["training"], "metrics": {}},
     )
     (copy / "card.jsonl").unlink()
     assert lacks(copy) == {"domain", "license", "off_domain", "card", "training.metrics"}

@@ -12,7 +12,7 @@ from redhost.registry.queries.inventory import take_inventory, take_status
 from redhost.registry.queries.settings import Disabled
 
 
-def test_inventory_lists_a_package_and_remembers_its_verdict(site, home) -> None:
+def test_inventory_lists_a_package_and_remembers_its_result(site, home) -> None:
     site.expert("red")
     [found] = [x for x in take_inventory(home).statuses if x.id == "red"]
     again = [x for x in take_inventory(home).statuses if x.id == "red"]

@@ -8,7 +8,7 @@ import pytest
 from redhost.registry.errors import MissingError, SettingsError, StoreError, UnknownNameError
 from redhost.registry.home.composition import lock_for
 from redhost.registry.package.discover import Package, discover
-from redhost.registry.package.manifest import dumps
+from redhost.registry.package.manifest import BackboneRef, dumps
 from redhost.registry.queries.settings import (
     Disabled,
     Settings,
@@ -97,6 +97,23 @@ def test_several_backbones_leave_a_choice(site: Any, make_backbone: Any) -> None
     assert choose_backbone(packages, "two").dist == "red-backbone-two"
     with pytest.raises(MissingError, match="pip install"):
         choose_backbone([], None)
+
+
+def test_of_several_backbones_the_one_that_an_expert_names_is_chosen(
+    site: Any, make_backbone: Any
+) -> None:
+    first = backbones(site, make_backbone, "one")
+    for name, mark in (("two", "2"), ("three", "3")):
+        files = {"backbone.json": dumps(make_backbone(id=name, fingerprint=mark * 64))}
+        site.install(f"red-backbone-{name}", files, group="redhost.backbones")
+    packages = [p for p in discover("backbone") if p.folder and site.folder in p.folder.parents]
+    named = BackboneRef(name="what it was called", fingerprint="3" * 64)
+    assert choose_backbone(packages, None, named=named).dist == "red-backbone-three"
+    assert choose_backbone(packages, "two", named=named).dist == "red-backbone-two"
+    assert choose_backbone(first, None, named=named) == first[0]
+    strange = BackboneRef(name="away", fingerprint="4" * 64)
+    with pytest.raises(SettingsError, match="expected 'away' "):
+        choose_backbone(packages, None, named=strange)
 
 
 def test_disabling(home: Path) -> None:

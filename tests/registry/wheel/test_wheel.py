@@ -40,7 +40,7 @@ def without(suffix: str) -> Callable[[Any], None]:
     return change
 
 
-def told(suffix: str, data: bytes) -> Callable[[Any], None]:
+def result(suffix: str, data: bytes) -> Callable[[Any], None]:
     def change(draft: Any) -> None:
         draft.members |= {n: data for n in draft.members if n.endswith(suffix)}
 
@@ -60,12 +60,12 @@ def bring(name: str, data: bytes = b"") -> Callable[[Any], None]:
         (without("METADATA"), "package_files"),
         (without("WHEEL"), "package_files"),
         (without("entry_points.txt"), "package_files"),
-        (told("entry_points.txt", b"[redhost.experts]\na = x.y\n"), "package_files"),
-        (told("entry_points.txt", b"[redhost.experts]\na = x\nb = y\n"), "package_files"),
-        (told("entry_points.txt", b"\xff"), "package_files"),
+        (result("entry_points.txt", b"[redhost.experts]\na = x.y\n"), "package_files"),
+        (result("entry_points.txt", b"[redhost.experts]\na = x\nb = y\n"), "package_files"),
+        (result("entry_points.txt", b"\xff"), "package_files"),
         (bring("b-1.dist-info/METADATA"), "package_files"),
-        (told("METADATA", b"Name: somebody-else\nVersion: 0.1.0\n"), "archive_wheel"),
-        (told("METADATA", b"Name: red-expert-a\nVersion: 2\n"), "archive_wheel"),
+        (result("METADATA", b"Name: somebody-else\nVersion: 0.1.0\n"), "archive_wheel"),
+        (result("METADATA", b"Name: red-expert-a\nVersion: 2\n"), "archive_wheel"),
         (bring("/x"), "archive_name"),
         (bring("a/../../x"), "archive_name"),
         (bring("a\\b"), "archive_name"),
@@ -159,10 +159,10 @@ def mutant(data: bytes, random: Random) -> bytes:
 
 def test_a_mutant_is_refused_or_is_the_same_expert(draft: Any, tmp_path: Path) -> None:
     path = draft("a").write(tmp_path)
-    sound, random, refused = path.read_bytes(), Random(0), 0
+    intact, random, refused = path.read_bytes(), Random(0), 0
     digest = read_expert(open_wheel(path).files).unwrap("it").digest
     for _ in range(500):
-        path.write_bytes(mutant(sound, random))
+        path.write_bytes(mutant(intact, random))
         found = read_wheel(path)
         refused += found.value is None
         assert not found.value or read_expert(found.value.files).unwrap("it").digest == digest

@@ -20,6 +20,7 @@ from typing import Literal, Self
 import torch
 
 import redhost
+from redhost.registry.environment import python_command
 from redhost.testing import Environment
 
 __all__ = ["Level", "Site", "Step", "bytes_changed"]
@@ -98,7 +99,7 @@ class Site:
         """Run ``redhost enable`` or ``redhost disable``."""
         command = ["enable" if on else "disable", expert_id, "--home", str(self.home)]
         subprocess.run(  # noqa: S603  (our own command)
-            [sys.executable, "-m", "redhost", *command], check=True, capture_output=True
+            python_command("-m", "redhost", *command), check=True, capture_output=True
         )
 
     def recompose(self, level: Level) -> Step:

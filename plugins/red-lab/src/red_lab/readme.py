@@ -16,6 +16,7 @@ __all__ = [
     "BLOCKS",
     "PAGES",
     "generative_block",
+    "install_block",
     "newsgroups_block",
     "peers_block",
     "ranges_block",
@@ -119,6 +120,21 @@ def generative_block(metrics: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", note])
 
 
+def install_block(found: Mapping[str, Any]) -> str:
+    """Return the README's sentences on what make installs."""
+    demo, dev = (
+        {key: sum(step[key] for step in found["steps"][kind]) for key in ("mib", "seconds")}
+        for kind in ("demo", "dev")
+    )
+    torch = found["steps"]["demo"][0]
+    return (
+        f"The first installs {demo['mib']:,} MiB, {torch['mib']:,} of them torch with what it "
+        f"needs, the second {dev['mib']:,} more; {demo['seconds']:,} and {dev['seconds']:,} "
+        "seconds where they were [measured](docs/results/install/README.md), without pip's cache. "
+        "A second time nothing is installed."
+    )
+
+
 PAGES = ("README.md", "docs/profiles.md", "docs/scale.md")
 """Where blocks stand."""
 
@@ -127,6 +143,7 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "newsgroups": ("docs/results/newsgroups/metrics.json", newsgroups_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
     "generative": ("docs/results/generative/smollm2/metrics.json", generative_block),
+    "install": ("docs/results/install/metrics.json", install_block),
     "profile": ("docs/results/bench/profile.json", tables),
     "scale": ("docs/results/bench/scale.json", scale_page),
 }

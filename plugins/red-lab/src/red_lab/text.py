@@ -18,8 +18,9 @@ from torch import Tensor
 
 import redhost
 from red_lab.newsgroups import TEAMS, background, encoder, outside, rows
-from redhost.core.evaluation.evaluate import columns_data, hits_by_system
+from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.evaluation.ood import evaluate_ood
+from redhost.core.training.router_data import columns_data
 
 __all__ = [
     "CARDS",

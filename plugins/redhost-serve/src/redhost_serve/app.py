@@ -57,6 +57,7 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
         version=version("redhost-serve"),
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect repeats what a client calls us
         lifespan=lifespan,
     )
     _add_routes(app, service, token=token)
@@ -64,7 +65,11 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
         app.add_exception_handler(kind, handler)
     options = service.options
     app.add_middleware(
-        RequestLimits, limit=options.body, seconds=options.seconds, metrics=service.metrics
+        RequestLimits,
+        limit=options.body,
+        seconds=options.seconds,
+        metrics=service.metrics,
+        hosts=options.hosts,
     )
     _describe(app)
     return app

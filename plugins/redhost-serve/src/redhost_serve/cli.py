@@ -26,6 +26,13 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.IntRange(0, 65535),
     help="Port to listen on; 0 for any that is free.",
 )
+@click.option(
+    "--allowed-host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A name that clients may ask for, beside localhost and the address; repeat for more.",
+)
 @click.option("--admin-token", type=FILE, help="File with the secret that allows changes.")
 @click.option("--watch", is_flag=True, help="Follow what is installed, without a restart.")
 @click.option(
@@ -63,6 +70,7 @@ def serve(
     device: str | None,
     host: str,
     port: int,
+    hosts: tuple[str, ...],
     admin_token: Path | None,
     watch: bool,
     queue: int,
@@ -86,6 +94,7 @@ def serve(
             batch=batch,
             wait=batch_ms / 1000,
             grace=grace,
+            hosts=hosts,
         )
     )
 

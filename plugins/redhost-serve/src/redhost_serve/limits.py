@@ -1,10 +1,10 @@
-"""What stands before every route: a limit on bodies and on the time to send them, and counters."""
+"""What stands before every route: the name asked for, limits on bodies and time, and counters."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,11 @@ from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem
 from redhost_serve.wire import Failure
 
-__all__ = ["RequestLimits"]
+__all__ = ["LOOPBACK", "RequestLimits"]
+
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""What this machine calls itself."""
 
 
 class _GoneError(Exception):
@@ -32,10 +36,20 @@ class RequestLimits:
         limit: Most bytes of a body.
         seconds: How long a client may take to send it.
         metrics: Where requests are counted.
+        hosts: Names that the server goes by, beside the address that a request came to.
     """
 
-    def __init__(self, app: ASGIApp, *, limit: int, seconds: float, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limit: int,
+        seconds: float,
+        metrics: Metrics,
+        hosts: Collection[str] = (),
+    ) -> None:
         self.app, self.limit, self.seconds, self.metrics = app, limit, seconds, metrics
+        self.hosts = {*LOOPBACK, *map(str.lower, hosts)}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -50,6 +64,7 @@ class RequestLimits:
             await send(message)
 
         try:
+            self._require_own_host(scope)
             body = await self._body(scope, receive)
             await self.app(scope, _replay(body, receive), counted)
         except _GoneError:
@@ -59,6 +74,17 @@ class RequestLimits:
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.requests.labels(route, str(status)).inc()
         self.metrics.seconds.labels(route).observe(time.perf_counter() - start)
+
+    def _require_own_host(self, scope: MutableMapping[str, Any]) -> None:
+        """Refuse a name that is not ours: a page elsewhere may have made it lead to this machine.
+
+        Raises:
+            HttpProblem: 400.
+        """
+        ours = self.hosts | {str((scope.get("server") or ("",))[0])}
+        for value in (v for name, v in scope["headers"] if name == b"host"):
+            if _host(value) not in ours:
+                raise HttpProblem(400, "the Host header is not a name of this server")
 
     async def _body(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
         """Return the whole body.
@@ -90,6 +116,12 @@ class RequestLimits:
 
     def _too_long(self) -> HttpProblem:
         return HttpProblem(413, f"the body has more than {self.limit} bytes")
+
+
+def _host(value: bytes) -> str:
+    """Return the name or address in a Host header, without its port."""
+    text = value.decode("latin-1").strip().lower()
+    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

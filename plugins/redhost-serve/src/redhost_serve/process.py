@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +57,11 @@ def serving(home: Path, *options: str) -> Iterator[ServerProcess]:
     Raises:
         MissingError: If it does not start.
     """
-    command = [sys.executable, "-m", "redhost", "serve", "--home", str(home), "--port", "0"]
+    arguments = ("-m", "redhost", "serve", "--home", str(home), "--port", "0", *options)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # the same bits and less waiting
+    command = redhost.plugins.python_command(*arguments)
     with subprocess.Popen(  # noqa: S603  (our own command)
-        [*command, *options], stdout=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, text=True, env=environment
     ) as child:
         try:
             line = child.stdout.readline() if child.stdout else ""

@@ -37,6 +37,7 @@ class ServeOptions:
         batch: Most texts of a batch.
         wait: Seconds a batch waits for more.
         grace: Seconds between SIGTERM and the end of new requests.
+        hosts: More names that requests may ask for.
     """
 
     home: Path | None
@@ -50,15 +51,20 @@ class ServeOptions:
     batch: int
     wait: float
     grace: float
+    hosts: tuple[str, ...] = ()
 
 
 def run(options: ServeOptions) -> None:
     """Serve until a signal says to stop."""
     _log()
     token = None if options.admin_token is None else read_token(options.admin_token)
-    service = Service(
-        _open(options), options=Options(queue=options.queue, batch=options.batch, wait=options.wait)
+    limits = Options(
+        queue=options.queue,
+        batch=options.batch,
+        wait=options.wait,
+        hosts=(options.host, *options.hosts),
     )
+    service = Service(_open(options), options=limits)
     listener = bind(options.host, options.port)
     port = listener.getsockname()[1]
     server = Server(

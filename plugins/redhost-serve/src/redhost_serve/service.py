@@ -39,6 +39,7 @@ class Options:
         wait: Seconds a batch waits for more.
         body: Most bytes of a request's body.
         seconds: How long a client may take to send it.
+        hosts: Names that requests may ask for, beside loopback and the address they came to.
     """
 
     queue: int = 256
@@ -46,6 +47,7 @@ class Options:
     wait: float = 0.0
     body: int = 2**20
     seconds: float = 10.0
+    hosts: tuple[str, ...] = ()
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

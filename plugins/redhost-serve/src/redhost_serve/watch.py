@@ -147,12 +147,12 @@ class Watch(threading.Thread):
 
     def _redhost(self, command: str, *options: str) -> tuple[int, str, str]:
         """Run a command in a fresh interpreter: its exit code, stdout, last line of stderr."""
-        home = str(self.service.home)
+        arguments = (command, "--home", str(self.service.home), "--json", *options)
         with self._guard:
             if self._ended.is_set():
                 return 1, "", "stopped"
             self._child = subprocess.Popen(  # noqa: S603  (our own command)
-                [sys.executable, "-m", "redhost", command, "--home", home, "--json", *options],
+                redhost.plugins.python_command("-m", "redhost", *arguments),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 encoding="utf-8",

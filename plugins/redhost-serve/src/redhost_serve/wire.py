@@ -121,13 +121,18 @@ class OutTensor(Struct, kw_only=True, omit_defaults=True):
     parameters: dict[str, Any] = {}
 
 
-class InferReply(Struct, kw_only=True):
-    """The answer; ``model_version`` is the one generation that made all of it."""
+class InferReply(Struct, kw_only=True, omit_defaults=True):
+    """The answer; ``model_version`` is the one generation that made all of it.
+
+    Where texts were longer than the backbone reads, ``parameters`` has ``cut_texts``, how many,
+    and ``cut_tokens``, how many tokens of each were read.
+    """
 
     model_name: str
     model_version: str
     id: str
     outputs: list[OutTensor]
+    parameters: dict[str, int] = {}
 
 
 class Change(Struct, kw_only=True):
@@ -232,11 +237,13 @@ def infer_reply(request: InferRequest, answers: Sequence[redhost.Answer]) -> Inf
     names: list[str] = [w.name for w in request.outputs] or list(made)
     if missing := sorted(set(names) - made.keys()):
         raise HttpProblem(400, f"no output {missing[0]!r} here; there are: {', '.join(made)}")
+    cuts = [a.cut for a in answers if a.cut is not None]
     return InferReply(
         model_name=MODEL,
         model_version=str(answers[0].generation),
         id=request.id,
         outputs=[made[name] for name in dict.fromkeys(names)],
+        parameters={"cut_texts": len(cuts), "cut_tokens": cuts[0]} if cuts else {},
     )
 
 

@@ -170,11 +170,11 @@ def test_taps_the_trunk_has_not_are_violations(bare) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "message"),
     [({"reads_tap": "9"}, "0 … 2"), ({"reads_tap": "2", "writes_tap": "1"}, "block 2 or a later")],
 )
-def test_an_author_is_told_before_anything_is_trained(make, where, told) -> None:
-    with pytest.raises(redhost.errors.ContractError, match=told):
+def test_an_author_is_reported_before_anything_is_trained(make, where, message) -> None:
+    with pytest.raises(redhost.errors.ContractError, match=message):
         make("red", **where)
 
 

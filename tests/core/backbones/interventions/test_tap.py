@@ -88,12 +88,12 @@ def test_a_graft_is_what_a_changed_model_says_less_the_unchanged(bare) -> None:
 
 def test_the_trunk_is_left_as_it_was(bare) -> None:
     before, blocks = bare.encode(TEXTS), blocks_of(bare.trunk.model)[1]
-    kept = [(set(vars(b)), len(b._forward_hooks)) for b in blocks]
+    retained = [(set(vars(b)), len(b._forward_hooks)) for b in blocks]
     compute_features(Graft(read=0, write=1, step=shift), bare.trunk, TEXTS)
     with pytest.raises(RuntimeError):
         compute_features(Graft(read=0, write=1, step=lambda s: s[:, :, :1] @ s), bare.trunk, TEXTS)
     assert torch.equal(bare.encode(TEXTS), before)
-    assert [(set(vars(b)), len(b._forward_hooks)) for b in blocks] == kept
+    assert [(set(vars(b)), len(b._forward_hooks)) for b in blocks] == retained
 
 
 def test_passes_start_above_known_states(bare) -> None:

@@ -20,7 +20,6 @@ import os
 import resource
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from typing import Any
 import redhost
 from red_lab.bench.section import SectionSettings
 from redhost.core.jobs.functions import verify_package
+from redhost.registry.environment import python_command
 
 __all__ = ["TITLE", "measure", "page", "write_plan"]
 
@@ -187,7 +187,7 @@ def _digest(folder: Path) -> str:
 def _run(arguments: Sequence[str], env: Mapping[str, str], folder: Path | None = None) -> float:
     start = time.perf_counter()
     done = subprocess.run(  # noqa: S603  (our own command)
-        [sys.executable, "-m", "redhost", *arguments],
+        python_command("-m", "redhost", *arguments),
         check=False,
         capture_output=True,
         text=True,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from redhost.registry.environment import python_command
+
 __all__ = ["PYTHON", "REDHOST", "Process", "Seen", "take_turns"]
 
-PYTHON = (sys.executable, "-c")
-REDHOST = (sys.executable, "-m", "redhost")
+PYTHON = tuple(python_command("-c"))
+REDHOST = tuple(python_command("-m", "redhost"))
 
 
 @dataclass(frozen=True, kw_only=True)

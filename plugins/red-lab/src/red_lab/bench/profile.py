@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from red_lab.bench.processes import REDHOST
 from red_lab.bench.section import SectionSettings
+from redhost.registry.environment import python_command
 
 __all__ = ["PREDICT", "RECOMPOSE", "TITLE", "measure", "page", "tables"]
 
@@ -166,7 +166,8 @@ def _run(
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
-        child = [sys.executable, "-m", "red_lab.bench.profile_child", str(time.time()), str(out)]
+        module = "red_lab.bench.profile_child"
+        child = python_command("-m", module, str(time.time()), str(out))
         subprocess.run(  # noqa: S603  (our own command)
             [*child, json.dumps(steps), str(repeats), *command],
             check=True,

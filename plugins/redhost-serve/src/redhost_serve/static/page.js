@@ -46,7 +46,7 @@ function draw(found, generations) {
   say("state", model.ready ? `ready, generation ${number}` : `not ready, generation ${number}`,
       model.ready ? "good" : "bad");
   drawNow(generations);
-  at("experts").replaceChildren(...model.experts.map(expertRow));
+  drawExperts();
   drawGenerations(generations);
   at("admin").hidden = !model.admin;
   at("rollback").disabled = model.parent === null;
@@ -76,6 +76,30 @@ function ancestors(generations) {
   const found = [];
   for (let n = model.parent; n !== null && n !== undefined; n = parents.get(n)) found.push(n);
   return found;
+}
+
+function drawExperts() {
+  const others = model.experts.filter(isElsewhere);
+  at("experts").replaceChildren(
+    ...model.experts.filter((x) => !isElsewhere(x)).map(expertRow));
+  at("elsewhere").hidden = others.length === 0;
+  const names = [...new Set(others.map((x) => x.backbone))].sort().join(", ");
+  say("elsewhere-title", `${others.length} more for other backbones: ${names}`);
+  at("others").replaceChildren(...others.map(otherRow));
+}
+
+// What was trained on another backbone is as good as its author made it; it has no place here.
+const isElsewhere = (expert) =>
+  expert.code === "backbone_mismatch" && expert.backbone !== model.backbone;
+
+function otherRow(expert) {
+  const row = element("tr", null);
+  row.append(
+    element("th", expert.id ?? "unknown", { scope: "row" }),
+    cell("package", `${expert.dist} ${expert.version}`),
+    cell("backbone", expert.backbone),
+  );
+  return row;
 }
 
 function expertRow(expert) {
@@ -160,11 +184,12 @@ function drawWeights(weights) {
   rows.sort((a, b) => b[1] - a[1]);
   at("weights").replaceChildren(...rows.map(([name, share]) => {
     const row = element("li", null);
+    const amount = (Math.round(1000 * share) / 1000 || 0).toFixed(3);  // never -0.000
     const track = element("div", null, { class: "track", "aria-hidden": "true" });
     const bar = element("div", null, { class: "bar" });
-    bar.style.width = `${100 * share}%`;
+    bar.style.width = `${100 * Math.min(Math.max(share, 0), 1)}%`;  // below 0 would be all of it
     track.append(bar);
-    row.append(element("span", name), track, element("span", share.toFixed(3), { class: "amount" }));
+    row.append(element("span", name), track, element("span", amount, { class: "amount" }));
     return row;
   }));
 }

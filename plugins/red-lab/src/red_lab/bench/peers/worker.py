@@ -35,14 +35,13 @@ def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, A
     Raises:
         MissingError: If the process failed; the last line it wrote says why.
     """
+    import redhost  # which the other environment has not
+    from redhost.registry.environment import python_command
+
     root = Path(__file__).parents[3]
+    arguments = ("-m", f"{PACKAGE}.worker", json.dumps({"call": call, **options}))
     done = subprocess.run(  # noqa: S603  (our own command)
-        [
-            python or sys.executable,
-            "-m",
-            f"{PACKAGE}.worker",
-            json.dumps({"call": call, **options}),
-        ],
+        python_command(*arguments, python=python),
         check=False,
         capture_output=True,
         text=True,
@@ -50,8 +49,6 @@ def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, A
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no output"]
-        import redhost  # which the other environment has not
-
         raise redhost.MissingError(
             f"a side of the comparison failed at {call}", found=lines[-1], hint=HINT
         )

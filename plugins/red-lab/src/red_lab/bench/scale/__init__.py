@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from red_lab.bench.scale.family import SIZES, SumDomain
 from red_lab.bench.scale.packages import SLICES, install
 from red_lab.bench.scale.page import draw, page
 from red_lab.bench.section import SectionSettings
+from redhost.registry.environment import python_command
 
 __all__ = ["TITLE", "draw", "measure", "page"]
 
@@ -73,7 +73,7 @@ def _run(arguments: Sequence[str], sites: Sequence[Path]) -> None:
     path = os.pathsep.join([*map(str, sites), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     environment = {**os.environ, "PYTHONPATH": path}
     subprocess.run(  # noqa: S603  (our own command)
-        [sys.executable, *arguments], check=True, env=environment, stdout=subprocess.DEVNULL
+        python_command(*arguments), check=True, env=environment, stdout=subprocess.DEVNULL
     )
 
 

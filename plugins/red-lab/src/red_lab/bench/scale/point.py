@@ -21,7 +21,7 @@ from torch import Tensor
 import redhost
 from red_lab.bench.rounds import peak_bytes
 from red_lab.bench.scale.family import domains
-from redhost.core.evaluation.evaluate import columns_data
+from redhost.core.training.router_data import columns_data
 
 __all__ = ["ROUTER", "Stopwatch", "main", "test_rows", "top_answers"]
 

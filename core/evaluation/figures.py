@@ -1,0 +1,110 @@
+"""Pictures of evaluations: router kinds over the simplex of traffic, and a confusion table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...registry.errors import MissingError, UsageError
+from ..label_scores import Confusion
+from .mixtures import MixtureSweep, RouterMixtures
+
+
+def draw_mixtures(sweep: MixtureSweep, path: Path) -> None:
+    """Draw regret and accuracy of every router kind: range, middle 90 %, uniform traffic.
+
+    Args:
+        sweep: What `sweep_mixtures` returned.
+        path: The picture; its suffix says of which kind, e.g. ``.svg`` or ``.png``.
+
+    Raises:
+        MissingError: If matplotlib is not installed.
+        UsageError: If pictures of this kind cannot be written, or not there.
+    """
+    height = 1.5 + 0.3 * len(sweep.routers)
+    with _figure(path, columns=2, size=(8, height)) as (figure, axes):
+        for place, router in enumerate(sweep.routers.values()):
+            _row(axes, place, router)
+        axes[0].set_yticks(range(len(sweep.routers)), list(sweep.routers))
+        axes[0].invert_yaxis()
+        axes[0].set_xlabel("regret, nats")
+        axes[1].set_xlabel("accuracy")
+        figure.suptitle("all mixtures (thin), 90 % of them (thick), domains alike (dot)")
+
+
+def draw_confusion(confusion: Confusion, path: Path) -> None:
+    """Draw which label is answered with which, as shares of the rows that have the label.
+
+    Args:
+        confusion: Rows by label and answer, as an `Evaluation` has them.
+        path: As for `draw_mixtures`.
+
+    Raises:
+        MissingError: If matplotlib is not installed.
+        UsageError: If pictures of this kind cannot be written, or not there.
+    """
+    names = sorted({*confusion, *(answer for row in confusion.values() for answer in row)})
+    counts = [[confusion.get(y, {}).get(a, 0) for a in names] for y in names]
+    side = min(2 + 0.3 * len(names), 40)
+    with _figure(path, columns=1, size=(side, side)) as (_, [ax]):
+        ax.imshow(
+            [[n / (sum(row) or 1) for n in row] for row in counts], cmap="Blues", vmin=0, vmax=1
+        )
+        ax.set_xticks(range(len(names)), names, rotation=90)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_xlabel("answer")
+        ax.set_ylabel("label")
+        for y, row in enumerate(counts):
+            for x, n in enumerate(row):
+                if n:
+                    colour = "white" if 2 * n > sum(row) else "black"
+                    ax.text(x, y, str(n), ha="center", va="center", color=colour, fontsize=7)
+
+
+def require_matplotlib() -> Any:
+    """Return matplotlib.
+
+    Raises:
+        MissingError: If it is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError as e:
+        hint = "pip install 'redhost[plot]'"
+        raise MissingError("a picture needs matplotlib", hint=hint) from e
+    return mpl
+
+
+@contextmanager
+def _figure(
+    path: Path, *, columns: int, size: tuple[float, float]
+) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """Yield a figure and its axes; what is drawn in the block is written afterwards."""
+    mpl = require_matplotlib()
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    with mpl.rc_context({"svg.hashsalt": "redhost", "font.size": 9}):
+        figure, axes = plt.subplots(
+            1, columns, sharey=True, layout="constrained", figsize=size, squeeze=False
+        )
+        try:
+            yield figure, axes[0]
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        except (OSError, ValueError) as e:
+            raise UsageError(f"{path} cannot be written", found=str(e).split("\n")[0]) from e
+        finally:
+            plt.close(figure)
+
+
+def _row(axes: Sequence[Any], place: int, router: RouterMixtures) -> None:
+    corners = router.corners.values()
+    for ax, values, (low, _, high), middle in (
+        (axes[0], [c.regret for c in corners], router.regrets, router.uniform.regret),
+        (axes[1], [c.accuracy for c in corners], router.accuracies, router.uniform.accuracy),
+    ):
+        ax.plot([min(values), max(values)], [place, place], color="C0", linewidth=1)
+        ax.plot([low, high], [place, place], color="C0", linewidth=5, solid_capstyle="butt")
+        ax.plot([middle], [place], "o", color="C1", markersize=5)

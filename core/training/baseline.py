@@ -1,0 +1,57 @@
+"""What is trained has to know more than a constant answer does, or it is refused.
+
+The constant is the most frequent label among the rows that were learnt from, or their median.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from ...registry.errors import HarmError
+from ..types import Row
+
+WORSE, ENOUGH = 1.1, 20
+"""An error of so many times the constant's is refused; with fewer rows than that nothing is."""
+
+HINT = (
+    "What was made is kept, to look at. Check the labels and their field, bring more rows, or give "
+    "it more --epochs."
+)
+
+
+def refuse_below_constant(
+    who: str, found: float, rows: Sequence[Row], *, taught: Sequence[Row], numbers: bool = False
+) -> None:
+    """Refuse what answers rows worse than a constant does.
+
+    Args:
+        who: What was made, for messages.
+        found: Its accuracy on the rows, 0–1; with numbers, its mean absolute error.
+        rows: Labelled rows that it did not learn from; of fewer than twenty nobody can tell.
+        taught: Those that it learnt from.
+        numbers: Whether labels are numbers.
+
+    Raises:
+        HarmError: If it does by more than one point and two rows, or a tenth of the error.
+    """
+    no_number = math.isnan(found)
+    if not rows or not taught or (len(rows) < ENOUGH and not no_number):
+        return
+    if numbers:
+        middle = median(float(r.label) for r in taught)
+        constant = fmean(abs(float(r.label) - middle) for r in rows)
+        worse, measure = found > WORSE * constant, "mean error"
+    else:
+        [(usual, _)] = Counter(r.label for r in taught).most_common(1)
+        constant = fmean(r.label == usual for r in rows)
+        worse, measure = constant - found > max(0.01, 2 / len(rows)) + 1e-9, "accuracy"
+    if worse or no_number:
+        raise HarmError(
+            f"{who} has learnt less than nothing on {len(rows)} rows set aside",
+            expected=f"{measure} {constant:.3f}, that of one answer to all",
+            found=f"{found:.3f}",
+            hint=HINT,
+        )

@@ -1,0 +1,279 @@
+"""An author's data: files read as rows, without torch, so that faults are reported at once.
+
+`read_table`, `read_documents` and `read_texts` read files of one kind; `read_rows` reads what a
+task has.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...registry.errors import UsageError
+from ...registry.package.forms import TASKS
+from ..types import BackgroundRow, Row
+
+if TYPE_CHECKING:
+    from ..bus.tasks import Head
+
+LONGEST_LINE = 2**20
+"""Characters of a line; more is a file that lost its line ends."""
+
+SHOWN = 8
+"""Most fields that a message lists."""
+
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+"""What stands between the cells of a file, by its suffix."""
+
+JSON = frozenset({".jsonl", ".json", ".ndjson"})
+
+
+def read_table(
+    source: str | Path,
+    *,
+    text_field: str = "text",
+    label_field: str = "label",
+    domain_field: str = "domain",
+    head: Head | None = None,
+) -> list[Row]:
+    """Read labelled rows.
+
+    Args:
+        source: A ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet`` file; in a file of another name,
+            or ``-`` for standard input, the first line tells which.
+        text_field: Where the text stands.
+        label_field: Where the label stands; numbers become their usual spelling.
+        domain_field: Where the domain stands, where there is one.
+        head: What labels have to be answers of; None takes any.
+
+    Raises:
+        UsageError: If anything is wrong; the message names the line.
+    """
+    name, rows = _read(source, (text_field, label_field, domain_field))
+    return [row for _, row in _answers(rows, name, head)]
+
+
+def read_rows(
+    source: str | Path,
+    *,
+    task: str,
+    text_field: str = "text",
+    label_field: str = "label",
+    domain_field: str | None = None,
+    document_field: str = "document",
+) -> list[Row]:
+    """Read rows as a task has them: labelled texts, or documents where text is generated.
+
+    Args:
+        source: As for `read_table`.
+        task: The manifest's word for it.
+        text_field: Where the text stands.
+        label_field: Where the label stands.
+        domain_field: Where the domain stands, in every row; by default it is ``domain``, where
+            there is such a field.
+        document_field: What stands for it where text is generated.
+
+    Raises:
+        UsageError: If anything is wrong; the message names the line.
+    """
+    spec = TASKS.get(task)
+    tokens = spec is not None and spec.unit == "token"
+    domain = domain_field or (document_field if tokens else "domain")
+    fields = (text_field, None if tokens else label_field, domain)
+    name, rows = _read(source, fields, owned=domain_field is not None)
+    if spec is None or spec.head in {"softmax", "vocabulary"}:
+        return [row for _, row in rows]
+    from ..bus.tasks import HEADS  # of torch, and only where every row is there
+
+    return [row for _, row in _answers(rows, name, HEADS[spec.head]())]
+
+
+def read_documents(
+    source: str | Path, *, text_field: str = "text", document_field: str = "document"
+) -> list[Row]:
+    """Read texts to generate like; `domain` of a row names its document, where that is known.
+
+    Args:
+        source: As for `read_table`.
+        text_field: Where the text stands.
+        document_field: Where the name of the document stands that the text is from.
+
+    Raises:
+        UsageError: If anything is wrong; the message names the line.
+    """
+    return [row for _, row in _read(source, (text_field, None, document_field))[1]]
+
+
+def read_texts(path: str | Path) -> list[BackgroundRow]:
+    """Read unlabelled texts, one a line: a background card in the making.
+
+    Raises:
+        UsageError: If the file cannot be read, or has no texts.
+    """
+    lines = [x.strip() for x in _lines(path, str(path))]
+    rows = [BackgroundRow(text=x) for x in dict.fromkeys(lines) if x]
+    if not rows:
+        raise UsageError(f"{path} has no texts", expected="one a line")
+    return rows
+
+
+_Fields = tuple[str, str | None, str]
+"""Where a row's text, its label (None where it has none) and its domain stand."""
+
+
+def _read(
+    source: str | Path, fields: _Fields, *, owned: bool = False
+) -> tuple[str, list[tuple[str, Row]]]:
+    """Return what a source is called, and its rows, each with where it stands.
+
+    Args:
+        source: The file.
+        fields: Its fields.
+        owned: Whether every row has to have a field for its domain.
+    """
+    name = "standard input" if str(source) == "-" else str(source)
+    rows = [
+        (where, _row(cells, fields, f"{name}, {where}", owned=owned))
+        for where, cells in _cells(source, name)
+    ]
+    if not rows:
+        needed = " and ".join(repr(f) for f in fields[:2] if f is not None)
+        raise UsageError(f"{name} has no rows", expected=f"rows with {needed}")
+    return name, rows
+
+
+def _answers(
+    rows: list[tuple[str, Row]], name: str, head: Head | None
+) -> Iterator[tuple[str, Row]]:
+    """Yield rows whose labels are answers of a head."""
+    for where, row in rows:
+        if head is not None and (expected := head.expected(row.label)):
+            raise UsageError(f"{name}, {where}", expected=expected, found=repr(row.label)[:40])
+        yield where, row
+
+
+def _cells(source: str | Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield where each row stands and its cells."""
+    suffix = Path(source).suffix.lower()
+    if suffix == ".parquet":
+        return _parquet(Path(source), name)
+    lines = _lines(source, name)
+    first = next((line for line in lines if line.strip()), "{")
+    if suffix in JSON or (suffix not in DELIMITERS and first.lstrip().startswith("{")):
+        return _json(lines, name)
+    return _csv(lines, name, DELIMITERS.get(suffix) or ("\t" if "\t" in first else ","))
+
+
+def _lines(source: str | Path, name: str) -> list[str]:
+    try:
+        data = sys.stdin.buffer.read() if str(source) == "-" else Path(source).read_bytes()
+    except OSError as e:
+        raise UsageError(f"cannot read {name}", found=e.strerror or str(e)) from e
+    lines = []
+    for number, raw in enumerate(io.BytesIO(data), start=1):
+        if len(raw) > LONGEST_LINE:
+            raise UsageError(
+                f"{name}, line {number} is too long",
+                expected=f"at most {LONGEST_LINE:,} bytes",
+                found=f"{len(raw):,}",
+            )
+        try:
+            lines.append(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError as e:
+            raise _encoding(name, number, raw, e.start) from e
+        if "\0" in lines[-1]:
+            raise _encoding(name, number, raw, raw.index(0))
+    return lines
+
+
+def _encoding(name: str, number: int, raw: bytes, place: int) -> UsageError:
+    """Return what to raise for a line that is not UTF-8."""
+    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 0 in raw
+    return UsageError(
+        f"{name}, line {number}",
+        expected="UTF-8",
+        found=f"byte 0x{raw[place]:02x} at column {place + 1}{', as in UTF-16' if wide else ''}",
+        hint="Convert the file, e.g. with iconv -f utf-16 -t utf-8, or save it as CSV in UTF-8.",
+    )
+
+
+def _json(lines: list[str], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            cells = json.loads(line)
+        except (ValueError, RecursionError) as e:
+            raise UsageError(
+                f"{name}, line {number}", expected="a JSON object", found=str(e)
+            ) from e
+        if not isinstance(cells, dict):
+            raise UsageError(
+                f"{name}, line {number}",
+                expected="a JSON object",
+                found=type(cells).__name__,
+                hint="Write one object a line, or a table: .csv, .tsv, .parquet.",
+            )
+        yield f"line {number}", cells
+
+
+def _csv(lines: list[str], name: str, delimiter: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    reader = csv.DictReader(lines, delimiter=delimiter)
+    try:
+        for cells in reader:
+            if extra := cells.pop(None, None):
+                count = len(reader.fieldnames or ())
+                raise UsageError(
+                    f"{name}, line {reader.line_num}",
+                    expected=f"{count} cells, as in the first line",
+                    found=str(count + len(extra)),
+                    hint="Put a text with a delimiter in double quotes.",
+                )
+            yield f"line {reader.line_num}", {k: v for k, v in cells.items() if v is not None}
+    except csv.Error as e:
+        raise UsageError(f"{name}, line {reader.line_num}", found=str(e)) from e
+
+
+def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        import pyarrow.parquet as parquet  # type: ignore[import-not-found]  # noqa: PLR0402
+    except ImportError as e:
+        raise UsageError(f"cannot read {name}", hint="pip install pyarrow") from e
+    try:
+        table = parquet.read_table(path).to_pylist()
+    except (OSError, ValueError) as e:
+        raise UsageError(f"cannot read {name}", found=str(e).splitlines()[0]) from e
+    for number, cells in enumerate(table, start=1):
+        yield f"row {number}", cells
+
+
+def _row(cells: Mapping[str, Any], fields: _Fields, where: str, *, owned: bool) -> Row:
+    """Return a row's cells as text, label and domain, or refuse them."""
+    text, label, domain = ("" if f is None else cells.get(f) for f in fields)
+    if not isinstance(text, str) or not text.strip():
+        raise _missing(cells, where, fields[0], "text", text)
+    if isinstance(label, float) and not math.isfinite(label):
+        raise UsageError(where, expected=f"a finite label in {fields[1]!r}", found=str(label))
+    bad = isinstance(label, bool) or not isinstance(label, (str, int, float)) or label == ""
+    if bad and fields[1] is not None:
+        raise _missing(cells, where, fields[1], "label", label)
+    if owned and fields[2] not in cells:
+        raise _missing(cells, where, fields[2], "domain", None)
+    return Row(text=text, label=str(label), domain=None if domain is None else str(domain))
+
+
+def _missing(cells: Mapping[str, Any], where: str, field: str, what: str, found: Any) -> UsageError:
+    """Return what to raise for a row that has no text, or no label."""
+    shown, hint = repr(found)[:40], ""
+    if field not in cells:
+        more = ", …" if len(cells) > SHOWN else ""
+        shown = f"no such field among {', '.join(map(repr, list(cells)[:SHOWN]))}{more}"
+        hint = f"Name the field with --{what}-field."
+    return UsageError(where, expected=f"a {what} in {field!r}", found=shown, hint=hint)

@@ -1,0 +1,84 @@
+"""new-expert, train-expert and pack, for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from redhost.registry.package.project import package_in
+from redhost.testing import backbone_project
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project of a second backbone, which answers nothing itself."""
+    return backbone_project(tmp_path_factory.mktemp("other") / "red-backbone-tiny-random")
+
+
+@pytest.fixture
+def two(environment, other: Path) -> str:
+    """Install it beside the one of the real environment; return its id."""
+    environment.install(other)
+    return "tiny-random"
+
+
+def write_rows(path: Path, count: int = 80) -> str:
+    """Write labelled rows: even numbers and odd ones."""
+    rows = ({"text": f"number {n}", "label": "ab"[n % 2]} for n in range(count))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def manifest(project: str) -> dict:
+    return json.loads((package_in(Path(project)) / "expert.json").read_text())
+
+
+def test_every_command_of_an_author_takes_the_backbone_that_is_named(two, call, tmp_path) -> None:
+    data, project = write_rows(tmp_path / "rows.jsonl"), "red-expert-odd"
+    train = ("train-expert", project, "--data", data, "--epochs", "1")
+    assert call("new-expert", "odd")[0] == 0
+    code, _, err = call(*train)
+    assert code == 3 and "Choose one with --backbone NAME" in err
+    assert call(*train, "--backbone", two)[0] == 0
+    named = manifest(project)["backbone"]
+    assert named["name"] == two
+    assert call(*train, "--seed", "1")[0] == 0  # what was trained before names it
+    assert manifest(project)["backbone"] == named
+    assert call("pack", project)[0] == 0
+    [report] = json.loads(call("check", "--strict", "--json", project)[1])
+    assert "backbone" not in {v["field"] for v in report["violations"]}
+    other = call("check", "--json", project, "--backbone", "tiny")
+    assert other[0] == 1
+    assert json.loads(other[1])[0]["violations"][0]["code"] == "backbone_mismatch"
+    assert call("pack", project, "--backbone", "tiny")[0] == 1
+
+
+def test_a_weight_file_is_held_to_its_own_backbone_when_packed(two, call, tmp_path) -> None:
+    """The twin of a pack that found several backbones and held the expert to none."""
+    assert call("new-expert", "odd", "--backbone", two)[0] == 0
+    data = write_rows(tmp_path / "rows.jsonl")
+    assert call("train-expert", "red-expert-odd", "--data", data, "--epochs", "1")[0] == 0
+    path = package_in(Path("red-expert-odd")) / "expert.json"
+    changed = manifest("red-expert-odd")
+    changed["backbone"]["fingerprint"] = "0" * 64
+    path.write_text(json.dumps(changed))
+    code, _, err = call("pack", "red-expert-odd")
+    assert code == 1 and "fingerprint" in err
+
+
+def test_training_tells_what_its_rows_are_too_few_or_too_uneven_for(two, call, tmp_path) -> None:
+    assert call("new-expert", "odd", "--backbone", two)[0] == 0
+    rows = [{"text": f"number {n}", "label": "often"} for n in range(40)]
+    rows += [{"text": f"{n} " * 40, "label": "rare"} for n in range(3)]  # longer than 64 characters
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train = ("train-expert", "red-expert-odd", "--data", str(data), "--epochs", "1")
+    code, out, _ = call(*train)
+    assert code == 0 and "rows by label" in out and "macro F1 " in out
+    warnings = [line for line in out.splitlines() if line.startswith("warning    ")]
+    assert len(warnings) == 4 and any("rare (" in w for w in warnings)
+    assert warnings[-1] == "warning    3 of 43 texts cut after 64 tokens"
+    metrics = manifest("red-expert-odd")["training"]["metrics"]
+    assert f"macro F1 {metrics['macro_f1']:.3f} on rows set aside, which " in out

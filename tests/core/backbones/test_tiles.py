@@ -1,0 +1,141 @@
+"""A text's bits are its own: alone, in any order, beside any others, with any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+from transformers import AutoConfig, AutoModel
+
+import redhost
+from redhost.authoring import TextEncoder
+from redhost.core.backbones.interventions.graft import Graft
+from redhost.core.backbones.interventions.layout import compute_features
+from redhost.core.backbones.interventions.tap import Tap
+from redhost.core.backbones.tiles import ROW_BY_ROW
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+GROUPED = {"num_key_value_heads": 2}
+OTHERS = {
+    "gpt2": {"n_embd": 48, "n_layer": 2, "n_head": 4},
+    "bert": {"hidden_size": 48, "num_attention_heads": 4},
+    "distilbert": {"dim": 48, "hidden_dim": 50, "n_layers": 2, "n_heads": 4},
+}
+"""Of other kernels, or with heads of 12 numbers: their texts share no pass."""
+
+WIDE = {"hidden_size": 256, "intermediate_size": 512}
+"""Large enough for oneDNN's product."""
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, SIZES | (GROUPED if "wen" in name else {})) for name in sorted(ROW_BY_ROW)},
+    "llama, grouped heads": ("llama", SIZES | GROUPED),
+    "bert, wide": ("bert", SIZES | WIDE),
+    "qwen3, wide": ("qwen3", SIZES | WIDE | GROUPED),
+    "bert, one head": ("bert", SIZES | {"hidden_size": 32, "num_attention_heads": 1}),
+    **{f"{name}, others": (name, SIZES | sizes) for name, sizes in OTHERS.items()},
+}
+
+
+@cache
+def encoder(case: str, tokenizer: Any) -> TextEncoder:
+    name, sizes = CASES[case]
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(name, vocab_size=len(tokenizer.get_vocab()), **sizes)
+    return TextEncoder(
+        model=AutoModel.from_config(config, dtype=torch.float32),
+        tokenizer=tokenizer,
+        pooling="mean",
+        max_tokens=100,
+    )
+
+
+@pytest.fixture(params=[1, 2], scope="module", ids=["1 thread", "2 threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+LENGTHS = st.lists(st.sampled_from([*range(1, 20), 31, 32, 33, 48, 49, 90]), min_size=2, max_size=9)
+
+
+def texts_of(lengths: list[int]) -> list[str]:
+    return [("red 1 a green 22 c " * 9)[n : n + length] for n, length in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(deadline=None, max_examples=12)
+@given(lengths=LENGTHS, repeated=st.integers(1, 40), data=st.data())
+def test_a_texts_bits_are_its_own(bare, threads, case, lengths, repeated, data) -> None:
+    trunk = encoder(case, bare.trunk.tokenizer)
+    texts = [*texts_of(lengths), *texts_of(lengths[:1] * repeated)]
+    h = trunk.encode(texts)
+    order = data.draw(st.permutations(range(len(texts))))
+    assert torch.equal(trunk.encode([texts[n] for n in order]), h[order])
+    n = data.draw(st.integers(0, len(texts) - 1))
+    assert torch.equal(trunk.encode([texts[n]])[0], h[n])
+    assert torch.equal(trunk.encode(texts[: n + 1]), h[: n + 1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pass_in_tiles_computes_what_the_model_does(bare, case) -> None:
+    trunk = encoder(case, bare.trunk.tokenizer)
+    texts = texts_of([1, 7, 16, 17, 40])
+    with torch.no_grad():  # no tiles
+        plain = [trunk.pool(trunk.hidden_states(torch.tensor([trunk.tokens(t)]))) for t in texts]
+    torch.testing.assert_close(trunk.encode(texts), torch.cat(plain), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["bert", "qwen3, wide", "gpt2, others"])
+def test_what_acts_inside_keeps_to_its_text(bare, threads, case) -> None:
+    trunk = encoder(case, bare.trunk.tokenizer)
+    texts = texts_of([3, 9, 9, 9, 40])
+    width = trunk.width
+    weight = torch.randn(width, width, generator=torch.Generator().manual_seed(1))
+    for acts in (Tap(block=0), Graft(read=0, write=1, step=lambda x: functional.linear(x, weight))):
+        rows = compute_features(acts, trunk, texts)
+        alone = [compute_features(acts, trunk, [text]) for text in texts]
+        assert torch.equal(torch.cat(alone), rows)
+
+
+def test_texts_of_one_length_share_passes_where_rows_do_not_mix(bare) -> None:
+    texts = texts_of([8] * 40)
+    for case, most in (("bert", 32), ("bert, others", 1), ("bert, one head", 1)):
+        trunk = encoder(case, bare.trunk.tokenizer)
+        assert max(len(ids) for _, ids in trunk.batches(texts)) == most
+        assert sorted(n for index, _ in trunk.batches(texts) for n in index) == list(range(40))
+
+
+def test_the_model_is_left_as_it_was(bare) -> None:
+    trunk = encoder("qwen3", bare.trunk.tokenizer)
+    trunk.encode(["red 1"])
+    with pytest.raises(redhost.UsageError):
+        trunk.encode(["red 1", ""])
+    assert not any("forward" in m.__dict__ for m in trunk.model.modules())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpus_bits_keep_to_a_tolerance(bare) -> None:
+    trunk = encoder("bert", bare.trunk.tokenizer)
+    texts = texts_of([3, 9, 9, 40])
+    h = trunk.encode(texts)
+    trunk.model.to("cuda")
+    try:
+        alone = torch.cat([trunk.encode([text]) for text in texts])
+        torch.testing.assert_close(trunk.encode(texts), alone, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(alone, h, rtol=1e-3, atol=1e-3)
+    finally:
+        trunk.model.to("cpu")

@@ -1,0 +1,154 @@
+"""Authors' files: every format read, every fault named by its line and with its fields."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from redhost.core.training.rows import read_rows, read_table
+from redhost.registry.errors import UsageError
+
+
+def write(path: Path, data: str | bytes) -> Path:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def test_json_lines_and_csv_give_the_same_rows(tmp_path) -> None:
+    one = write(tmp_path / "a.jsonl", '{"text": "x", "label": 1}\n\n{"text": "y, z", "label": "b"}')
+    two = write(tmp_path / "a.csv", 'text,label\nx,1\n"y, z",b\n')
+    assert read_table(one) == read_table(two)
+    assert [(r.text, r.label, r.domain) for r in read_table(one)] == [
+        ("x", "1", None),
+        ("y, z", "b", None),
+    ]
+
+
+def test_fields_have_the_names_you_give(tmp_path) -> None:
+    path = write(tmp_path / "a.csv", "utterance,intent\nx,hello\n")
+    [row] = read_table(path, text_field="utterance", label_field="intent")
+    assert (row.text, row.label) == ("x", "hello")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.tsv", "text\tlabel\nx, y\ta\n"),
+        ("a.TAB", "text\tlabel\nx, y\ta\n"),
+        ("a.txt", "text\tlabel\nx, y\ta\n"),
+        ("a.data", '\n{"text": "x, y", "label": "a"}\n'),
+        ("a", 'text,label\n"x, y",a\n'),
+        ("a.csv", b'\xef\xbb\xbftext,label\r\n"x, y",a\r\n'),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "x, y", "label": "a"}\r\n'),
+    ],
+)
+def test_the_name_or_the_first_line_tells_the_format(tmp_path, name, data) -> None:
+    [row] = read_table(write(tmp_path / name, data))
+    assert (row.text, row.label) == ("x, y", "a")
+
+
+@pytest.mark.parametrize(("task", "labels"), [("classification", ["a"]), ("generation", [""])])
+def test_rows_are_read_as_the_task_has_them(tmp_path, task, labels) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "x", "label": "a", "domain": "d", "slice": "s"}\n')
+    assert [r.label for r in read_rows(path, task=task)] == labels
+    [row] = read_rows(path, task=task, domain_field="slice")
+    assert row.domain == "s"
+    with pytest.raises(UsageError) as e:
+        read_rows(path, task=task, domain_field="expert")
+    assert "'slice'" in e.value.found and "--domain-field" in e.value.hint
+
+
+def test_numbers_are_checked_by_line(tmp_path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\nx,1.5\ny,many\n")
+    with pytest.raises(UsageError, match="line 3: expected a finite number"):
+        read_rows(path, task="regression")
+
+
+@pytest.mark.parametrize("data", ['{"text": "x", "label": "a"}\n', "text,label\nx,a\n"])
+def test_standard_input_may_be_either(monkeypatch, data) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data.encode())))
+    assert [r.text for r in read_table("-")] == ["x"]
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="pip install pyarrow"):
+        read_table(tmp_path / "a.parquet")
+
+
+FAULTS = {
+    "no such column": (
+        "a.csv",
+        "sentence,intent\nx,a\n",
+        "line 2: expected a text in 'text', found no such field among 'sentence', 'intent'. Name "
+        "the field with --text-field.",
+    ),
+    "no such label": (
+        "a.jsonl",
+        '{"text": "x", "intent": "a"}\n',
+        "found no such field among 'text', 'intent'. Name the field with --label-field.",
+    ),
+    "an unquoted comma": (
+        "a.csv",
+        "text,label\nx, y,a\n",
+        "line 2: expected 2 cells, as in the first line, found 3",
+    ),
+    "an array": ("a.json", '[{"text": "x", "label": "a"}]', "line 1: expected a JSON object"),
+    "utf-16": (
+        "a.csv",
+        "text,label\nx,a\n".encode("utf-16"),
+        "line 1: expected UTF-8, found byte 0xff at column 1, as in UTF-16",
+    ),
+    "utf-16 without a mark": (
+        "a.tsv",
+        "text\tlabel\nx\ta\n".encode("utf-16-le"),
+        "line 1: expected UTF-8, found byte 0x00 at column 2, as in UTF-16",
+    ),
+    "a spreadsheet": (
+        "a.xlsx",
+        b"PK\x03\x04\x14\x00\x06\xf7",
+        "line 1: expected UTF-8, found byte 0",
+    ),
+    "empty": ("a.jsonl", "", "has no rows"),
+    "missing field": (
+        "a.jsonl",
+        '{"text": "x", "label": "a"}\n{"label": "b"}\n',
+        "line 2: expected a text in 'text', found no such field",
+    ),
+    "missing label": ("a.csv", "text,label\nx,a\ny\n", "line 3: expected a label in 'label'"),
+    "not json": ("a.jsonl", '{"text": "x"\n', "line 1: expected a JSON object"),
+    "a list": ("a.jsonl", "[1]\n", "line 1: expected a JSON object, found list"),
+    "encoding": (
+        "a.jsonl",
+        b'{"text": "caf\xe9", "label": "a"}\n',
+        "line 1: expected UTF-8, found byte 0xe9 at column 14",
+    ),
+    "nan": (
+        "a.jsonl",
+        '{"text": "x", "label": NaN}\n',
+        "line 1: expected a finite label in 'label', found nan",
+    ),
+    "a long line": (
+        "a.jsonl",
+        '{"text": "' + "x" * 10_000_000 + '", "label": "a"}\n',
+        "line 1 is too long: expected at most 1,048,576 bytes, found 10,000,0",
+    ),
+    "blank text": ("a.jsonl", '{"text": "  ", "label": "a"}\n', "line 1: expected a text"),
+    "true": ("a.jsonl", '{"text": "x", "label": true}\n', "line 1: expected a label"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bad_data_is_one_clear_line(tmp_path, fault) -> None:
+    name, data, words = FAULTS[fault]
+    with pytest.raises(UsageError) as e:
+        read_table(write(tmp_path / name, data))
+    assert words in str(e.value) and "\n" not in str(e.value)
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*none\.jsonl: found No such file"):
+        read_table(tmp_path / "none.jsonl")

@@ -1,0 +1,174 @@
+"""A folder full of traps: whatever lies where a user stands is never run.
+
+Every module of Python and every package installed here has a namesake in that folder, which leaves
+a mark when it is imported. The commands are all those that start another process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from red_lab.bench.processes import PYTHON, REDHOST
+from red_lab.hotswap_site import Site
+from redhost_serve.process import compose_home, serving
+
+import redhost
+from redhost.authoring import ExpertPlan, write_project, write_rows
+from redhost.registry.environment import python_command
+from redhost.registry.package.project import write_plan
+from redhost.testing import Environment, backbone_project, expert_project
+
+SCRIPT = Path(sysconfig.get_path("scripts")) / "redhost"
+STARTUP = ("sitecustomize", "usercustomize")
+TRAP = """
+import os, sys
+open(os.path.join({marks!r}, __name__), "w").close()
+raise SystemExit("a trap was sprung: " + __name__)
+"""
+
+
+def namesakes() -> set[str]:
+    """Return every top-level name that a process here could import."""
+    installed = {name for name in metadata.packages_distributions() if name.isidentifier()}
+    return {*sys.stdlib_module_names, *installed, "pip", "redhost", *STARTUP}
+
+
+class Trapped:
+    """A folder of traps, and a home elsewhere."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.marks, self.home = folder / "here", folder / "marks", folder / "home"
+        self.marks.mkdir()
+        for name in sorted(namesakes()):
+            trap = self.folder / name / "__init__.py"
+            trap.parent.mkdir(parents=True)
+            trap.write_text(TRAP.format(marks=str(self.marks)))
+            (trap.parent / "__main__.py").write_text(TRAP.format(marks=str(self.marks)))
+
+    @property
+    def sprung(self) -> list[str]:
+        return sorted(p.name for p in self.marks.iterdir())
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self.environment(**environment),
+        )
+
+    def environment(self, **more: str) -> dict[str, str]:
+        own = {"REDHOST_HOME": str(self.home), "REDHOST_CONFIG": str(self.home / "config")}
+        return {**os.environ, "OMP_NUM_THREADS": "1", **own, **more}
+
+
+@pytest.fixture
+def trapped(tmp_path: Path) -> Trapped:
+    return Trapped(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """A tiny random backbone and two experts, in a folder of packages."""
+    folder = tmp_path_factory.mktemp("packages")
+    place = Environment(folder / "site")
+    place.folder.mkdir()
+    backbone = backbone_project(folder / "red-backbone-tiny-random")
+    place.install(backbone)
+    for name in ("one", "two"):
+        place.install(expert_project(folder / f"red-expert-{name}", name, backbone))
+    return place
+
+
+@pytest.mark.parametrize("arguments", [("-m", "pip"), ("-m", "redhost"), ("-c", "import json")])
+def test_the_traps_work(trapped: Trapped, arguments) -> None:
+    """The twin: what starts Python as one does falls into them."""
+    assert trapped.run(sys.executable, *arguments).returncode == 1
+    assert trapped.sprung
+
+
+@pytest.mark.parametrize("arguments", [("-m", "pip", "--version"), ("-c", "import redhost, json")])
+def test_a_child_process_does_not_see_the_current_folder(trapped: Trapped, arguments) -> None:
+    assert trapped.run(*python_command(*arguments)).returncode == 0
+    assert trapped.sprung == []
+
+
+def test_add_and_remove(trapped: Trapped, make_venv: Any, draft: Any, tmp_path: Path) -> None:
+    """They start pip: to download, to install, to uninstall."""
+    venv, folder = make_venv(tmp_path / "venv"), tmp_path / "wheels"
+    folder.mkdir()
+    wheel = draft("mine").write(folder)
+    for command in (
+        ("add", str(wheel), "--accept"),
+        ("remove", "mine", "--accept"),
+        ("add", "red-expert-mine", "--find-links", str(folder), "--accept"),
+    ):
+        done = trapped.run(venv.python, str(SCRIPT), *command)
+        assert (done.returncode, trapped.sprung) == (0, []), done.stderr
+
+
+def write_training_plan(folder: Path) -> Path:
+    """Write a plan of two experts for the backbone that ships."""
+    lines = []
+    for name in ("sun", "moon"):
+        project = write_project(folder / name, kind="expert", package_id=name, summary=name)
+        write_plan(project.parents[1], ExpertPlan(id=name, backbone="tiny", rank=4))
+        rows = [redhost.Row(text=f"{name} {n}", label=f"{n % 2}") for n in range(60)]
+        (folder / f"{name}.jsonl").write_bytes(write_rows(rows))
+        lines.append(json.dumps({"dir": name, "data": f"{name}.jsonl", "epochs": 1}))
+    (folder / "plan.jsonl").write_text("\n".join(lines))
+    return folder / "plan.jsonl"
+
+
+def test_workers(trapped: Trapped, tmp_path: Path) -> None:
+    """These start `redhost.core.jobs.worker`."""
+    for command in (
+        ("recompose",),
+        ("check", "range1", "range2"),
+        ("evaluate",),
+        ("sweep", "centroid", "statistics"),
+        ("train-many", str(write_training_plan(tmp_path))),
+    ):
+        done = trapped.run(str(SCRIPT), *command, "--workers", "2")
+        assert (done.returncode, trapped.sprung) == (0, []), done.stderr
+
+
+def test_commands_of_plugins(
+    trapped: Trapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that start processes do it by these."""
+    for name, value in trapped.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(trapped.folder)
+    with serving(compose_home(tmp_path / "home").home) as process:
+        assert process.url.startswith("http://127.0.0.1:")
+    Site(tmp_path / "lab", backbone="tiny", router="evidence").switch("range1", on=False)
+    for command in (*PYTHON, "import json"), (*REDHOST, "--help"):
+        subprocess.run(command, check=True, capture_output=True)
+    assert trapped.sprung == []
+
+
+def test_serve_watch(trapped: Trapped, place: Environment) -> None:
+    """It starts `redhost recompose`, `status` and `list-experts`."""
+    command = [str(SCRIPT), "serve", "--port", "0", "--watch", "--backbone", "tiny-random"]
+    environment = trapped.environment(PYTHONPATH=str(place.folder))
+    with subprocess.Popen(
+        command, cwd=trapped.folder, env=environment, stderr=subprocess.PIPE, text=True
+    ) as child:
+        current, end = trapped.home / "generations" / "1", time.monotonic() + 120
+        while not current.exists() and not trapped.sprung and time.monotonic() < end:
+            time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        assert (current.exists(), trapped.sprung) == (True, []), child.stderr.read()

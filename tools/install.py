@@ -1,0 +1,192 @@
+"""Fill `.venv` step by step, saying before each what it is, how large, and how long it once took.
+
+    python3 tools/install.py demo     what `make demo` needs: host, server, the demo's experts
+    python3 tools/install.py dev      what `make test` adds: linters, type checkers, test tools
+    python3 tools/install.py measure  both in a new folder, without pip's cache; for `make sizes`
+
+It runs before anything is installed, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["STEPS", "Step", "fill", "main", "measure", "page", "size"]
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path("docs/results/install")
+HERE = ("--no-build-isolation",)  # or pip would download hatchling once for each package
+DATA = ("red-backbone-tiny", *(f"red-expert-range{n}" for n in range(1, 6)))
+SHIPPED = tuple(word for name in DATA for word in ("-e", f"plugins/{name}"))
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that pip installs.
+
+    Attributes:
+        title: What it is, for people.
+        wanted: Pip's arguments.
+    """
+
+    title: str
+    wanted: tuple[str, ...]
+
+
+STEPS: Mapping[str, tuple[Step, ...]] = {
+    "demo": (
+        Step("torch", ("torch==2.13.0",)),
+        Step("redhost, with transformers", ("-e", ".[author]", "editables")),
+        Step("the server", (*HERE, "-e", "plugins/redhost-serve")),
+        Step("a backbone and five experts", (*HERE, "--no-deps", *SHIPPED)),
+    ),
+    "dev": (Step("linters, type checkers (with Node.js), test tools", ("-e", ".[dev,gguf]")),),
+}
+"""What fills an environment, by who needs it; ``dev`` goes on top of ``demo``."""
+
+
+def fill(
+    folder: Path, kind: str, *, known: Mapping[str, Any], options: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Install the steps of a kind.
+
+    Args:
+        folder: The virtual environment; made where there is none.
+        kind: ``demo`` or ``dev``.
+        known: What was measured: steps by title. A step that was not has no figures.
+        options: More for pip.
+
+    Returns:
+        Title, seconds and MiB of each step.
+
+    Raises:
+        SystemExit: With pip's code, if a step fails; it says which.
+    """
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    done = []
+    for n, step in enumerate(STEPS[kind], 1):
+        head = f"[{n}/{len(STEPS[kind])}] {step.title}"
+        once = known.get(step.title)
+        note = f": {once['mib']:,} MiB, {once['seconds']} s when measured" if once else ""
+        print(f"{head}{note}", flush=True)
+        before, start = size(folder), time.monotonic()
+        command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        if code := _wait([*command, *options, *step.wanted]):
+            raise SystemExit(f"{head}: pip failed with {code}; run the same command again to go on")
+        seconds, mib = round(time.monotonic() - start), (size(folder) - before) / MIB
+        print(f"      done in {seconds} s", flush=True)
+        done.append({"title": step.title, "seconds": seconds, "mib": round(mib)})
+    return done
+
+
+def size(folder: Path) -> int:
+    """Return the bytes that a folder takes on the disk, as du counts them."""
+    files = (Path(top, name) for top, _, names in os.walk(folder) for name in names)
+    return sum(512 * file.lstat().st_blocks for file in files)
+
+
+def measure(out: Path) -> None:
+    """Fill a new environment, demo first, without pip's cache; write what it took and the page."""
+    load = round(os.getloadavg()[0], 1)
+    with tempfile.TemporaryDirectory(prefix="redhost-install-") as temporary:
+        folder = Path(temporary, "venv")
+        steps = {kind: fill(folder, kind, known={}, options=["--no-cache-dir"]) for kind in STEPS}
+        metrics = {
+            "schema": "redhost.install/1",
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+            "torch": _version(folder, "torch"),
+            "cache": "none",
+            "load": load,
+            "steps": steps,
+            "mib": round(size(folder) / MIB),
+        }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
+    (out / "README.md").write_text(page(metrics), "utf-8")
+    print(out / "metrics.json")
+
+
+def page(metrics: Mapping[str, Any]) -> str:
+    """Return the page of what was measured."""
+    lines = ["| for | step | MiB on the disk | seconds |", "|---|---|---|---|"]
+    for kind, target in (("demo", "`make demo`"), ("dev", "`make test`")):
+        steps = metrics["steps"][kind]
+        lines += [f"| {target} | {s['title']} | {s['mib']:,} | {s['seconds']:,} |" for s in steps]
+        mib, seconds = (sum(s[key] for s in steps) for key in ("mib", "seconds"))
+        lines.append(f"| {target} | **in all** | **{mib:,}** | **{seconds:,}** |")
+    return "\n".join(
+        [
+            "# What is installed",
+            "",
+            "Written by `make sizes`: a new environment is filled without pip's cache, so every "
+            "byte is downloaded. Seconds depend on the network and on what else the machine does; "
+            "packages of the clone are installed in place and take next to nothing.",
+            "",
+            *lines,
+            "",
+            f"Python {metrics['python']}, {metrics['system']}, {metrics['cores']} cores, torch "
+            f"{metrics['torch']}; load average at the start {metrics['load']}. A torch with CUDA "
+            "is much larger ([installing](../../operations.md#install)).",
+            "",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fill `.venv`, or measure what that takes."""
+    parser = argparse.ArgumentParser(description="Fill .venv, step by step.")
+    parser.add_argument("what", choices=[*STEPS, "measure"])
+    what = parser.parse_args(arguments).what
+    if sys.version_info < (3, 11):  # noqa: UP036  (whichever python3 make finds)
+        raise SystemExit("redhost needs Python 3.11 or newer")
+    os.chdir(ROOT)
+    if what == "measure":
+        measure(RESULTS)
+    else:
+        fill(Path(".venv"), what, known=_measured())
+
+
+def _measured() -> Mapping[str, Any]:
+    path = RESULTS / "metrics.json"
+    metrics = json.loads(path.read_text("utf-8")) if path.exists() else {"steps": {}}
+    return {step["title"]: step for steps in metrics["steps"].values() for step in steps}
+
+
+def _wait(command: Sequence[str]) -> int:
+    """Run a command; on a terminal the seconds are counted meanwhile."""
+    start = time.monotonic()
+    with subprocess.Popen(command) as process:
+        while True:
+            try:
+                return process.wait(1)
+            except subprocess.TimeoutExpired:
+                if sys.stdout.isatty():
+                    print(f"      {time.monotonic() - start:.0f} s\r", end="", flush=True)
+
+
+def _version(folder: Path, dist: str) -> str:
+    code = f"from importlib.metadata import version; print(version({dist!r}))"
+    done = subprocess.run(
+        [folder / "bin" / "python", "-c", code], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
