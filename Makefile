@@ -31,14 +31,15 @@ demo: .venv/demo
 	@echo "All rows of the evaluation are pairs of numbers that no backbone, expert, card or router has seen."
 	@echo "next: . $(BIN)/activate, then redhost. State lies in .redhost/ where you are, the demo's in $(DEMO_HOME)."
 
-# Two workers of one thread each: on two cores, torch's threads would wait for each other.
+# Two workers of one thread each: on two cores, torch's threads would wait for each other. Each takes
+# a half, file by file, so that what a file's tests share is made once; who is done first helps.
 test: .venv/packages lint types
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 # Branches of core/ and of registry/, each at least 90 %: see [tool.coverage] in pyproject.toml.
 coverage: .venv/packages
 	rm -rf build/coverage && mkdir -p build/coverage
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -q -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='core/*'
 	$(BIN)/coverage report --include='registry/*'
@@ -125,7 +126,7 @@ release: .venv/base
 
 # What the bench stands beside; AdapterHub asks for an older transformers, so it lives apart.
 .venv/peers: .venv/text
-	$(BIN)/pip install -q --disable-pip-version-check 'peft>=0.21,<0.22'
+	$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e 'plugins/red-lab[peers]'
 	test -x $(ADAPTERS)/bin/python || $(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/pip install -q --disable-pip-version-check torch==2.13.0
 	$(ADAPTERS)/bin/pip install -q --disable-pip-version-check adapters==1.3.0
@@ -141,6 +142,7 @@ results: .venv/generative
 	$(BIN)/redhost lab sparse
 	$(BIN)/redhost lab mutants
 	$(BIN)/redhost lab kills
+	$(BIN)/redhost lab kills --faults
 	$(RED) tiny --task addition --protocol seed
 	$(RED) tiny --task addition --protocol held-out --ablations --shares
 	$(RED) smollm2 --task addition --protocol seed --stratified --seeds 1
@@ -156,7 +158,7 @@ results: .venv/generative
 	$(BIN)/redhost lab generative --backbone tiny
 	$(BIN)/redhost lab generative --backbone smollm2
 
-# About a quarter of an hour on two quiet cores, most of it section peers.
+# About half an hour on two quiet cores, most of it sections answers and peers.
 bench: .venv/peers
 	$(BIN)/redhost lab bench
 	$(BIN)/redhost lab bench --serve

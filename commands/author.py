@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+import msgspec
 
 from ..registry.package.forms import DEFAULT_TASK, FORMS, TASKS
 from .common import (
@@ -25,8 +26,27 @@ from .receipts import SHORTLIST, SHOWN
 
 if TYPE_CHECKING:
     from ..core.training.recipes import TrainedProject
+    from ..registry.package.manifest import BackboneManifest, Features
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
+
+
+def _features(
+    _context: click.Context, _parameter: click.Parameter, value: str
+) -> Features | Literal["wide"] | None:
+    """Read what makes up h: a word, or layers and to how many places tokens are hashed."""
+    from ..registry.errors import UsageError
+    from ..registry.package.manifest import Features
+
+    if value in {"wide", "last"}:
+        return "wide" if value == "wide" else None
+    layers, _, tokens = value.partition("+")
+    try:
+        spec = {"layers": [int(n) for n in layers.split(",")], "tokens": int(tokens or 0)}
+        return msgspec.convert(spec, Features)
+    except ValueError as e:  # of msgspec as well
+        expected = "wide, last, or layers such as 0,6+1024"
+        raise UsageError("--features", expected=expected, found=repr(value)) from e
 
 
 @click.command("new-backbone")
@@ -46,6 +66,15 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
     "--max-tokens",
     type=click.IntRange(min=1),
     help="Cut longer texts (default: what the folder says, else the model's longest input).",
+)
+@click.option(
+    "--features",
+    metavar="SPEC",
+    default="wide",
+    show_default=True,
+    callback=_features,
+    help="What experts read: the last states; or layers (0: below the first block) and the width "
+    "of hashed token counts, such as 0,6+1024; wide: first, last and tokens. With --data, last.",
 )
 @click.option(
     "--last-blocks",
@@ -87,6 +116,7 @@ def new_backbone(
     revision: str | None,
     pooling: Literal["mean", "last"],
     max_tokens: int | None,
+    features: Features | Literal["wide"] | None,
     last_blocks: int,
     data: str | None,
     background: str | None,
@@ -100,7 +130,7 @@ def new_backbone(
 ) -> None:
     """Make ./red-backbone-NAME, a package, from any model."""
     from ..core.training.rows import read_rows, read_texts
-    from ..registry.errors import UsageError, short
+    from ..registry.errors import UsageError
 
     project = _fresh("backbone", name)
     if last_blocks and data is None:
@@ -120,6 +150,7 @@ def new_backbone(
             revision=revision,
             pooling=pooling,
             max_tokens=max_tokens,
+            features=features,
             task=make_task(task, resolution=resolution),
             rows=rows,
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
@@ -127,7 +158,14 @@ def new_backbone(
             evaluation=held_out,
             progress=progress,
         )
-    outputs = "next tokens" if task == "generation" else f"{len(manifest.labels)} labels"
+    _print_backbone(project, manifest)
+
+
+def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
+    from ..registry.errors import short
+
+    generates = manifest.task == "generation"
+    outputs = "next tokens" if generates else f"{len(manifest.labels)} labels"
     made = f"width {manifest.width}, {outputs}, fingerprint {short(manifest.fingerprint)}"
     click.echo(f"{project}: {made}")
     click.echo(f"next: pip install ./{project}")
@@ -139,9 +177,8 @@ def new_backbone(
 @click.option(
     "--form",
     type=click.Choice(list(FORMS)),
-    default="residual",
-    show_default=True,
-    help="Two layers without biases, one layer, or two with biases.",
+    help="Two layers without biases, one layer, or two with biases (default: for labels of its own "
+    "the better of one layer and two on validation rows; otherwise residual).",
 )
 @click.option("--rank", type=click.IntRange(min=1), help="R (default: a quarter of the width).")
 @click.option(
@@ -167,20 +204,19 @@ def new_backbone(
 @click.option(
     "--card",
     type=click.Choice(["texts", "vectors", "statistics", "none"]),
-    default="texts",
-    show_default=True,
-    help="What the package shows of its domain, so that any host can route to it.",
+    help="What the package shows of its domain, so that any host can route to it (default: vectors "
+    "with sums of the rows; texts where it writes no labels of its own).",
 )
 def new_expert(
     *,
     name: str,
     backbone: str | None,
-    form: str,
+    form: str | None,
     rank: int | None,
     writes: Literal["hidden", "logits", "labels"] | None,
     reads_tap: str,
     writes_tap: str,
-    card: Literal["texts", "vectors", "statistics", "none"],
+    card: Literal["texts", "vectors", "statistics", "none"] | None,
 ) -> None:
     """Make ./red-expert-NAME, a project that lacks only data."""
     from ..registry.errors import UsageError

@@ -115,6 +115,24 @@ def domain_option(command: F) -> F:
     )(command)
 
 
+class Share(click.ParamType[float]):
+    """A share, as a percentage or a number from 0 up to 1."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the share as a number."""
+        from ..registry.errors import SettingsError
+        from ..registry.queries.settings import parse_share
+
+        try:
+            return parse_share(str(value))
+        except SettingsError as e:
+            self.fail(str(e), param, ctx)
+
+
 def tolerance_option(command: F) -> F:
     """Add ``--tolerance``."""
     return click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from .common import (
+    Share,
     backbone_option,
     bar,
     cut_texts,
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 @click.option(
     "--router",
     metavar="KIND[:OPTIONS]",
-    help="evidence, quadratic, statistics, centroid, linear, mlp, topk:k=2, shortlist, hard, "
+    help="auto: evidence, on wide features ridge or statistics (default); quadratic, centroid, "
+    "linear, mlp, topk:k=2, shortlist, hard, "
     "attention, or a plugin's; robust, causal and causal-mixture, which need cards of texts; "
     "blend, which weighs every text alike: a baseline, refused where domains differ.",
 )
@@ -43,6 +45,13 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Where randomness comes from.")
 @tolerance_option
+@click.option(
+    "--decline",
+    type=Share(),
+    metavar="SHARE",
+    help="Decline texts unlike the experts' own, and at most this share of those, e.g. 5%. Stays "
+    "until another is given; 0% is none.",
+)
 @click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
 @click.option("--locked", is_flag=True, help="Refuse unless what is installed is what is locked.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish.")
@@ -77,14 +86,30 @@ def recompose(
 @click.command()
 @click.argument("texts", nargs=-1, required=True)
 @home_option
+@click.option(
+    "--set",
+    "sets",
+    type=Share(),
+    metavar="SHARE",
+    help="Answer with a set of labels that holds the right one this often, e.g. 90%.",
+)
 @device_option
 @json_option("list[core.model.composed.Answer]")
 def predict(
-    *, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool
+    *,
+    texts: tuple[str, ...],
+    home: Path | None,
+    sets: float | None,
+    device: str | None,
+    as_json: bool,
 ) -> None:
     """Answer TEXTS (or lines of standard input, with -)."""
     lines = [x for t in texts for x in (typed(t).splitlines() if t == "-" else [typed(t)])]
-    answers = open_host(home, device=device).predict([x for x in lines if x.strip()])
+    host = open_host(home, device=device)
+    answers = host.predict([x for x in lines if x.strip()], sets=sets)
+    if sets is not None:
+        for warning in host.set_warnings(sets):
+            click.echo(f"warning    {warning}", err=True)
     if as_json:
         print_json(answers)
         return
@@ -92,7 +117,8 @@ def predict(
         click.echo(cut, err=True)
     for answer in answers:
         sure = "" if answer.probability is None else f"  (p = {answer.probability:.3f})"
-        click.echo(f"{answer.input} → {answer.label}{sure}")
+        label = answer.label if answer.labels is None else ", ".join(answer.labels)
+        click.echo(f"{answer.input} → {label}{sure}")
         for column, weight in sorted(answer.weights.items(), key=lambda pair: -pair[1]):
             if weight >= 0.005:  # noqa: PLR2004  (what two digits can show)
                 click.echo(f"  {column:<12} {weight:4.2f} {'█' * round(30 * weight)}")

@@ -162,6 +162,8 @@ def _print_evaluation(result: Evaluation) -> None:
     if result.mae is not None:
         errors = [f"{result.mae[d]:.3g}" for d in (*domains, "overall")]
         rows.append(["mean absolute error", *errors])
+    if result.declined is not None:
+        rows.append(["declined", *(points(result.declined[d]) for d in (*domains, "overall"))])
     table(f"generation {result.generation}, accuracy", ("system", *domains, "overall"), rows)
     if result.oracle is None:
         click.echo(

@@ -34,6 +34,7 @@ class Stage:
         done: Of the passes that ended, and of this one.
         total: Likewise.
         note: What is shown beside it.
+        began: When this pass did, by the monotonic clock.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Stage:
     note: str = ""
     ended: int = 0
     latest: tuple[int, int] = (0, 0)
+    began: float = field(default_factory=time.monotonic)
 
     def move(self, done: int, total: int) -> None:
         """Take note of where this pass is."""
@@ -51,9 +53,16 @@ class Stage:
         self.latest = (done, total)
         self.done, self.total = self.ended + done, self.ended + total
 
+    @property
+    def pace(self) -> str:
+        """How fast this pass goes, and when it ends if it goes on so."""
+        done, total = self.latest
+        rate = done / max(time.monotonic() - self.began, 1e-9)
+        return f"{rate:.3g} a second, {(total - done) / rate:,.0f} s to go" if done else ""
+
     def __str__(self) -> str:
-        note = f", {self.note}" if self.note else ""
-        return f"{self.name} {self.done:,} of {self.total:,}{note}"
+        parts = (f"{self.name} {self.done:,} of {self.total:,}", self.pace, self.note)
+        return ", ".join(filter(None, parts))
 
 
 @dataclass
@@ -78,7 +87,8 @@ class Stages(StagedProgress):
         self._move(self.title, "", done, total)
 
     def stage(self, name: str, note: str = "") -> Progress:
-        """Return what is called for a stage."""
+        """Return what is called for a stage, which begins now."""
+        self.stages.setdefault(name, Stage(name)).began = time.monotonic()
         return partial(self._move, name, note)
 
     def _move(self, name: str, note: str, done: int, total: int) -> None:
@@ -91,8 +101,8 @@ class Stages(StagedProgress):
             return
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(name, note="")
-        task = self.tasks[name]
-        self.bars.update(task, completed=stage.done, total=stage.total, note=stage.note)
+        beside = ", ".join(filter(None, (stage.pace, stage.note)))
+        self.bars.update(self.tasks[name], completed=stage.done, total=stage.total, note=beside)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import click
 from .common import table
 
 if TYPE_CHECKING:
-    from ..core.receipt import Bits, Receipt
+    from ..core.receipt import Bits, ExcessHarm, Receipt
 
 
 HEAD = ("expert", "weights", "weights digest", "gate rows", "before", "after", "own")
@@ -39,6 +39,10 @@ def print_receipt(receipt: Receipt) -> None:
         f"overall {points(receipt.accuracy.overall)}, oracle {points(receipt.accuracy.oracle)}, "
         f"{receipt.seconds:.1f} s in all"
     )
+    if router.tried:
+        tried = ", ".join(f"{kind} {share:.1%}" for kind, share in router.tried.items())
+        click.echo(f"router {router.kind} chosen by held rows sent to their own expert: {tried}")
+    _list("lost", [_lost(i, e) for i, e in receipt.accuracy.excess.items() if e.fall > 0])
     if receipt.bits is not None:
         print_bits(receipt.bits)
     if router.robust is not None:
@@ -49,8 +53,22 @@ def print_receipt(receipt: Receipt) -> None:
     _list("left out", [f"{x.id}: {x.code}: {x.reason}" for x in receipt.left_out])
     _list("withdrawn", receipt.withdrawn)
     _list("not gated", [f"{i}: its card has no rows to judge on" for i in receipt.not_gated])
-    for warning in receipt.health.warnings if receipt.health else ():
-        click.echo(f"warning    {warning}")
+    if receipt.decline is not None:
+        click.echo(f"declines {receipt.decline.share:.2%} of the experts' own texts at most")
+    for part in (receipt.health, receipt.decline):
+        for warning in part.warnings if part else ():
+            click.echo(f"warning    {warning}")
+
+
+def _lost(domain: str, excess: ExcessHarm) -> str:
+    """Return a line on what a domain loses to newcomers."""
+    fall, reference, more, error = (
+        100 * x for x in (excess.fall, excess.reference, excess.excess, excess.error)
+    )
+    return (
+        f"{domain}: {fall:.1f} points to newcomers, {more:.1f} ± {error:.1f} more than the "
+        f"{reference:.1f} that discriminants of the same cards lose"
+    )
 
 
 def print_bits(bits: Bits) -> None:

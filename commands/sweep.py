@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     from ..core.jobs.sweep import SweepResult
 
 
-DEFAULT = ("evidence", "quadratic", "statistics", "centroid", "linear", "mlp", "shortlist", "hard")
+DEFAULT = (
+    "evidence",
+    "ridge",
+    "quadratic",
+    "statistics",
+    "centroid",
+    "linear",
+    "mlp",
+    "shortlist",
+    "hard",
+)
 
 
 @click.command()

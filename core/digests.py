@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 
+import msgspec
 import torch
 from torch import Tensor
 
 from ..registry.package.forms import DEFAULT_TASK
+from ..registry.package.manifest import Features
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -34,6 +36,7 @@ def backbone_fingerprint(
     pooling: str,
     norm: Mapping[str, str | float],
     max_tokens: int | None = None,
+    features: Features | None = None,
     task: str = DEFAULT_TASK,
 ) -> str:
     """Return what identifies a backbone.
@@ -46,6 +49,7 @@ def backbone_fingerprint(
         pooling: ``last`` or ``mean``.
         norm: The bus norm's kind and ε.
         max_tokens: Where texts are cut, if not at the model's longest input.
+        features: What makes up h, if not the last states alone.
         task: What it answers.
     """
     parts: dict[str, object] = {
@@ -58,6 +62,8 @@ def backbone_fingerprint(
     }
     if max_tokens is not None:
         parts["max_tokens"] = max_tokens
+    if features is not None:
+        parts["features"] = msgspec.to_builtins(features)
     if task != DEFAULT_TASK:
         parts["task"] = task
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

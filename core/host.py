@@ -131,7 +131,7 @@ class Host:
 
     # -- answering ----------------------------------------------------------------------------
 
-    def predict(self, texts: str | Iterable[str]) -> list[Answer]:
+    def predict(self, texts: str | Iterable[str], *, sets: float | None = None) -> list[Answer]:
         """Answer one text, or any number of them, with the current generation.
 
         Under a sparse router an expert is read and checked when it is first picked; `composed`
@@ -139,14 +139,20 @@ class Host:
 
         Args:
             texts: A text, or any iterable of texts.
+            sets: How often the right label is to be among an answer's `labels`, e.g. 0.9.
 
         Returns:
             A list with one `Answer` a text, in their order; of one text as well.
 
         Raises:
             InputTypeError: If it is anything else; it is a `TypeError`.
+            UsageError: If label sets are asked for and cannot be had.
         """
-        return self._current(lazy=True).answer(texts)
+        return self._current(lazy=True).answer(texts, sets=sets)
+
+    def set_warnings(self, level: float) -> tuple[str, ...]:
+        """Return what to know of label sets of a level: experts with too few gate rows for it."""
+        return self._current(lazy=True).set_warnings(level)
 
     def generate(
         self, prompt: str, *, max_tokens: int = 100, temperature: float = 1.0, seed: int = 0
@@ -264,7 +270,7 @@ class Host:
             locked: Refuse unless what is installed equals the lock; reuse its router, whose
                 kind, level and seed are the lock's.
             dry_run: Do everything but publish.
-            keywords: Router, level, seed, tolerance, accept and progress: see
+            keywords: Router, level, seed, tolerance, accept, decline and progress: see
                 `RecomposeKeywords`.
 
         Returns:

@@ -98,9 +98,9 @@ class Live:
             )
         return serving
 
-    def predict(self, texts: str | Iterable[str]) -> list[Answer]:
+    def predict(self, texts: str | Iterable[str], *, sets: float | None = None) -> list[Answer]:
         """Answer texts as `Host.predict` does, all with one generation, which answers name."""
-        return self.composed.answer(texts)
+        return self.composed.answer(texts, sets=sets)
 
     def alive(self) -> tuple[int, ...]:
         """Return the numbers of the served generations still in memory, the one served included.

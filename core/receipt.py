@@ -6,7 +6,7 @@ import msgspec
 
 
 class DigestChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights digest before and after the router was trained; equal, or law 1 is broken.
+    """The weights digest before and after the router was trained; one that moved refuses (law 1).
 
     It is over tensors alone. The build digest, in the lock and in `Composition`, is over the whole
     package.
@@ -65,6 +65,8 @@ class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
         columns: What it weighs, in the order of its rows.
         moved: Columns whose weights were trained.
         robust: What it defends against, for kinds that do.
+        tried: Where the kind was chosen: the share of held fit rows that each kind sent to their
+            own expert. Empty where it was asked for by name.
     """
 
     kind: str
@@ -75,6 +77,32 @@ class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     moved: tuple[str, ...]
     robust: MinimaxReport | None = None
+    tried: dict[str, float] = {}
+
+
+class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
+    """What a domain loses to newcomers, on its gate rows; shares, 0–1 (`core.composition.harm`).
+
+    Attributes:
+        fall: How much less of its rows is answered rightly.
+        reference: What linear discriminants over the same cards' labels lose, with no expert.
+        excess: The fall less that of the reference.
+        error: The standard error of the excess.
+        overlap: How many of a newcomer's rows lie where the densest fifth of the domain's do, as a
+            multiple of what the domain's own rows have.
+        reverse: The same of the domain's rows among a newcomer's, by the newcomer's card.
+        taken: Share of rows that were answered rightly and surely, and wrongly by a newcomer now.
+        mass: How much less probable the right label is, in the mean.
+    """
+
+    fall: float
+    reference: float
+    excess: float
+    error: float
+    overlap: float
+    reverse: float
+    taken: float
+    mass: float
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +115,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
         oracle: With each row's own expert at weight 1.
         rows: Gate rows by domain.
         own: Of each domain's own expert alone, by domain; none in receipts written before.
+        excess: What the domains that both have lose to newcomers, where there are any.
     """
 
     before: dict[str, float] | None
@@ -95,6 +124,26 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     oracle: float | None
     rows: dict[str, int]
     own: dict[str, float] = {}
+    excess: dict[str, ExcessHarm] = {}
+
+
+class Decline(msgspec.Struct, frozen=True, kw_only=True):
+    """What texts are declined: those less familiar than nearly all gate rows.
+
+    Attributes:
+        share: ε: at most so many of the experts' own texts are declined, 0–1.
+        rows: Gate rows that each expert answers, by expert.
+        thresholds: The familiarity below which texts that an expert answers are declined, by
+            expert; null where nothing is.
+        needed: Gate rows that the share needs; experts with fewer share a threshold.
+        warnings: Where rows are too few.
+    """
+
+    share: float
+    rows: dict[str, int]
+    thresholds: dict[str, float | None]
+    needed: int
+    warnings: tuple[str, ...] = ()
 
 
 class Bits(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +208,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         seed: Where randomness came from.
         health: How the weight is spread over the gate rows.
         bits: Bits per byte, where text is generated.
+        decline: What texts are declined; null where no share of them was given.
         steps: Where the seconds went: ``digests`` of all weights, before and after; ``learn``, the
             texts encoded and what the router reads of them; ``train``, the router; ``judge``, on
             gate rows.
@@ -178,6 +228,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     health: Health | None = None
     bits: Bits | None = None
+    decline: Decline | None = None
     steps: dict[str, float] = {}
 
     def _repr_html_(self) -> str:

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -84,11 +84,31 @@ def remove_folder(path: Path) -> None:
 
 
 def read_regular(path: Path | str, *, limit: int) -> bytes:
-    """Return the bytes of a regular file; of one with more than ``limit``, one more than that.
+    """Return the bytes of a regular file.
+
+    Raises:
+        OSError: If it is not there, is a pipe, a device or a folder, or has more than ``limit``
+            bytes (``EFBIG``): of those none is read.
+    """
+    with _regular(path) as (file, size):
+        if size > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return file.read(size)
+
+
+def read_head(path: Path | str, *, limit: int) -> bytes:
+    """Return at most so many bytes of a regular file's beginning.
 
     Raises:
         OSError: If it is not there, or is a pipe, a device or a folder.
     """
+    with _regular(path) as (file, size):
+        return file.read(min(size, limit))
+
+
+@contextmanager
+def _regular(path: Path | str) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file; yield it with its size."""
     # Non-blocking, because opening a pipe for reading would wait for a writer for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     fd = os.open(path, flags)
@@ -97,7 +117,7 @@ def read_regular(path: Path | str, *, limit: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "something else")
         with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(min(status.st_size, limit) + 1)
+            yield file, status.st_size
     finally:
         os.close(fd)
 

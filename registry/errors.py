@@ -64,6 +64,10 @@ class CompositionError(RedhostError):
     """A composition cannot be made, or cannot be loaded again."""
 
 
+class FrozenError(CompositionError):
+    """Frozen weights moved while a router was trained (law 1); nothing is published."""
+
+
 class HarmError(CompositionError):
     """Something that worked would stop working (law 3), or what was made is worth nothing."""
 

@@ -231,7 +231,8 @@ def test_predict_answers_with_weights(composed) -> None:
     done = run("predict", "--json", "What is 37 plus 12?", home=composed)
     [answer] = json.loads(done.stdout)
     assert set(answer) == {
-        *("input", "label", "probability", "value", "weights", "generation", "cut")
+        *("input", "label", "probability", "value", "weights", "generation", "cut"),
+        *("declined", "labels"),
     }
     assert answer["label"] == "49" and answer["generation"] == 1
     assert max(answer["weights"], key=answer["weights"].get) == "range3"

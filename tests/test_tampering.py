@@ -310,8 +310,7 @@ def attacked(
     """What `list-experts` shows once plain pip has installed every wheel it takes."""
     folder = tmp_path_factory.mktemp("attacked")
     venv = make_venv(folder / "venv")
-    for wheel in (draft("sound").write(folder), *wheels.values()):
-        venv.install(wheel)
+    venv.install_each(draft("sound").write(folder), *wheels.values())
     listed: dict[str, dict[str, Any]] = venv.listed(folder / "home")
     yield listed
     subprocess.run(["rm", "-rf", folder], check=True)  # pytest's own sweep recurses
@@ -330,14 +329,22 @@ def test_an_honest_neighbour_passes(draft: Any, tmp_path: Path, name) -> None:
     assert read_wheel(wheel).violations == ()
 
 
+@pytest.fixture(scope="module")
+def added(
+    venv: Any, wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[int, str, str]]:
+    """What `add` says to every wheel: code, stdout and stderr. It must not change anything."""
+    before, home = venv.contents(), tmp_path_factory.mktemp("added") / "home"
+    done = venv.session(*(("add", str(wheel)) for wheel in wheels.values()), home=home)
+    assert venv.contents() == before and not home.exists()
+    return dict(zip(wheels, done, strict=True))
+
+
 @pytest.mark.parametrize("name", ATTACKS)
-def test_add_refuses_it_and_changes_nothing(venv: Any, wheels: Any, tmp_path: Path, name) -> None:
-    before = venv.contents()
-    done = venv.run("add", str(wheels[name]), home=tmp_path / "home")
-    assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.startswith("redhost: ") and done.stderr.count("\n") == 1
-    assert venv.contents() == before
-    assert not (tmp_path / "home").exists()
+def test_add_refuses_it_and_changes_nothing(added: Any, name) -> None:
+    code, out, err = added[name]
+    assert (code, out) == (1, "")
+    assert err.startswith("redhost: ") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -21,7 +21,7 @@ from ..bus.layout import FeatureLayout
 from ..bus.tasks import CLASSIFICATION, Task, Unit, make_task
 from ..digests import backbone_fingerprint
 from ..types import Row, as_list
-from .encoder import Pooling, TextEncoder, load_encoder
+from .encoder import FeatureChoice, Pooling, TextEncoder, load_encoder
 from .qwen3.package import qwen3_encoder
 from .tokens import context_layout, rows_per_token, token_states, tokenize, with_contexts
 
@@ -68,6 +68,7 @@ class Backbone:
         revision: str | None = None,
         pooling: Pooling = "last",
         max_tokens: int | None = None,
+        features: FeatureChoice = None,
         task: Task = CLASSIFICATION,
     ) -> Self:
         """Load a bare backbone from ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
@@ -77,6 +78,7 @@ class Backbone:
             revision: The commit to pin, for hub names.
             pooling: ``last`` or ``mean``.
             max_tokens: Where longer texts are cut; by default the model's longest input.
+            features: What makes up h, see `TextEncoder`; by default the last states.
             task: What it answers; for text generation, the language-model head is loaded too.
 
         Raises:
@@ -88,6 +90,7 @@ class Backbone:
             revision=revision,
             pooling=pooling,
             max_tokens=max_tokens,
+            features=features,
             head=task.head.vocabulary,
         )
         return cls(trunk=trunk, classifier=trunk.head, task=task, name=source)
@@ -213,6 +216,7 @@ class Backbone:
             tokenizer=tokenizer,
             pooling=self.trunk.pooling,
             max_tokens=self.trunk.max_tokens,
+            features=self.trunk.features,
             task=self.task.name,
             norm={"kind": "layernorm", "eps": self.eps},
         )
@@ -249,15 +253,20 @@ def _package_trunk(
 ) -> TextEncoder:
     """Load the trunk a manifest names: from carried bytes, a hub, or a file."""
     base = manifest.base
+    features = manifest.features or None
     load = partial(
-        load_encoder, pooling=manifest.pooling, max_tokens=manifest.max_tokens, head=head
+        load_encoder,
+        pooling=manifest.pooling,
+        max_tokens=manifest.max_tokens,
+        features=features,
+        head=head,
     )
     if base.kind == "hub":
         return load(f"hf:{base.id}", revision=base.revision)
     if base.kind == "file":
         return load(f"gguf:{base.id}")
     carried = {name: files[name] for name in base.files}
-    if not head:  # that needs a cache of keys and values
+    if not head and features is None:  # a cache of keys and values, states of every block
         plain = qwen3_encoder(carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
         if plain is not None:
             return plain

@@ -33,8 +33,8 @@ from .encoder import BATCH
 from .tiles import KERNELS
 from .tokens import token_states
 
-CHUNK = 32 * BATCH
-"""Texts encoded between two writes: what an interruption may lose."""
+CHUNK = 256
+"""Texts encoded between two writes: what an interruption may lose, and how often progress shows."""
 
 SCHEMA = (
     "PRAGMA journal_mode=WAL",
@@ -85,7 +85,7 @@ class FeatureCache:
                     key,
                     width=width,
                     compute=partial(token_states, backbone.trunk),
-                    chunk=CHUNK // BATCH,
+                    chunk=BATCH,
                 )
             ]
             return

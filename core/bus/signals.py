@@ -192,3 +192,11 @@ class BusRouter(nn.Module):
             signals: The rest of what it reads; None where there are no experts yet.
         """
         raise NotImplementedError
+
+    def log_density(self, z: Tensor) -> Tensor | None:  # noqa: ARG002  (kinds that know it)
+        """Return log p(z) under the experts' rows ``(B,)``, up to a constant; None for most kinds.
+
+        Args:
+            z: What the router reads of bus vectors, ``(B, W)``.
+        """
+        return None

@@ -81,10 +81,10 @@ class Unit(Enum):
     def router(self) -> str:
         """The kind of router that such rows get by default.
 
-        `evidence` won on gate rows of real text; `causal` answers with one product with the
-        language-model head, however many experts there are.
+        What `auto` stands for, `composition.choose` says; `causal` answers with one product with
+        the language-model head, however many experts there are.
         """
-        return "causal" if self is Unit.TOKEN else "evidence"
+        return "causal" if self is Unit.TOKEN else "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ import msgspec
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import (
     ContractError,
+    FrozenError,
     HarmError,
     MissingError,
     PluginError,
@@ -60,8 +61,8 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
     lock = read_lock(home / LOCK)
     if lock is None:
         raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
-    for name in ("router", "level", "seed"):
-        value = lock.router.kind if name == "router" else getattr(lock.router, name)
+    pinned = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
+    for name, value in {**pinned, "decline": lock.settings.get("decline")}.items():
         wanted = keywords.get(name)
         if wanted not in {None, value}:
             raise UsageError(
@@ -91,6 +92,7 @@ def compose_selection(
         lock: Where router and settings come from instead of training.
 
     Raises:
+        FrozenError: If what is frozen moved; the current generation is then read anew.
         HarmError: If something that worked would stop working.
     """
     default = make_task(selection.files.manifest.task).unit.router
@@ -116,18 +118,34 @@ def compose_selection(
         inputs = prepare(chosen)
         return inputs, recompose(inputs, options, progress=progress)
 
-    if lock is None:
+    def follow(lock: LockFile) -> tuple[RecomposeInputs, RecomposeResult]:
+        inputs = prepare(selection)
+        weights = locked_router(inputs, lock, generations=session.generations)
+        same = _as_locked(options, lock)
+        result = recompose(inputs, same, weights=weights, progress=progress)
+        # Only now is it known which plugins make the norm and the router.
+        refuse_drift(inputs, lock, plugins=inputs.providers)
+        return inputs, result
+
+    try:
+        if lock is not None:
+            return follow(lock)
         composed = record.members() if record else {}
         return compose_without_faulty(selection, attempt, composed=composed)
-    inputs = prepare(selection)
-    weights, router = locked_router(inputs, lock, generations=session.generations), lock.router
-    options = replace(
-        options, router=router.kind, level=cast("Level", router.level), seed=router.seed
+    except FrozenError:
+        session.loader.forget()  # the generation in memory is on the backbone that may have moved
+        raise
+
+
+def _as_locked(options: RecomposeOptions, lock: LockFile) -> RecomposeOptions:
+    """Return the options that a lock was made with."""
+    return replace(
+        options,
+        router=lock.router.kind,
+        level=cast("Level", lock.router.level),
+        seed=lock.router.seed,
+        decline=cast("float | None", lock.settings.get("decline")),
     )
-    result = recompose(inputs, options, weights=weights, progress=progress)
-    # Only now is it known which plugins make the norm and the router.
-    refuse_drift(inputs, lock, plugins=inputs.providers)
-    return inputs, result
 
 
 def _load_previous(
@@ -194,7 +212,7 @@ def change_members(
             session,
             change(selection, add=joins, remove=remove),
             keywords,
-            made_with={"router": record.router.kind, "seed": record.router.seed} if record else {},
+            made_with=_made_with(record),
         )
         if joins is not None:
             _require_attached(joins, result.receipt)
@@ -202,6 +220,13 @@ def change_members(
             receipt = publish(session, inputs, result, writer=writer)
     session.plugins.notify("redhost_composed", receipt=receipt)
     return receipt
+
+
+def _made_with(record: Composition | None) -> dict[str, Any]:
+    """Return how the current generation was made, where there is one."""
+    if record is None:
+        return {}
+    return {**record.settings, "router": record.router.kind, "seed": record.router.seed}
 
 
 def _current_members(

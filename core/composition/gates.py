@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import torch
@@ -17,9 +18,12 @@ from ..bus.evidence import confidence_of
 from ..evaluation.judge import EvaluationResult, bits_per_byte, judge, judge_oracle
 from ..evaluation.routing_health import routing_health
 from ..model.composed import ComposedModel, by_domain
-from ..receipt import Accuracy, Bits, Health
+from ..model.conformal import Calibration, calibrate, sets_possible
+from ..receipt import Accuracy, Bits, ExcessHarm, Health
+from ..routers.base import ColumnData
 from ..routers.cards import background_texts, gate_rows
 from ..types import Row
+from .harm import GateAnswers, excess_harm
 from .options import RecomposeInputs
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
@@ -31,6 +35,15 @@ Of the range experts and those that the suite trains it is 0.3 to 1.4 times."""
 
 SOME = 64
 """Rows of gates, and of the background, on which that is measured."""
+
+NOISE = 1.645
+"""Standard errors by which an excess may be above the tolerance: one-sided 5 %."""
+
+OVERLAP, REVERSE, TAKEN = 0.2, 1.2, 0.1
+"""From here on a newcomer's rows are a domain's own, or it takes what is not confused, and
+the fall of the reference excuses nothing (`core.composition.harm`). Of 40 honest newcomers to 20
+Newsgroups 39 had at most .16, 1.0 and .05; a third of a domain's rows among a newcomer's gives an
+overlap of .25 to .45, another's sums a reverse of 1.5 to 4.7."""
 
 FAR = 0.1
 """Below its own expert by more than this (or two gate rows) a domain is warned of."""
@@ -44,26 +57,37 @@ class Gates:
         accuracy: Of the new composition and of the current one.
         bits: Bits per byte of both, where text is generated.
         health: Of the routes; None without gate rows.
+        calibration: Their scores; None where none can be used.
     """
 
     accuracy: Accuracy
     bits: Bits | None = None
     health: Health | None = None
+    calibration: Calibration | None = None
 
 
-def judge_gates(inputs: RecomposeInputs, model: ComposedModel) -> Gates:
+def judge_gates(
+    inputs: RecomposeInputs,
+    model: ComposedModel,
+    data: Sequence[ColumnData] = (),
+    *,
+    decline: bool = False,
+) -> Gates:
     """Measure the new composition and the current one on the gate rows of the cards at hand.
 
     Args:
         inputs: The parts, and the current composition.
         model: The new one.
+        data: What its cards hold, by column.
+        decline: Whether it is to decline what is not familiar.
     """
     cards = [e.card for e in inputs.candidates.experts.values()]
     h, rows = gate_rows(cards, encode=inputs.encode, rows_per_token=inputs.backbone.rows_per_token)
     if not rows:
         return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
     refuse_loud(model, h, inputs.encode(background_texts(inputs.background, model.bus.ids)[:SOME]))
-    result, oracle = judge(model, h, rows), judge_oracle(model, h, rows)
+    score = partial(calibrate, decline=decline) if decline or sets_possible(model.bus) else None
+    result, oracle = judge(model, h, rows, calibrate=score), judge_oracle(model, h, rows)
     before, shared = _judge_previous(inputs)
     accuracy = Accuracy(
         before=None if shared is None else by_domain(before.hits, shared) if before else {},
@@ -73,11 +97,16 @@ def judge_gates(inputs: RecomposeInputs, model: ComposedModel) -> Gates:
         rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
         own=by_domain(oracle.hits, rows),
     )
+    if inputs.previous is not None and before is not None and shared is not None:
+        old = GateAnswers(model=inputs.previous, rows=shared, result=before)
+        new = GateAnswers(model=model, rows=rows, result=result)
+        z = model.bus.layout.router_input(model.bus.norm(h))
+        accuracy = msgspec.structs.replace(accuracy, excess=excess_harm(old, new, data, z))
     health = routing_health(model, h, rows, previous=inputs.previous, result=result, before=before)
     warnings = (*health.warnings, *_far_below(accuracy))
     health = msgspec.structs.replace(health, warnings=warnings)
     if result.nats is None or oracle.nats is None:
-        return Gates(accuracy=accuracy, health=health)
+        return Gates(accuracy=accuracy, health=health, calibration=result.calibration)
     sizes, trunk = dict[str, int](), inputs.backbone.trunk
     for card in cards:
         sizes[card.column] = sum(
@@ -117,7 +146,8 @@ def _judge_previous(
         rows_per_token=previous.backbone.rows_per_token,
         vectors=previous.fingerprint == inputs.files.manifest.fingerprint,
     )
-    return (judge(previous, h, rows) if rows else None), rows
+    score = partial(calibrate, decline=False) if sets_possible(previous.bus) else None
+    return (judge(previous, h, rows, calibrate=score) if rows else None), rows
 
 
 def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
@@ -158,23 +188,54 @@ def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
 def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
     """Refuse when a domain of both compositions falls by more than the tolerance (law 3).
 
+    What the reference of the same cards loses to newcomers is excused, unless a newcomer's rows or
+    sums are some domain's own or it takes what was surely right: then it may have misled the
+    reference as well. A domain whose own they are may not lose its right label's probability.
+
     Args:
         accuracy: Before and after, by domain.
-        tolerance: In points; None is one point or two gate rows, whichever is larger.
+        tolerance: In points; None is one point or two gate rows, whichever is larger, and where the
+            reference's fall is excused `NOISE` standard errors, two points at most.
 
     Raises:
         HarmError: If one does.
     """
+    known = accuracy.excess.values()
+    misled = any(_claims(e) or e.taken >= TAKEN for e in known)
     for domain, before in (accuracy.before or {}).items():
         after, rows = accuracy.after[domain], accuracy.rows[domain]
         allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
-        if before - after > allowed + 1e-9:
+        excess, fall = accuracy.excess.get(domain), before - after
+        if excess is not None and _claims(excess):
+            fall = max(fall, excess.mass)
+        elif excess is not None and not misled:
+            noise = min(NOISE * excess.error, 0.02) if tolerance is None else 0.0
+            allowed += max(excess.reference, 0.0) + noise
+        if fall > allowed + 1e-9:
             raise HarmError(
-                f"domain {domain!r} would fall by {100 * (before - after):.1f} points",
+                f"domain {domain!r} would fall by {100 * fall:.1f} points",
                 expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
-                found=f"{before:.3f} before, {after:.3f} after",
+                found=f"{before:.3f} before, {after:.3f} after{_why(excess)}",
                 hint=HARM_HINT,
             )
+
+
+def _claims(excess: ExcessHarm) -> bool:
+    """Tell whether newcomers' rows or sums are a domain's own."""
+    return excess.overlap >= OVERLAP or excess.reverse >= REVERSE
+
+
+def _why(excess: ExcessHarm | None) -> str:
+    """Say what is known of newcomers, after the figures of a domain that falls."""
+    if excess is None:
+        return ""
+    return (
+        f"; the cards alone lose {100 * excess.reference:.1f}, "
+        f"excess {100 * excess.excess:.1f} ± {100 * excess.error:.1f}; "
+        f"newcomers' rows overlap {excess.overlap:.2f} (of {OVERLAP} allowed; "
+        f"reverse {excess.reverse:.2f} of {REVERSE}), "
+        f"{100 * excess.taken:.1f} points of sure answers go to them (of {100 * TAKEN:.0f})"
+    )
 
 
 def refuse_bits(bits: Bits, *, tolerance: float | None) -> None:

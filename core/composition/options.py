@@ -34,6 +34,7 @@ class RecomposeKeywords(TypedDict, total=False):
     seed: int | None
     tolerance: float | None
     accept: bool
+    decline: float | None
     progress: Progress | None
 
 
@@ -48,6 +49,8 @@ class RecomposeOptions:
         tolerance: Points a domain may lose before the composition is refused; None is one
             point or two gate rows, whichever is larger.
         accept: Whether to publish even so.
+        decline: ε: at most so many of the experts' own texts are declined, 0–1; None or 0 declines
+            none but those that the router leaves to a backbone without answers.
         backbone_column: Whether the router may choose to change nothing, where the backbone
             ships a background card to learn that from.
         settings: How routers without a closed form are trained.
@@ -58,6 +61,7 @@ class RecomposeOptions:
     seed: int = 0
     tolerance: float | None = None
     accept: bool = False
+    decline: float | None = None
     backbone_column: bool = True
     settings: RouterSettings = field(default_factory=RouterSettings)
 

@@ -17,6 +17,7 @@ from ...registry.home.composition import (
 from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
 from ...registry.queries.inventory import drift
+from ..model.conformal import CALIBRATION
 from ..receipt import Receipt
 from ..session import Session
 from .options import RecomposeInputs
@@ -51,14 +52,14 @@ def publish(
     receipt = msgspec.structs.replace(
         result.receipt, generation=generations.next_number(), parent=generations.current()
     )
-    generations.publish(
-        draft if lock is None else _as_locked(draft, lock),
-        {
-            "router.safetensors": result.router_bytes,
-            "receipt.json": msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n",
-        },
-        writer=writer,
-    )
+    files = {
+        "router.safetensors": result.router_bytes,
+        "receipt.json": msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n",
+    }
+    if result.composed.calibration is not None:
+        files[CALIBRATION] = result.composed.calibration.save()
+    record = draft if lock is None else _as_locked(draft, lock)
+    generations.publish(record, files, writer=writer)
     return receipt
 
 
@@ -165,4 +166,5 @@ def _draft(inputs: RecomposeInputs, result: RecomposeResult) -> Composition:
         ),
         output="mixture" if result.composed.bus.own else "residual",
         providers=dict(sorted(inputs.providers.items())),
+        settings={} if result.composed.decline is None else {"decline": result.composed.decline},
     )

@@ -1,30 +1,32 @@
 """Recompose: retrain only the router over the experts that passed, and judge the outcome.
 
-`recompose` is the order of events; each step is one function below it. Nothing below the bus
-moves, and the receipt proves it by digests taken before and after (law 1).
+`recompose` is the order of events; each step is one function below it. Nothing below the bus may
+move: digests are taken before and after, and where one differs there is no composition (law 1).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import safetensors.torch
 
-from ...registry.errors import CompositionError, UsageError
+from ...registry.errors import CompositionError, FrozenError, UsageError, short
 from ..backbones.interventions.layout import bus_part
 from ..bus.bus import BACKBONE
 from ..bus.signals import ANSWERS
 from ..digests import tensor_digest
 from ..model.build import build_model, make_norm, make_router
-from ..model.composed import ComposedModel
+from ..model.composed import ComposedModel, answers_labels
 from ..receipt import DigestChange, Receipt, RouterReceipt
 from ..routers import KINDS
 from ..routers.base import ColumnData, Router
 from ..training.router import train_router
 from ..training.router_data import column_names, columns_data
 from ..types import Progress
+from .choose import AUTO, TRIED, RouterChoice, choose_router
+from .decline import decline_report
 from .gates import judge_gates, refuse_bits, refuse_harm
 from .options import RecomposeInputs, RecomposeOptions
 
@@ -54,6 +56,7 @@ def recompose(
         progress: Called with (steps done, steps in all) while the router trains.
 
     Raises:
+        FrozenError: If the backbone or an expert is not what it was, whatever is accepted.
         HarmError: If a domain that was composed before loses more than the tolerance.
         CardError: If a card cannot teach the router.
         UsageError: If the level is not one this router has.
@@ -61,18 +64,24 @@ def recompose(
     timer = StepTimer()
     before = _digests(inputs)
     timer.mark("digests")
-    model, router = _untrained(inputs, options)
-    report = _set_router(
-        router, model, inputs, options, weights=weights, progress=progress, timer=timer
+    model, router, choice = _untrained(inputs, options)
+    options = replace(options, router=model.router_kind)
+    timer.mark("choose")
+    report, data = _set_router(
+        router, model, inputs, options, choice, weights=weights, progress=progress, timer=timer
     )
-    gates = judge_gates(inputs, model)
+    if options.decline:
+        answers_labels(model, "whole texts")
+    gates = judge_gates(inputs, model, data, decline=bool(options.decline))
+    model = replace(model, calibration=gates.calibration, decline=options.decline or None)
     timer.mark("judge")
+    after = _digests(inputs)
+    _refuse_moved(before, after)
+    timer.mark("digests")
     if not options.accept:
         refuse_harm(gates.accuracy, tolerance=options.tolerance)
         if gates.bits is not None:
             refuse_bits(gates.bits, tolerance=options.tolerance)
-    after = _digests(inputs)
-    timer.mark("digests")
     candidates = inputs.candidates
     receipt = Receipt(
         generation=None,
@@ -88,6 +97,7 @@ def recompose(
         seed=options.seed,
         health=gates.health,
         bits=gates.bits,
+        decline=decline_report(model),
         steps=timer.steps,
     )
     tensors = {k: v.contiguous() for k, v in router.state_dict().items()}
@@ -96,8 +106,28 @@ def recompose(
     )
 
 
-def _untrained(inputs: RecomposeInputs, options: RecomposeOptions) -> tuple[ComposedModel, Router]:
-    """Put all parts on a bus, under a router whose weights are yet to be set."""
+def _untrained(
+    inputs: RecomposeInputs, options: RecomposeOptions
+) -> tuple[ComposedModel, Router, RouterChoice | None]:
+    """Put all parts on a bus, under a router whose weights are yet to be set.
+
+    Returns:
+        The model, its router, and how its kind was chosen if it was not asked for by name.
+    """
+    if options.router != AUTO:
+        return *_under_router(inputs, options, options.router), None
+    previous = inputs.previous
+    if options.level == "row" and previous is not None:  # the others keep what they have
+        return *_under_router(inputs, options, previous.router_kind), None
+    model, _ = _under_router(inputs, options, TRIED[-1])
+    choice = choose_router(model, encode=inputs.encode)
+    return *_under_router(inputs, options, choice.kind), choice
+
+
+def _under_router(
+    inputs: RecomposeInputs, options: RecomposeOptions, kind: str
+) -> tuple[ComposedModel, Router]:
+    """Put all parts on a bus, under an untrained router of a kind."""
     experts, bus = inputs.candidates.experts, inputs.backbone.bus_config()
     columns = column_names(
         experts,
@@ -105,7 +135,7 @@ def _untrained(inputs: RecomposeInputs, options: RecomposeOptions) -> tuple[Comp
         backbone_column=BACKBONE if options.backbone_column else None,
     )
     router = make_router(
-        options.router,
+        kind,
         bus=bus,
         columns=columns,
         seed=options.seed,
@@ -122,7 +152,7 @@ def _untrained(inputs: RecomposeInputs, options: RecomposeOptions) -> tuple[Comp
         background=inputs.background,
         evaluation=inputs.evaluation,
         fingerprint=inputs.files.manifest.fingerprint,
-        router_kind=options.router,
+        router_kind=kind,
         seed=options.seed,
     )
     return model, router
@@ -133,15 +163,17 @@ def _set_router(
     model: ComposedModel,
     inputs: RecomposeInputs,
     options: RecomposeOptions,
+    choice: RouterChoice | None,
     *,
     weights: bytes | None,
     progress: Progress | None,
     timer: StepTimer,
-) -> RouterReceipt:
-    """Set the router's weights: trained at a level, or given."""
+) -> tuple[RouterReceipt, Sequence[ColumnData]]:
+    """Set the router's weights, trained at a level or given; return also what the cards hold."""
     moved = tuple[str, ...]()
     reads = router.reads if weights is None else router.reads - {ANSWERS}
-    data = columns_data(model, encode=inputs.encode, reads=reads)
+    data = choice.data if choice else None
+    data = data or columns_data(model, encode=inputs.encode, reads=reads)
     timer.mark("learn")
     if weights is None:
         moved = _train(inputs, options, router, data, progress=progress)
@@ -155,7 +187,7 @@ def _set_router(
             expected="finite weights",
             found="NaN or infinity",
         )
-    return RouterReceipt(
+    report = RouterReceipt(
         kind=options.router,
         level=options.level,
         seconds=timer.steps["train"],
@@ -164,7 +196,9 @@ def _set_router(
         columns=model.bus.columns,
         moved=moved,
         robust=router.minimax_report,
+        tried=dict(choice.tried) if choice else {},
     )
+    return report, data
 
 
 def _train(
@@ -224,6 +258,23 @@ def _digests(inputs: RecomposeInputs) -> dict[str, str]:
     experts = inputs.candidates.experts
     digests = {i: tensor_digest(e.expert.state_dict()) for i, e in experts.items()}
     return {"": inputs.backbone.fingerprint(), **digests}
+
+
+def _refuse_moved(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Refuse a composition whose making moved what is frozen (law 1).
+
+    Raises:
+        FrozenError: If a digest differs.
+    """
+    moved = [i for i, digest in before.items() if after[i] != digest]
+    if moved:
+        names = ["the backbone" if not i else f"expert {i!r}" for i in moved]
+        raise FrozenError(
+            f"frozen weights moved while the router was trained: {', '.join(names)}",
+            expected=short(before[moved[0]]),
+            found=short(after[moved[0]]),
+            hint="Nothing was published. Tell the author of the plugin that made the router.",
+        )
 
 
 @dataclass

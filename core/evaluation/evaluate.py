@@ -55,6 +55,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         macro_f1: The mean F1 of the labels that rows have.
         confusion: Rows by label and answer.
         routing: What the routes look like.
+        declined: Where a share to decline was given: what share is declined, by domain and
+            ``overall``; accuracies are those of all rows, as if none were.
         leave_one_out: By expert left out: accuracy by domain after retraining the router.
     """
 
@@ -75,6 +77,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     macro_f1: float | None = None
     confusion: dict[str, dict[str, int]] | None = None
     routing: Health | None = None
+    declined: dict[str, float] | None = None
     leave_one_out: dict[str, dict[str, float]] | None = None
 
     def _repr_html_(self) -> str:
@@ -125,6 +128,12 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
         macro_f1=None if scores is None else macro_f1(scores),
         confusion=confusion,
         routing=routing_health(composed, h, units, result=result),
+        declined=None
+        if composed.decline_thresholds is None
+        else {
+            "overall": float(result.declined.double().mean()),
+            **by_domain(result.declined, units),
+        },
     )
 
 

@@ -10,7 +10,7 @@ Of text, bits per byte compare models whatever their tokenizer; less is better:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +18,13 @@ from torch import Tensor
 
 from ...registry.errors import CompositionError
 from ..batching import batched_slices
+from ..bus.bus import Bus
 from ..model.composed import ComposedModel
+from ..model.conformal import Calibration
 from ..types import Row
+
+Calibrate = Callable[[Bus, Tensor, Tensor, Tensor, Sequence[Row]], Calibration]
+"""Bus, h, p, α and rows → the rows' scores (`core.model.conformal.calibrate`)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,24 +47,38 @@ class EvaluationResult(Scores):
     Attributes:
         usage: Mean weight of every column, ``(K,)``, float64.
         heaviest: The column with most weight, ``(N,)``.
+        declined: Which rows are declined, ``(N,)``.
+        confidence: The largest output of each row, ``(N,)``; of labels, a probability.
+        calibration: The rows' scores, where they were wanted.
     """
 
     usage: Tensor
     heaviest: Tensor
+    declined: Tensor
+    confidence: Tensor
+    calibration: Calibration | None = None
 
 
-def judge(composed: ComposedModel, h: Tensor, rows: Sequence[Row]) -> EvaluationResult:
+def judge(
+    composed: ComposedModel,
+    h: Tensor,
+    rows: Sequence[Row],
+    *,
+    calibrate: Calibrate | None = None,
+) -> EvaluationResult:
     """Let a composition answer rows as it answers any text.
 
     Args:
         composed: The composition.
         h: Features of the rows, ``(N, D)``.
         rows: The rows.
+        calibrate: Scores some rows by what the bus answers to them; None for no scores.
 
     Raises:
         CompositionError: If an answer is no number.
     """
-    bus, scores, heaviest = composed.bus, [], []
+    bus, scores, heaviest, declined, confidence = composed.bus, [], [], [], []
+    calibrated = []
     total = torch.zeros(len(bus.columns), dtype=torch.float64)
     with torch.inference_mode():
         for piece in batched_slices(len(rows), cost=_cost(composed)):
@@ -70,6 +89,10 @@ def judge(composed: ComposedModel, h: Tensor, rows: Sequence[Row]) -> Evaluation
                 )
             scores.append(score(composed, p, rows[piece]))
             heaviest.append(alpha.argmax(-1))
+            declined.append(composed.declines(h[piece], p, alpha))
+            confidence.append(p.amax(-1))
+            if calibrate is not None:
+                calibrated.append(calibrate(bus, h[piece], p, alpha, rows[piece]))
             total += alpha.double().sum(0)
     all_rows = concat_scores(scores)
     return EvaluationResult(
@@ -77,6 +100,9 @@ def judge(composed: ComposedModel, h: Tensor, rows: Sequence[Row]) -> Evaluation
         nats=all_rows.nats,
         usage=total / max(len(rows), 1),
         heaviest=torch.cat(heaviest),
+        declined=torch.cat(declined),
+        confidence=torch.cat(confidence),
+        calibration=Calibration.concat(calibrated) if calibrated else None,
     )
 
 

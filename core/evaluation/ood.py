@@ -1,4 +1,4 @@
-"""Unknown input: how often the router declines texts of no expert's domain."""
+"""Unknown input: how often texts of no expert's domain are declined."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from torch import Tensor
 from ...registry.errors import UsageError
 from ..bus.bus import BACKBONE
 from ..model.composed import ComposedModel
+from ..model.conformal import familiarity
 from ..types import Encode, Row
 
 
 class OODReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How well the backbone column separates outside texts from the experts' own input.
+    """How well a composition separates outside texts from the experts' own input.
+
+    A text is declined where it is less familiar than the composition's `decline` allows, or, where
+    that is not given, where its heaviest column is the backbone's.
 
     Attributes:
-        declined: Share of outside texts whose heaviest column is the backbone's, 0–1.
+        declined: Share of outside texts that are declined, 0–1.
         declined_inside: The same for the experts' own rows, which should not be declined.
-        auroc: Probability that an outside text has more weight on the backbone column than a
-            row of the experts', ties counting half.
+        auroc: Probability that an outside text is less familiar than a row of the experts' (has
+            more weight on the backbone column), ties counting half.
         rows: Outside texts.
     """
 
@@ -34,7 +38,7 @@ class OODReport(msgspec.Struct, frozen=True, kw_only=True):
 def evaluate_ood(
     composed: ComposedModel, outside: Sequence[str], inside: Sequence[Row], *, encode: Encode
 ) -> OODReport:
-    """Compare the backbone column's weight on outside texts and on the experts' own rows.
+    """Compare what is declined of outside texts and of the experts' own rows.
 
     Args:
         composed: The composition.
@@ -43,21 +47,23 @@ def evaluate_ood(
         encode: Texts → h.
 
     Raises:
-        UsageError: If the composition has no backbone column to decline with.
+        UsageError: If the composition has nothing to decline with.
     """
-    if BACKBONE not in composed.bus.columns:
+    measure = _unfamiliar if composed.decline_thresholds is not None else _left
+    if measure is _left and BACKBONE not in composed.bus.columns:
         raise UsageError(
             "this composition cannot decline",
-            expected="a backbone column",
+            expected="a backbone column, or a share to decline",
             found="a backbone without a background card",
+            hint="Run 'redhost recompose --decline 5%'.",
         )
-    others = _weights(composed, outside, encode)
-    own = _weights(composed, [r.text for r in inside], encode)
-    column = composed.bus.columns.index(BACKBONE)
+    with torch.inference_mode():
+        declined, others = measure(composed, encode(outside))
+        declined_inside, own = measure(composed, encode([r.text for r in inside]))
     return OODReport(
-        declined=float((others.argmax(-1) == column).double().mean()),
-        declined_inside=float((own.argmax(-1) == column).double().mean()),
-        auroc=auroc(others[:, column], own[:, column]),
+        declined=float(declined.double().mean()),
+        declined_inside=float(declined_inside.double().mean()),
+        auroc=auroc(others, own),
         rows=len(outside),
     )
 
@@ -76,6 +82,14 @@ def auroc(positive: Tensor, negative: Tensor) -> float:
     return float((below + up_to).mean() / 2 / len(negative))
 
 
-def _weights(composed: ComposedModel, texts: Sequence[str], encode: Encode) -> Tensor:
-    with torch.inference_mode():
-        return composed.bus.weights(composed.bus.norm(encode(texts)))
+def _unfamiliar(composed: ComposedModel, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which rows are declined ``(N,)`` and how unfamiliar they are, for h ``(N, D)``."""
+    p, alpha = composed.bus(h)
+    return composed.declines(h, p, alpha), -familiarity(composed.bus, h, p)
+
+
+def _left(composed: ComposedModel, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which rows are left to the backbone ``(N,)``, and its weight, for h ``(N, D)``."""
+    alpha = composed.bus.weights(composed.bus.norm(h))
+    column = composed.bus.columns.index(BACKBONE)
+    return alpha.argmax(-1) == column, alpha[:, column]

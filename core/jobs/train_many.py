@@ -163,7 +163,7 @@ def _add(
     if line.valid is not None:
         rows["valid"] = write_rows(read(line.valid))
     settings = ExpertSettings(
-        form=plan.form,
+        form=plan.form or ExpertSettings.form,
         space=plan.writes or "labels",
         rank=plan.rank,
         epochs=line.epochs,

@@ -24,6 +24,7 @@ from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row, parse_rows
 from .canary import check_canary
 from .composed import ComposedModel
+from .conformal import Calibration
 
 RowT = TypeVar("RowT", BackgroundRow, Row)
 Providers = dict[str, str]
@@ -155,6 +156,8 @@ def build_model(
     router_kind: str,
     seed: int,
     generation: int | None = None,
+    calibration: Calibration | None = None,
+    decline: float | None = None,
 ) -> ComposedModel:
     """Put a backbone and all parts on one bus.
 
@@ -171,6 +174,8 @@ def build_model(
         router_kind: The router's kind.
         seed: Where the router's randomness comes from.
         generation: The number it was published under, if it was.
+        calibration: Scores of gate rows, where there are any.
+        decline: How many of the experts' own texts may be declined, 0–1.
     """
     bus = Bus(
         norm=norm,
@@ -192,6 +197,8 @@ def build_model(
         router_kind=router_kind,
         seed=seed,
         generation=generation,
+        calibration=calibration,
+        decline=decline,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 
 import torch
@@ -16,6 +17,7 @@ from ..bus.bus import BACKBONE, Bus
 from ..bus.tasks import NONE, Prediction, Unit
 from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
+from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class Answer:
         generation: The generation that answered.
         value: The number, where numbers are answered.
         cut: How many tokens of the text were read, where it has more; None where all were.
+        declined: Whether it is declined as no expert's business; the label is then `none`.
+        labels: The label set that was asked for, the most probable first; None where none was.
     """
 
     input: str
@@ -39,6 +43,8 @@ class Answer:
     generation: int | None
     value: float | None = None
     cut: int | None = None
+    declined: bool = False
+    labels: tuple[str, ...] | None = None
 
     def _repr_html_(self) -> str:
         bars = "".join(
@@ -66,6 +72,8 @@ class ComposedModel:
         router_kind: The router's kind.
         seed: The seed the router was trained from.
         generation: The number it was published under, if it was.
+        calibration: Scores of gate rows; None without any, or in generations made before.
+        decline: ε: how many of the experts' own texts may be declined, 0–1; None for no such limit.
     """
 
     backbone: Backbone
@@ -77,40 +85,104 @@ class ComposedModel:
     router_kind: str
     seed: int
     generation: int | None = None
+    calibration: Calibration | None = None
+    decline: float | None = None
 
-    def answer(self, texts: str | Iterable[str]) -> list[Answer]:
+    def answer(self, texts: str | Iterable[str], *, sets: float | None = None) -> list[Answer]:
         """Answer one text, or texts one by one in the order given.
+
+        Args:
+            texts: The texts.
+            sets: How often the right label is to be in an answer's label set, 0–1; None for none.
 
         Raises:
             InputTypeError: If it is anything else.
+            UsageError: If there can be no label sets.
         """
         texts = as_list(texts, str, "text")
         answers_labels(self, "whole texts")
         if not texts:
             return []
         with torch.inference_mode():
-            p, alpha = self.bus(self.backbone.encode(texts))
-        predictions, answers = self.bus.task.head.read(p, self.bus.labels), []
+            p, alpha = self.bus(h := self.backbone.encode(texts))
+            declined = self.declines(h, p, alpha).tolist()
+            labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
+        predictions = self.bus.task.head.read(p, self.bus.labels)
+        answers = []
         cuts = self.backbone.cuts(texts)
-        for text, answer, row, cut in zip(texts, predictions, alpha.tolist(), cuts, strict=True):
-            weights = dict(zip(self.bus.columns, row, strict=True))
-            heaviest = max(weights, key=weights.__getitem__)
-            alone = heaviest == BACKBONE and self.backbone.classifier is None
-            # A number of no expert is declined, as a class is.
-            declined = alone and answer.value is not None
-            prediction = Prediction(label=NONE) if declined else answer
+        for n, (text, answer, row) in enumerate(
+            zip(texts, predictions, alpha.tolist(), strict=True)
+        ):
+            prediction = answer if not declined[n] else self._declined_answer(p[n])
             answers.append(
                 Answer(
                     input=str(text),  # a table may hold a kind of its own
                     label=prediction.label,
                     probability=prediction.probability,
                     value=prediction.value,
-                    weights=weights,
+                    weights=dict(zip(self.bus.columns, row, strict=True)),
                     generation=self.generation,
-                    cut=cut,
+                    cut=cuts[n],
+                    declined=declined[n],
+                    labels=labels[n],
                 )
             )
         return answers
+
+    def declines(self, h: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
+        """Return which rows are declined, ``(N,)``.
+
+        Those that the router leaves to a backbone without answers of its own; with `decline` also
+        those that are less familiar than gate rows.
+
+        Args:
+            h: Features ``(N, D)``.
+            p: What the bus answers ``(N, L)``.
+            alpha: Its weights ``(N, K)``.
+        """
+        declined = torch.zeros(len(h), dtype=torch.bool, device=p.device)
+        if self.backbone.classifier is None and BACKBONE in self.bus.columns:
+            if self.bus.task.head.distribution:
+                declined |= p.argmax(-1) == 0  # `NONE`
+            elif not self.bus.task.head.probabilities:  # a number of no expert, as a class is
+                declined |= alpha.argmax(-1) == self.bus.columns.index(BACKBONE)
+        if (thresholds := self.decline_thresholds) is not None:
+            t = thresholds.to(p.device)[groups_of(self.bus, alpha)]
+            declined |= familiarity(self.bus, h, p) < t
+        return declined
+
+    @cached_property
+    def decline_thresholds(self) -> Tensor | None:
+        """Return the familiarity below which an expert's texts are declined, ``(E,)``, if any."""
+        known = self.calibration
+        if not self.decline or known is None or known.familiarity is None:
+            return None
+        return known.thresholds(known.familiarity, self.decline, groups=len(self.bus.ids))
+
+    def set_warnings(self, level: float) -> tuple[str, ...]:
+        """Return what to know of label sets of a level: experts with too few gate rows for it."""
+        if self.calibration is None:
+            return ()
+        return too_few(self.calibration.rows(self.bus.ids), 1 - level)
+
+    def _declined_answer(self, p: Tensor) -> Prediction:
+        """Return the answer to a declined text, of which the bus says ``(L,)``."""
+        if not self.bus.task.head.probabilities:
+            return Prediction(label=NONE)
+        none = 0.0 if self.bus.shared_labels else float(p[0])
+        return Prediction(label=NONE, probability=none)
+
+    def _label_sets(self, p: Tensor, alpha: Tensor, level: float) -> list[tuple[str, ...]]:
+        if not 0 < level < 1:
+            raise UsageError("a label set", expected="a level between 0 and 1", found=str(level))
+        if self.calibration is None:
+            raise UsageError(
+                "this generation has no calibration for label sets",
+                expected="cards with gate rows",
+                found=f"generation {self.generation}",
+                hint="Run 'redhost recompose'; statistics cards have no gate rows.",
+            )
+        return label_sets(self.bus, p, alpha, calibration=self.calibration, share=1 - level)
 
     def accuracy(self, h: Tensor, rows: Sequence[Row]) -> dict[str, float]:
         """Return the accuracy by domain for features ``(N, D)`` of labelled rows."""

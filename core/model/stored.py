@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 from weakref import WeakValueDictionary
 
 import safetensors.torch
 
 from ...registry.errors import IntegrityError, short
-from ...registry.home.composition import Member
+from ...registry.home.composition import Composition, Member
 from ...registry.home.generations import Generations
 from ...registry.home.store import Store
 from ...registry.package.readers import read_manifest
@@ -32,6 +33,7 @@ from .build import (
     rows_of,
 )
 from .composed import ComposedModel
+from .conformal import CALIBRATION, Calibration
 from .lazy import LazyCards, LazyExpert, can_load_lazily
 
 BackboneKey = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -113,6 +115,11 @@ class GenerationLoader:
             model = self._loaded[number, lazy] = self.read(number, lazy=lazy)
         return model
 
+    def forget(self) -> None:
+        """Read everything anew from now on: what is loaded is not what is stored any more."""
+        self._loaded.clear()
+        self._backbones.clear()
+
     def read(self, number: int, *, lazy: bool = False) -> ComposedModel:
         """Return a generation read, checked and built anew, whoever holds it already.
 
@@ -165,4 +172,12 @@ class GenerationLoader:
             router_kind=record.router.kind,
             seed=seed,
             generation=number,
+            calibration=self._calibration(record),
+            decline=cast("float | None", record.settings.get("decline")),
         )
+
+    def _calibration(self, record: Composition) -> Calibration | None:
+        """Return the scores of a generation's gate rows; None in those made before."""
+        if CALIBRATION not in record.files:
+            return None
+        return Calibration.load(self.generations.file(record, CALIBRATION))

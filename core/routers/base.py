@@ -39,6 +39,7 @@ class ColumnData:
         z: Rows of the column's domain, ``(N, D)``; drawn from `statistics` where the card
             ships no rows.
         statistics: The sums of the domain.
+        labels: The label of each row, as the statistics have them; empty where rows were drawn.
         signals: What else a router reads of the rows; None before there are experts.
         likelihood: p_k(y|x) of each row's own answer by each column alone, ``(N, K)``; None
             where the card has no texts with answers, or the router does not read answers.
@@ -49,6 +50,7 @@ class ColumnData:
     column: str
     z: Tensor
     statistics: Statistics
+    labels: tuple[str, ...] = ()
     signals: RouterSignals | None = None
     likelihood: Tensor | None = None
     truncated: TruncatedLogits | None = None

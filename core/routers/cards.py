@@ -105,7 +105,8 @@ def column_data(
         raise CardError(f"card of expert {card.column!r} has no fit rows")
     groups = card.task.head.groups(labels if len(labels) == len(z) else [""] * len(z))
     statistics = card.statistics or Statistics.of_rows(z, groups)
-    return ColumnData(column=card.column, z=z, statistics=statistics)
+    known = tuple(groups) if {*groups} <= {*statistics.labels} else ()
+    return ColumnData(column=card.column, z=z, statistics=statistics, labels=known)
 
 
 def background_texts(rows: Sequence[BackgroundRow], composed: Collection[str]) -> list[str]:
@@ -126,7 +127,8 @@ def background_data(
     if not texts:
         return None
     z = encode_z(texts)
-    return ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, [""] * len(z)))
+    labels = ("",) * len(z)
+    return ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, labels), labels=labels)
 
 
 def gate_rows(

@@ -54,6 +54,17 @@ class Statistics:
             scatter=self.scatter[:width, :width],
         )
 
+    def without(self, z: Tensor, labels: Sequence[str]) -> Statistics:
+        """Return the sums less those of rows ``(N, D)`` that are among them; labels stay."""
+        less = Statistics.of_rows(z, labels)
+        place = torch.tensor([self.labels.index(y) for y in less.labels], dtype=torch.int64)
+        return Statistics(
+            labels=self.labels,
+            counts=self.counts.index_add(0, place, -less.counts),
+            sums=self.sums.index_add(0, place, -less.sums),
+            scatter=self.scatter - less.scatter,
+        )
+
     @property
     def means(self) -> Tensor:
         """μ_y = s_y / n_y, ``(Y, D)``."""

@@ -16,6 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
 from .base import ColumnData, LabelledRouter
 from .domain_statistics import Statistics, shrunk, within_scatter
@@ -65,6 +66,11 @@ class QuadraticRouter(LabelledRouter):
             each = (density[a - low : b - low] for a, b in self._spans[first:past])
             logits += [torch.logsumexp(d, dim=0) for d in each]
         return torch.stack(logits, dim=-1)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """Return log Σ_k p_k(z) over the experts, ``(B,)``: the backbone's column is no expert."""
+        own = [k for k, column in enumerate(self.columns) if column != BACKBONE]
+        return torch.logsumexp(QuadraticRouter.forward(self, z)[:, own], dim=-1)
 
     def _pieces(self, labels: int) -> Iterator[tuple[int, int]]:
         """Yield runs of columns with at most so many labels together, or of one column."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
 from .base import ColumnData, LabelledRouter
 from .domain_statistics import Statistics, within_covariance
@@ -36,6 +37,12 @@ class StatisticsRouter(LabelledRouter):
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         return torch.stack([self._column(z, k) for k in range(len(self.columns))], dim=-1)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """Return log Σ_k p_k(z) over the experts, ``(B,)``; all δ leave out − ½ zᵀ Σ⁻¹ z."""
+        own = [k for k, column in enumerate(self.columns) if column != BACKBONE]
+        norm = ((z @ self.precision) * z).sum(-1)
+        return torch.logsumexp(self.forward(z)[:, own], dim=-1) - 0.5 * norm
 
     def _column(self, z: Tensor, k: int) -> Tensor:
         """Return logit_k ``(B,)``; a product of its own, whose bits nobody else's labels change."""

@@ -219,7 +219,8 @@ def expert_project(
     from ..training.recipes import train_package
     from ..types import Row
 
-    plan = ExpertPlan(id=expert_id, backbone="tiny-random")
+    # A card of texts serves every kind of router.
+    plan = ExpertPlan(id=expert_id, backbone="tiny-random", form="residual", card="texts")
     write_project(project, kind="expert", package_id=expert_id, summary=f"knows {expert_id}")
     write_plan(project, plan)
     rows = [Row(text=f"{expert_id} {n}", label=labels[n % 2]) for n in range(80)]

@@ -75,6 +75,7 @@ def adapt(
         tokenizer=backbone.trunk.tokenizer,
         pooling=backbone.trunk.pooling,
         max_tokens=backbone.trunk.max_tokens,
+        features=backbone.trunk.features,
     )
     names = trainable_names(trunk, last_blocks=settings.last_blocks)
     generator = torch.Generator().manual_seed(settings.seed)

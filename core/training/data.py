@@ -50,6 +50,11 @@ class DataSplits:
         """All of them."""
         return (*self.train, *self.valid, *self.fit, *self.gate)
 
+    @property
+    def summed(self) -> tuple[Row, ...]:
+        """What a card with gate rows may show sums of."""
+        return (*self.train, *self.valid, *self.fit)
+
     def label_counts(self) -> dict[str, dict[str, int]]:
         """Return by label, sorted, how many rows are in each split."""
         splits = {"train": self.train, "valid": self.valid, "fit": self.fit, "gate": self.gate}

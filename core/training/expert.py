@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors.torch
@@ -75,11 +75,21 @@ class ExpertSettings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedExpert:
-    """A frozen expert, the epoch it was taken from, and its loss on the validation rows."""
+    """A frozen expert, and how it came to be.
+
+    Attributes:
+        expert: The expert.
+        epoch: The epoch it was taken from; 0 where it was solved.
+        loss: Its loss on the validation rows, or on each row left out.
+        compared: Accuracy on the validation rows by form, where it was chosen among several.
+        learnt_all: Whether it has learnt from the validation rows since.
+    """
 
     expert: Expert
     epoch: int
     loss: float | None
+    compared: Mapping[str, float] = field(default_factory=dict)
+    learnt_all: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from ...registry.package.manifest import BackboneManifest, Base, Training
 from ...registry.package.project import write_project
 from ...registry.package.rules import CARRIED
 from ..backbones.backbone import Backbone
-from ..backbones.encoder import Pooling
+from ..backbones.encoder import FeatureChoice, Pooling
 from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..digests import library_versions
 from ..types import BackgroundRow, Progress, Row, write_rows
@@ -35,6 +35,7 @@ def new_backbone(
     revision: str | None = None,
     pooling: Pooling = "mean",
     max_tokens: int | None = None,
+    features: FeatureChoice = "wide",
     task: Task = CLASSIFICATION,
     rows: Sequence[Row] = (),
     settings: AdaptSettings | None = None,
@@ -55,6 +56,8 @@ def new_backbone(
         pooling: ``mean`` or ``last``.
         max_tokens: Where longer texts are cut; by default what a sentence encoder's folder says,
             else the model's longest input.
+        features: What makes up h, see `TextEncoder`. With `rows`, and where text is generated,
+            always the last states.
         task: Whether it answers labels (the default) or a number.
         rows: Labelled rows for the base stage.
         settings: How the base stage trains.
@@ -77,6 +80,8 @@ def new_backbone(
         revision=revision,
         pooling="last" if task.unit is Unit.TOKEN else pooling,
         max_tokens=max_tokens or _longest_input(source),
+        # A classifier, as a language-model head, reads the last states.
+        features=None if rows or task.unit is Unit.TOKEN else features,
         task=task,
     )
     finished = dataclasses.replace(bare, name=backbone_id, task=task)
@@ -92,16 +97,20 @@ def new_backbone(
         delta=delta(bare.trunk, finished.trunk) if rows else None,
         background=write_rows(background) if background else None,
         evaluation=write_rows(evaluation) if evaluation else None,
-        training=Training(
-            data=f"{len(rows)} labelled rows",
-            seed=settings.seed,
-            epochs=settings.epochs if rows else 0,
-            versions=library_versions(),
-            note=f"from {source}",
-        ),
+        training=_training(source, rows, settings),
     )
     _refuse_wreck(finished, (evaluation or rows)[:EVALUATED], taught=rows)
     return manifest
+
+
+def _training(source: str, rows: Sequence[Row], settings: AdaptSettings) -> Training:
+    return Training(
+        data=f"{len(rows)} labelled rows",
+        seed=settings.seed,
+        epochs=settings.epochs if rows else 0,
+        versions=library_versions(),
+        note=f"from {source}",
+    )
 
 
 def _refuse_wreck(backbone: Backbone, rows: Sequence[Row], *, taught: Sequence[Row]) -> None:

@@ -192,6 +192,7 @@ def save_backbone(
     # A language-model head is the base's own.
     classifier = None if backbone.task.head.vocabulary else backbone.classifier
     manifest = BackboneManifest(
+        schema="redhost.backbone/1.2" if backbone.trunk.features else "redhost.backbone/1",
         id=backbone_id,
         bus_api=BUS_RANGE,
         base=base,
@@ -204,6 +205,7 @@ def save_backbone(
         labels=backbone.labels,
         width=backbone.width,
         pooling=backbone.trunk.pooling,
+        features=backbone.trunk.features or UNSET,
         max_tokens=backbone.trunk.max_tokens,
         norm=Norm(eps=backbone.eps),
         tokenizer=tokenizer_digest(backbone.trunk.tokenizer),
@@ -275,7 +277,7 @@ def vectors_card(
         gate_labels: Their labels.
         labels: The manifest's labels; rows refer to them by index.
         eps: ε of the bus norm.
-        statistics: Sums over all the author's rows, which say more than the few rows shown.
+        statistics: Sums over the author's rows, less gate rows: they say more than the few shown.
         task: Where numbers are answered, rows carry theirs in place of the index.
     """
     targets = task.head.targets

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 import torch
@@ -49,6 +49,7 @@ from .expert import (
     train_expert,
 )
 from .in_trunk import train_graft
+from .linear_head import solve_linear_head
 from .packaging import CardFile, ExpertDraft, save_expert, statistics_card, texts_card, vectors_card
 
 CANARIES = 8
@@ -129,7 +130,7 @@ def _settings(
     tokens = len(head) if backbone.task.unit is Unit.TOKEN and head is not None else 1
     return replace(
         default,
-        form=plan.form,
+        form=plan.form or default.form,
         rank=plan.rank,
         epochs=epochs or default.epochs,
         off_domain=default.off_domain / tokens,
@@ -163,8 +164,11 @@ def train_package(
         HarmError: If what was learnt is worth nothing; the package is written, to look at.
     """
     make = _recipe_for(context.backbone)
-    space = plan.writes or make.space
-    plan, settings = msgspec.structs.replace(plan, writes=space), replace(settings, space=space)
+    space, final = plan.writes or make.space, plan.reads_tap == plan.writes_tap == FINAL
+    own = final and space == "labels" and context.backbone.task.head.distribution
+    card = plan.card or ("vectors" if own else "texts")
+    plan = msgspec.structs.replace(plan, writes=space, card=card)
+    settings = replace(settings, space=space)
     recipe = make(plan=plan, splits=splits, context=context, settings=settings)
     recipe.check()
     inputs = (plan, settings, context.manifest.fingerprint, splits, recipe.others)
@@ -237,7 +241,7 @@ class Recipe:
             raise UsageError(
                 f"expert {plan.id!r} cannot ship a card of {plan.card}",
                 expected=", or ".join(head.cards),
-                found=plan.card,
+                found=str(plan.card),
                 hint=f"Its answers are {head.noun}, which that card cannot show.",
             )
 
@@ -302,6 +306,33 @@ class Recipe:
         return trained
 
     def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
+        """Solve a linear head where it can be one, and take another form only if that is better.
+
+        The head is then solved again with the validation rows, which nothing stops early on.
+        """
+        plan, train, valid = self.plan, self.splits.train, self.splits.valid
+        linear = plan.form == "linear" or (plan.form is None and plan.rank is None)
+        if not linear or plan.writes != "labels" or not self.backbone.task.head.distribution:
+            return self._descend(checkpoint, progress)
+        hits = dict[str, Tensor]()
+        if plan.form is None and valid:
+            trained = self._descend(checkpoint, progress)
+            for name, made in (("linear", self._linear(train)), ("residual", trained)):
+                logits = made.expert(self.read(_texts(valid)))
+                hits[name] = self.backbone.task.head.right(logits, valid, self.labels)
+            better = hits["residual"] - hits["linear"]
+            chance = float(better.std()) / len(valid) ** 0.5  # the standard error of the mean
+            if float(better.mean()) > chance:
+                return replace(trained, compared=_means(hits))
+        return replace(
+            self._linear((*train, *valid)), compared=_means(hits), learnt_all=bool(valid)
+        )
+
+    def _linear(self, rows: Sequence[Row]) -> TrainedExpert:
+        z = self.read(_texts(rows))
+        return solve_linear_head(z, [r.label for r in rows], self.labels)
+
+    def _descend(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
         backbone, others = self.backbone, self.others
         own_tap = self.plan.reads_tap != FINAL
         return train_expert(
@@ -349,11 +380,19 @@ class Recipe:
                 data=hashlib.sha256("\n".join(self.data_lines()).encode()).hexdigest(),
                 seed=self.settings.seed,
                 epochs=trained.epoch,
-                metrics=self.metrics(part, read),
+                metrics={**self._aside(trained).metrics(part, read), **trained.compared},
                 versions=library_versions(),
             ),
             license=plan.license,
         )
+
+    def _aside(self, trained: TrainedExpert) -> Self:
+        """Return the recipe whose splits say what an expert has learnt from."""
+        if not trained.learnt_all:
+            return self
+        splits = self.splits
+        learnt = replace(splits, train=(*splits.train, *splits.valid), valid=())
+        return replace(self, splits=learnt)
 
     def bus_reader(self, expert: Expert) -> Read:
         """Return texts → what the bus has of them: what the expert reads, or what it added."""
@@ -368,8 +407,10 @@ class Recipe:
             return CardFile(kind="none")
         if plan.card == "texts":
             return texts_card(splits.card_rows)
-        z = self.norm(context.encode(_texts(splits.rows)))  # of all rows: sums give no row away
-        groups = context.backbone.task.head.groups([r.label for r in splits.rows])
+        # Sums of many rows give none away; of those they are judged by they must know nothing.
+        rows = splits.rows if plan.card == "statistics" else splits.summed
+        z = self.norm(context.encode(_texts(rows)))
+        groups = context.backbone.task.head.groups([r.label for r in rows])
         if plan.card == "statistics":
             return statistics_card(z, groups, labels=self.labels)
         return vectors_card(
@@ -425,6 +466,7 @@ class Recipe:
             HarmError: If it does.
         """
         aside = {"valid": self.splits.valid, "gate": self.splits.gate}
+        aside = {name: some for name, some in aside.items() if name in metrics}
         rows, numbers = [r for rows in aside.values() for r in rows], "train_mae" in metrics
         kind = "_mae" if numbers else ""
         found = sum(metrics[f"{name}{kind}"] * len(some) for name, some in aside.items() if some)
@@ -517,6 +559,10 @@ class GenerationRecipe(Recipe):
 
 def _recipe_for(backbone: Backbone) -> type[Recipe]:
     return GenerationRecipe if backbone.task.unit is Unit.TOKEN else Recipe
+
+
+def _means(hits: Mapping[str, Tensor]) -> dict[str, float]:
+    return {f"valid_{name}": float(found.mean()) for name, found in hits.items()}
 
 
 def _texts(rows: Sequence[Row]) -> list[str]:

@@ -219,16 +219,15 @@ def _require_legible() -> None:
     for dist in metadata.distributions():
         path = Path(str(getattr(dist, "_path", ""))) / "METADATA"
         try:
-            size = len(read_regular(path, limit=MAX_METADATA).decode("utf-8"))
-            found = "" if size <= MAX_METADATA else "a huge one"
+            read_regular(path, limit=MAX_METADATA).decode("utf-8")
         except (FileNotFoundError, NotADirectoryError):
             continue  # an egg, or one inside an archive
         except (OSError, UnicodeDecodeError) as e:
-            found = str(e)
-        if found:
-            hint = "Remove that folder by hand, then try again."
+            hint, found = "Remove that folder by hand, then try again.", str(e)
             expected = f"METADATA that it can read in {path.parent}"
-            raise InstallError("pip cannot work here", expected=expected, found=found, hint=hint)
+            raise InstallError(
+                "pip cannot work here", expected=expected, found=found, hint=hint
+            ) from e
 
 
 def _where(tool: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Literal
 from msgspec import Struct
 
 from .. import atomic
-from ..atomic import read_regular
+from ..atomic import read_head, read_regular
 from ..errors import IntegrityError, UnknownNameError, short
 from ..home.locks import WriterLock
 from ..package.discover import canonical, entries, is_editable
@@ -235,7 +235,7 @@ def _is_compared(path: Path) -> bool:
         return False
     source = path.parent.parent / f"{path.name.partition('.')[0]}.py"
     try:
-        head = read_regular(path, limit=_PYC_HEAD)[:_PYC_HEAD]
+        head = read_head(path, limit=_PYC_HEAD)
     except OSError:
         return not path.exists()  # pip lists what may never have been written
     return source.is_file() and head[4:8] != _UNCHECKED

@@ -108,8 +108,8 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         router: Its router.
         output: ``residual``, one classifier over the sum, or ``mixture`` of answers.
         providers: Plugins that made a part of it, distribution → digest.
-        settings: Empty: all that a composition depends on has a field of its own. The key stays,
-            for the digest of every record on disk covers it.
+        settings: What else it was made with, by the name of the setting; what is not here was not
+            given.
         created: When it was published, in ISO 8601.
         files: File name → sha256 of each other file of the generation.
         digest: Of this record itself.
@@ -169,8 +169,8 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         plugins: Those that made a part, distribution → digest.
         router: The router's kind, level, digest and seed.
         output: As the composition has it.
-        settings: As the composition has them: none so far. `load_settings` lets those that a lock
-            holds come before the project's, and the key is part of every lock's bytes.
+        settings: As the composition has them. `load_settings` lets those that a lock holds come
+            before the project's.
     """
 
     schema: Literal["redhost.lock/1"] = "redhost.lock/1"

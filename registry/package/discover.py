@@ -217,8 +217,7 @@ def _text(dist: metadata.Distribution, name: str) -> str:
                 data = file.read(MAX_METADATA + 1)
     except Exception:  # an archive on the path may be broken in any way
         return ""
-    text = data.decode("utf-8", "replace")
-    return text if len(data) <= MAX_METADATA else ""
+    return data.decode("utf-8", "replace") if len(data) <= MAX_METADATA else ""
 
 
 def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:

@@ -23,8 +23,9 @@ from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse
 from .forms import DEFAULT_TASK, FORMS, TASKS
 
-SCHEMA_MINOR = 1
-"""The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`."""
+SCHEMA_MINOR = 2
+"""The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
+`features`."""
 
 BUS_API = "1.0"
 """The version of the bus this host speaks (manifests name a range, e.g. ``>=1,<2``)."""
@@ -262,6 +263,19 @@ class Norm(_Closed, frozen=True, kw_only=True):
     eps: Positive = 1e-5
 
 
+class Features(_Closed, frozen=True, kw_only=True):
+    """What makes up h, where it is not the last states alone: parts side by side, each normalised.
+
+    Attributes:
+        layers: The pooled states of these: 0 for those below the first block, l for those after
+            block l.
+        tokens: To how many places token counts are hashed; 0 for none.
+    """
+
+    layers: Annotated[tuple[Annotated[int, Meta(ge=0, le=9999)], ...], Meta(min_length=1)]
+    tokens: Annotated[int, Meta(ge=0, le=65536)] = 0
+
+
 class BackboneManifest(_Closed, frozen=True, kw_only=True):
     """``backbone.json``: what a backbone is, by content.
 
@@ -279,6 +293,7 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
         labels: What the classifier answers, in the order of its rows.
         width: D, the width of h.
         pooling: How the states of a text become one h: their ``mean``, or the ``last``.
+        features: What else makes up h; absent where it is the last states alone.
         max_tokens: Where longer texts are cut; null for the model's longest input.
         norm: The bus norm.
         tokenizer: The digest of the tokenizer.
@@ -302,6 +317,7 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     labels: Labels = ()
     width: Width
     pooling: Literal["last", "mean"]
+    features: Features | UnsetType = UNSET
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     norm: Norm
     tokenizer: Sha256

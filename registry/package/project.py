@@ -21,26 +21,28 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         id: The expert's id.
         backbone: Id of the installed backbone it is for; None for the only one.
-        form: Its form.
+        form: Its form; None for a linear head or a residual one, whichever is better on validation
+            rows, where it writes labels of its own, else ``residual``.
         rank: R; None for a quarter of the width.
         writes: Where it writes; None for labels of its own, or hidden states where text is
             generated.
         reads_tap: ``final``, or the trunk's block it reads.
         writes_tap: ``final``, or the trunk's block it writes to.
         domain: The slice of inputs it knows, in a sentence.
-        card: What kind of routing card it ships.
+        card: What kind of routing card it ships; None for vectors, with the sums of all rows but
+            those of gates, where it reads at the end and writes labels of its own, else texts.
         license: Of the weights.
     """
 
     id: str
     backbone: str | None = None
-    form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)})$")] = "residual"
+    form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)})$")] | None = None
     rank: Annotated[int, Meta(ge=1)] | None = None
     writes: Literal["hidden", "logits", "labels"] | None = None
     reads_tap: str = "final"
     writes_tap: str = "final"
     domain: str = ""
-    card: Literal["texts", "vectors", "statistics", "none"] = "texts"
+    card: Literal["texts", "vectors", "statistics", "none"] | None = None
     license: str = "Apache-2.0"
 
 

@@ -6,6 +6,7 @@ and one that is overwritten changes weights under a reader.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,13 +220,12 @@ def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> b
         Its bytes, or why they could not be had.
     """
     try:
-        data = read_regular(path, limit=limit)
+        return read_regular(path, limit=limit)
     except OSError as e:
+        if e.errno == errno.EFBIG:
+            raise _too_large(path.name, limit, too_large or missing) from e
         found = e.strerror.lower() if e.strerror else type(e).__name__
         raise Refused(Violation(missing, path.name, "a regular file", found, _REINSTALL)) from e
-    if len(data) > limit:
-        raise _too_large(path.name, limit, too_large or missing)
-    return data
 
 
 def _too_large(name: str, limit: int, missing: str) -> Refused:

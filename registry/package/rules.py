@@ -100,6 +100,7 @@ def check_backbone(manifest: BackboneManifest) -> tuple[Violation, ...]:
         *(tuple(_bus_range(manifest.bus_api)) or bus_violation(manifest.bus_api, "the backbone")),
         *_base(manifest),
         *_task(manifest),
+        *_features(manifest),
         *_labels(manifest.labels, least=1 if manifest.classifier else 0),
         *_file_names("backbone.json", manifest),
     )
@@ -197,6 +198,19 @@ def _task(manifest: BackboneManifest) -> Iterator[Violation]:
     if not spec.classifier and (manifest.labels or manifest.classifier):
         found = "some" if manifest.labels else "a file"
         yield _field("labels", "no labels and no classifier where text is generated", found)
+
+
+def _features(manifest: BackboneManifest) -> Iterator[Violation]:
+    if not manifest.features:
+        return
+    layers, spec = manifest.features.layers, TASKS[manifest.task]
+    states, shown = manifest.width - manifest.features.tokens, ", ".join(map(str, layers))
+    if len(set(layers)) < len(layers) or states < 1 or states % len(layers):
+        expected = f"different layers that fill {manifest.width} numbers with the hashed tokens"
+        yield _field("features.layers", expected, shown)
+    if spec.unit == "token":
+        expected = "nothing where text is generated: its head reads the last states"
+        yield _field("features", expected, shown)
 
 
 def _file_names(own: str, manifest: ExpertManifest | BackboneManifest) -> Iterator[Violation]:

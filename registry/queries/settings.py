@@ -35,6 +35,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         level: How much of the router is retrained.
         seed: What a full retraining starts from.
         tolerance: Accuracy points a domain may lose; None is one point or two gate rows.
+        decline: How many of the experts' own texts may be declined, 0–1; None declines no text
+            but those that the router leaves to nobody.
         device: Where tensors live, e.g. ``cpu`` or ``cuda``; None is the host's choice.
         keys: Files of public keys; a wheel that none of them signed is refused.
     """
@@ -44,6 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Literal["zero", "row", "full"] | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     tolerance: Annotated[float, Meta(ge=0)] | None = None
+    decline: Annotated[float, Meta(ge=0, lt=1)] | None = None
     device: str | None = None
     keys: tuple[str, ...] | None = None
 
@@ -58,6 +61,22 @@ DEFAULTS = Settings(level="full", seed=0)
 _KEYS = frozenset(Settings.__struct_fields__)
 _PLAN = "expert"
 """The table below ``[tool.redhost]`` that is no setting: an author's plan (`project`)."""
+
+
+def parse_share(text: str) -> float:
+    """Return a share written as a percentage or a number, e.g. ``5%`` or ``0.05``.
+
+    Raises:
+        SettingsError: If it is not a number from 0 up to 1.
+    """
+    try:
+        number = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 1:
+        hint = "Write 5% or 0.05."
+        raise SettingsError("a share", expected="from 0% up to 100%", found=text, hint=hint)
+    return number
 
 
 def resolve_home(
@@ -206,6 +225,8 @@ def _from_project(path: Path) -> Settings:
         raise SettingsError(f"cannot read {path}", found=str(e)) from e
     if isinstance(table, dict):
         table = {key: value for key, value in table.items() if key != _PLAN}
+        if isinstance(share := table.get("decline"), str):
+            table["decline"] = parse_share(share)
     settings = _convert(table, f"{path} [tool.redhost]")
     if settings.keys is None:
         return settings

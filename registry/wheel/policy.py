@@ -14,9 +14,10 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
-from ..atomic import read_regular
+from ..atomic import read_head
 from ..errors import short
 from ..package.checked import Checked, Refused, Violation, checked
 from ..package.discover import MANIFESTS, canonical, entries, header_lines
@@ -231,17 +232,17 @@ def _outside_hint(policy: WheelPolicy) -> str:
 
 # -- who owns which top-level name ----------------------------------------------------------------
 
-MAX_OWNER = 64 * 2**20
+MAX_OWNER = 16 * 2**20
 """Bytes of a RECORD that are looked at for names: others bring more files than an expert may."""
 
-_TOP = re.compile(r'(?m)^"?([^/,"\r\n]+)[/,]')
+_TOP = re.compile(r'(?m)^"?([^/,"\r\n]{1,255}+)[/,]')
 
 
 class NameOwners:
     """The top-level names of site folders, by file or by entry point; each folder is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, Mapping[str, frozenset[str]]] = {}
+        self._known: dict[Path, tuple[tuple[str, frozenset[str]], ...]] = {}
 
     def others(self, site: Path, module: str, *, dist: str) -> frozenset[str]:
         """Return the distributions, other than this one, that claim a top-level name.
@@ -251,23 +252,22 @@ class NameOwners:
             module: The name; case does not tell two apart, as some systems do not either.
             dist: Who may bring it.
         """
-        found = frozenset[str]()
-        for place in dict.fromkeys((site, *map(Path, sys.path))):
-            found |= self._of(place).get(module.casefold(), frozenset())
-        return found - {canonical(dist)}
+        places, name = dict.fromkeys((site, *map(Path, sys.path))), module.casefold()
+        found = (owner for place in places for owner, names in self._of(place) if name in names)
+        return frozenset(found) - {canonical(dist)}
 
-    def _of(self, site: Path) -> Mapping[str, frozenset[str]]:
+    def _of(self, site: Path) -> tuple[tuple[str, frozenset[str]], ...]:
         if site not in self._known:
-            owners: defaultdict[str, set[str]] = defaultdict(set)
-            for info in (*site.glob("*.dist-info"), *site.glob("*.egg-info")):
-                owner = canonical(info.name.partition("-")[0].removesuffix(".egg-info"))
-                for name in _top_names(info):
-                    owners[name.casefold()].add(owner)
-            self._known[site] = {name: frozenset(dists) for name, dists in owners.items()}
+            infos = (*site.glob("*.dist-info"), *site.glob("*.egg-info"))
+            self._known[site] = tuple((_owner(info), _top_names(info)) for info in infos)
         return self._known[site]
 
 
-def _top_names(info: Path) -> set[str]:
+def _owner(info: Path) -> str:
+    return canonical(info.name.partition("-")[0].removesuffix(".egg-info"))
+
+
+def _top_names(info: Path) -> frozenset[str]:
     """Return the names whose files a distribution lists, and those its data lie in.
 
     The latter are all that an editable installation shows.
@@ -275,13 +275,14 @@ def _top_names(info: Path) -> set[str]:
     record, points, listed = (
         _read(info / name) for name in ("RECORD", "entry_points.txt", "top_level.txt")
     )
-    tops = {top.removesuffix(".py") for top in _TOP.findall(record)} if record else listed.split()
-    return {*tops, *(v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))}
+    tops = (top.removesuffix(".py") for top in _TOP.findall(record)) if record else listed.split()
+    data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
+    return frozenset(name.casefold() for name in chain(tops, data))
 
 
 def _read(path: Path) -> str:
     try:
-        return read_regular(path, limit=MAX_OWNER).decode("utf-8", "replace")
+        return read_head(path, limit=MAX_OWNER).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -291,6 +292,9 @@ def _read(path: Path) -> str:
 _ODD = re.compile(r"[\\\x00-\x1f\x7f:]")
 _BASE64 = re.compile(r"[A-Za-z0-9_-]{43}=?")
 _COLUMNS = 3
+
+MAX_ROWS = 4 * MAX_NAMES
+"""Rows of a RECORD: its files, and the byte code that installers and Python add."""
 
 
 @dataclass(frozen=True)
@@ -318,10 +322,14 @@ def parse_record(data: bytes) -> tuple[RecordRow, ...]:
     """Read a RECORD; nothing it names is looked at."""
     try:
         lines = csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True)
-        return tuple(_record_row(fields) for fields in lines if fields)
+        rows = tuple(_record_row(fields) for fields in islice(lines, MAX_ROWS + 1) if fields)
     except (ValueError, csv.Error) as e:
         expected, hint = "rows of a path, a hash and a size", "Reinstall the package."
         raise Refused(Violation("record_row", "RECORD", expected, str(e)[:120], hint)) from e
+    if len(rows) > MAX_ROWS:
+        expected, hint = f"at most {MAX_ROWS:,} rows", "Ask for a smaller build."
+        raise Refused(Violation("name_limit", "RECORD", expected, "more", hint))
+    return rows
 
 
 def _record_row(fields: list[str]) -> RecordRow:

@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from redhost.registry.package.project import package_in
-from redhost.testing import backbone_project
+from redhost.testing import backbone_project, tiny_backbone
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project of a second backbone, which answers nothing itself."""
     return backbone_project(tmp_path_factory.mktemp("other") / "red-backbone-tiny-random")
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder: three blocks, sixteen numbers wide."""
+    return tiny_backbone(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -82,3 +88,30 @@ def test_training_tells_what_its_rows_are_too_few_or_too_uneven_for(two, call, t
     assert warnings[-1] == "warning    3 of 43 texts cut after 64 tokens"
     metrics = manifest("red-expert-odd")["training"]["metrics"]
     assert f"macro F1 {metrics['macro_f1']:.3f} on rows set aside, which " in out
+
+
+@pytest.mark.parametrize(
+    ("spec", "width", "features"),
+    [
+        ("wide", 96, {"layers": [0, 3], "tokens": 64}),
+        ("0,2+16", 48, {"layers": [0, 2], "tokens": 16}),
+        ("1", 16, {"layers": [1], "tokens": 0}),
+        ("last", 16, None),
+    ],
+)
+def test_the_author_of_a_backbone_says_what_experts_read(
+    call, small_model, tmp_path, monkeypatch, spec, width, features
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("new-backbone", "mine", "--from", f"hf:{small_model}", "--features", spec)[0] == 0
+    found = json.loads((package_in(Path("red-backbone-mine")) / "backbone.json").read_text())
+    assert (found["width"], found.get("features")) == (width, features)
+    assert found["schema"] == ("redhost.backbone/1" if features is None else "redhost.backbone/1.2")
+
+
+@pytest.mark.parametrize("spec", ["", "0,", "first", "0,99", "0,0", "0+99999999"])
+def test_what_no_backbone_has_is_refused(call, small_model, tmp_path, monkeypatch, spec) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call("new-backbone", "mine", "--from", f"hf:{small_model}", "--features", spec)
+    assert code == 2 and len(err.strip().splitlines()) <= 4  # click shows the usage as well
+    assert not Path("red-backbone-mine").exists()

@@ -61,6 +61,75 @@ def test_locked_refuses_drift_with_exit_1_and_a_missing_router_with_exit_3(home,
     assert code == 3 and "no generation in" in err
 
 
+def test_a_share_to_decline_stays_with_the_home_until_another_is_given(home, call) -> None:
+    receipt = json.loads(call("recompose", "--decline", "5%", "--json")[1])
+    decline = receipt["decline"]
+    assert (decline["share"], decline["needed"]) == (0.05, 19)
+    assert set(decline["thresholds"]) == set(decline["rows"]) == {f"range{n}" for n in range(1, 6)}
+    assert receipt["generation"] == 2 and sum(decline["rows"].values()) == 187
+    lock = json.loads((home / "redhost.lock").read_text())
+    assert lock["settings"] == {"decline": 0.05}
+    texts = ("What is 37 plus 12?", "good morning to you", "What is 3000 plus 4000?")
+    answers = json.loads(call("predict", *texts, "--json")[1])
+    assert [a["declined"] for a in answers] == [False, True, True]
+    assert [a["label"] for a in answers] == ["49", "none", "none"]
+    assert json.loads(call("recompose", "--json")[1])["decline"] == decline
+    assert json.loads(call("recompose", "--locked", "--json")[1])["decline"] == decline
+    code, _, err = call("recompose", "--locked", "--decline", "1%")
+    assert code == 2 and "--locked uses the decline of the lock" in err
+    fewer = redhost.Host.open(home).detach("range5").decline
+    assert fewer is not None and (fewer.share, len(fewer.rows)) == (0.05, 4)
+    assert json.loads(call("recompose", "--decline", "0%", "--json")[1])["decline"] is None
+    assert json.loads((home / "redhost.lock").read_text())["settings"] == {}
+    assert not any(a["declined"] for a in json.loads(call("predict", *texts, "--json")[1]))
+    call("rollback", "2")
+    assert [a["declined"] for a in json.loads(call("predict", *texts, "--json")[1])][1]
+
+
+def test_what_is_declined_is_evaluated_and_printed(home, call, tmp_path) -> None:
+    code, out, _ = call("recompose", "--decline", "5%")
+    assert code == 0 and "declines 5.00% of the experts' own texts at most" in out
+    assert "'range1' answers 15 gate rows, 19 are needed for 5 %" in out
+    report = json.loads(call("evaluate", "--json")[1])
+    assert set(report["declined"]) == {"overall", *report["domains"]}
+    # 187 rows of five groups: 3.3 to 5 percent, give or take three standard deviations of each.
+    assert 0.0 < report["declined"]["overall"] < 0.05 + 3 * (0.05 / 187 + 0.05 / 734) ** 0.5
+    assert "declined" in call("evaluate")[1]
+    outside = tmp_path / "outside.txt"
+    outside.write_text("good morning to you\nthe sea is blue\nWhat is 3000 plus 4000?\n")
+    found = json.loads(call("evaluate", "--outside", str(outside), "--json")[1])["outside"]
+    assert found["declined"] == 1.0 and found["auroc"] > 0.99
+    assert found["declined_inside"] == report["declined"]["overall"]
+
+
+def test_label_sets_hold_more_labels_the_more_often_they_are_to_hold_the_right_one(
+    home, call
+) -> None:
+    texts = ("What is 37 plus 12?", "What is 8 plus 9?")
+    sizes = []
+    for level in ("80%", "0.95"):
+        answers = json.loads(call("predict", "--set", level, *texts, "--json")[1])
+        assert all(a["labels"][0] == a["label"] for a in answers)
+        sizes.append([len(a["labels"]) for a in answers])
+    assert all(a <= b for a, b in zip(*sizes, strict=True))
+    code, out, err = call("predict", "--set", "99.9%", *texts)
+    assert code == 0 and err.count("999 are needed for 0.1 %: there is no threshold") == 5
+    assert "17, " in out  # nothing can be promised, so every label is in the set
+    assert "labels" not in call("predict", *texts)[1]
+
+
+@pytest.mark.parametrize("share", ["100%", "-1%", "five", "5"])
+def test_a_share_that_is_none_is_wrong_usage(home, call, share) -> None:
+    code, _, err = call("recompose", f"--decline={share}")
+    assert code == 2 and "Write 5% or 0.05." in err
+    assert call("predict", f"--set={share}", "What is 8 plus 9?")[0] == 2
+
+
+def test_a_project_says_what_to_decline(home, call, tmp_path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.redhost]\ndecline = "10%"\n')
+    assert json.loads(call("recompose", "--json")[1])["decline"]["share"] == 0.1
+
+
 def test_predict_draws_the_weights(home, call) -> None:
     code, out, _ = call("predict", "What is 37 plus 12?")
     first, second, *_ = out.splitlines()

@@ -36,7 +36,21 @@ def test_every_stage_has_a_bar_and_none_falls_back_to_nothing(bars: Progress) ->
     assert min(seen["features"]) >= 10 and seen["features"][-1] == seen["epochs"][-1] == 100
     drops = [a - b for a, b in zip(seen["features"], seen["features"][1:], strict=False)]
     assert max(drops) < 35  # more to do, never nothing done
-    assert bars.tasks[1].fields["note"] == "validation accuracy 0.5"
+    assert bars.tasks[1].fields["note"].endswith(" s to go, validation accuracy 0.5")
+
+
+def test_a_stage_says_how_fast_it_goes_and_when_it_ends(monkeypatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("redhost.commands.progress.time.monotonic", lambda: now)
+    stages = Stages("train-expert")
+    first = stages.stage("features")
+    now = 104.0
+    first(100, 300)
+    assert str(stages.current) == "features 100 of 300, 25 a second, 8 s to go"
+    again = stages.stage("features")  # what came before says nothing of this pass
+    now = 106.0
+    again(100, 150)
+    assert str(stages.current) == "features 200 of 250, 50 a second, 1 s to go"
 
 
 def test_a_stage_of_nothing_is_no_full_bar(bars: Progress) -> None:
@@ -54,7 +68,8 @@ def test_without_a_terminal_a_line_says_where_it_is(capsys) -> None:
         while "epochs" not in printed:
             printed += capsys.readouterr().err
     line = next(x for x in printed.splitlines() if "epochs" in x)
-    assert line.startswith("train-expert: epochs 12 of 200, validation accuracy 0.913, ")
+    assert line.startswith("train-expert: epochs 12 of 200, ")
+    assert " a second, " in line and " s to go, validation accuracy 0.913, " in line
     printed = ""
     with say("merge", every=0.01):
         while not printed:

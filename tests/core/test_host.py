@@ -100,6 +100,39 @@ def test_recompose_changes_no_byte_of_backbone_or_experts(installed, home) -> No
     assert all(c.before == c.after for c in receipt.experts.values())
 
 
+@pytest.mark.parametrize("locked", [False, True])
+def test_nothing_is_published_and_nothing_lost_where_the_backbone_moved(
+    installed, home, monkeypatch, locked
+) -> None:
+    """The host whose own memory it happened in answers as before as well."""
+    from redhost.core.composition import recompose as module
+
+    host = open_host(home)
+    host.recompose()
+    before, found = contents(home), host.predict(TEXTS)
+    plain = module.judge_gates
+
+    def naughty(inputs, model, *others, **options):
+        with torch.no_grad():
+            next(inputs.backbone.trunk.model.parameters()).add_(1.0)
+        return plain(inputs, model, *others, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "judge_gates", naughty)
+        with pytest.raises(redhost.errors.FrozenError, match=r"moved .*: the backbone"):
+            host.recompose(locked=locked, accept=True)
+    assert contents(home) == before
+    assert host.predict(TEXTS) == open_host(home).predict(TEXTS) == found
+    assert host.recompose(locked=locked).generation == 2
+
+
+def contents(home: Path) -> dict[Path, bytes]:
+    """Return what was published and stored in a home."""
+    folders = (home / "generations", home / "store")
+    files = [p for f in folders for p in f.rglob("*") if p.is_file()]
+    return {p: p.read_bytes() for p in (*files, home / "current", home / LOCK)}
+
+
 def test_before_anything_is_composed_predict_says_what_to_do(home) -> None:
     with pytest.raises(MissingError, match="Run 'redhost recompose'") as e:
         open_host(home).predict(TEXTS)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
+from red_lab.kills.faults import (
+    fault_at_every_step,
+    flipped_caches,
+    flipped_current,
+    loud_newcomers,
+)
 from red_lab.kills.home import Watched
 from red_lab.kills.report import write_page
 from red_lab.kills.served import ServedHome, ask_forked, kill_processes
 
+from redhost.core.composition import gates
 from redhost.registry import atomic
+from redhost.registry.home.generations import Generations
 from redhost.registry.home.locks import Leases
 from redhost.testing import kill_at_every_step, kill_at_random
 
@@ -45,6 +55,41 @@ def test_the_twin_that_writes_in_place_is_caught(watched: Watched, monkeypatch) 
     monkeypatch.setattr(atomic, "write_atomic", plain)
     kills = kill_at_every_step(watched.publish, watched.check)
     assert any(k.problem for k in islice(kills, 40))
+
+
+# -- faults that are no kills ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_step_that_cannot_be_written_leaves_a_generation_that_answers(watched, code) -> None:
+    found = list(islice(fault_at_every_step(watched, code=code), 3, 30, 5))
+    assert len(found) == 6 and [k for k in found if k.problem] == []
+
+
+def test_a_flipped_bit_of_current_names_no_other_generation(watched, monkeypatch) -> None:
+    """The twin: a reader that takes whatever number stands first."""
+    found = list(flipped_current(watched))
+    assert len(found) > 500 and [k for k in found if k.problem] == []
+
+    def first_number(self: Generations) -> int | None:
+        found = re.match(rb"[0-9]+", (self.home / "current").read_bytes())
+        return int(found[0]) if found else None
+
+    monkeypatch.setattr(Generations, "current", first_number)
+    assert any(k.problem for k in islice(flipped_current(watched), 8))
+
+
+def test_a_flipped_bit_of_a_cache_changes_no_router(watched: Watched) -> None:
+    found = list(flipped_caches(watched, count=6, seed=0))
+    assert [k.problem for k in found] == [None] * 6
+
+
+def test_an_expert_thousands_of_times_as_loud_is_refused(watched, tmp_path, monkeypatch) -> None:
+    """The twin: a host that would allow it."""
+    found = list(loud_newcomers(watched, tmp_path / "packages"))
+    assert [k.problem for k in found] == [None] * 3
+    monkeypatch.setattr(gates, "LOUDEST", 10.0**9)
+    assert "it was let in" in {k.problem for k in loud_newcomers(watched, tmp_path / "again")}
 
 
 # -- a server in the middle of swaps ------------------------------------------------------------
@@ -98,6 +143,9 @@ def test_the_page_says_what_was_found(tmp_path) -> None:
     page = (tmp_path / "p.md").read_text()
     assert "**7 kills, 1 bad.**" in page and "| 3 | 1 | 1 |" in page
     parts = {"steps": found, "random": none, "processes": {**none, "kills": 2}}
+    faults = dict.fromkeys(("full", "read_only", "current", "caches", "loud"), none)
+    write_page({"faults": {**faults, "kills": 20, "bad": 0}}, tmp_path / "p.md")
+    assert "**20 faults, 0 bad.**" in (tmp_path / "p.md").read_text()
     write_page({"server": {**parts, "kills": 9, "bad": 1}}, tmp_path / "p.md")
     page = (tmp_path / "p.md").read_text()
     assert "**9 kills, 1 bad.**" in page and "random within 0.50 s of its first swap | 2 |" in page
@@ -112,7 +160,10 @@ def test_the_docs_say_what_was_measured() -> None:
     assert kills["kills"] >= 500 and mutants["count"] >= 10_000
     server = kills["server"]
     assert server["kills"] >= 150 and server["processes"]["kills"] >= 20
+    faults = kills["faults"]
+    assert faults["kills"] >= 600 and faults["caches"]["kills"] >= 20
     text = " ".join((docs / "state.md").read_text().split())
     assert f"{server['kills']:,} of a server in the middle of a swap, {server['bad']} bad" in text
+    assert f"{faults['kills']:,} full disks, flipped bits and loud experts, {faults['bad']}" in text
     assert f"{kills['kills']:,} kills of a real recompose, {kills['bad']} bad" in text
     assert f"{mutants['count']:,} broken copies of a good expert, {len(mutants['bad'])} cr" in text

@@ -94,11 +94,11 @@ def test_the_newsgroups_are_read_by_role(tmp_path, monkeypatch) -> None:
 
 
 def test_the_default_router_is_the_one_that_won_on_gate_rows() -> None:
-    from redhost.core.bus.tasks import CLASSIFICATION
+    from redhost.core.composition.choose import USUAL
 
     file = ROOT / "docs" / "results" / "tiny-ranges" / "metrics.json"
     gate = json.loads(file.read_text("utf-8"))["gate"]
-    assert gate[CLASSIFICATION.unit.router] == max(gate.values())
+    assert gate[USUAL] == max(gate.values())
 
 
 @pytest.mark.parametrize("k", range(5))

@@ -6,18 +6,20 @@ import json
 import os
 import sys
 import time
+from random import Random
 
 import pytest
 import torch
 from red_lab.mutants import judge as judging
-from red_lab.mutants.generate import Mutant, kinds, mutants
+from red_lab.mutants.generate import Mutant, kinds, makers, mutants
 from red_lab.mutants.judge import Result, judge_all
 from red_lab.mutants.report import write_page
 from red_lab.mutants.run import summary
-from red_lab.mutants.subject import WHEEL, Subject
+from red_lab.mutants.subject import KINDS, WHEEL, Subject
 
 from redhost.registry.package import payload as contents
 from redhost.registry.package import safetensors_check as integrity
+from redhost.registry.package.checked import CODES
 from redhost.testing import judge_expert
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -34,10 +36,10 @@ def bad(count: int, *, target: str | None = None) -> list[Result]:
 
 
 def test_every_kind_of_mutant_is_refused_or_is_the_same_expert(tmp_path) -> None:
-    results = list(judge_all(mutants(500, seed=1)))
+    results = list(judge_all(mutants(900, seed=1)))
     assert [r for r in results if r.bad] == []
     metrics = summary(results)
-    assert sum(metrics["outcomes"].values()) == 500
+    assert sum(metrics["outcomes"].values()) == 900
     assert metrics["kinds_judged"] > 350 and metrics["bad"] == []
     assert set(metrics["targets"]) == {"RECORD", "canary", "card", "manifest", "weights", "wheel"}
     # Wherever a header or a tensor was broken and the manifest made to fit, the host looks deeper.
@@ -46,9 +48,45 @@ def test_every_kind_of_mutant_is_refused_or_is_the_same_expert(tmp_path) -> None
     same = {r.target for r in results if r.outcome == "same"}
     assert same <= {"RECORD", "wheel"}
     limits = {"header_seconds": 0.05, "runs": 1, "files": []}
-    head = {"count": 500, "seed": 1}
+    head = {"count": 900, "seed": 1}
     write_page(json.loads(json.dumps({**metrics, **head, "limits": limits})), tmp_path / "p.md")
     assert "**0 crashes, hangs or breaches" in (tmp_path / "p.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "codes"),
+    [
+        ("wheel", "folders too deep", {"name_limit"}),
+        ("wheel", "path too long", {"name_limit"}),
+        ("wheel", "too many files", {"archive_size"}),
+        ("wheel", "comment on a member", {"archive_data"}),
+        ("wheel", "second name", {"archive_data"}),
+        ("wheel", "headers that disagree", {"archive_data", "archive_broken"}),
+        ("wheel", "number of members", {"archive_data"}),
+        ("wheel", "entry point of another name", {"entry_points"}),
+        ("wheel", "header twice", {"metadata_row"}),
+        ("RECORD", "too many rows", {"name_limit"}),
+        ("canary", "of zeros", {"canary_power"}),
+        ("canary", "of an expert that says nothing", {"canary_power"}),
+        ("canary", "of any tolerance", {"canary_power"}),
+        ("weights", "all huge, manifest made to fit", {"weights_range"}),
+        ("canary", "all huge, manifest made to fit", {"canary_range", "canary_values"}),
+        ("card", "all huge, manifest made to fit", {"card_range"}),
+    ],
+)
+def test_what_is_meant_to_pass_is_refused_for_what_it_is(target, kind, codes) -> None:
+    """By the code that `add` and `check` give, in every card's expert and by every chance."""
+    assert codes <= CODES.keys()
+    found = set[str]()
+    for subject in map(Subject.make, KINDS):
+        made = [make for t, k, make in makers(subject) if (t, k) == (target, kind)]
+        times = 1 if "too many" in kind else 6  # those are large, and all alike
+        for n, make in enumerate(made * times):
+            mutant = Mutant(n, target, kind, make(subject, Random(n)), subject.digest)
+            outcome, code = judging.judge_mutant(mutant)
+            assert outcome == "refused"
+            found.add(code)
+    assert found and found <= codes
 
 
 def test_equal_seeds_make_equal_mutants_and_other_seeds_others() -> None:

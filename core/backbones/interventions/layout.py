@@ -109,6 +109,10 @@ def inside_reader(
 
 def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -> Violation | None:
     """Return what is wrong with where an expert reads and writes, in this trunk."""
+    inside = next((tap for tap in (reads, writes) if tap != FINAL), None)
+    if inside is not None and backbone.trunk.features is not None:
+        expected = f"'final': h of backbone {backbone.name!r} is of several layers"
+        return Violation("tap_unknown", "reads.tap", expected, inside, "Read and write at the end.")
     try:
         layers = {
             field: block_at(backbone.trunk, tap)
@@ -139,6 +143,8 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
             found = type(acts).__name__
         elif backbone.task.unit is Unit.TOKEN:  # the cache of keys and values is the backbone's own
             code, wanted, found = "tap_unknown", "an expert above the blocks for text", "one inside"
+        elif backbone.trunk.features is not None and not acts.changes_h:
+            code, wanted, found = "tap_unknown", "one that changes h, which is of layers", "a tap"
         elif acts.changes_h and expert.space != "hidden":
             code, field = "tap_order", "writes.space"
             wanted, found = "'hidden', since it changes h", repr(expert.space)

@@ -159,7 +159,7 @@ def make_expert(project, backbone, domain: str, *, epochs: int = 200, **plan):
     redhost.authoring.write_project(project, kind="expert", package_id=domain, summary="numbers")
     write_plan(project, made)
     how = redhost.authoring.ExpertSettings(
-        form=made.form,
+        form=made.form or "residual",
         space=made.writes,
         rank=8,
         epochs=epochs,

@@ -309,6 +309,6 @@ def test_a_damaged_package_is_refused_when_it_is_requested(host, environment) ->
 
 def test_steps_add_up_to_the_seconds(outcome) -> None:
     receipt = outcome.receipt
-    assert list(receipt.steps) == ["digests", "learn", "train", "judge"]
+    assert list(receipt.steps) == ["digests", "choose", "learn", "train", "judge"]
     assert sum(receipt.steps.values()) == pytest.approx(receipt.seconds)
     assert receipt.router.seconds == receipt.steps["train"]

@@ -26,7 +26,7 @@ def outcome(backbone_folder, expert_folders) -> redhost.RecomposeResult:
     return redhost.compose(backbone_folder, list(expert_folders.values()))
 
 
-@pytest.mark.parametrize("router", ["evidence", "statistics", "linear", "mlp", "centroid"])
+@pytest.mark.parametrize("router", ["evidence", "ridge", "statistics", "linear", "mlp", "centroid"])
 def test_every_order_of_discovery_gives_one_router(backbone_folder, expert_folders, router) -> None:
     digests = {
         redhost.compose(
@@ -47,23 +47,28 @@ def test_the_receipts_digest_is_the_routers(outcome) -> None:
     assert outcome.receipt.router.digest == tensor_digest(outcome.composed.bus.router.state_dict())
 
 
-def test_law_1_would_notice_a_router_that_moves_an_expert(
-    backbone_folder, expert_folders, monkeypatch
+@pytest.mark.parametrize("accept", [False, True])
+def test_law_1_a_router_that_moves_an_expert_makes_no_composition(
+    inputs, monkeypatch, accept
 ) -> None:
-    """The twin: training that touches an expert shows in the receipt."""
+    """The twin: training that leaves the same expert as it is."""
     from redhost.core.composition import recompose as module
 
-    plain = module._train
+    plain, options = module._train, redhost.RecomposeOptions(router="evidence", accept=accept)
+    step = 1e-3
 
     def naughty(inputs, options, router, data, *, progress):
         with torch.no_grad():
-            inputs.candidates.experts["red"].expert.V += 1e-3
+            inputs.candidates.experts["red"].expert.V += step
         return plain(inputs, options, router, data, progress=progress)
 
     monkeypatch.setattr(module, "_train", naughty)
-    receipt = redhost.compose(backbone_folder, list(expert_folders.values())).receipt
-    moved = {i for i, c in receipt.experts.items() if c.before != c.after}
-    assert moved == {"red"} and receipt.backbone.before == receipt.backbone.after
+    with pytest.raises(redhost.errors.FrozenError, match=r"moved .*: expert 'red'") as e:
+        recompose(inputs, options)
+    assert e.value.exit_code == 1 and e.value.expected != e.value.found
+    step = 0.0
+    receipt = recompose(inputs, options).receipt
+    assert all(c.before == c.after for c in (receipt.backbone, *receipt.experts.values()))
 
 
 def test_the_backbone_column_can_be_left_out(backbone_folder, expert_folders) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ import pytest
 
 import redhost
 from redhost.core.model.stored import GenerationLoader
-from redhost.testing import assert_same_answers
+from redhost.testing import assert_same_answers, fail_at
 
 from .conftest import TEXTS, comparable, open_host, open_live
 
@@ -103,3 +104,19 @@ def test_records_of_the_fixture_are_what_they_say(home) -> None:
     records = open_host(home).generations.history()
     assert [(r.number, r.parent, len(r.experts)) for r in records] == [(1, None, 3), (2, 1, 2)]
     assert msgspec.json.decode(open_host(home).generations.file(1, "receipt.json"))["generation"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_on_a_full_disk_a_generation_is_served_without_a_lease(home, there) -> None:
+    """The twin: with room for it, the lease is there."""
+    with open_host(home) as host:
+        leases = host.generations.leases
+    if not there:
+        shutil.rmtree(leases.folder, ignore_errors=True)
+    with fail_at(name="write_file"), fail_at(name="make_folder"):
+        full = open_live(home)
+        assert full.generation == 2 and leases.live() == ()
+        answers = comparable(full.predict(TEXTS))
+    live = open_live(home)
+    assert comparable(live.predict(TEXTS)) == answers
+    assert [x.generation for x in leases.live()] == [2]

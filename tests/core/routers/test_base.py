@@ -15,7 +15,7 @@ from redhost.core.routers.quadratic import QuadraticRouter
 
 D, NAMES = 6, ("a", "b", "c")
 BUS = redhost.BusConfig(width=D, labels=())
-LABELLED = ("evidence", "quadratic", "statistics")
+LABELLED = ("evidence", "quadratic", "ridge", "statistics")
 """Kinds that have no labels, and no answer, before they see a card."""
 
 
@@ -45,7 +45,7 @@ def test_a_kind_is_every_class_here_that_says_which_kind_it_is() -> None:
     assert set(find_kinds()) == set(KINDS)
     assert {k.kind for k in find_kinds()} == {
         *("attention", "blend", "causal", "causal-mixture", "centroid", "evidence", "hard"),
-        *("linear", "mlp", "quadratic", "robust", "shortlist", "statistics", "topk"),
+        *("linear", "mlp", "quadratic", "ridge", "robust", "shortlist", "statistics", "topk"),
     }
 
 

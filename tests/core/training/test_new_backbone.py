@@ -16,7 +16,7 @@ ROWS = [redhost.Row(text=f"{w} {n}", label=w) for w in ("red", "green") for n in
 
 
 def test_a_folder_is_carried_and_answers_like_its_source(model_folder, tmp_path) -> None:
-    manifest = new_backbone(tmp_path, "mine", f"hf:{model_folder}", pooling="last")
+    manifest = new_backbone(tmp_path, "mine", f"hf:{model_folder}", pooling="last", features=None)
     assert manifest.base.kind == "carried" and "model.safetensors" in manifest.base.files
     assert manifest.labels == () and manifest.classifier is None and manifest.delta is None
     _, loaded, _ = redhost.authoring.open_backbone(tmp_path / "src" / "red_backbone_mine")

@@ -72,7 +72,7 @@ def project(tmp_path, plan: ExpertPlan):
 def train(tmp_path, context, *, seed: int = 0, epochs: int = 30, progress=None, **plan):
     made = ExpertPlan(**{"id": "mine", "rank": 4, **plan})
     settings = ExpertSettings(
-        form=made.form,
+        form=made.form or "residual",
         space=made.writes,
         rank=made.rank,
         epochs=epochs,
@@ -191,7 +191,7 @@ def test_labels_the_backbone_cannot_answer_need_rows_of_their_own(tmp_path, cont
 
 def test_too_few_rows_for_a_card_are_refused_before_training(tmp_path, context) -> None:
     plan = ExpertPlan(id="mine", rank=4)
-    with pytest.raises(redhost.UsageError, match="too few rows for a card of texts"):
+    with pytest.raises(redhost.UsageError, match="too few rows for a card of vectors"):
         train_package(
             project(tmp_path, plan),
             plan,

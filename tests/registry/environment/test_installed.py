@@ -13,11 +13,13 @@ from redhost.registry.environment import status as results
 from redhost.registry.environment.installed import (
     audit_installed,
     installed_files,
+    read_record,
     require_removable,
 )
 from redhost.registry.environment.status import ValidationCache, check_packages
 from redhost.registry.errors import IntegrityError
 from redhost.registry.package.discover import discover
+from redhost.registry.wheel.policy import MAX_ROWS
 
 
 def codes(site: Any) -> list[str]:
@@ -63,6 +65,20 @@ def test_without_a_record_that_can_be_read_nothing_passes(site: Any, record: byt
     assert codes(site) == ["record_absent" if record is None else "record_row"]
     with pytest.raises(IntegrityError, match="cannot be uninstalled"):
         require_removable(site.experts()[0])
+
+
+@pytest.mark.parametrize(("more", "found"), [(0, []), (1, ["name_limit"])])
+def test_of_a_record_only_so_many_rows_are_looked_at(site: Any, more: int, found: list) -> None:
+    """Up to the limit they are, one by one; this one's byte code is that of many interpreters."""
+    site.expert("a")
+    path = site.folder / "red_expert_a-0.1.0.dist-info" / "RECORD"
+    rows = MAX_ROWS - len(path.read_bytes().splitlines()) + more
+    with path.open("a") as file:
+        file.writelines(f"red_expert_a/__pycache__/{n}.pyc,,\n" for n in range(rows))
+    assert [v.code for v in read_record(path.parent).violations] == found
+    if more:
+        with pytest.raises(IntegrityError, match="cannot be uninstalled: RECORD"):
+            require_removable(site.experts()[0])
 
 
 def test_an_entry_point_may_not_lead_to_somebody_elses_folder(

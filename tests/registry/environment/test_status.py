@@ -200,14 +200,23 @@ def test_no_flipped_bit_of_a_cached_result_is_shown(
     site.expert("a")
     right, path = remembered(site, home, make_backbone), home / "cache" / "verdicts.json"
     data = path.read_bytes()
+    assert ValidationCache(path)._entries
     for bit in range(0, 8 * len(data), 61):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
+        flip(path, data, bit)
         before = damaged_entries(path.parent)
+        assert not ValidationCache(path)._entries
+        assert damaged_entries(path.parent) == before + 1, path.read_bytes()[bit // 8 - 9 :][:20]
+    for bit in range(0, 8 * len(data), 61 * 16):
+        flip(path, data, bit)
         assert remembered(site, home, make_backbone) == right
-        assert damaged_entries(path.parent) == before + 1, bytes(flipped[bit // 8 - 9 :][:20])
     assert remembered(site, home, make_backbone) == right
+
+
+def flip(path: Path, data: bytes, bit: int) -> None:
+    """Write a file's bytes with one bit of them flipped."""
+    flipped = bytearray(data)
+    flipped[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(flipped)
 
 
 @pytest.mark.usefixtures("settled")

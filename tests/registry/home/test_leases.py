@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from redhost.registry.errors import IntegrityError, StoreError, UnknownNameError
 from redhost.registry.home import generations as garbage
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.locks import Leases
+from redhost.testing import fail_at
 
 HOLDER = """
 import sys; from pathlib import Path
@@ -174,3 +176,31 @@ def test_publishers_and_collectors_never_cross(home: Path) -> None:
     needed = {d for c in generations.history() for d in c.members().values()}
     assert generations.store.digests() == needed
     assert garbage.GcReport() == generations.gc(2)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_full_disk_at_any_step_of_a_lease_holds_nothing_for_ever(
+    home: Path, publish: Any, there: bool
+) -> None:
+    """Whether it is taken or refused, nothing of it stays, and what is freed can be freed."""
+    generations = Generations(home)
+    refused, step = 0, 0
+    for step in range(1, 100):
+        publish("a")
+        publish("b")
+        number = generations.numbers()[0]
+        if not there:
+            shutil.rmtree(generations.leases.folder, ignore_errors=True)
+        with fail_at(at=step) as calls:
+            try:
+                with generations.leases.hold(number) as lease:
+                    assert lease.generation == number
+            except StoreError as e:
+                assert "no space left" in str(e) or "cannot" in str(e)
+                refused += 1
+        assert generations.leases.live() == ()
+        assert number in generations.gc(1).generations
+        assert [*generations.leases.folder.glob("*-*")] == []
+        if len(calls) < step:
+            break
+    assert 3 < step < 99 and refused > 1

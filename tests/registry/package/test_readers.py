@@ -55,6 +55,17 @@ def test_a_folder_in_place_of_a_file_is_a_violation(tmp_path: Path) -> None:
     assert (found.code, found.found) == ("weights_missing", "something else")
 
 
+def test_of_a_file_over_its_limit_no_byte_is_read(tmp_path: Path) -> None:
+    """A terabyte would not fit into memory; the twin: a file of just so many bytes as allowed."""
+    path = tmp_path / "weights"
+    path.touch()
+    os.truncate(path, 2**40 + 1)
+    (found,) = read_file(path, missing="weights_missing", limit=2**40).violations
+    assert found.code == "weights_too_large"
+    os.truncate(path, 9)
+    assert read_file(path, missing="weights_missing", limit=9).value == bytes(9)
+
+
 def test_hands_on_the_bytes_that_were_hashed(make_expert: Any) -> None:
     files = make_expert("a")
     expert = read_expert(files).unwrap("it")

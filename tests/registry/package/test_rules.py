@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redhost.registry.package.manifest import Base
+from redhost.registry.package.manifest import Base, Features
 from redhost.registry.package.rules import check_backbone
 
 DIGEST = "b" * 64
@@ -16,6 +16,8 @@ def fields(found) -> list[str]:
 
 def test_a_sound_backbone_breaks_nothing(make_backbone) -> None:
     assert check_backbone(make_backbone()) == ()
+    wide = Features(layers=(0, 4), tokens=8)
+    assert check_backbone(make_backbone(width=24, features=wide)) == ()
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,10 @@ def test_a_sound_backbone_breaks_nothing(make_backbone) -> None:
         ({"bus_api": "anything"}, "bus_api"),
         ({"bus_api": ">=99"}, "bus_api"),
         ({"labels": ("2", "2")}, "labels"),
+        ({"features": Features(layers=(0, 0))}, "features.layers"),
+        ({"features": Features(layers=(0, 1, 2)), "width": 16}, "features.layers"),
+        ({"features": Features(layers=(0,), tokens=16), "width": 16}, "features.layers"),
+        ({"features": Features(layers=(0,)), "task": "generation"}, "features"),
     ],
 )
 def test_a_contradiction_is_reported_by_its_field(make_backbone, changes, field) -> None:

@@ -54,6 +54,8 @@ def test_precedence(tmp_path: Path, publish: Any) -> None:
         ("[tool.redhost]\nruoter = 'x'\n", "Did you mean 'router'"),
         ("[tool.redhost]\nlevel = 'most'\n", "level"),
         ("[tool.redhost]\nseed = -1\n", "seed"),
+        ("[tool.redhost]\ndecline = 1.0\n", "decline"),
+        ("[tool.redhost]\ndecline = '120%'\n", "5% or 0.05"),
         ("[tool.redhost]\nkeys = 'one.pem'\n", "keys"),
         ("[tool]\nredhost = 3\n", "redhost"),
         ("nonsense", "pyproject.toml"),

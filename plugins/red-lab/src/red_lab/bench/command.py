@@ -30,9 +30,32 @@ RESULTS = Path("docs/results")
     show_default=True,
     help="How often each is timed.",
 )
+@click.option(
+    "--texts",
+    type=click.IntRange(min=10),
+    default=10_000,
+    show_default=True,
+    help="Texts of the largest call (answers).",
+)
+@click.option(
+    "--backbone",
+    "backbones",
+    multiple=True,
+    type=click.Choice(("minilm", "smollm2")),
+    help="Measure this backbone alone (answers).",
+)
 @click.option("--serve", is_flag=True, help="Time the HTTP server instead (redhost-serve).")
 @WORK
-def bench(*, sections: Sequence[str], out: Path | None, runs: int, serve: bool, work: Path) -> None:
+def bench(
+    *,
+    sections: Sequence[str],
+    out: Path | None,
+    runs: int,
+    texts: int,
+    backbones: tuple[str, ...],
+    serve: bool,
+    work: Path,
+) -> None:
     """Measure speed and size, section by section (all of them, unless some are named).
 
     With --serve: one query over HTTP against a call in process, and what micro-batching gives.
@@ -43,7 +66,7 @@ def bench(*, sections: Sequence[str], out: Path | None, runs: int, serve: bool, 
 
         command().main(["--out", str(out)], standalone_mode=False)
         return
-    settings = SectionSettings(runs=runs, work=work / "bench")
+    settings = SectionSettings(runs=runs, work=work / "bench", texts=texts, backbones=backbones)
     for name in sections or SECTIONS:
         click.echo(run(name, out=out, settings=settings))
     refresh_here()

@@ -8,10 +8,25 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
-__all__ = ["in_pairs", "in_turns", "overhead", "peak_bytes", "seconds_of", "share", "spread"]
+__all__ = [
+    "in_pairs",
+    "in_turns",
+    "in_turns_over",
+    "overhead",
+    "peak_bytes",
+    "percentile",
+    "seconds_of",
+    "share",
+    "spread",
+    "times",
+]
+
+Work = TypeVar("Work")
 
 
 def in_turns(systems: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
@@ -24,15 +39,32 @@ def in_turns(systems: Mapping[str, Callable[[], object]], *, rounds: int) -> dic
         systems: What to time, by name.
         rounds: How many rounds count.
     """
+    each = {name: partial(_without_work, system) for name, system in systems.items()}
+    return in_turns_over(each, [None] * (rounds + 1))
+
+
+def in_turns_over(
+    systems: Mapping[str, Callable[[Work], object]], works: Sequence[Work]
+) -> dict[str, list[float]]:
+    """Return the seconds of every system on every piece of work but the first, which warms up.
+
+    Args:
+        systems: What to time, by name; each round starts with another.
+        works: What all of them do, round by round.
+    """
     names = list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for n in range(rounds + 1):
+    for n, work in enumerate(works):
         first = n % len(names)
         for name in (*names[first:], *names[:first]):
-            took = seconds_of(systems[name])
+            took = seconds_of(partial(systems[name], work))
             if n:
                 seconds[name].append(took)
     return seconds
+
+
+def _without_work(system: Callable[[], object], _: None) -> object:
+    return system()
 
 
 def in_pairs(
@@ -85,8 +117,19 @@ def overhead(system: Sequence[float], floor: Sequence[float]) -> dict[str, float
     Median and quartiles of the pairs' own ratios: of two long passes, one just after the other,
     a busy machine slows both.
     """
-    each = spread([s / f - 1 for s, f in zip(system, floor, strict=True)])
+    return {name: value - 1 for name, value in times(system, floor).items()}
+
+
+def times(system: Sequence[float], floor: Sequence[float]) -> dict[str, float]:
+    """Return system over floor: median and quartiles of the pairs' own ratios."""
+    each = spread([s / f for s, f in zip(system, floor, strict=True)])
     return {"ratio": each["median"], "low": each["low"], "high": each["high"]}
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return the smallest value that so many of a hundred do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def peak_bytes() -> int | None:

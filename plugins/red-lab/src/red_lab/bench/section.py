@@ -20,7 +20,16 @@ from typing import Any, Protocol, cast
 
 __all__ = ["SECTIONS", "Section", "SectionSettings", "load", "machine", "run", "write_page"]
 
-SECTIONS: tuple[str, ...] = ("startup", "profile", "bus", "decode", "peers", "scale", "engine")
+SECTIONS: tuple[str, ...] = (
+    "startup",
+    "profile",
+    "answers",
+    "bus",
+    "decode",
+    "peers",
+    "scale",
+    "engine",
+)
 """In the order of the page."""
 
 SCHEMA = "red-lab.bench/2"
@@ -33,10 +42,14 @@ class SectionSettings:
     Attributes:
         runs: Rounds that count; the median over them is reported.
         work: Where long work keeps its checkpoints.
+        texts: How many make a large call.
+        backbones: Those to measure, where a section has a choice; none stands for all.
     """
 
     runs: int
     work: Path
+    texts: int = 10_000
+    backbones: tuple[str, ...] = ()
 
 
 class Section(Protocol):

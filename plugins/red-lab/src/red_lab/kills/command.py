@@ -17,7 +17,9 @@ __all__ = ["kills"]
 
 @click.command()
 @click.option(
-    "--count", type=click.IntRange(min=1), help="Kills at least (500, or 160 with --server)."
+    "--count",
+    type=click.IntRange(min=1),
+    help="Kills at least (500, 160 with --server, or 650 faults with --faults).",
 )
 @click.option(
     "--seed",
@@ -28,11 +30,14 @@ __all__ = ["kills"]
 )
 @click.option("--backbone", default="tiny", show_default=True, help="The backbone to compose on.")
 @click.option("--server", is_flag=True, help="Kill servers in the middle of swaps instead.")
+@click.option("--faults", is_flag=True, help="Full disks, flipped bits and loud experts instead.")
 @out_option("kills")
-def kills(*, count: int | None, seed: int, backbone: str, server: bool, out: Path) -> None:
+def kills(
+    *, count: int | None, seed: int, backbone: str, server: bool, faults: bool, out: Path
+) -> None:
     """Kill recomposes at every step and at random moments, in a home of their own.
 
-    Each of the two campaigns keeps what the other wrote. Exits with 1 if any kill left a home
+    Each of the three campaigns keeps what the others wrote. Exits with 1 if any kill left a home
     that does not answer.
     """
     import torch
@@ -46,9 +51,12 @@ def kills(*, count: int | None, seed: int, backbone: str, server: bool, out: Pat
         if server:
             found = _servers(Path(folder), count=count or 160, seed=seed)
             metrics = {**known, "server": found}
+        elif faults:
+            found = _faults(Path(folder), count=count or 650, seed=seed, backbone=backbone)
+            metrics = {**known, "faults": found}
         else:
             found = _recomposes(Path(folder), count=count or 500, seed=seed, backbone=backbone)
-            metrics = {**found, **{k: v for k, v in known.items() if k == "server"}}
+            metrics = {**found, **{k: v for k, v in known.items() if k in {"server", "faults"}}}
     out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
     write_page(json.loads(path.read_text("utf-8")), out / "README.md")
@@ -61,6 +69,12 @@ def _recomposes(folder: Path, *, count: int, seed: int, backbone: str) -> dict[s
     from red_lab.kills.run import campaign
 
     return campaign(folder, count=count, seed=seed, backbone=backbone)
+
+
+def _faults(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
+    from red_lab.kills.faults import fault_campaign
+
+    return fault_campaign(folder, count=count, seed=seed, backbone=backbone)
 
 
 def _servers(folder: Path, *, count: int, seed: int) -> dict[str, Any]:

@@ -36,10 +36,15 @@ class Watched:
         self.publish()
         self.before = 2
 
-    def publish(self) -> None:
+    def publish(self) -> redhost.Receipt:
         """Recompose, as `redhost recompose` does."""
-        with self._open() as host:
-            host.recompose(router="centroid", accept=True)
+        with self.open() as host:
+            return host.recompose(router="centroid", accept=True)
+
+    def loaded(self) -> int | None:
+        """Return the number of the generation that a new host would answer with."""
+        with self.open() as host:
+            return host.generations.load(host.session.require_current()).number
 
     def check(self) -> str | None:
         """Return what is wrong after a kill, then put it right and tidy up."""
@@ -53,7 +58,7 @@ class Watched:
         return found
 
     def _problem(self) -> str | None:
-        with self._open() as host:
+        with self.open() as host:
             generations = host.generations
             current = generations.current() or 0
             ancestor: int | None = current  # a quick process may have published more than once
@@ -75,6 +80,7 @@ class Watched:
             self.before = current
         return None
 
-    def _open(self) -> redhost.Host:
+    def open(self) -> redhost.Host:
+        """Open a host on it, without plugins."""
         plugins = redhost.plugins.Plugins(())
         return redhost.Host.open(self.path, backbone=self.backbone, plugins=plugins)

@@ -30,6 +30,15 @@ the steps of taking the first lease are among those at which they die. The last 
 `redhost serve` as users start it, and so is the fresh server that is asked afterwards."""
 
 
+FAULTS = """\
+`redhost lab kills --faults`: nothing is killed. The disk is full, or the home cannot be written, at
+one step of a recompose after the other: it ends in an error of redhost or goes on without what it
+could not write, and all that is asked after a kill must hold. With any bit of `current` flipped a
+host must refuse the home or find the same generation; with a bit of a cache flipped a recompose
+must make the same router and leave nobody out. A copy of an expert that says the same, 2,048 times
+as loud or more, must be refused, `--accept` or not."""
+
+
 def write_page(metrics: Mapping[str, Any], path: Path) -> None:
     """Write a Markdown page for metrics of the schema ``red-lab.kills/1``."""
     lines = [
@@ -49,18 +58,34 @@ def write_page(metrics: Mapping[str, Any], path: Path) -> None:
             "`redhost serve`, at random within {longest:.2f} s of its first swap": "processes",
         }
         lines += _section(SERVERS, server, rows, then="the generation swapped to was current")
+    if (faults := metrics.get("faults")) is not None:
+        lines += ["## Faults that are no kills", ""]
+        rows = {
+            "the disk is full, at every write, sync, rename and removal": "full",
+            "the home cannot be written, at each of them": "read_only",
+            "a bit of `current` flipped, every one": "current",
+            "a bit of a cache flipped, at random": "caches",
+            "an expert thousands of times as loud": "loud",
+        }
+        then, head = "after the new generation was current", ("fault", "faults")
+        lines += _section(FAULTS, faults, rows, then=then, head=head)
     path.write_text("\n".join(lines), "utf-8")
 
 
 def _section(
-    words: str, metrics: Mapping[str, Any], rows: Mapping[str, str], *, then: str
+    words: str,
+    metrics: Mapping[str, Any],
+    rows: Mapping[str, str],
+    *,
+    then: str,
+    head: tuple[str, str] = ("killed", "kills"),
 ) -> list[str]:
-    table = [f"| killed | kills | {then} | bad |", "|---|---|---|---|"]
+    table = [f"| {head[0]} | {head[1]} | {then} | bad |", "|---|---|---|---|"]
     for title, name in rows.items():
         found = metrics[name]
         table.append(
             f"| {title.format_map(found)} | {found['kills']:,} "
             f"| {found['new_generation_current']:,} | {len(found['bad'])} |"
         )
-    summary = f"**{metrics['kills']:,} kills, {metrics['bad']} bad.**"
+    summary = f"**{metrics['kills']:,} {head[1]}, {metrics['bad']} bad.**"
     return [words, "", summary, "", *table, ""]

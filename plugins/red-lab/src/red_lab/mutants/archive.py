@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from random import Random
 
-from red_lab.mutants.subject import MODULE, Subject, info_files, pack
+from red_lab.mutants.subject import MODULE, Subject, info_files, pack, record_of
 
 __all__ = ["ARCHIVE", "RECORD", "WheelChange"]
 
 WheelChange = Callable[[Subject, Random], bytes]
 
-CENTRAL, LOCAL = b"PK\x01\x02", b"PK\x03\x04"
+CENTRAL, LOCAL, END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
 
 
 def _with(name: str, data: bytes = b"x") -> WheelChange:
@@ -54,6 +55,61 @@ def _double(subject: Subject, random: Random) -> bytes:
     return buffer.getvalue().replace(info.filename.encode(), name.encode())
 
 
+def _one_header(subject: Subject, random: Random) -> bytes:
+    """Let one of a member's two headers say something else than the other."""
+    local, central = {8: 10, 14: 16, 18: 20, 22: 24}, random.random() < 0.5  # noqa: PLR2004
+    data, offset = bytearray(subject.wheel), random.choice(sorted(local))
+    mark, offset = (CENTRAL, local[offset]) if central else (LOCAL, offset)
+    data[data.index(mark) + offset] ^= 1 << random.randrange(8)
+    return bytes(data)
+
+
+def _count(subject: Subject, random: Random) -> bytes:
+    """Let the end record say another number of members."""
+    data = bytearray(subject.wheel)
+    struct.pack_into("<HH", data, data.rindex(END) + 8, *[random.choice((0, 1, 65535))] * 2)
+    return bytes(data)
+
+
+def _rewritten(change: Callable[[zipfile.ZipInfo, Random], None]) -> WheelChange:
+    """Return the change that writes the archive again, one member's header changed."""
+
+    def rewrite(subject: Subject, random: Random) -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(subject.wheel)) as old:
+            chosen = random.choice(old.namelist())
+            with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
+                for member in old.infolist():
+                    content = old.read(member)
+                    if member.filename == chosen:
+                        change(member, random)
+                    new.writestr(member, content)
+        return buffer.getvalue()
+
+    return rewrite
+
+
+def _comment(member: zipfile.ZipInfo, random: Random) -> None:
+    member.comment = random.randbytes(random.randint(1, 40))
+
+
+def _second_name(member: zipfile.ZipInfo, random: Random) -> None:
+    """Name it once more in the Unicode Path field, where some readers look first."""
+    name = random.choice((b"other/expert.json", b"../evil.py", b"evil.pth"))
+    field = struct.pack("<BL", 1, zlib.crc32(member.filename.encode())) + name
+    member.extra = struct.pack("<HH", 0x7075, len(field)) + field
+
+
+def _honest(members: Callable[[Random], Mapping[str, bytes]]) -> WheelChange:
+    """Return the change that brings more members, of which RECORD tells the truth."""
+
+    def change(subject: Subject, random: Random) -> bytes:
+        files = {**subject.files, **members(random)}
+        return pack(files, info_files(files))
+
+    return change
+
+
 def _bomb(subject: Subject, random: Random) -> bytes:
     """Replace the card by a few hundred kilobytes that unpack to 96 MiB."""
     files = {**subject.files, subject.card: bytes(96 * 2**20)}
@@ -81,6 +137,26 @@ def _metadata(subject: Subject, random: Random) -> bytes:
     return pack(subject.files, {**info, "METADATA": random.choice(texts)})
 
 
+def _other_point(subject: Subject, random: Random) -> bytes:
+    """Name the entry point otherwise than the expert calls itself."""
+    info = info_files(subject.files)
+    points = f"[redhost.experts]\n{random.choice(('other', 'range1', 'Mutant'))} = {MODULE}\n"
+    return _repacked(subject, {**info, "entry_points.txt": points.encode()})
+
+
+def _two_headers(subject: Subject, random: Random) -> bytes:
+    """Say twice in METADATA who it is."""
+    info = info_files(subject.files)
+    more = random.choice((b"Name: other\n", b"Version: 2\n", b"Name: red-expert-mutant\n"))
+    return _repacked(subject, {**info, "METADATA": info["METADATA"] + more})
+
+
+def _repacked(subject: Subject, info: Mapping[str, bytes]) -> bytes:
+    """Return a wheel with this dist-info, of which RECORD tells the truth."""
+    plain = {name: data for name, data in info.items() if name != "RECORD"}
+    return pack(subject.files, {**plain, "RECORD": record_of(subject.files, plain)})
+
+
 def _changed_member(subject: Subject, random: Random) -> bytes:
     """Change a file and leave RECORD as it was."""
     name = random.choice(sorted(subject.files))
@@ -104,6 +180,17 @@ ARCHIVE: Mapping[str, WheelChange] = {
     "entry points": _points,
     "metadata": _metadata,
     "bomb": _bomb,
+    "folders too deep": _honest(
+        lambda random: {random.choice((10, 100, 1_100)) * "d/" + "x": b"x"}
+    ),
+    "path too long": _honest(lambda random: {random.choice((241, 4_000)) * "d": b"x"}),
+    "too many files": _honest(lambda random: {f"{n}": b"" for n in range(10_000)}),
+    "comment on a member": _rewritten(_comment),
+    "second name": _rewritten(_second_name),
+    "headers that disagree": _one_header,
+    "number of members": _count,
+    "entry point of another name": _other_point,
+    "header twice": _two_headers,
     "size": _field(central=(24, "<I"), local=(22, "<I"), values=(0, 1, 2**31, 2**32 - 1)),
     "packed size": _field(central=(20, "<I"), local=(18, "<I"), values=(0, 1, 2**31, 2**32 - 1)),
     "checksum": _field(central=(16, "<I"), local=(14, "<I"), values=(0, 1, 2**32 - 1)),
@@ -140,6 +227,9 @@ RECORD: Mapping[str, WheelChange] = {
         lambda rows, random: rows.__setitem__(0, rows[0].replace(b"sha256=", b"md5="))
     ),
     "size changed": _record(lambda rows, random: rows.__setitem__(0, rows[0] + b"0")),
+    "too many rows": _record(
+        lambda rows, random: rows.extend(b"%s/%d,," % (MODULE.encode(), n) for n in range(40_000))
+    ),
     "empty": _record(lambda rows, random: rows.clear()),
     "noise": _record(lambda rows, random: rows.append(random.randbytes(200))),
 }

@@ -19,6 +19,7 @@ ROW = (
     b"\xff\xfe",
     b'{"text":1,"label":"2","part":"fit"}',
     b'{"text":"x","label":"zz","part":"fit"}',
+    b'{"text":"","label":"2","part":"fit"}',
     b'{"text":"x","label":"2","part":"both"}',
     b'{"text":"\\ud800","label":"2","part":"fit"}',
     b'{"text":"x","text":"y","label":"2","part":"gate"}',

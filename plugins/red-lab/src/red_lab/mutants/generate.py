@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from random import Random
 
 from red_lab.mutants.archive import ARCHIVE, RECORD
+from red_lab.mutants.canary import CANARY
 from red_lab.mutants.cards import ROWS
 from red_lab.mutants.manifest import MANIFEST
 from red_lab.mutants.scramble import BLIND, Change
 from red_lab.mutants.subject import KINDS, Subject, info_files, pack, seal
 from red_lab.mutants.tensors import HEADER, NUMBERS
 
-__all__ = ["Mutant", "kinds", "mutants"]
+__all__ = ["Mutant", "kinds", "makers", "mutants"]
 
 Maker = Callable[[Subject, Random], Mapping[str, bytes] | bytes]
 
@@ -52,7 +53,7 @@ def mutants(count: int, *, seed: int) -> Iterator[Mutant]:
         seed: Where chance comes from.
     """
     subjects = [Subject.make(kind) for kind in KINDS]
-    tables = [list(_makers(subject)) for subject in subjects]
+    tables = [list(makers(subject)) for subject in subjects]
     for number in range(count):
         turn, place = divmod(number, max(map(len, tables)))
         which = (turn + number) % len(subjects)
@@ -63,11 +64,18 @@ def mutants(count: int, *, seed: int) -> Iterator[Mutant]:
 
 def kinds() -> frozenset[tuple[str, str]]:
     """Return every target and kind there is."""
-    return frozenset((t, k) for card in KINDS for t, k, _ in _makers(Subject.make(card)))
+    return frozenset((t, k) for card in KINDS for t, k, _ in makers(Subject.make(card)))
 
 
-def _makers(subject: Subject) -> Iterator[tuple[str, str, Maker]]:
-    """Yield what can be done to an expert: target, kind and how."""
+def makers(subject: Subject) -> Iterator[tuple[str, str, Maker]]:
+    """Yield what can be done to an expert.
+
+    Args:
+        subject: The expert.
+
+    Yields:
+        Target, kind, and what makes such a mutant by chance.
+    """
     weights, canary, card = "expert.safetensors", "canary.safetensors", subject.card
     tensors = {**HEADER, **NUMBERS, **BLIND}
     rows = {**(ROWS if card.endswith(".jsonl") else {**HEADER, **NUMBERS}), **BLIND}
@@ -79,6 +87,8 @@ def _makers(subject: Subject) -> Iterator[tuple[str, str, Maker]]:
         for kind, change in changes.items():
             yield target, kind, _file(name, change, sealed=False)
             yield target, f"{kind}, manifest made to fit", _file(name, change, sealed=True)
+    for kind, promise in CANARY.items():
+        yield "canary", kind, promise
     for kind, change in {**MANIFEST, **BLIND}.items():
         yield "manifest", kind, _file("expert.json", change, sealed=False)
     for kind, make in ARCHIVE.items():

@@ -184,11 +184,21 @@ def _shuffled(body: bytes, random: Random) -> bytes:
     return b"".join(rows)
 
 
+def _huge(data: bytes, random: Random) -> bytes:
+    """Fill one tensor of floats with a finite number whose square is not."""
+    header, body = header_of(data)
+    floats = sorted(name for name, entry in header.items() if entry.get("dtype") == "F32")
+    start, end = map(int, header[random.choice(floats)]["data_offsets"])
+    filled = struct.pack("<f", random.choice((1e30, -1e37))) * ((end - start) // 4)
+    return data[: len(data) - len(body)] + body[:start] + filled + body[end:]
+
+
 NUMBERS: Mapping[str, Change] = {
     "NaN": _planted(float("nan")),
     "infinity": _planted(float("inf"), float("-inf")),
     "huge number": _planted(3e38, -3e38),
     "another number": _planted(1.0, -7.5, 1e-30),
+    "all huge": _huge,
     "all zero": _body(lambda body, random: bytes(len(body))),
     "all ones": _body(lambda body, random: b"\xff" * len(body)),
     "numbers shuffled": _body(_shuffled),

@@ -13,7 +13,7 @@ from red_lab.bench.peers.model import CLASSIFIER, IDS
 from red_lab.bench.trunks import open_trunk, token_ids
 from red_lab.cost_build import CLASSES
 
-__all__ = ["ROWS", "write_model"]
+__all__ = ["ROWS", "plain", "write_model"]
 
 ROWS = 64
 
@@ -28,13 +28,13 @@ def write_model(name: str, folder: Path) -> Path:
     done = folder / IDS
     if not done.exists():
         trunk = open_trunk(name)
-        _plain(trunk.model).save_pretrained(folder)
+        plain(trunk.model).save_pretrained(folder)
         safetensors.torch.save_file({"weight": _classifier(name, trunk.width)}, folder / CLASSIFIER)
         done.write_text(json.dumps(token_ids(trunk, ROWS).tolist()), "utf-8")  # last: all is there
     return folder
 
 
-def _plain(model: Any) -> Any:
+def plain(model: Any) -> Any:
     """Return the same model without the note that its file was quantised: it no longer is."""
     options = {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
     made = type(model)(type(model.config).from_dict(options))

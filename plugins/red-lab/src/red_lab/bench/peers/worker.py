@@ -1,4 +1,4 @@
-"""A process that measures: ``python -m red_lab.bench.peers.worker '{"call": "MODULE:NAME", …}'``.
+"""A process that measures: ``python -m …worker '{"call": "PACKAGE.MODULE:NAME", …}'``.
 
 What it found stands on the last line of stdout, as JSON, with the process's peak memory.
 """
@@ -21,12 +21,15 @@ PACKAGE = "red_lab.bench.peers"
 HINT = "Run 'make .venv/peers' again; what was measured before is kept."
 
 
-def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, Any]:
-    """Let a process of its own call a function of this package.
+def ask(
+    call: str, *, python: Path | None = None, package: str = PACKAGE, **options: Any
+) -> dict[str, Any]:
+    """Let a process of its own call a function.
 
     Args:
         call: ``MODULE:NAME``.
         python: Whose python; by default this one's.
+        package: Where the module is.
         options: The function's keyword arguments, as JSON has them.
 
     Returns:
@@ -39,7 +42,7 @@ def ask(call: str, *, python: Path | None = None, **options: Any) -> dict[str, A
     from redhost.registry.environment import python_command
 
     root = Path(__file__).parents[3]
-    arguments = ("-m", f"{PACKAGE}.worker", json.dumps({"call": call, **options}))
+    arguments = ("-m", f"{PACKAGE}.worker", json.dumps({"call": f"{package}.{call}", **options}))
     done = subprocess.run(  # noqa: S603  (our own command)
         python_command(*arguments, python=python),
         check=False,
@@ -60,7 +63,7 @@ def main() -> None:
     """Do what the only argument says and print what came out."""
     options = json.loads(sys.argv[1])
     module, name = options.pop("call").split(":")
-    found = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)(**options)
+    found = getattr(importlib.import_module(module), name)(**options)
     sys.stdout.write("\n" + json.dumps({**found, "peak_bytes": peak_bytes()}) + "\n")
 
 

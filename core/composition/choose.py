@@ -1,0 +1,124 @@
+"""Choose the router's kind where none was asked for by name.
+
+The evidence kind, where a covariance for each column is small enough to be read for every answer.
+On wide features it is not: there the kinds that need none are compared by how many held rows they
+send to their own expert. Of every card that shows rows a third is held back and its sums are
+subtracted; each kind is solved on the rest. Gate rows are not looked at: they judge the composition
+that comes of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..bus.signals import RouterSignals
+from ..model.composed import ComposedModel
+from ..routers import build_router
+from ..routers.base import ColumnData
+from ..training.router_data import columns_data
+from ..types import Encode
+
+AUTO = "auto"
+"""The router to ask for where the kind is to be chosen."""
+
+USUAL = "evidence"
+"""What won on gate rows of arithmetic and of text, on the last states alone."""
+
+TRIED = ("ridge", "statistics")
+"""Where that is too large. The first one, unless a later one is better by more than chance."""
+
+SURE = 2.0
+"""Standard errors of the mean paired difference that are more than chance."""
+
+LARGEST = 2**23
+"""Most numbers of a covariance for each column, 32 MiB: every answer reads all of them."""
+
+HELD = 3
+"""One row in so many is held back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterChoice:
+    """A kind for a composition.
+
+    Attributes:
+        kind: The best of them.
+        tried: The share of held rows that each kind sent to their own expert.
+        data: What all of them learn from, and read; None where none was tried.
+    """
+
+    kind: str
+    tried: Mapping[str, float] = field(default_factory=dict)
+    data: Sequence[ColumnData] | None = None
+
+
+def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
+    """Choose a kind for a composition.
+
+    Args:
+        model: Its parts, under any router.
+        encode: Texts → h ``(N, D)``.
+    """
+    bus, config = model.bus, model.backbone.bus_config()
+    if len(bus.columns) * config.router_width**2 <= LARGEST:
+        return RouterChoice(kind=USUAL)
+    routers = {k: build_router(k, config, bus.columns, model.seed) for k in TRIED}
+    reads = {name for r in routers.values() if r is not None for name in r.reads}
+    data = columns_data(model, encode=encode, reads=reads)
+    parts = [_hold_back(d) for d in data]
+    held = [(k, back) for k, (_, back) in enumerate(parts) if back is not None]
+    if len(held) < 2:  # noqa: PLR2004  (rows of one column tell nothing apart)
+        return RouterChoice(kind=TRIED[0], data=data)
+    hits = dict[str, Tensor]()
+    for kind, router in routers.items():
+        if router is not None:
+            router.solve([rest for rest, _ in parts])
+            with torch.inference_mode():
+                right = [router(d.z, d.signals).argmax(-1) == k for k, d in held]
+            hits[kind] = torch.cat(right).double()
+    tried = {kind: float(found.mean()) for kind, found in hits.items()}
+    return RouterChoice(kind=_best(hits), tried=tried, data=data)
+
+
+def _best(hits: Mapping[str, Tensor]) -> str:
+    """Return the first kind, or a later one that is right on more rows by more than chance."""
+    best, *others = hits
+    for kind in others:
+        better = hits[kind] - hits[best]
+        if float(better.mean()) > SURE * float(better.std()) / len(better) ** 0.5:
+            best = kind
+    return best
+
+
+def _hold_back(data: ColumnData) -> tuple[ColumnData, ColumnData | None]:
+    """Return a column without some of its rows, and those; of each label a row stays."""
+    left = dict(zip(data.statistics.labels, data.statistics.counts.tolist(), strict=True))
+    seen, held = Counter[str](), list[int]()
+    for n, label in enumerate(data.labels):
+        seen[label] += 1
+        if seen[label] % HELD == 0 and left[label] > 1:
+            left[label] -= 1
+            held.append(n)
+    if not held:
+        return data, None
+    rest = [n for n in range(len(data.labels)) if n not in set(held)]
+    back = _rows(data, held)
+    less = data.statistics.without(back.z, back.labels)
+    return dataclasses.replace(_rows(data, rest), statistics=less), back
+
+
+def _rows(data: ColumnData, index: Sequence[int]) -> ColumnData:
+    """Return some rows of a column."""
+    signals = data.signals
+    if signals is not None:
+        some = {name: values[index] for name, values in signals.known.items()}
+        signals = RouterSignals(signals.features[index], reads=signals.reads, values=some)
+    return dataclasses.replace(
+        data, z=data.z[index], labels=tuple(data.labels[n] for n in index), signals=signals
+    )

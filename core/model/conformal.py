@@ -1,0 +1,215 @@
+"""Declining texts and answering with label sets, with a guarantee: split conformal prediction.
+
+Gate rows were seen by no expert and no router. Exchangeable with the experts' own texts to come,
+n of them with scores s_1 … s_n bound what happens to the next (Vovk et al. 2005, section 4.2):
+
+    t = the ⌊(n + 1) ε⌋-th smallest of s_1 … s_n        P(s_new < t) ≤ ε, whatever the scores are
+
+A text is declined where its familiarity is below t; a label is in a text's set where p(y|x) is at
+least t (least ambiguous sets, Sadinle et al. 2019). Scores are compared within a group: the texts
+whose heaviest expert is the same (Mondrian, ibid., section 4.5). Experts with fewer rows than ε
+needs are one group with as many of the next as it takes; where all rows together are too few
+t = −∞: nothing is declined, every label is in the set.
+
+    familiarity(x) = log max_y p(y|x) / (1 − max_y p(y|x)) + log p(z) / √(D / 2)
+
+with log p(z) from routers that know a density, in units of its spread under a Gaussian. `none` is
+no y.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ...registry.errors import UsageError
+from ..bus.bus import Bus
+from ..bus.tasks import NONE, Unit
+from ..types import Row
+
+CALIBRATION = "calibration.safetensors"
+"""The file of a generation that holds its `Calibration`."""
+
+SURE = 1e-6
+"""A probability is as good as 1 from here on; its logit stays finite."""
+
+
+def rows_needed(share: float) -> int:
+    """Return the fewest rows with which a share ε can be promised: ⌈1 / ε⌉ − 1."""
+    return math.ceil(1 / share - 1e-9) - 1
+
+
+def threshold(scores: Tensor, share: float) -> float:
+    """Return t, the ⌊(n + 1) ε⌋-th smallest of the scores ``(n,)``; −∞ where that is none."""
+    rank = math.floor((len(scores) + 1) * share + 1e-9)
+    return float(scores.double().kthvalue(rank).values) if rank else -math.inf
+
+
+def too_few(rows: Mapping[str, int], share: float) -> tuple[str, ...]:
+    """Return a warning of each expert that answers fewer rows than a share needs.
+
+    Args:
+        rows: Gate rows that it answers, by expert.
+        share: ε.
+    """
+    needed = rows_needed(share)
+    few = {i: n for i, n in rows.items() if n < needed}
+    so = "it shares a threshold" if sum(rows.values()) >= needed else "there is no threshold"
+    return tuple(
+        f"{i!r} answers {n} gate rows, {needed} are needed for {100 * share:g} %: {so}"
+        for i, n in few.items()
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Calibration:
+    """Scores of G gate rows.
+
+    Attributes:
+        group: The heaviest expert of each row, by its place among the experts, ``(G,)``.
+        likelihood: p(y|x) of each row's own label ``(G,)``; None where answers are no labels.
+        familiarity: ``(G,)``; None where the composition declines nothing.
+    """
+
+    group: Tensor
+    likelihood: Tensor | None = None
+    familiarity: Tensor | None = None
+
+    @classmethod
+    def concat(cls, parts: Sequence[Calibration]) -> Calibration:
+        """Return the scores of all rows, given those of some after some."""
+        names = ("group", "likelihood", "familiarity")
+        columns = {n: [t for p in parts if (t := getattr(p, n)) is not None] for n in names}
+        return cls(**{n: torch.cat(found) for n, found in columns.items() if found})
+
+    @classmethod
+    def load(cls, data: bytes) -> Calibration:
+        """Read what `save` wrote."""
+        return cls(**safetensors.torch.load(data))
+
+    def save(self) -> bytes:
+        """Return it as a file's bytes."""
+        tensors = {n: t.contiguous() for n, t in vars(self).items() if t is not None}
+        return safetensors.torch.save(tensors)
+
+    def thresholds(self, scores: Tensor, share: float, *, groups: int) -> Tensor:
+        """Return t of each of so many groups, float64, for scores ``(G,)``."""
+        rows, needed = self.group.bincount(minlength=groups), rows_needed(share)
+        by_group = torch.split(scores[self.group.argsort()], rows.tolist())
+        fewest, small = rows.argsort(stable=True), int((rows < needed).sum())
+        while 0 < small < groups and rows[fewest[:small]].sum() < needed:
+            small += 1
+        t = torch.tensor([threshold(s, share) for s in by_group], dtype=torch.float64)
+        if small:
+            pooled = torch.cat([by_group[k] for k in fewest[:small]])
+            t[fewest[:small]] = threshold(pooled, share)
+        return t
+
+    def rows(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return how many rows each expert answers."""
+        return dict(zip(ids, self.group.bincount(minlength=len(ids)).tolist(), strict=True))
+
+
+def groups_of(bus: Bus, alpha: Tensor) -> Tensor:
+    """Return the heaviest expert of each row ``(N,)``, for weights ``(N, K)``."""
+    return alpha[:, : len(bus.ids)].argmax(-1)
+
+
+def labels_of(bus: Bus, p: Tensor) -> Tensor:
+    """Return the probabilities ``(N, L)`` with zero for `NONE`, where that is no label."""
+    return p if bus.shared_labels else p.index_fill(1, torch.tensor([0], device=p.device), 0.0)
+
+
+def familiarity(bus: Bus, h: Tensor, p: Tensor) -> Tensor:
+    """Return how much texts are like the experts' own, float64 ``(N,)``.
+
+    Args:
+        bus: The bus.
+        h: Features ``(N, D)``.
+        p: What the bus answers to them ``(N, L)``.
+
+    Raises:
+        UsageError: If neither answers nor the router say anything about it.
+    """
+    terms = list[Tensor]()
+    if bus.task.head.distribution:
+        terms.append(labels_of(bus, p).double().amax(-1).logit(eps=SURE))
+    z = bus.layout.router_input(bus.norm(h))
+    density = bus.router.log_density(z)
+    if density is not None:
+        terms.append(density.double() / math.sqrt(z.shape[-1] / 2))
+    if not terms or bus.task.unit is Unit.TOKEN:
+        raise UsageError(
+            "this composition cannot decline",
+            expected="labels to answer with, or a router that knows densities",
+            found=bus.task.name,
+            hint="Leave out --decline, or use --router quadratic.",
+        )
+    return torch.stack(terms).sum(0)
+
+
+def calibrate(
+    bus: Bus, h: Tensor, p: Tensor, alpha: Tensor, rows: Sequence[Row], *, decline: bool
+) -> Calibration:
+    """Return the scores of gate rows that the bus has answered.
+
+    Args:
+        bus: The bus.
+        h: Features ``(N, D)``.
+        p: Its answers ``(N, L)``.
+        alpha: Its weights ``(N, K)``.
+        rows: The rows.
+        decline: Whether familiarity is wanted.
+    """
+    own = None
+    if sets_possible(bus):
+        target = bus.task.head.targets([r.label for r in rows], bus.labels)
+        own = p.gather(1, target[:, None])[:, 0]
+    return Calibration(
+        group=groups_of(bus, alpha),
+        likelihood=own,
+        familiarity=familiarity(bus, h, p) if decline else None,
+    )
+
+
+def sets_possible(bus: Bus) -> bool:
+    """Tell whether a text is answered with one of several labels."""
+    return bus.task.unit is Unit.TEXT and bus.task.head.distribution
+
+
+def label_sets(
+    bus: Bus, p: Tensor, alpha: Tensor, *, calibration: Calibration, share: float
+) -> list[tuple[str, ...]]:
+    """Return each row's set of labels, the most probable first.
+
+    The most probable label is always in the set.
+
+    Args:
+        bus: The bus.
+        p: Its answers ``(N, L)``.
+        alpha: Its weights ``(N, K)``.
+        calibration: Scores of gate rows.
+        share: ε: how often the right label may be missing.
+
+    Raises:
+        UsageError: If answers are no labels.
+    """
+    if calibration.likelihood is None:
+        raise UsageError("there are no label sets of this composition", expected="labels")
+    t = calibration.thresholds(calibration.likelihood, share, groups=len(bus.ids))
+    p = labels_of(bus, p).double()
+    inside = p >= t.to(p.device)[groups_of(bus, alpha)][:, None]
+    inside.scatter_(1, p.argmax(-1, keepdim=True), value=True)
+    if not bus.shared_labels:
+        inside[:, bus.labels.index(NONE)] = False
+    sets = []
+    for row, chosen in zip(p, inside, strict=True):
+        places = chosen.nonzero()[:, 0]
+        places = places[row[places].argsort(descending=True, stable=True)]
+        sets.append(tuple(bus.labels[int(n)] for n in places))
+    return sets

@@ -1,0 +1,111 @@
+"""Ridge regression onto labels, from sums alone.
+
+    A = Σ z zᵀ − N m mᵀ + λ I      w_y = A⁻¹ (s_y − n_y m)      b_y = n_y / N − w_yᵀ m
+
+m is the mean of all N rows: the intercept is not shrunk. Sums of teams add up, so the weights are
+those of one regression on everybody's rows (Hoerl and Kennard 1970).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .domain_statistics import Statistics
+
+PENALTIES = (3.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+"""λ that are tried; z has unit variance, so they count rows."""
+
+SHARPNESS = (4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
+"""β that are tried: regression of zeros and ones gives scores between both, logits are wider."""
+
+SHARE, BETA = 1 / 30, 8.0
+"""λ as a share of N, and β, where no rows are at hand to choose them by; best on validation rows of
+20 Newsgroups."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LeastSquares:
+    """A solved regression onto Y labels, in float64.
+
+    Attributes:
+        weight: w_y, ``(Y, D)``.
+        bias: b_y, ``(Y,)``.
+        factor: The lower Cholesky factor of A, ``(D, D)``.
+        mean: m, ``(D,)``.
+        rows: N.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    factor: Tensor
+    mean: Tensor
+    rows: float
+
+    @classmethod
+    def solve(cls, parts: Sequence[Statistics], *, penalty: float) -> LeastSquares:
+        """Solve for the labels of all parts, in their order.
+
+        Args:
+            parts: Sums, one or more labels each; added in the order given.
+            penalty: λ.
+        """
+        sums = torch.cat([p.sums for p in parts])  # (Y, D)
+        counts = torch.cat([p.counts for p in parts])  # (Y,)
+        scatter = torch.stack([p.scatter for p in parts]).sum(0)
+        rows = float(counts.sum())
+        mean = sums.sum(0) / rows
+        normal = scatter - rows * torch.outer(mean, mean)
+        normal.diagonal().add_(penalty)
+        factor = torch.linalg.cholesky((normal + normal.T) / 2)
+        weight = torch.cholesky_solve((sums - counts[:, None] * mean).T, factor).T
+        return cls(
+            weight=weight,
+            bias=counts / rows - weight @ mean,
+            factor=factor,
+            mean=mean,
+            rows=rows,
+        )
+
+    def left_out(self, z: Tensor, target: Tensor) -> Tensor:
+        """Return the scores ``(N, Y)`` that rows would get had each not been among the sums.
+
+            ŷ_−i = y_i − (y_i − ŷ_i) / (1 − h_i)      h_i = 1/N + (z_i − m)ᵀ A⁻¹ (z_i − m)
+
+        Allen's PRESS (1974). Of rows that are not among them it says a little too little.
+
+        Args:
+            z: Rows ``(N, D)``.
+            target: The index of each row's label, ``(N,)``.
+        """
+        wide = z.to(torch.float64)
+        one_hot = torch.nn.functional.one_hot(target, len(self.bias)).to(torch.float64)
+        score = wide @ self.weight.T + self.bias
+        white = torch.linalg.solve_triangular(self.factor, (wide - self.mean).T, upper=False)
+        leverage = (1 / self.rows + white.square().sum(0)).clamp(max=0.999)  # (N,)
+        found: Tensor = one_hot - (one_hot - score) / (1 - leverage[:, None])
+        return found
+
+
+def sharpest(score: Tensor, groups: Tensor, target: Tensor) -> tuple[float, float]:
+    """Return the smallest mean −log p of what rows belong to, and the β it is reached with.
+
+        p(k) ∝ Σ over y of k of exp(β score_y)
+
+    Args:
+        score: ``(N, Y)``.
+        groups: k of each label, ``(Y,)``, ascending from 0; labels themselves where all differ.
+        target: What each row belongs to, ``(N,)``.
+    """
+    losses = []
+    for beta in SHARPNESS:
+        belongs = [
+            torch.logsumexp(beta * score[:, groups == k], dim=-1)
+            for k in range(int(groups.max()) + 1)
+        ]
+        loss = torch.nn.functional.cross_entropy(torch.stack(belongs, dim=-1), target)
+        losses.append((float(loss), beta))
+    return min(losses)

@@ -1,0 +1,90 @@
+"""The ridge router: one regression onto everybody's labels, solved from the cards' sums.
+
+    logit_k(z) = log Σ over y of k of exp(β (w_yᵀ z + b_y))
+
+The weights are those of one head trained on all rows (`routers.least_squares`), but it only says
+whose text it is: what an expert answers stays its own. A forward pass is one product of (Y, D),
+where the quadratic router has one of (D, D) for each column. λ and β are chosen by the likelihood
+of the cards' rows, each as if it were not among the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ...registry.errors import UsageError
+from ..bus.signals import RouterSignals
+from .base import ColumnData, LabelledRouter, Router
+from .least_squares import BETA, PENALTIES, SHARE, LeastSquares, sharpest
+
+
+class RidgeRouter(LabelledRouter):
+    """A row of weights for each (column, label); ``scale`` holds λ and β, ``(2,)``."""
+
+    kind = "ridge"
+    closed_form = True
+    per_label = ("weight", "bias")
+    shared = ("scale",)
+
+    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
+        super().__init__(width=width, columns=columns, seed=seed)
+        self.weight = nn.Parameter(torch.zeros(0, width))
+        self.bias = nn.Parameter(torch.zeros(0))
+        self.register_buffer("scale", torch.tensor([0.0, BETA]))
+
+    scale: Tensor
+
+    def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
+        """Return logits ``(B, K)`` for z ``(B, D)``."""
+        # A product for each column, whose bits nobody else's labels change.
+        parts = ((self.weight[a:b], self.bias[a:b]) for a, b in self._spans)
+        return torch.stack([nn.functional.linear(z, w, c).logsumexp(-1) for w, c in parts], dim=-1)
+
+    def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
+        """Solve the regression: one joins or leaves by its sums, and every weight follows."""
+        penalty, solved, beta = _choose(columns)
+        self.scale = torch.tensor([penalty, beta])
+        counts = [len(d.statistics.labels) for d in columns]
+        weights = torch.split((beta * solved.weight).float(), counts)
+        biases = torch.split((beta * solved.bias).float(), counts)
+        index = self.columns.index
+        rows = zip(weights, biases, strict=True)
+        self.replace_rows({index(d.column): row for d, row in zip(columns, rows, strict=True)})
+
+    def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
+        """Raise: weights that never saw a newcomer's rows would claim them.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "a ridge router is one regression onto all labels: no column moves alone",
+            expected="level full, which is one solve from the cards' sums",
+            found="row",
+            hint="Use --level full; or --router statistics, which has level 'row'.",
+        )
+
+
+def _choose(columns: Sequence[ColumnData]) -> tuple[float, LeastSquares, float]:
+    """Return λ, its solution, and β: those under which the cards' rows are likeliest."""
+    parts = [d.statistics for d in columns]
+    shown = [(k, d) for k, d in enumerate(columns) if d.labels]
+    if len(shown) < 2:  # noqa: PLR2004  (rows of one column tell nothing apart)
+        penalty = SHARE * float(sum(p.counts.sum() for p in parts))
+        return penalty, LeastSquares.solve(parts, penalty=penalty), BETA
+    groups = torch.cat([torch.full((len(p.labels),), k) for k, p in enumerate(parts)])
+    first = [int((groups < k).sum()) for k in range(len(parts))]
+    z = torch.cat([d.z for _, d in shown])
+    labels = [first[k] + d.statistics.labels.index(y) for k, d in shown for y in d.labels]
+    target = torch.cat([torch.full((len(d.z),), k) for k, d in shown])
+    best = []
+    for penalty in PENALTIES:
+        solved = LeastSquares.solve(parts, penalty=penalty)
+        score = solved.left_out(z, torch.tensor(labels))
+        loss, beta = sharpest(score, groups, target)
+        best.append((loss, penalty, solved, beta))
+    _, penalty, solved, beta = min(best, key=lambda found: found[0])
+    return penalty, solved, beta

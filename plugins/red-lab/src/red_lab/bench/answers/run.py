@@ -1,0 +1,124 @@
+"""Measure both backbones: in process, over HTTP, and the memory of every side alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import redhost
+from red_lab.bench.answers.over_http import measure_http
+from red_lab.bench.answers.subject import MAX_TOKENS, Subject
+from red_lab.bench.answers.systems import FLOOR, LARGE, SYSTEMS, Answering
+from red_lab.bench.answers.texts import Case, cases, pick, works
+from red_lab.bench.peers.worker import ask
+from red_lab.bench.rounds import in_turns_over, percentile, spread, times
+from red_lab.bench.section import SectionSettings
+from red_lab.progress import Bar
+
+__all__ = ["BACKBONES", "measure"]
+
+PEERS = ("sentence-transformers", "onnxruntime", "scikit-learn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """How much a backbone is measured.
+
+    Attributes:
+        share: One of so many texts of the largest call.
+        posts: Posts of a call.
+        memory: Lines of the call whose memory is measured.
+    """
+
+    share: int
+    posts: int
+    memory: int
+
+
+BACKBONES: Mapping[str, Load] = {
+    "minilm": Load(share=1, posts=64, memory=2000),
+    "smollm2": Load(share=20, posts=8, memory=200),  # a text costs it thirteen times as much
+}
+
+
+def measure(settings: SectionSettings) -> dict[str, Any]:
+    """Measure everything.
+
+    Raises:
+        MissingError: If a package of the texts, the server or a peer is not installed.
+    """
+    peers, threads = _versions(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found = {name: _measure_on(name, settings) for name in settings.backbones or BACKBONES}
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        "runs": settings.runs,
+        "threads": 1,
+        "max_tokens": MAX_TOKENS,
+        "peers": peers,
+        "backbones": found,
+    }
+
+
+def _versions() -> dict[str, str]:
+    try:
+        return {name: metadata.version(name) for name in PEERS}
+    except metadata.PackageNotFoundError as e:
+        raise redhost.MissingError(
+            "the peers are not installed",
+            expected=", ".join(PEERS),
+            found=f"no {e.name}",
+            hint="Run 'make .venv/peers', or name other sections.",
+        ) from e
+
+
+def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
+    folder, load = settings.work / "answers", BACKBONES[name]
+    # In a process of its own: what exports and trains leaves gigabytes behind.
+    ask("subject:prepare", package=__package__, name=name, folder=str(folder.absolute()))
+    subject = Subject.under(folder, name)
+    texts = {kind: pick(kind) for kind in ("lines", "posts")}
+    memory = _memory(name, folder, texts=min(load.memory, settings.texts))
+    systems = {side: opened(subject) for side, opened in SYSTEMS.items()}
+    chosen = cases(runs=settings.runs, texts=settings.texts // load.share, posts=load.posts)
+    bar, timed = Bar(f"answers {name}", total=len(chosen) + 1), {}
+    for n, case in enumerate(chosen):
+        bar.update(n, case.name)
+        timed[case.name] = _timed(case, systems, texts[case.kind])
+    bar.update(len(chosen), "http")
+    http = measure_http(
+        subject, texts["lines"], runs=-(-settings.runs // 2), seconds=min(3.0, settings.runs)
+    )
+    bar.update(len(chosen) + 1, "http")
+    return {"cases": timed, "http": http, "memory": memory}
+
+
+def _timed(
+    case: Case, systems: Mapping[str, Answering], texts: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Return what each side took, beside the first of them in the same round."""
+    sides = {name: systems[name] for name in (LARGE if case.large else systems)}
+    seconds = in_turns_over(sides, works(case, texts))
+    floor = seconds[LARGE[0] if case.large else FLOOR]
+    return {
+        side: {
+            "seconds": spread(found),
+            "p99": percentile(found, 99),
+            "times": times(found, floor),
+            "rate": case.size * len(found) / sum(found),
+        }
+        for side, found in seconds.items()
+    }
+
+
+def _memory(name: str, folder: Path, *, texts: int) -> dict[str, int]:
+    measured = partial(ask, "systems:memory", package=__package__, folder=str(folder.absolute()))
+    return {side: measured(name=name, system=side, texts=texts)["peak_bytes"] for side in SYSTEMS}

@@ -1,0 +1,151 @@
+"""What is measured: a backbone, its plain files for the peers, and a home of five experts on it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.bench.answers.texts import EXPERT_ROWS, training_rows
+from red_lab.bench.peers.folders import plain
+from red_lab.newsgroups import TEAMS, encoder, lines
+from red_lab.red.run import smollm2_file
+from redhost.testing import Environment
+
+__all__ = ["MAX_TOKENS", "Subject", "prepare"]
+
+MAX_TOKENS = 128
+"""Where every side cuts a text."""
+
+BACKGROUND = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Where everything lies that a side opens.
+
+    Attributes:
+        model: The encoder's folder, for transformers and sentence-transformers.
+        onnx: The same encoder and its pooling, for onnxruntime.
+        home: A home with a composed generation.
+    """
+
+    model: Path
+    onnx: Path
+    home: Path
+
+    @classmethod
+    def under(cls, folder: Path, name: str) -> Subject:
+        """Return the places of a backbone under a folder."""
+        model = encoder() if name == "minilm" else folder / name / "model"
+        return cls(model=model, onnx=folder / name / "encoder.onnx", home=folder / name / "home")
+
+
+def prepare(*, name: str, folder: str) -> dict[str, Any]:
+    """Write what is not there yet; a process of its own is asked to.
+
+    Args:
+        name: ``minilm`` or ``smollm2``.
+        folder: Where.
+    """
+    subject = Subject.under(Path(folder), name)
+    source = f"hf:{encoder()}" if name == "minilm" else f"gguf:{smollm2_file()}"
+    if not (subject.model / "config.json").exists():
+        trunk = redhost.Backbone.load(source, pooling="mean").trunk
+        trunk.tokenizer.save_pretrained(subject.model)
+        plain(trunk.model).save_pretrained(subject.model)
+    if not subject.onnx.exists():
+        _export(subject)
+    if not (subject.home / "current").exists():
+        shutil.rmtree(subject.home.parent / "packages", ignore_errors=True)
+        _compose(name, source, subject)
+    return {}
+
+
+class _Pooled(nn.Module):
+    """An encoder and the mean over the tokens that are none of the filling."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return h ``(B, D)`` for token ids and their mask ``(B, T)``."""
+        output = self.model(input_ids=input_ids, attention_mask=attention_mask)
+        keep = attention_mask[..., None].float()
+        h: Tensor = (output.last_hidden_state * keep).sum(1) / keep.sum(1)
+        return h
+
+
+def _export(subject: Subject) -> None:
+    """Write the encoder as torch exports it, for batches of any shape."""
+    from transformers import AutoModel
+
+    model: Any = AutoModel.from_pretrained(subject.model).eval()
+    model.config.use_cache = False
+    ids = torch.arange(51).reshape(3, 17)
+    mask = torch.ones_like(ids)
+    mask[1, 9:] = 0
+    shape = {0: torch.export.Dim("batch", min=1, max=4096), 1: torch.export.Dim("tokens", max=512)}
+    subject.onnx.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter's own parts
+        torch.onnx.export(
+            _Pooled(model).eval(),
+            (ids, mask),
+            subject.onnx,
+            input_names=["input_ids", "attention_mask"],
+            output_names=["h"],
+            dynamo=True,
+            dynamic_shapes=(shape, shape),
+            verbose=False,
+        )
+
+
+def _compose(name: str, source: str, subject: Subject) -> None:
+    """Train five experts on few short texts, as their authors would, and compose them."""
+    packages = subject.home.parent / "packages"
+    project = packages / f"red-backbone-{name}"
+    redhost.authoring.new_backbone(
+        project,
+        name,
+        source,
+        pooling="mean",
+        max_tokens=MAX_TOKENS,
+        background=[redhost.authoring.BackgroundRow(text=t) for t in lines()[:BACKGROUND]],
+    )
+    context = redhost.authoring.open_for_training(
+        next((project / "src").iterdir()), cache=packages / "cache"
+    )
+    environment = Environment(packages / "site")
+    environment.folder.mkdir()
+    environment.install(project)
+    rows = training_rows(EXPERT_ROWS)
+    for team in TEAMS:
+        plan = redhost.authoring.ExpertPlan(id=team, writes="labels")
+        of_team = packages / f"red-expert-{team}"
+        redhost.authoring.write_project(of_team, kind="expert", package_id=team, summary=team)
+        split = redhost.authoring.split_rows([r for r in rows if r.domain == team])
+        settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
+        redhost.authoring.train_package(of_team, plan, split, context=context, settings=settings)
+        environment.install(of_team)
+    with _on_path(environment.folder), redhost.Host.open(subject.home, backbone=name) as host:
+        host.recompose(accept=True)
+
+
+@contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))

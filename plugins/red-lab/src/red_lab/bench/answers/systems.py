@@ -1,0 +1,128 @@
+"""The sides: each opens a subject and returns what answers a list of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.bench.answers.subject import MAX_TOKENS, Subject
+from red_lab.bench.answers.texts import HEAD_ROWS, pick, training_rows
+
+__all__ = ["FLOOR", "LARGE", "SYSTEMS", "Answering", "memory"]
+
+Answering = Callable[[Sequence[str]], object]
+
+BATCH = 32
+"""Texts of a pass, where a side takes more in pieces: sentence-transformers' own number."""
+
+FLOOR = "transformers, padded"
+LARGE = ("sentence-transformers", "onnxruntime", "redhost")
+"""Who takes many texts shortest first; one padded pass in the order given wastes most of it."""
+
+
+def _transformers(subject: Subject) -> Answering:
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(subject.model)
+    model: Any = AutoModel.from_pretrained(subject.model, dtype=torch.float32).eval()
+
+    def encode(texts: Sequence[str]) -> Tensor:
+        with torch.inference_mode():
+            filled = tokenizer(
+                list(texts),
+                padding=True,
+                truncation=True,
+                max_length=MAX_TOKENS,
+                return_tensors="pt",
+            )
+            ids, mask = filled["input_ids"], filled["attention_mask"]
+            hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+            keep = mask[..., None]
+            h: Tensor = (hidden * keep).sum(1) / keep.sum(1)
+        return h
+
+    return encode
+
+
+def _sentence_transformers(subject: Subject) -> Callable[[Sequence[str]], Any]:
+    library: Any = import_module("sentence_transformers")
+    encoder = library.SentenceTransformer(str(subject.model), device="cpu")
+    encoder.max_seq_length = MAX_TOKENS
+
+    def encode(texts: Sequence[str]) -> Any:
+        return encoder.encode(list(texts), batch_size=BATCH, show_progress_bar=False)
+
+    return encode
+
+
+def _logistic(subject: Subject) -> Answering:
+    library: Any = import_module("sklearn.linear_model")
+    encode, rows = _sentence_transformers(subject), training_rows(HEAD_ROWS)
+    head = library.LogisticRegression(max_iter=1000)
+    head.fit(encode([r.text for r in rows]), [r.label for r in rows])
+    return lambda texts: head.predict_proba(encode(texts))
+
+
+def _onnxruntime(subject: Subject) -> Answering:
+    from transformers import AutoTokenizer
+
+    library: Any = import_module("onnxruntime")
+    options = library.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()
+    session = library.InferenceSession(subject.onnx, options, providers=["CPUExecutionProvider"])
+    tokenizer = AutoTokenizer.from_pretrained(subject.model)
+
+    def encode(texts: Sequence[str]) -> list[Any]:
+        shortest_first = sorted(texts, key=len)
+        found = []
+        for start in range(0, len(texts), BATCH):
+            filled = tokenizer(
+                shortest_first[start : start + BATCH],
+                padding=True,
+                truncation=True,
+                max_length=MAX_TOKENS,
+                return_tensors="np",
+            )
+            names = ("input_ids", "attention_mask")
+            found.append(session.run(None, {name: filled[name] for name in names})[0])
+        return found
+
+    return encode
+
+
+def _redhost(subject: Subject) -> Answering:
+    return redhost.Host.open(subject.home).predict
+
+
+SYSTEMS: Mapping[str, Callable[[Subject], Answering]] = {
+    FLOOR: _transformers,
+    "sentence-transformers": _sentence_transformers,
+    "onnxruntime": _onnxruntime,
+    "redhost": _redhost,
+    "sentence-transformers, logistic head": _logistic,
+}
+
+
+def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]:
+    """Let one side alone answer lines in one call, and one post; the process tells its peak.
+
+    Args:
+        folder: Where the subjects lie.
+        name: The backbone's.
+        system: The side's.
+        texts: How many lines.
+    """
+    torch.set_num_threads(1)
+    answer = SYSTEMS[system](Subject.under(Path(folder), name))
+    answer(pick("posts")[:1])
+    chosen = pick("lines")[:texts]
+    step = len(chosen) if system in LARGE else BATCH
+    for start in range(0, len(chosen), step):
+        answer(chosen[start : start + step])
+    return {}

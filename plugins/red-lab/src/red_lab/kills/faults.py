@@ -1,0 +1,197 @@
+"""Fill the disk, forbid to write, flip bits, bring a loud expert: the same generation goes on."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count as steps_from
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from safetensors.torch import load, save
+
+import redhost
+from red_lab.kills.home import Watched
+from red_lab.kills.run import summary, watch
+from red_lab.progress import Bar
+from redhost.testing import Kill, fail_at
+
+__all__ = [
+    "fault_at_every_step",
+    "fault_campaign",
+    "flipped_caches",
+    "flipped_current",
+    "loud_newcomers",
+]
+
+LOUD = (2**11, 2**13, 2**15)
+"""Times as loud as it was; powers of two change no other digit."""
+
+
+def fault_campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
+    """Let everything but a kill go wrong; return the section ``faults`` of the metrics.
+
+    Args:
+        folder: An empty folder.
+        count: How many faults at least; every step and every bit of ``current`` always get theirs,
+            the rest are bits of caches.
+        seed: Of the bits.
+        backbone: The backbone's id.
+    """
+    bar, done = Bar("faults", total=count), 0
+    parts: dict[str, Any] = {}
+
+    def note(name: str, make: Callable[[Watched], Iterator[Kill]]) -> None:
+        nonlocal done
+        home = Watched(folder / name, backbone)
+        home.prepare()
+        found = watch(make(home), bar, done)
+        done += len(found)
+        parts[name] = summary(found, home.published)
+
+    note("full", lambda home: fault_at_every_step(home, code=errno.ENOSPC))
+    note("read_only", lambda home: fault_at_every_step(home, code=errno.EROFS))
+    note("current", flipped_current)
+    note("loud", lambda home: loud_newcomers(home, folder / "packages"))
+    left = max(1, count - done)
+    note("caches", lambda home: flipped_caches(home, count=left, seed=seed))
+    bad = sum(len(part["bad"]) for part in parts.values())
+    return {**parts, "kills": done, "bad": bad, "seed": seed}
+
+
+def fault_at_every_step(home: Watched, *, code: int) -> Iterator[Kill]:
+    """Let a recompose fail at each step it writes, in one run after the other.
+
+    Args:
+        home: Where.
+        code: How, as of `errno`.
+
+    Yields:
+        Each fault; it may end in an error of ours, and in no other.
+    """
+    for step in steps_from(1):
+        with fail_at(at=step, code=code) as calls:
+            problem = _unexpected(home.publish)
+        problem = problem or home.check()
+        if len(calls) < step:
+            break  # there are no more steps
+        yield Kill(f"step {step}, {calls[step - 1]}", problem)
+
+
+def flipped_current(home: Watched) -> Iterator[Kill]:
+    """Flip each bit of ``current``; it is refused, or the generation is loaded that it named.
+
+    Args:
+        home: Where.
+    """
+    while home.before % 2 == 0:  # of an odd number one bit makes that of the generation before
+        home.publish()
+        home.check()
+    path = home.path / "current"
+    data = path.read_bytes()
+    for bit in range(8 * len(data)):
+        path.write_bytes(_flipped(data, bit))
+        yield Kill(f"bit {bit}", _unexpected(lambda: _require(home.loaded(), home.before)))
+        path.write_bytes(data)
+
+
+def flipped_caches(home: Watched, *, count: int, seed: int) -> Iterator[Kill]:
+    """Flip a bit of the caches before each recompose; it makes the same router, and blames nobody.
+
+    Args:
+        home: Where.
+        count: How many.
+        seed: Of the bits.
+    """
+    right, random = _outcome(home.publish()), Random(seed)  # noqa: S311
+    home.check()
+    for _ in range(count):
+        files = [p for p in sorted(home.path.glob("cache/**/*")) if p.is_file()]
+        place = random.randrange(8 * sum(p.stat().st_size for p in files))
+        path, bit = _find(files, place)
+        path.write_bytes(_flipped(path.read_bytes(), bit))
+        problem = _unexpected(lambda: _require(_outcome(home.publish()), right))
+        yield Kill(f"bit {bit} of {path.name}", problem or home.check())
+
+
+def loud_newcomers(home: Watched, folder: Path) -> Iterator[Kill]:
+    """Attach a copy of an expert that says the same, thousands of times as loud; it is refused.
+
+    Args:
+        home: Where.
+        folder: For the copies.
+    """
+    for factor in LOUD:
+        package = _write_loud(folder / f"red_expert_loud{factor}", factor)
+        yield Kill(f"{factor:,} times as loud", _let_in(home, package) or home.check())
+
+
+def _let_in(home: Watched, package: Path) -> str | None:
+    """Return what is wrong where an expert that drowns out the others is not refused for that."""
+    try:
+        with home.open() as host:
+            host.attach(package, accept=True)
+    except redhost.errors.ContractError as e:
+        return None if e.found.startswith("not_computable: ") else repr(e)
+    except Exception as e:  # whatever it is, it is what a user would meet
+        return repr(e)
+    return "it was let in"
+
+
+def _write_loud(folder: Path, factor: int) -> Path:
+    """Write range1's package under another id, its V and its canary's Δ times a factor."""
+    spec = importlib.util.find_spec("red_expert_range1")
+    origin = Path(str(spec and spec.origin)).parent
+    files = {p.name: p.read_bytes() for p in origin.iterdir() if p.suffix != ".py" and p.is_file()}
+    manifest = json.loads(files["expert.json"])
+    manifest |= {"id": "loud", "norm_bound": None, "off_domain": None}
+    for part, name in (("weights", "V"), ("canary", "delta")):
+        file = manifest[part]["file"]
+        tensors = load(files[file])
+        files[file] = save({**tensors, name: tensors[name] * factor})
+        manifest[part]["sha256"] = hashlib.sha256(files[file]).hexdigest()
+    files["expert.json"] = json.dumps(manifest).encode()
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def _outcome(receipt: redhost.Receipt) -> tuple[str, tuple[str, ...]]:
+    return receipt.router.digest, tuple(sorted(receipt.experts))
+
+
+def _require(found: object, right: object) -> None:
+    if found != right:
+        raise AssertionError(f"found {found}, not {right}")
+
+
+def _unexpected(body: Callable[[], object]) -> str | None:
+    """Return what a body raises, if that is no error of ours."""
+    try:
+        body()
+    except redhost.errors.RedhostError:
+        return None
+    except Exception as e:  # whatever it is, it is what a user would meet
+        return repr(e)
+    return None
+
+
+def _flipped(data: bytes, bit: int) -> bytes:
+    flipped = bytearray(data)
+    flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
+
+
+def _find(files: Sequence[Path], place: int) -> tuple[Path, int]:
+    """Return the file that holds a bit of them all, and which of its bits it is."""
+    for path in files:
+        bits = 8 * path.stat().st_size
+        if place < bits:
+            return path, place
+        place -= bits
+    raise IndexError(place)

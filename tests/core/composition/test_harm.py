@@ -1,0 +1,415 @@
+"""Newcomers are excused what any labels would cost the others; who takes another's rows is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+import redhost
+from redhost.core.composition.gates import OVERLAP, REVERSE, TAKEN, refuse_harm
+from redhost.core.composition.prepare import prepare_composition
+from redhost.core.composition.recompose import RecomposeResult, recompose
+from redhost.core.composition.select import Selection
+from redhost.core.model.build import read_package
+from redhost.core.receipt import Accuracy, ExcessHarm
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.errors import HarmError
+from redhost.registry.environment.status import check_packages
+from redhost.registry.package.discover import from_folder
+
+WIDTH, GATE = 16, 200
+TEAMS = {"a": "0123", "b": "4567", "c": "89xy"}
+SPREAD = 1.1
+"""Standard deviation of the labels' means beside 1 of their rows: labels are confused at times."""
+
+
+Rows = tuple[Tensor, list[str]]
+"""Features ``(N, D)`` and their labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What an expert is made of: the rows it learns, and those it shows."""
+
+    rows: Rows
+    fit: Rows
+    gate: Rows
+    sums: Rows
+    times: float = 1.0
+    loud: float = 1.0
+
+    def shown(self, most: int) -> Material:
+        """Return it with at most so many rows on the card."""
+        step = -(-len(self.fit[1]) // most)
+        fit, gate = ((h[::step], y[::step]) for h, y in (self.fit, self.gate))
+        return replace(self, fit=fit, gate=gate)
+
+    def map(self, change: Callable[[Rows], Rows]) -> Material:
+        return replace(
+            self,
+            rows=change(self.rows),
+            fit=change(self.fit),
+            gate=change(self.gate),
+            sums=change(self.sums),
+        )
+
+
+def draw(labels: str, count: int, *, world: int, seed: int) -> Rows:
+    """Return rows of labels' Gaussians; every world has means of its own."""
+    names = "".join(TEAMS.values())
+    generator = torch.Generator().manual_seed(world)
+    means = SPREAD * torch.randn(len(names), WIDTH, generator=generator)
+    generator.manual_seed(1000 * world + seed)
+    index = torch.randint(len(labels), (count,), generator=generator).tolist()
+    noise = torch.randn(count, WIDTH, generator=generator)
+    at = torch.tensor([names.index(labels[k]) for k in index])
+    return means[at] + noise, [f"label {labels[k]}" for k in index]
+
+
+def honest(team: str, world: int) -> Material:
+    seeds = range(10 * ord(team), 10 * ord(team) + 3)
+    rows, fit, gate = (
+        draw(TEAMS[team], n, world=world, seed=s)
+        for n, s in zip((800, 200, GATE), seeds, strict=True)
+    )
+    return Material(rows=rows, fit=fit, gate=gate, sums=both(rows, fit))
+
+
+def both(*parts: Rows) -> Rows:
+    return torch.cat([h for h, _ in parts]), [y for _, ys in parts for y in ys]
+
+
+def renamed(rows: Rows) -> Rows:
+    return rows[0], [f"new {y}" for y in rows[1]]
+
+
+def rotated(rows: Rows) -> Rows:
+    names = [f"label {y}" for y in TEAMS["a"]]
+    return rows[0], [names[(names.index(y) + 1) % len(names)] for y in rows[1]]
+
+
+def shuffled(rows: Rows) -> Rows:
+    order = torch.randperm(len(rows[1]), generator=torch.Generator().manual_seed(3)).tolist()
+    return rows[0], [f"new {rows[1][k]}" for k in order]
+
+
+def with_victims(share: int) -> Callable[[int], Material]:
+    """Return honest material with every so-manieth row of team a under labels of its own."""
+
+    def make(world: int) -> Material:
+        c, a = honest("c", world), honest("a", world).map(renamed)
+        parts = {
+            n: both(getattr(c, n), (getattr(a, n)[0][::share], getattr(a, n)[1][::share]))
+            for n in ("rows", "fit", "gate", "sums")
+        }
+        return Material(**parts)
+
+    return make
+
+
+def sums_of_a(world: int) -> Material:
+    """Honest rows, and sums of team a's under the newcomer's own labels."""
+    names = dict(zip(TEAMS["a"], TEAMS["c"], strict=True))
+    h, ys = honest("a", world).sums
+    return replace(honest("c", world), sums=(h, [f"label {names[y[-1]]}" for y in ys]))
+
+
+def one_label(world: int) -> Material:
+    """Team a's rows under one label, beside another of the newcomer's own."""
+    c, a = honest("c", world), honest("a", world)
+    one = a.map(lambda rows: (rows[0], ["new"] * len(rows[1])))
+    names = ("rows", "fit", "gate", "sums")
+    return Material(**{n: both(getattr(one, n), _some(getattr(c, n))) for n in names})
+
+
+def drawn_anew(world: int) -> Material:
+    """Rows of team a's domain that team a has not, under labels of its own."""
+    sizes = zip((800, 200, GATE), range(7, 10), strict=True)
+    rows, fit, gate = (draw(TEAMS["a"], n, world=world, seed=s) for n, s in sizes)
+    return Material(rows=rows, fit=fit, gate=gate, sums=both(rows, fit)).map(renamed)
+
+
+def _some(rows: Rows) -> Rows:
+    return rows[0][::4], rows[1][::4]
+
+
+HIJACKS: Mapping[str, Callable[[int], Material]] = {
+    "rows of another's domain": lambda w: honest("a", w).map(renamed),
+    "other rows of another's domain": drawn_anew,
+    "labels of another's domain, rotated": lambda w: honest("a", w).map(rotated),
+    "another's rows, labels at random": lambda w: honest("a", w).map(shuffled),
+    "another's rows, one label": one_label,
+    "half of another's rows among its own": with_victims(2),
+    "a third of another's rows among its own": with_victims(3),
+    "sums of another's domain": sums_of_a,
+    "sums of another's domain, many times": lambda w: replace(sums_of_a(w), times=50.0),
+    "loud, on another's rows": lambda w: replace(honest("a", w).map(renamed), loud=30.0),
+    "quiet, on another's rows": lambda w: replace(honest("a", w).map(renamed), loud=0.1),
+    "everybody's rows": lambda w: Material(
+        **{
+            n: both(getattr(honest("a", w), n), getattr(honest("b", w), n))
+            for n in ("rows", "fit", "gate", "sums")
+        }
+    ).map(renamed),
+}
+
+
+def card_of(
+    given: Material, norm: redhost.LayerNorm, labels: tuple[str, ...]
+) -> redhost.authoring.CardFile:
+    summed = Statistics.of_rows(norm(given.sums[0]), given.sums[1])
+    return redhost.authoring.vectors_card(
+        fit_z=norm(given.fit[0]),
+        fit_labels=given.fit[1],
+        gate_h=given.gate[0],
+        gate_labels=given.gate[1],
+        labels=labels,
+        eps=norm.eps,
+        statistics=replace(
+            summed,
+            counts=summed.counts * given.times,
+            sums=summed.sums * given.times,
+            scatter=summed.scatter * given.times,
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], Path]:
+    """Return what makes an expert's package of material."""
+    norm = redhost.LayerNorm(width=WIDTH, eps=backbone.eps)
+
+    def build(expert_id: str, given: Material) -> Path:
+        given = given.shown(250)
+        labels = tuple(sorted({*given.rows[1]}))
+        expert = redhost.authoring.train_expert(
+            redhost.authoring.ExpertRows(h=given.rows[0], answers=given.rows[1]),
+            norm=norm,
+            classifier=None,
+            labels=(),
+            domain_labels=labels,
+            settings=redhost.authoring.ExpertSettings(
+                space="labels", form="linear", epochs=30, learning_rate=2e-2, weight_decay=0.0
+            ),
+        ).expert
+        expert.temperature = 1 / given.loud
+        card = card_of(given, norm, labels)
+        project = tmp_path_factory.mktemp("expert")
+        folder = redhost.authoring.write_project(
+            project, kind="expert", package_id=expert_id, summary="labels of its own"
+        )
+        where = redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint)
+        draft = redhost.authoring.ExpertDraft(
+            expert=expert,
+            id=expert_id,
+            backbone=where,
+            domain="rows of Gaussians",
+            card=card,
+            canary=norm(given.rows[0][:4]),
+            training=redhost.authoring.Training(data="0" * 64, seed=0, epochs=30),
+        )
+        redhost.authoring.save_expert(folder, draft)
+        return folder
+
+    return build
+
+
+Join = Callable[..., RecomposeResult]
+
+
+@pytest.fixture(scope="module")
+def join(backbone_folder) -> Join:
+    """Return what composes folders beside a composition, as a host would, in memory."""
+    where = from_folder(backbone_folder)
+    files, plugins = read_package(where), redhost.plugins.Plugins(())
+
+    def compose(folders: Sequence[Path], previous: redhost.ComposedModel | None = None, **options):
+        statuses = check_packages(map(from_folder, folders), backbone=files.manifest)
+        inputs = prepare_composition(
+            Selection(package=where, files=files, statuses=statuses),
+            plugins=plugins,
+            cache=None,
+            device="cpu",
+            previous=previous,
+        )
+        return recompose(inputs, redhost.RecomposeOptions(**{"router": "evidence", **options}))
+
+    return compose
+
+
+@pytest.fixture(scope="module")
+def pairs(package, join) -> Callable[..., tuple[list[Path], redhost.ComposedModel]]:
+    """Return what teams a and b have composed in a world, made once."""
+    made: dict[tuple[int, str], tuple[list[Path], redhost.ComposedModel]] = {}
+
+    def pair(world: int, router: str = "evidence") -> tuple[list[Path], redhost.ComposedModel]:
+        if (world, router) not in made:
+            folders = [package(team, honest(team, world)) for team in "ab"]
+            made[world, router] = folders, join(folders, router=router).composed
+        return made[world, router]
+
+    return pair
+
+
+@pytest.fixture(scope="module")
+def newcomer(package, join, pairs) -> Callable[..., RecomposeResult]:
+    """Return what lets material join teams a and b of a world."""
+
+    def attempt(given: Material, world: int, **options) -> RecomposeResult:
+        folders, before = pairs(world, options.get("router", "evidence"))
+        return join([*folders, package("c", given)], before, **options)
+
+    return attempt
+
+
+def test_honest_newcomers_are_accepted_though_the_others_lose_by_them(newcomer) -> None:
+    falls, tolerated = list[float](), max(0.01, 2 / GATE)
+    for world in range(6):
+        receipt = newcomer(honest("c", world), world, router="statistics").receipt
+        accuracy = receipt.accuracy
+        assert set(accuracy.excess) == {"a", "b"}
+        for domain, found in accuracy.excess.items():
+            assert accuracy.before is not None
+            assert found.fall == pytest.approx(accuracy.before[domain] - accuracy.after[domain])
+            assert found.excess == pytest.approx(found.fall - found.reference)
+            assert 0 <= found.error < 0.05 and found.overlap < OVERLAP and found.taken < TAKEN
+            assert found.reverse < 1
+            falls.append(found.fall)
+    assert sum(f > tolerated for f in falls) >= 4  # a gate without a reference would refuse these
+
+
+@pytest.mark.parametrize("world", [0, 2])
+@pytest.mark.parametrize("name", HIJACKS)
+def test_who_takes_anothers_rows_is_refused(newcomer, name, world) -> None:
+    material = HIJACKS[name](world)
+    with pytest.raises(HarmError) as caught:
+        newcomer(material, world)
+    assert "excess" in caught.value.reason and "overlap" in caught.value.reason
+    found = newcomer(material, world, accept=True).receipt.accuracy.excess
+    worst = max(found.values(), key=lambda e: max(e.fall, e.mass))
+    assert max(worst.fall, worst.mass) > 0.02
+
+
+def test_the_domains_own_rows_overlap_wholly(newcomer) -> None:
+    found = newcomer(drawn_anew(2), 2, accept=True).receipt.accuracy.excess
+    assert found["a"].overlap == pytest.approx(1.0, abs=0.35) and found["b"].overlap < OVERLAP
+
+
+def test_without_newcomers_there_is_no_excuse(pairs, join) -> None:
+    folders, before = pairs(0)
+    assert join(folders, before).receipt.accuracy.excess == {}
+    assert join(folders[:1], before).receipt.accuracy.excess == {}
+    assert join(folders).receipt.accuracy.excess == {}
+
+
+# -- the rule ----------------------------------------------------------------------------------
+
+
+def fallen(fall: float, rows: int, **known: float) -> Accuracy:
+    plain = {
+        "reference": 0.0,
+        "error": 0.0,
+        "overlap": 0.0,
+        "reverse": 0.0,
+        "taken": 0.0,
+        "mass": 0.0,
+        **known,
+    }
+    excess = ExcessHarm(fall=fall, excess=fall - plain["reference"], **plain)
+    return Accuracy(
+        before={"red": 0.9},
+        after={"red": 0.9 - fall},
+        overall=None,
+        oracle=None,
+        rows={"red": rows},
+        excess={"red": excess},
+    )
+
+
+@pytest.mark.parametrize(
+    ("fall", "known", "tolerance"),
+    [
+        (0.04, {"reference": 0.03}, None),
+        (0.02, {"error": 0.00625}, None),
+        (0.03, {"error": 0.1}, None),  # two points of noise, however few the rows
+        (0.035, {"reference": 0.03}, 0.5),
+        (0.0, {"mass": 0.2}, None),  # more labels share what there is
+    ],
+)
+def test_what_the_reference_loses_is_excused(fall, known, tolerance) -> None:
+    refuse_harm(fallen(fall, 1000, **known), tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("fall", "known", "tolerance"),
+    [
+        (0.045, {"reference": 0.03}, None),
+        (0.02, {"reference": -0.03}, None),  # its gain excuses nothing, and costs nothing
+        (0.035, {"error": 0.1}, None),
+        (0.02, {"error": 0.1}, 1.0),  # a tolerance that is given is exact
+        (0.04, {"reference": 0.03, "overlap": OVERLAP}, None),
+        (0.04, {"reference": 0.03, "taken": TAKEN}, None),
+        (0.04, {"reference": 0.03, "reverse": REVERSE}, None),
+        (0.0, {"mass": 0.04, "overlap": OVERLAP}, None),
+        (0.0, {"mass": 0.04, "reverse": REVERSE}, None),
+    ],
+)
+def test_anything_beyond_is_refused(fall, known, tolerance) -> None:
+    with pytest.raises(HarmError, match="domain 'red' would fall"):
+        refuse_harm(fallen(fall, 1000, **known), tolerance=tolerance)
+
+
+def test_who_misleads_the_reference_is_excused_nowhere() -> None:
+    one = fallen(0.04, 1000, reference=0.03)
+    blue = fallen(0.0, 1000, overlap=OVERLAP).excess["red"]
+    refuse_harm(one, tolerance=None)
+    both = {"red": one.excess["red"], "blue": blue}
+    with pytest.raises(HarmError, match="domain 'red'"):
+        refuse_harm(msgspec.structs.replace(one, excess=both), tolerance=None)
+
+
+# -- the packages that ship --------------------------------------------------------------------
+
+
+PLUGINS = Path(__file__).parents[3] / "plugins"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """Where features are remembered, for every range."""
+    folder: Path = tmp_path_factory.mktemp("cache")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["range1", "range3", "range5"])
+def test_ranges_of_sums_join_one_another(name, cache) -> None:
+    def folder(kind: str, thing: str) -> Path:
+        return PLUGINS / f"red-{kind}-{thing}" / "src" / f"red_{kind}_{thing}"
+
+    others = [folder("expert", f"range{n}") for n in range(1, 6) if f"range{n}" != name]
+    tiny = folder("backbone", "tiny")
+    before = redhost.compose(tiny, others, cache=cache).composed
+    package = from_folder(tiny)
+    files = read_package(package)
+    folders = map(from_folder, [*others, folder("expert", name)])
+    inputs = prepare_composition(
+        Selection(
+            package=package,
+            files=files,
+            statuses=check_packages(folders, backbone=files.manifest),
+        ),
+        plugins=redhost.plugins.Plugins(()),
+        cache=cache,
+        device="cpu",
+        previous=before,
+    )
+    accuracy = recompose(inputs, redhost.RecomposeOptions(router="evidence")).receipt.accuracy
+    assert len(accuracy.excess) == 4 and name not in accuracy.excess
+    assert all(e.fall <= 0.06 for e in accuracy.excess.values())
+    assert accuracy.after[name] > 0.9

@@ -1,0 +1,210 @@
+"""Declining and label sets: what is promised of rows nobody has seen, and when nothing can be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import redhost
+from redhost.core.model.conformal import (
+    Calibration,
+    calibrate,
+    familiarity,
+    label_sets,
+    rows_needed,
+    threshold,
+    too_few,
+)
+from redhost.core.types import CardRow
+
+WORLD = ("blue", "green", "red")
+DRAWS = 40
+"""Calibrations drawn anew; promises hold on their average."""
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.05, 19), (0.1, 9), (0.01, 99), (0.3, 3), (0.5, 1)])
+def test_the_fewest_rows_a_share_needs(share, rows) -> None:
+    scores = torch.arange(rows, dtype=torch.float64)
+    assert rows_needed(share) == rows
+    assert threshold(scores, share) == 0.0 and threshold(scores[1:], share) == -math.inf
+
+
+def test_the_threshold_is_the_smallest_score_that_keeps_the_promise() -> None:
+    scores = torch.tensor([5.0, 1.0, 3.0, 2.0, 4.0, 9.0, 8.0, 7.0, 6.0])
+    assert [threshold(scores, e) for e in (0.1, 0.19, 0.2, 0.5)] == [1.0, 1.0, 2.0, 5.0]
+
+
+def test_experts_with_few_rows_share_a_threshold_with_the_next() -> None:
+    group = torch.tensor([0] * 2 + [1] * 9 + [2] * 12 + [3])
+    known = Calibration(group=group)
+    scores = torch.arange(24, dtype=torch.float64)
+    # The two with few rows need nine more: those of the next smallest.
+    assert known.thresholds(scores, 0.1, groups=4).tolist() == [0.0, 0.0, 11.0, 0.0]
+    assert known.rows("abcd") == {"a": 2, "b": 9, "c": 12, "d": 1}
+    warnings = too_few(known.rows("abcd"), 0.1)
+    assert [w.split()[0] for w in warnings] == ["'a'", "'d'"]
+    assert all("9 are needed" in w and "shares" in w for w in warnings)
+    nothing = known.thresholds(scores, 0.01, groups=4)
+    assert nothing.tolist() == [-math.inf] * 4
+    assert all("there is no threshold" in w for w in too_few(known.rows("abcd"), 0.01))
+
+
+def test_a_calibration_comes_back_from_bytes() -> None:
+    known = Calibration(group=torch.tensor([1, 0]), likelihood=torch.tensor([0.25, 1.0]))
+    again = Calibration.load(known.save())
+    assert torch.equal(again.group, known.group) and again.familiarity is None
+    assert again.likelihood is not None and again.likelihood.tolist() == [0.25, 1.0]
+
+
+@pytest.fixture(scope="module")
+def composed(backbone_folder: Path, expert_folders: dict[str, Path]) -> redhost.ComposedModel:
+    return redhost.compose(backbone_folder, list(expert_folders.values())).composed
+
+
+Draw = Callable[[int, int], tuple[Tensor, list[redhost.Row]]]
+
+
+@pytest.fixture(scope="module")
+def draw(composed: redhost.ComposedModel) -> Draw:
+    """Return rows of a population in the space of features, whose answers are often not the top."""
+    texts = [f"{w} {n} {w[0]}" for w in WORLD for n in range(40)]
+    h = composed.backbone.encode(texts)
+
+    def rows(count: int, seed: int) -> tuple[Tensor, list[redhost.Row]]:
+        generator = torch.Generator().manual_seed(seed)
+        at = torch.randint(len(h), (count,), generator=generator)
+        drawn = h[at] + 0.3 * h.std() * torch.randn(count, h.shape[1], generator=generator)
+        with torch.inference_mode():
+            p, _ = composed.bus(drawn)
+        given = torch.multinomial(p**0.5, 1, generator=generator)[:, 0]
+        labels = [composed.bus.labels[int(k)] for k in given]
+        return drawn, [redhost.Row(text="", label=y) for y in labels]
+
+    return rows
+
+
+def scores(model: redhost.ComposedModel, h: Tensor, rows: list[redhost.Row]) -> Calibration:
+    with torch.inference_mode():
+        p, alpha = model.bus(h)
+        return calibrate(model.bus, h, p, alpha, rows, decline=True)
+
+
+@pytest.mark.parametrize(("share", "size"), [(0.05, 60), (0.05, 200), (0.2, 60), (0.1, 31)])
+def test_own_rows_are_declined_as_rarely_as_promised(composed, draw, share, size) -> None:
+    """On the average over calibrations; the groups' rounding down is all that is lost."""
+    declined, losses = list[float](), list[float]()
+    for seed in range(DRAWS):
+        known = scores(composed, *draw(size, seed))
+        new = scores(composed, *draw(1000, 1000 + seed))
+        t = known.thresholds(known.familiarity, share, groups=3)
+        declined.append(float((new.familiarity < t[new.group]).double().mean()))
+        losses.append(3 / size)
+    mean = sum(declined) / DRAWS
+    noise = 3 * (share / size / DRAWS) ** 0.5
+    assert share - losses[0] - noise < mean < share + noise
+
+
+@pytest.mark.parametrize(("level", "size"), [(0.9, 60), (0.9, 200), (0.7, 60)])
+def test_label_sets_hold_the_right_label_as_often_as_promised(composed, draw, level, size) -> None:
+    bus, found, sizes = composed.bus, list[float](), list[float]()
+    for seed in range(DRAWS):
+        known = scores(composed, *draw(size, seed))
+        h, rows = draw(500, 1000 + seed)
+        with torch.inference_mode():
+            p, alpha = bus(h)
+        sets = label_sets(bus, p, alpha, calibration=known, share=1 - level)
+        found.append(sum(r.label in s for r, s in zip(rows, sets, strict=True)) / len(rows))
+        sizes.append(sum(map(len, sets)) / len(rows))
+        assert all(s[0] == bus.labels[int(k)] for s, k in zip(sets, p.argmax(-1), strict=True))
+    mean = sum(found) / DRAWS
+    assert level - 3 * ((1 - level) / size / DRAWS) ** 0.5 < mean
+    assert mean < level + 3 / size + 0.03 or max(sizes) < 2  # sets of one label may do better
+    assert 1 <= max(sizes) < len(bus.labels)
+
+
+def test_every_expert_has_a_promise_of_its_own(composed, draw) -> None:
+    by_group = torch.zeros(3, 2)
+    for seed in range(DRAWS):
+        known, new = scores(composed, *draw(240, seed)), scores(composed, *draw(900, 1000 + seed))
+        t = known.thresholds(known.familiarity, 0.1, groups=3)
+        low = (new.familiarity < t[new.group]).float()
+        by_group[:, 0].index_add_(0, new.group, low)
+        by_group[:, 1].index_add_(0, new.group, torch.ones_like(low))
+    shares = by_group[:, 0] / by_group[:, 1]
+    assert bool((shares < 0.115).all()) and bool((shares > 0.06).all())
+
+
+def test_rows_far_from_every_card_are_not_familiar(composed, draw) -> None:
+    own, _ = draw(50, 0)
+    far = own + 4 * own.std() * torch.randn(own.shape, generator=torch.Generator().manual_seed(9))
+    with torch.inference_mode():
+        near, away = (familiarity(composed.bus, h, composed.bus(h)[0]) for h in (own, far))
+    assert float(away.quantile(0.75)) < float(near.quantile(0.25))
+
+
+# -- in a composition --------------------------------------------------------------------------
+
+
+def test_without_a_share_nothing_changes(backbone_folder, expert_folders) -> None:
+    folders = list(expert_folders.values())
+    plain = redhost.compose(backbone_folder, folders)
+    options = redhost.RecomposeOptions(router="evidence", decline=0.2)
+    declining = redhost.compose(backbone_folder, folders, options=options)
+    texts = [f"red {n} a" for n in range(70, 90)] + ["qqqq"]
+    before, after = plain.composed.answer(texts), declining.composed.answer(texts)
+    assert plain.receipt.decline is None and plain.composed.decline_thresholds is None
+    assert declining.receipt.router.digest == plain.receipt.router.digest
+    assert [a.weights for a in before] == [a.weights for a in after]
+    assert not any(a.declined for a in before) and all(a.labels is None for a in before)
+    assert after[-1].declined and after[-1].label == "none" and after[-1].probability == 0.0
+    left = [(a, b) for a, b in zip(before, after, strict=True) if not b.declined]
+    assert left and all((a.label, a.probability) == (b.label, b.probability) for a, b in left)
+
+
+def test_the_receipt_says_where_gate_rows_are_too_few(backbone_folder, expert_folders) -> None:
+    options = redhost.RecomposeOptions(router="evidence", decline=0.05)
+    composition = redhost.compose(backbone_folder, list(expert_folders.values()), options=options)
+    report = composition.receipt.decline
+    assert report is not None and (report.share, report.needed) == (0.05, 19)
+    assert sum(report.rows.values()) == 30 and len(report.warnings) == 3
+    assert len({*report.thresholds.values()}) == 1 and None not in report.thresholds.values()
+    assert len(composition.composed.set_warnings(0.9)) == sum(n < 9 for n in report.rows.values())
+
+
+@pytest.mark.parametrize("router", ["linear", "statistics", "quadratic", "shortlist", "centroid"])
+def test_every_kind_of_router_can_decline(backbone_folder, expert_folders, router) -> None:
+    options = redhost.RecomposeOptions(router=router, decline=0.2)
+    model = redhost.compose(
+        backbone_folder, list(expert_folders.values()), options=options
+    ).composed
+    gate = model.answer([r.text for c in model.cards.values() for r in c.rows if r.part == "gate"])
+    assert len(gate) == 30 and sum(a.declined and a.label == "none" for a in gate) <= 6
+    assert model.decline_thresholds is not None and bool(model.decline_thresholds.isfinite().all())
+
+
+def test_sums_alone_give_no_promise(backbone_folder, build_expert, tmp_path, composed) -> None:
+    rows = [CardRow(text=f"red {n} a", label="a", part="fit") for n in range(9)]
+    rows += [CardRow(text=f"red {n} b", label="b", part="fit") for n in range(9)]
+    card = redhost.authoring.texts_card(rows)
+    folder = build_expert(tmp_path, "red", card=card)
+    options = redhost.RecomposeOptions(router="evidence", decline=0.05)
+    made = redhost.compose(backbone_folder, [folder], options=options)
+    assert made.receipt.decline is not None
+    assert made.receipt.decline.thresholds == {"red": None}
+    assert made.receipt.decline.rows == {"red": 0}
+    [warning] = made.receipt.decline.warnings
+    assert "0 gate rows, 19 are needed" in warning
+    assert not made.composed.answer(["qqqq"])[0].declined
+    with pytest.raises(redhost.errors.UsageError, match="gate rows"):
+        made.composed.answer(["red 1 a"], sets=0.9)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 1.5, -0.1])
+def test_levels_that_mean_nothing_are_refused(composed, level) -> None:
+    with pytest.raises(redhost.errors.UsageError, match="between 0 and 1"):
+        composed.answer(["red 1 a"], sets=level)

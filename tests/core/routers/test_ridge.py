@@ -1,0 +1,94 @@
+"""The ridge router: one regression onto all labels, whatever the order and whoever had the rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+import redhost
+from redhost.core.routers.least_squares import LeastSquares, sharpest
+from redhost.core.routers.ridge import RidgeRouter
+from redhost.plugins import ColumnData, Statistics
+
+D = 5
+
+
+def rows(seed: int, count: int = 40) -> tuple[torch.Tensor, list[str]]:
+    """Two labels of a domain that lies in its own dimension."""
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(count, D, generator=g)
+    z[:, seed % D] += 3
+    z[: count // 2, (seed + 1) % D] -= 3
+    return z, ["x"] * (count // 2) + ["y"] * (count - count // 2)
+
+
+def column(name: str, seed: int) -> ColumnData:
+    z, labels = rows(seed)
+    return ColumnData(
+        column=name, z=z, statistics=Statistics.of_rows(z, labels), labels=tuple(labels)
+    )
+
+
+def solved(*data: ColumnData) -> RidgeRouter:
+    router = RidgeRouter(width=D, columns=tuple(d.column for d in data))
+    router.solve(data)
+    return router
+
+
+def by_hand(z: torch.Tensor, one_hot: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Return the weights ``(D + 1, Y)`` of ridge regression, intercept last and free."""
+    x = torch.cat([z.double(), torch.ones(len(z), 1, dtype=torch.float64)], 1)
+    shrunk = torch.diag(torch.tensor([*[penalty] * D, 0.0], dtype=torch.float64))
+    return torch.linalg.solve(x.T @ x + shrunk, x.T @ one_hot.double())
+
+
+def test_sums_give_the_weights_of_a_regression_on_all_rows() -> None:
+    (za, _), (zb, _) = rows(0), rows(2)
+    found = LeastSquares.solve([column("a", 0).statistics, column("b", 2).statistics], penalty=7.0)
+    half = torch.arange(80) // 20
+    weights = by_hand(torch.cat([za, zb]), torch.nn.functional.one_hot(half), 7.0)
+    torch.testing.assert_close(found.weight, weights[:-1].T)
+    torch.testing.assert_close(found.bias, weights[-1])
+
+
+def test_a_row_left_out_gets_the_score_of_a_regression_without_it() -> None:
+    z, labels = rows(1, 24)
+    target = torch.tensor(["xy".index(y) for y in labels])
+    found = LeastSquares.solve([Statistics.of_rows(z, labels)], penalty=3.0).left_out(z, target)
+    one_hot = torch.nn.functional.one_hot(target)
+    for n in range(len(z)):
+        rest = torch.arange(len(z)) != n
+        weights = by_hand(z[rest], one_hot[rest], 3.0)
+        torch.testing.assert_close(found[n], z[n].double() @ weights[:-1] + weights[-1])
+
+
+def test_sharpness_is_the_one_under_which_the_rows_are_likeliest() -> None:
+    score = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.55, 0.45]]).double()
+    groups, right = torch.arange(2), torch.tensor([0, 1, 0])
+    assert sharpest(score, groups, right)[1] == 24.0
+    loss, beta = sharpest(score, groups, 1 - right)
+    assert beta == 4.0 and loss > 1  # wrong ones had better be soft
+
+
+def test_it_tells_whose_text_it_is() -> None:
+    data = [column("a", 0), column("b", 2), column("c", 4)]
+    router = solved(*data)
+    for k, d in enumerate(data):
+        assert (router(d.z).argmax(-1) == k).float().mean() > 0.85
+
+
+def test_without_rows_the_sums_alone_are_enough() -> None:
+    shown = [column("a", 0), column("b", 2)]
+    drawn = [dataclasses.replace(d, labels=()) for d in shown]
+    router = solved(*drawn)
+    assert router.scale.tolist() == pytest.approx([80 / 30, 8.0])
+    for k, d in enumerate(shown):
+        assert (router(d.z).argmax(-1) == k).float().mean() > 0.85
+
+
+def test_no_column_moves_alone() -> None:
+    parent = solved(column("a", 0), column("b", 2))
+    with pytest.raises(redhost.UsageError, match="--level full"):
+        RidgeRouter(width=D, columns=("a", "b", "c")).copy_columns(parent, keep={"a", "b"})
