@@ -22,6 +22,7 @@ from torch import Tensor
 from ...registry.atomic import read, write_atomic
 from ...registry.errors import UsageError
 from ...registry.package.forms import FORMS
+from ..adamw import AdamW
 from ..batching import batched_slices
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert, Space, expert_from_tensors
@@ -227,9 +228,7 @@ class ExpertRun:
         self.expert, self.settings, self.head = expert, settings, head
         self.steps = settings.epochs * max(1, -(-rows // settings.batch))
         self.generator = torch.Generator().manual_seed(settings.seed)
-        self.optimizer = torch.optim.AdamW(
-            expert.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
+        self.optimizer = AdamW(expert.parameters(), weight_decay=settings.weight_decay)
         self.epoch = self.step = self.best_epoch = 0
         self.best_loss, self.note = math.inf, ""
         self.best = {k: v.clone() for k, v in expert.state_dict().items()}
@@ -291,12 +290,10 @@ class ExpertRun:
     def descend(self, losses: Iterable[Tensor]) -> None:
         """Take one step down the sum of losses; each frees its graph before the next is made."""
         decay = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.steps)))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.learning_rate * decay
         self.optimizer.zero_grad()
         for loss in losses:
             loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.optimizer.step(self.settings.learning_rate * decay)
         self.step += 1
 
     def validate(self, data: _Batch, classifier: Tensor | None) -> tuple[float, float | None]:
