@@ -24,7 +24,7 @@ class AdamW:
 
     Attributes:
         parameters: What moves.
-        state: By parameter that has moved: the steps taken and both moments.
+        state: By parameter; of one that has moved, the steps taken and both moments.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class AdamW:
         for p in self.parameters:
             if p.grad is None:
                 continue
-            if p not in self.state:
-                moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-                self.state[p] = {"step": torch.tensor(0.0), **moments}
-            state = self.state[p]
+            state = self.state.setdefault(p, {})
+            if not state:
+                state["step"] = torch.tensor(0.0)
+                state |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
             mean, square = state["exp_avg"], state["exp_avg_sq"]
             state["step"] += 1
             count = state["step"].item()

@@ -77,3 +77,14 @@ def test_the_rates_fall_from_the_peak_to_nearly_nothing() -> None:
     assert rates[0] == 0.5 and len(rates) == 100 and rates == sorted(rates, reverse=True)
     assert rates[50] == pytest.approx(0.25) and 0 < rates[-1] < 1e-3
     assert [*cosine_rates(0.5, 0)] == []
+
+
+def test_an_empty_state_is_none() -> None:
+    """As a checkpoint has it of what had not moved."""
+    module, other = make_module(), make_module()
+    optimizers = [AdamW(m.parameters(), weight_decay=0.1) for m in (module, other)]
+    optimizers[1].state = {p: {} for p in other.parameters()}
+    for one, optimizer in zip((module, other), optimizers, strict=True):
+        set_gradients(one, 0)
+        optimizer.step(0.01)
+    assert torch.equal(weights(module), weights(other))
