@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -93,17 +94,21 @@ class TextEncoder:
         return cast("Tensor", next(self.model.parameters())).device
 
     def encode(
-        self, texts: Sequence[str], *, compute: Callable[[Tensor], Tensor] | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        compute: Callable[[Tensor], Tensor] | None = None,
+        alone: bool = True,
     ) -> Tensor:
         """Return h ``(N, D)``, each row's bits independent of the other texts.
 
         Args:
             texts: N of them.
             compute: Token ids ``(B, T)`` → rows ``(B, D)``, where something else than h is wanted.
-                Nobody knows whether it mixes rows, so it gets one text at a time.
+            alone: Whether that gets one text at a time, since nobody knows whether it mixes rows.
         """
         out = torch.empty(len(texts), self.width)
-        most = 1 if compute and self.device.type == "cpu" else None
+        most = 1 if compute and alone and self.device.type == "cpu" else None
         with self.lock, torch.inference_mode():
             for index, ids in self.batches(texts, most=most):
                 rows = compute(ids) if compute else self.pool(self.hidden_states(ids))
@@ -164,6 +169,17 @@ class TextEncoder:
         parts = [output.hidden_states[layer] for layer in self.features.layers]
         parts += [] if self.hashing is None else [self.hashing.rows(ids)]
         return torch.cat(parts, dim=-1)
+
+    @contextmanager
+    def with_linears(self, linears: Sequence[nn.Linear]) -> Iterator[None]:
+        """Let these be linear layers of the encoder in the passes of a ``with`` block."""
+        with self.lock:
+            tiles = self.tiles
+            self.tiles = replace(tiles, linears=(*tiles.linears, *linears))
+            try:
+                yield
+            finally:
+                self.tiles = tiles
 
     def decode_step(self, ids: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
         """Return the last hidden states ``(B, T, D)`` of tokens ``(B, T)`` that follow others.
@@ -248,6 +264,20 @@ def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
     if not found:
         raise UsageError(f"{type(model).__name__} has no list of blocks")
     return max(found, key=lambda pair: len(pair[1]))
+
+
+def linears_of(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return the linear modules of a model by name, each with (out, in): what adapters may adapt.
+
+    Those of GPT-2, transformers' Conv1D, have their weights the other way round.
+    """
+    shapes = dict[str, tuple[int, int]]()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            shapes[name] = (module.out_features, module.in_features)
+        elif type(module).__name__ == "Conv1D" and isinstance(module.weight, Tensor):
+            shapes[name] = (module.weight.shape[1], module.weight.shape[0])
+    return shapes
 
 
 def load_encoder(
