@@ -147,7 +147,7 @@ def _canary(
     out = {"hidden": width, "labels": len(manifest.labels), "logits": classes or out}[space]
     promised: Shapes = {"z": (rows, width), "delta": (rows, out)}
     if manifest.adapter:
-        promised["tokens"] = (rows, (*shapes.get("tokens", ()), 0)[1])
+        promised["tokens"] = (rows, (*shapes.get("tokens", ()), 0, 0)[1])
     wrong = relabel(
         check_tensors(files[name], promised, integers={"tokens"}, largest=LARGEST),
         role="canary",

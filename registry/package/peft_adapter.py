@@ -38,11 +38,11 @@ Linears = Mapping[str, tuple[int, ...]]
 MAX_CONFIG = 2**20
 """Bytes of a configuration: PEFT's own have one to ten thousand."""
 
-MAX_PATTERN = 1000
-"""Characters of a pattern over module names."""
+MAX_NAME, MAX_NAMES = 200, 1000
+"""Characters of a key of `rank_pattern` and its like, and how many a list may have."""
 
-MAX_REPEATS = 2
-"""Repeats in a pattern, none of a group: more can take longer than any name is worth."""
+_PLAIN = re.compile(r"\^?(?:[\w.-]|\\\.)+")
+"""A name, as PEFT writes it; to PEFT it is a pattern."""
 
 START = "base_model.model."
 """What PEFT puts before every name."""
@@ -117,13 +117,13 @@ class Adapter:
         config: Its configuration.
         layers: By the module's name, as the adapter has it.
         biases: Module → number of entries, of those whose bias it brings.
-        tensors: Module and role → the name of the tensor.
+        tensors: Module → role (A, B, b, m or bias) → the name of the tensor.
     """
 
     config: AdapterConfig
     layers: Mapping[str, AdapterLayer]
     biases: Mapping[str, int]
-    tensors: Mapping[tuple[str, str], str]
+    tensors: Mapping[str, Mapping[str, str]]
 
     @property
     def rank(self) -> int:
@@ -159,8 +159,8 @@ def read_adapter(config: bytes, weights: bytes) -> Adapter:
     refuse(strange)
     layers, biases = dict[str, AdapterLayer](), dict[str, int]()
     wrong = list[Violation]()
-    for module in sorted({module for module, _ in tensors}):
-        info = {role: header[n] for (m, role), n in tensors.items() if m == module}
+    for module, names in sorted(tensors.items()):
+        info = {role: header[name] for role, name in names.items()}
         if info.keys() != {"bias"}:
             made = _layer(module, info, parsed)
             wrong += made if isinstance(made, list) else []
@@ -251,27 +251,25 @@ def check_modules(modules: Linears, linears: Linears, *, who: str) -> Iterator[V
             )
 
 
-def is_target(config: AdapterConfig, name: str) -> bool:
-    """Tell whether PEFT adapts the linear module of a name (its `check_target_module_exists`)."""
-    if config.exclude_modules and _matches(config.exclude_modules, name):
+def is_target(config: AdapterConfig, name: str) -> bool | None:
+    """Tell whether PEFT adapts the linear module of a name (its `check_target_module_exists`).
+
+    None where a pattern decides, which is not matched here: then the tensors say it.
+    """
+    targets, excluded = config.target_modules, config.exclude_modules or ()
+    if isinstance(targets, str) or isinstance(excluded, str):
+        return None
+    if _ends(name, excluded) or not _ends(name, targets):
         return False
-    targets = config.target_modules
-    if isinstance(targets, str):
-        return targets.lower() == "all-linear" or _matches(targets, name)
-    if name in targets:
-        return True
     layers = config.layers_to_transform
-    if not _matches(targets, name) or layers is None or layers == ():
-        return _matches(targets, name)
+    if name in targets or layers is None or layers == ():
+        return True
     index = _layer_index(config.layers_pattern, name)
     return index in ((layers,) if isinstance(layers, int) else layers)
 
 
-def _matches(wanted: str | Names, name: str) -> bool:
-    """Tell whether a name is one of several, ends with one, or matches a pattern in full."""
-    if isinstance(wanted, str):
-        return re.fullmatch(wanted, name) is not None
-    return any(name == x or name.endswith(f".{x}") for x in wanted)
+def _ends(name: str, some: Names) -> bool:
+    return any(name == x or name.endswith(f".{x}") for x in some)
 
 
 def _layer_index(patterns: str | Names | None, name: str) -> int | None:
@@ -291,30 +289,37 @@ def _scale(config: AdapterConfig, module: str, rank: int) -> float:
 
 def _by_pattern(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
     """Return the value of the first pattern that ends a module's name (`get_pattern_key`)."""
-    found = (v for p, v in patterns.items() if re.match(rf"(.*\.)?({p})$", module))
-    return next(found, patterns.get(module, default))
+    return next(
+        (value for pattern, value in patterns.items() if ends_name(pattern, module)), default
+    )
+
+
+def ends_name(pattern: str, name: str) -> bool:
+    """Tell whether a pattern of PEFT's ends a name, as a whole word; a dot is any character."""
+    signs = pattern.removeprefix("^").replace(r"\.", "\0")
+    start = len(name) - len(signs)
+    if start < 0 or (start > 0 and (pattern.startswith("^") or name[start - 1] != ".")):
+        return False
+    pairs = zip(signs, name[start:], strict=True)
+    return all(a in (b, ".") or (a, b) == ("\0", ".") for a, b in pairs)
 
 
 def _by_module(
     header: Mapping[str, TensorInfo],
-) -> tuple[dict[tuple[str, str], str], list[Violation]]:
-    """Return the tensors by module and role, and what is wrong with their names."""
-    tensors, wrong = dict[tuple[str, str], str](), list[Violation]()
+) -> tuple[dict[str, dict[str, str]], list[Violation]]:
+    """Return the names of the tensors by module and role, and what is wrong with them."""
+    tensors, wrong = dict[str, dict[str, str]](), list[Violation]()
     for name in sorted(header):
-        inner = name.removeprefix(START)
+        inner, field = name.removeprefix(START), f"{WEIGHTS} {name}"
         end = next((e for e in _PARTS if inner.endswith(f".{e}")), None)
         if inner == name or end is None:
             expected = f"{START}MODULE.lora_A.weight, lora_B.weight, …"
-            wrong.append(
-                _wrong("weights_tensors", f"{WEIGHTS} {name}", expected, "another tensor", _HINT)
-            )
+            wrong.append(_wrong("weights_tensors", field, expected, "another tensor", _HINT))
             continue
-        key = inner.removesuffix(f".{end}"), _PARTS[end]
-        if key in tensors:
-            wrong.append(
-                _wrong("weights_tensors", f"{WEIGHTS} {name}", "one of its kind", "two", _REBUILD)
-            )
-        tensors[key] = name
+        roles = tensors.setdefault(inner.removesuffix(f".{end}"), {})
+        if _PARTS[end] in roles:
+            wrong.append(_wrong("weights_tensors", field, "one of its kind", "two", _REBUILD))
+        roles[_PARTS[end]] = name
     return tensors, wrong
 
 
@@ -327,7 +332,7 @@ def _layer(
         names = {role: end for end, role in reversed(_PARTS.items())}
         expected, given = (", ".join(sorted(names[r] for r in some)) for some in (roles, found))
         return [_wrong("weights_tensors", f"{WEIGHTS} {module}", expected, given, _REBUILD)]
-    if not is_target(config, module):
+    if is_target(config, module) is False:
         expected = f"only modules that {CONFIG} targets"
         return [_wrong("weights_tensors", f"{WEIGHTS} {module}", expected, "tensors", _REBUILD)]
     rank = int(_by_pattern(config.rank_pattern or {}, module, config.r))
@@ -385,33 +390,25 @@ def _numbers(config: AdapterConfig) -> Iterator[Violation]:
 
 
 def _patterns(config: AdapterConfig) -> Iterator[Violation]:
-    """Yield a violation for each pattern that may take longer to match than any name is worth."""
-    wholes = (config.target_modules, config.exclude_modules, config.layers_pattern)
-    several = config.layers_pattern if isinstance(config.layers_pattern, tuple) else ()
-    patterns = [x for x in wholes if isinstance(x, str)]
-    patterns += [*several, *(config.rank_pattern or {}), *(config.alpha_pattern or {})]
-    if len(patterns) > MAX_PATTERN:
-        expected, found = f"at most {MAX_PATTERN:,} patterns", f"{len(patterns):,}"
-        yield _wrong("adapter_config", f"{CONFIG} rank_pattern", expected, found, _REBUILD)
-        return
-    for pattern in patterns:
-        if not _is_plain(pattern):
-            expected = f"names, or patterns of at most {MAX_REPEATS} repeats and none of a group"
-            field = f"{CONFIG} target_modules, rank_pattern, …"
-            yield _wrong("adapter_config", field, expected, _shown(pattern), _HINT)
-
-
-def _is_plain(pattern: str) -> bool:
-    plain = pattern.replace("(?:", "(")
-    repeats = len(re.findall(r"(?<!\\)[*+{]", plain))
-    strange = re.search(r"\(\?|\)[*+{]|\\[1-9]|\[\[|--|&&|\|\||~~|[*+}]{2}", plain)
-    if len(pattern) > MAX_PATTERN or repeats > MAX_REPEATS or strange:
-        return False
-    try:
-        re.compile(rf"(.*\.)?({pattern})$")
-    except (re.error, OverflowError, RecursionError):
-        return False
-    return True
+    """Yield a violation for each key that is no name: a pattern of strangers may match for ever."""
+    lists = {
+        "target_modules": config.target_modules,
+        "exclude_modules": config.exclude_modules,
+        "rank_pattern": tuple(config.rank_pattern or ()),
+        "alpha_pattern": tuple(config.alpha_pattern or ()),
+        "layers_pattern": config.layers_pattern,
+        "layers_to_transform": config.layers_to_transform,
+    }
+    for name, some in lists.items():
+        if isinstance(some, tuple) and len(some) > MAX_NAMES:
+            expected, found = f"at most {MAX_NAMES:,}", f"{len(some):,}"
+            yield _wrong("adapter_config", f"{CONFIG} {name}", expected, found, _REBUILD)
+    for name in ("rank_pattern", "alpha_pattern", "layers_pattern"):
+        keys = lists[name] or ()
+        names = (keys,) if isinstance(keys, str) else keys
+        if strange := [x for x in names if len(x) > MAX_NAME or not _PLAIN.fullmatch(x)]:
+            expected = "names of modules, or ends of names"
+            yield _wrong("adapter_config", f"{CONFIG} {name}", expected, _shown(strange[0]), _HINT)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

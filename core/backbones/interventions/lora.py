@@ -138,22 +138,20 @@ class LoraExpert(Expert):
         super().__init__(space=space, labels=labels, temperature=temperature)
         self.adapter, self.key = adapter, key
 
-        def part(module: str, role: str) -> Tensor | None:
-            name = adapter.tensors.get((module, role))
-            return None if name is None else tensors[name].to(torch.float32)
+        def part(module: str, role: str) -> Tensor:
+            return tensors[adapter.tensors[module][role]].to(torch.float32)
 
         self.layers = nn.ModuleList(
             LoraLayer(
-                A=tensors[adapter.tensors[module, "A"]].to(torch.float32),
-                B=tensors[adapter.tensors[module, "B"]].to(torch.float32),
-                b=part(module, "b"),
-                m=part(module, "m"),
+                A=part(module, "A"),
+                B=part(module, "B"),
+                b=part(module, "b") if "b" in adapter.tensors[module] else None,
+                m=part(module, "m") if "m" in adapter.tensors[module] else None,
                 scale=layer.scale,
             )
             for module, layer in adapter.layers.items()
         )
-        biases = (tensors[adapter.tensors[module, "bias"]] for module in adapter.biases)
-        self.biases = nn.ParameterList(b.to(torch.float32) for b in biases)
+        self.biases = nn.ParameterList(part(module, "bias") for module in adapter.biases)
         self.W = None if head is None else nn.Parameter(head["W"].to(torch.float32))
         self.b = None if head is None else nn.Parameter(head["b"].to(torch.float32))
 
