@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .checked import Violation, refuse
+from .checked import Violation, listed, refuse
 from .forms import FORMS, VALUE, Shapes
 from .manifest import BackboneManifest, ExpertManifest
 from .peft_adapter import read_adapter
@@ -104,9 +104,10 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
     if read.value is None:
         return
     found = {n: layer.shape for n, layer in read.value.layers.items()}
-    if found != {f"{ref.prefix}{n}": shape for n, shape in ref.modules.items()}:
+    promised = {f"{ref.prefix}{n}": shape for n, shape in ref.modules.items()}
+    if others := sorted({n for n, _ in promised.items() ^ found.items()}):
         expected = f"the modules and shapes of {manifest.weights.file}"
-        yield Violation("adapter_misfit", "adapter.modules", expected, "others", _REBUILD)
+        yield Violation("adapter_misfit", "adapter.modules", expected, listed(others), _REBUILD)
     if manifest.rank != read.value.rank:
         found_ = str(manifest.rank)
         yield Violation("manifest_field", "rank", str(read.value.rank), found_, _REBUILD)

@@ -67,6 +67,13 @@ _PARTS = {
 }
 """What ends the name of a tensor → its role."""
 
+_VALUES = {
+    "bias": "'none', 'all' or 'lora_only'",
+    "init_lora_weights": "one that leaves the backbone's weights alone: true or false, 'gaussian', "
+    "'eva' or 'orthogonal'",
+}
+"""What a key may be, where msgspec does not say it."""
+
 _HINT = "Only LoRA, rsLoRA and DoRA of linear layers can be imported; see the author's guide."
 FOREIGN = "Train the adapter on this backbone, or install the backbone it was trained on."
 _REBUILD = "Save the adapter again with PEFT."
@@ -205,9 +212,8 @@ def parse_config(data: bytes) -> AdapterConfig:
     except msgspec.ValidationError as e:
         what, _, path = str(e).partition(" - at `")
         key = path.rstrip("`").lstrip("$.").partition("[")[0] or "file"
-        raise _config(
-            key, what.removeprefix("Expected ").partition(", got")[0], _shown(raw.get(key))
-        ) from e
+        wanted = _VALUES.get(key) or what.removeprefix("Expected ").partition(", got")[0]
+        raise _config(key, wanted, _shown(raw.get(key))) from e
     refuse(_numbers(config))
     refuse(_patterns(config))
     return config
@@ -391,21 +397,18 @@ def _numbers(config: AdapterConfig) -> Iterator[Violation]:
 
 def _patterns(config: AdapterConfig) -> Iterator[Violation]:
     """Yield a violation for each key that is no name: a pattern of strangers may match for ever."""
-    lists = {
-        "target_modules": config.target_modules,
-        "exclude_modules": config.exclude_modules,
+    layers = config.layers_pattern or ()
+    keys: dict[str, Names] = {
         "rank_pattern": tuple(config.rank_pattern or ()),
         "alpha_pattern": tuple(config.alpha_pattern or ()),
-        "layers_pattern": config.layers_pattern,
-        "layers_to_transform": config.layers_to_transform,
+        "layers_pattern": (layers,) if isinstance(layers, str) else layers,
     }
-    for name, some in lists.items():
+    others = ("target_modules", "exclude_modules", "layers_to_transform")
+    for name, some in {**keys, **{n: getattr(config, n) for n in others}}.items():
         if isinstance(some, tuple) and len(some) > MAX_NAMES:
             expected, found = f"at most {MAX_NAMES:,}", f"{len(some):,}"
             yield _wrong("adapter_config", f"{CONFIG} {name}", expected, found, _REBUILD)
-    for name in ("rank_pattern", "alpha_pattern", "layers_pattern"):
-        keys = lists[name] or ()
-        names = (keys,) if isinstance(keys, str) else keys
+    for name, names in keys.items():
         if strange := [x for x in names if len(x) > MAX_NAME or not _PLAIN.fullmatch(x)]:
             expected = "names of modules, or ends of names"
             yield _wrong("adapter_config", f"{CONFIG} {name}", expected, _shown(strange[0]), _HINT)

@@ -114,7 +114,7 @@ def configs(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 @settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=24, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(case=configs())
 def test_any_adapter_computes_what_peft_does_to_the_last_bit(bare, tmp_path_factory, case) -> None:
