@@ -144,7 +144,7 @@ class ComposedModel:
             readers = [self.bus.ids.index(i) for i in segment.readers if i in self.bus.ids]
             rows = active[:, readers].any(-1).nonzero().flatten()
             if segment.compute is not None and len(rows):
-                part[rows] = segment.compute([texts[n] for n in rows.tolist()])
+                part[rows] = segment.compute([texts[int(n)] for n in rows])
         return h
 
     def declines(self, h: Tensor, p: Tensor, alpha: Tensor) -> Tensor:

@@ -174,7 +174,11 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     generator = torch.Generator().manual_seed(settings.seed)
     space, rank = settings.space, settings.rank or max(1, width // 4)
     if settings.form not in FORMS:
-        raise UsageError(f"form {settings.form!r} cannot be trained", expected=", ".join(FORMS))
+        raise UsageError(
+            f"form {settings.form!r} cannot be trained",
+            expected=", ".join(FORMS),
+            hint="Train it with PEFT, and take it in: 'redhost new-expert NAME --from peft:DIR'.",
+        )
     shapes = FORMS[settings.form].shapes(space, width=width, rank=rank, out=out)
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
     if "U" in tensors:

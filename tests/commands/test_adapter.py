@@ -76,7 +76,9 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
     assert set(manifest["adapter"]["modules"]) == {f"layers.{n}.self_attn.q_proj" for n in range(3)}
     for name in (CONFIG, WEIGHTS):
         assert (folder / name).read_bytes() == (adapter / name).read_bytes()
-    checked = call("check", "red-expert-parity", *options[:2])
+    assert call("pack", "red-expert-parity", *options)[0] == 0
+    [wheel] = Path("red-expert-parity/dist").iterdir()
+    checked = call("check", str(wheel), *options[:2])
     assert checked[0] == 0, checked
     environment.install(Path("red-expert-parity"))
     listed = json.loads(call("list-experts", "--json", *options)[1])
@@ -89,6 +91,47 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
     assert {a.label for a in answers} <= {"even", "odd"}
     with redhost.Host.open(tmp_path / "home", backbone="tiny-random") as host:
         assert host.predict(["number 4", "number 5"]) == answers
-    assert call("export", "parity", "--to", "peft", "--out", "back", *options)[0] == 0
-    for name in (CONFIG, WEIGHTS):
-        assert (Path("back") / name).read_bytes() == (adapter / name).read_bytes()
+    for source in ("parity", str(wheel)):
+        assert call("export", source, "--to", "peft", *options)[0] == 0
+        for name in (CONFIG, WEIGHTS):
+            back = Path("parity-peft", name)
+            assert back.read_bytes() == (adapter / name).read_bytes()
+            back.unlink()
+        Path("parity-peft").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        ("a pickle alone", (), "nothing is unpickled here"),
+        ("modules_to_save", (), "modules_to_save"),
+        ("no folder", (), "adapter_config.json"),
+        ("", ("--form", "mlp"), "--from peft:DIR"),
+        ("", ("--rank", "4"), "--from peft:DIR"),
+        ("", ("--reads-tap", "1"), "--from peft:DIR"),
+    ],
+)
+def test_what_cannot_be_taken_in_leaves_nothing_behind(
+    environment, plain, save_adapter, rows, call, tmp_path, change, more, said
+) -> None:
+    environment.install(plain)
+    adapter = save_adapter()
+    if change == "a pickle alone":
+        (adapter / WEIGHTS).rename(adapter / "adapter_model.bin")
+    elif change == "modules_to_save":
+        config = json.loads((adapter / CONFIG).read_text())
+        (adapter / CONFIG).write_text(json.dumps(config | {"modules_to_save": ["score"]}))
+    elif change == "no folder":
+        adapter = tmp_path / "nowhere"
+    options = ("--backbone", "tiny-random", *more)
+    code, _, err = call(
+        "new-expert", "parity", "--from", f"peft:{adapter}", "--data", rows, *options
+    )
+    assert code in {1, 2} and said in err and "expected" in err
+    assert not Path("red-expert-parity").exists()
+
+
+def test_an_expert_that_is_no_adapter_is_not_exported(call) -> None:
+    code, _, err = call("export", "range3", "--to", "peft")
+    assert code == 2 and "an expert of the form 'lora'" in err and "'residual'" in err
+    assert not Path("range3-peft").exists()

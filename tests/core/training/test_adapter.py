@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load, save
 
 import redhost
+from redhost.authoring import TextEncoder
 from redhost.core.training.adapter import import_adapter
 from redhost.errors import ContractError, RedhostError, UsageError
 from redhost.registry.package.discover import discover, from_folder
@@ -67,8 +68,25 @@ def take_in(installed, rows, tmp_path) -> Callable[..., Path]:
     return make
 
 
+def encoder_of_peft(
+    bare: redhost.Backbone, model_folder: Path, adapter: Files, folder: Path
+) -> TextEncoder:
+    """Return the encoder with PEFT's own model in it."""
+    from peft import PeftModel
+    from transformers import AutoModel
+
+    folder.mkdir()
+    for name, data in adapter.items():
+        (folder / name).write_bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = AutoModel.from_pretrained(model_folder, dtype=torch.float32)
+        model = PeftModel.from_pretrained(model, folder).eval().base_model.model
+    return TextEncoder(model=model, tokenizer=bare.trunk.tokenizer, pooling=bare.trunk.pooling)
+
+
 def test_through_the_backbones_labels_it_answers_at_weight_one_as_pefts_model(
-    installed, take_in, adapter, tmp_path
+    installed, take_in, adapter, tmp_path, bare, model_folder
 ) -> None:
     project = take_in(adapter)
     manifest = json.loads((package_in(project) / "expert.json").read_text())
@@ -83,9 +101,12 @@ def test_through_the_backbones_labels_it_answers_at_weight_one_as_pefts_model(
     with torch.inference_mode():
         h = model.backbone.encode(texts)
         [segment] = bus.layout.segments
+        assert segment.compute is not None
         moved = segment.compute(texts)
         alone = bus.alone(h, bus.norm(h), bus.ids.index("wave"))
         assert torch.equal(alone, torch.softmax(moved @ model.backbone.classifier.T, -1))
+        theirs = encoder_of_peft(bare, model_folder, adapter, tmp_path / "peft").encode(texts)
+        torch.testing.assert_close(moved, theirs, rtol=1e-4, atol=1e-5)
         none = bus.residual(h, bus.norm(h), torch.zeros(len(h), len(bus.columns)))
         assert torch.equal(none, trunk.encode(texts))
         assert not torch.equal(moved, none)
@@ -184,9 +205,12 @@ def test_a_text_that_gives_it_no_weight_costs_no_pass(
     [segment] = layout.segments
     passed: list[str] = []
 
+    compute = segment.compute
+    assert compute is not None
+
     def count(some: list[str]) -> torch.Tensor:
         passed.extend(some)
-        return segment.compute(some)
+        return compute(some)
 
     counted = replace(layout, segments=(replace(segment, compute=count),))
     model = replace(model, backbone=replace(model.backbone, layout=counted))
