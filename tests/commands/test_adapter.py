@@ -101,7 +101,7 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
 
 
 @pytest.mark.parametrize(
-    ("change", "more", "said"),
+    ("change", "more", "message"),
     [
         ("a pickle alone", (), "nothing is unpickled here"),
         ("modules_to_save", (), "modules_to_save"),
@@ -112,7 +112,7 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
     ],
 )
 def test_what_cannot_be_taken_in_leaves_nothing_behind(
-    environment, plain, save_adapter, rows, call, tmp_path, change, more, said
+    environment, plain, save_adapter, rows, call, tmp_path, change, more, message
 ) -> None:
     environment.install(plain)
     adapter = save_adapter()
@@ -127,7 +127,7 @@ def test_what_cannot_be_taken_in_leaves_nothing_behind(
     code, _, err = call(
         "new-expert", "parity", "--from", f"peft:{adapter}", "--data", rows, *options
     )
-    assert code in {1, 2} and said in err and "expected" in err
+    assert code in {1, 2} and message in err and "expected" in err
     assert not Path("red-expert-parity").exists()
 
 
