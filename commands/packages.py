@@ -47,6 +47,12 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
 )
 @tolerance_option
 @_accept_option
+@click.option(
+    "--try",
+    "try_others",
+    is_flag=True,
+    help="If it harms a domain, try other routers and say which would let it in.",
+)
 @home_option
 @backbone_option
 @device_option

@@ -83,12 +83,27 @@ def test_light_commands_import_neither_torch_nor_any_package(composed, arguments
     run_code(code, composed)  # and again, with verdicts remembered
 
 
-def test_predict_imports_no_transformers_and_nothing_it_does_not_need(composed) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "What is 1 plus 2?"],
+        ["recompose", "--dry-run", "--router", "linear"],
+        ["train-expert", "red-expert-one", "--data", "rows.jsonl", "--epochs", "1"],
+    ],
+    ids=" ".join,
+)
+def test_what_computes_imports_no_transformers_and_nothing_it_does_not_need(
+    composed, tmp_path, monkeypatch, capsys, arguments
+) -> None:
     """Importing transformers' models takes longer than all else that a cold predict does."""
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({"text": f"one {n}", "label": "ab"[n % 2]}) for n in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    assert call(capsys, "new-expert", "one", "--backbone", "tiny")[0] == 0
     heavy = "{'transformers', 'scipy', 'sympy', 'torch._dynamo', 'pandas', 'sklearn'}"
     code = (
         "import sys\nfrom redhost.cli import main\n"
-        "try: main(['predict', 'What is 1 plus 2?'])\nexcept SystemExit as e: assert not e.code\n"
+        f"try: main({arguments!r})\nexcept SystemExit as e: assert not e.code, e.code\n"
         f"found = {heavy} & sys.modules.keys()\n"
         "packages = {m for m in sys.modules if m.startswith('red_')}\n"
         "sys.exit(str(found | packages) if found | packages else 'torch' not in sys.modules)"

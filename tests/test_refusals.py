@@ -129,6 +129,71 @@ def statistics(fill: float, **more: np.ndarray) -> bytes:
     return save({"counts": np.ones(20, "i8"), "sums": sums, "scatter": scatter, **more})
 
 
+LORA = {
+    f"base_model.model.layers.0.self_attn.q_proj.lora_{part}.weight": np.ones(shape, "f4")
+    for part, shape in (("A", (2, 128)), ("B", (128, 2)))
+}
+TARGETS = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]}
+
+
+def adapter(
+    own: Mapping[str, bytes | int | None] | None = None,
+    *,
+    files: Mapping[str, bytes | int | None] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    honest: bool = True,
+) -> Broken:
+    """A LoRA adapter of the shipped backbone; with `own` it has a head, of these bytes."""
+    rows = {"z": np.ones((2, 128), "f4"), "delta": np.ones((2, 20 if own else 128), "f4")}
+    made: dict[str, bytes | int | None] = {
+        "adapter_config.json": json.dumps(TARGETS).encode(),
+        "adapter_model.safetensors": save(LORA),
+        "canary.safetensors": save({**rows, "tokens": np.ones((2, 3), "i8")}),
+    }
+    modules = {"layers.0.self_attn.q_proj": [128, 128]}
+    fields: dict[str, Any] = {
+        "schema": "redhost.expert/1.3",
+        "form": "lora",
+        "rank": 2,
+        "weights": {"file": "adapter_model.safetensors", "sha256": "0" * 64},
+        "adapter": {"file": "adapter_config.json", "sha256": "0" * 64, "modules": modules},
+    }
+    if own:
+        fields |= {"writes.space": "labels"}
+        fields |= {"head": {"file": "head.safetensors", "sha256": "0" * 64}}
+    return Broken(
+        files=made | dict(own or {}) | dict(files or {}),
+        changes=fields | dict(changes or {}),
+        honest=honest,
+    )
+
+
+def head(rows: int = 20, value: float = 1.0) -> dict[str, bytes | int | None]:
+    tensors = {"W": np.full((rows, 128), value, "f4"), "b": np.ones(rows, "f4")}
+    return {"head.safetensors": save(tensors)}
+
+
+PISSA = json.dumps({**TARGETS, "init_lora_weights": "pissa"}).encode()
+CUT_SHORT = {"adapter.safetensors": save(LORA)[:-4]}
+ADAPTERS: dict[str, Broken] = {
+    "adapter_missing": adapter(files={"adapter_config.json": None}),
+    "adapter_too_large": adapter(files={"adapter_config.json": HUGE}),
+    "adapter_digest": adapter(honest=False),
+    "adapter_header": adapter(
+        files=CUT_SHORT, changes={"adapter.file": "adapter.safetensors"}, honest=False
+    ),
+    "adapter_config": adapter(files={"adapter_config.json": PISSA}),
+    "adapter_misfit": adapter(
+        changes={"adapter.modules": {"layers.0.self_attn.q_proj": [64, 128]}}
+    ),
+    "head_missing": adapter({"head.safetensors": None}),
+    "head_too_large": adapter({"head.safetensors": HUGE}),
+    "head_digest": adapter(head(), honest=False),
+    "head_header": adapter({"head.safetensors": NO_TENSORS}),
+    "head_tensors": adapter(head(rows=3)),
+    "head_not_finite": adapter(head(value=np.nan)),
+    "head_range": adapter(head(value=1e30)),
+}
 NAN = np.full((32, 128), np.nan, "f4")
 EXPERTS: dict[str, Broken] = {
     "package_files": gone("expert.json"),
@@ -178,6 +243,7 @@ EXPERTS: dict[str, Broken] = {
     "canary_values": expert_tensors("canary.safetensors", delta=np.full((8, 128), 9, "f4")),
     "norm_bound": Broken(changes={"norm_bound": 1e-3}),
     "off_domain": Broken(changes={"off_domain": 1e-6}),
+    **ADAPTERS,
 }
 
 CUT = {"background": "background.safetensors", "evaluation": "evaluation.safetensors"}

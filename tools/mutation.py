@@ -176,7 +176,8 @@ def _settings(root: Path, room: Room) -> str:
             "pytest_add_cli_args_test_selection": list(room.tests),
             "pytest_add_cli_args": [
                 *("-p", "no:cacheprovider", f"--hypothesis-seed={SEED}"),
-                *("-p", "no:unraisableexception"),  # its last sweep takes longer than most tests
+                *("-p", "no:schemathesis"),  # its import takes longer than most tests
+                *("-p", "no:unraisableexception"),  # so does its last sweep
                 *skipped,
             ],
             "process_isolation": "forkserver",  # torch has threads, which do not survive a fork

@@ -266,8 +266,10 @@ def _package_trunk(
     if base.kind == "file":
         return load(f"gguf:{base.id}")
     carried = {name: files[name] for name in base.files}
-    if not head and features is None:  # a cache of keys and values, states of every block
-        plain = qwen3_encoder(carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens)
+    if not head:  # which needs a cache of keys and values
+        plain = qwen3_encoder(
+            carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens, features=features
+        )
         if plain is not None:
             return plain
     # transformers reads folders: give it one that holds exactly the bytes that were hashed.

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -34,6 +35,9 @@ FeatureChoice = Features | Literal["wide"] | None
 
 BATCH = 32
 """Texts of a pass, at most."""
+
+ENDLESS = 2**31 - 1
+"""A limit that no text has as many tokens as."""
 
 MOST_PLACES = 2048
 """Of hashed tokens, unless more is asked for: cards of sums grow with the square of h's width."""
@@ -71,14 +75,12 @@ class TextEncoder:
         self.head = head
         self.model: PreTrainedModel = model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
         self.features = _checked(features, model)
-        self.hashing, self.widths = None, [int(model.config.hidden_size)]
+        self.hashing, self.width = None, int(model.config.hidden_size)
         if self.features is not None:
-            self.widths *= len(self.features.layers)
+            self.width = self.width * len(self.features.layers) + self.features.tokens
             if width := self.features.tokens:
                 vocabulary = int(model.config.vocab_size)
                 self.hashing = TokenHashing.of(width=width, vocabulary=vocabulary)
-                self.widths.append(width)
-        self.width = sum(self.widths)
         self.tokenizer = tokenizer
         self.pooling: Pooling = pooling
         self.max_tokens = max_tokens
@@ -93,22 +95,36 @@ class TextEncoder:
         return cast("Tensor", next(self.model.parameters())).device
 
     def encode(
-        self, texts: Sequence[str], *, compute: Callable[[Tensor], Tensor] | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        compute: Callable[[Tensor], Tensor] | None = None,
+        alone: bool = True,
     ) -> Tensor:
         """Return h ``(N, D)``, each row's bits independent of the other texts.
 
         Args:
             texts: N of them.
             compute: Token ids ``(B, T)`` → rows ``(B, D)``, where something else than h is wanted.
-                Nobody knows whether it mixes rows, so it gets one text at a time.
+            alone: Whether that gets one text at a time, since nobody knows whether it mixes rows.
         """
         out = torch.empty(len(texts), self.width)
-        most = 1 if compute and self.device.type == "cpu" else None
+        most = 1 if compute and alone and self.device.type == "cpu" else None
         with self.lock, torch.inference_mode():
             for index, ids in self.batches(texts, most=most):
                 rows = compute(ids) if compute else self.pool(self.hidden_states(ids))
                 out[index] = rows[: len(index)].float().cpu()
+                if self.hashing is not None:
+                    for n, cut in zip(index, ids.tolist(), strict=False):
+                        out[n, -self.hashing.width :] = self.hashing.row(self._whole(texts[n], cut))
         return out
+
+    def _whole(self, text: str, cut: list[int]) -> list[int]:
+        """Return all token ids of a text, given those that the blocks read."""
+        if self.longest is None or len(cut) < self.longest:
+            return cut
+        # Without a limit transformers warns of a text that is longer than what the blocks read.
+        return list(self.tokenizer(text, truncation=True, max_length=ENDLESS)["input_ids"])
 
     def batches(
         self, texts: Sequence[str], *, most: int | None = None
@@ -161,9 +177,18 @@ class TextEncoder:
             )
         if self.features is None:
             return cast("Tensor", output.last_hidden_state)
-        parts = [output.hidden_states[layer] for layer in self.features.layers]
-        parts += [] if self.hashing is None else [self.hashing.rows(ids)]
-        return torch.cat(parts, dim=-1)
+        return torch.cat([output.hidden_states[layer] for layer in self.features.layers], dim=-1)
+
+    @contextmanager
+    def with_linears(self, linears: Sequence[nn.Linear]) -> Iterator[None]:
+        """Let these be linear layers of the encoder in the passes of a ``with`` block."""
+        with self.lock:
+            tiles = self.tiles
+            self.tiles = replace(tiles, linears=(*tiles.linears, *linears))
+            try:
+                yield
+            finally:
+                self.tiles = tiles
 
     def decode_step(self, ids: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
         """Return the last hidden states ``(B, T, D)`` of tokens ``(B, T)`` that follow others.
@@ -192,14 +217,14 @@ class TextEncoder:
         """Return h ``(B, D)`` for hidden states ``(B, T, D)``: of several parts, each normalised.
 
         Parts differ in size by far; normalised they are [LN(h_l)], which the bus norm leaves as
-        it is.
+        it is. What follows from the text's tokens alone is zero here (`encode`).
         """
         if self.features is None:
             return self._pooled(hidden)
-        parts = torch.split(hidden, self.widths, dim=-1)
-        pooled = [self._pooled(part) for part in parts[: len(self.features.layers)]]
-        pooled += [] if self.hashing is None else [parts[-1].sum(dim=1)]
-        return torch.cat([nn.functional.layer_norm(h, h.shape[-1:]) for h in pooled], dim=-1)
+        layers = hidden.chunk(len(self.features.layers), dim=-1)
+        parts = [nn.functional.layer_norm(h, h.shape[-1:]) for h in map(self._pooled, layers)]
+        parts += [] if self.hashing is None else [hidden.new_zeros(len(hidden), self.hashing.width)]
+        return torch.cat(parts, dim=-1)
 
     def _pooled(self, states: Tensor) -> Tensor:
         """Return one vector ``(B, D)`` for the states ``(B, T, D)`` of a layer."""
@@ -248,6 +273,20 @@ def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
     if not found:
         raise UsageError(f"{type(model).__name__} has no list of blocks")
     return max(found, key=lambda pair: len(pair[1]))
+
+
+def linears_of(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return the linear modules of a model by name, each with (out, in): what adapters may adapt.
+
+    Those of GPT-2, transformers' Conv1D, have their weights the other way round.
+    """
+    shapes = dict[str, tuple[int, int]]()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            shapes[name] = (module.out_features, module.in_features)
+        elif type(module).__name__ == "Conv1D" and isinstance(module.weight, Tensor):
+            shapes[name] = (module.weight.shape[1], module.weight.shape[0])
+    return shapes
 
 
 def load_encoder(

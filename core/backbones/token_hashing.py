@@ -5,11 +5,12 @@
 n_v is how often token v stands in the text. Inner products of two texts' s are, up to chance, those
 of their counts (Charikar, Chen and Farach-Colton 2002; feature hashing: Weinberger et
 al. 2009), so what is linear in the counts is nearly linear in s, and sums over texts add up like
-those of any other state.
+those of any other state. All tokens of a text count, also those that the blocks do not read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -52,19 +53,10 @@ class TokenHashing:
             signs=1.0 - 2.0 * (hashed >> (BITS // 2 - 1) & 1),
         )
 
-    def rows(self, ids: Tensor) -> Tensor:
-        """Return for token ids ``(B, T)`` what each adds to its text's s, ``(B, T, width)``.
-
-        Of a token that stands n times in a text, each adds an n-th of (1 + ln n) e_v.
-        """
-        places, signs = self.places.to(ids.device)[ids], self.signs.to(ids.device)[ids]
-        weights = torch.stack([_weights(text) for text in ids])  # (B, T)
-        rows = weights.new_zeros(*ids.shape, self.width)
-        return rows.scatter_add_(-1, places, signs * weights[..., None])
-
-
-def _weights(ids: Tensor) -> Tensor:
-    """Return (1 + ln n) / n of each token id ``(T,)``, n times in it."""
-    _, place, counts = torch.unique(ids, return_inverse=True, return_counts=True)
-    weights: Tensor = (1 + counts.log()) / counts
-    return weights[place]
+    def row(self, ids: Sequence[int]) -> Tensor:
+        """Return LN(s) ``(width,)`` of a text's token ids, however many they are."""
+        tokens, counts = torch.unique(torch.tensor(ids), return_counts=True)
+        weighted = self.signs[tokens] * (1 + counts.log())[:, None]
+        # One place after the other: the same sum on every machine.
+        s = torch.zeros(self.width).index_add_(0, self.places[tokens].flatten(), weighted.flatten())
+        return torch.nn.functional.layer_norm(s, (self.width,))

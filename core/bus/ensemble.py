@@ -147,8 +147,14 @@ class Ensemble(nn.Module):
             chosen: How many columns have a weight in each row, where that is known to be few.
         """
         outputs = self.selected_outputs(z, alpha) if outputs is None else outputs
-        stacked = self.hidden_stack, chosen
-        return self._add(self.layout.base(h), z, alpha, outputs, self.hidden, stacked)
+        stacked, base = (self.hidden_stack, chosen), self.layout.base(h)
+        hat = self._add(base, z, alpha, outputs, self.hidden, stacked)
+        # h + (h' − h) is not always h': with what rounding lost, one at weight 1 is h' exactly.
+        for segment, moved in self.layout.moved(h):
+            lost = moved - (base + (moved - base))
+            for column in (self.ids.index(i) for i in segment.readers if i in self.ids):
+                hat = hat + alpha[:, column, None] * lost
+        return hat
 
     def logits(
         self,

@@ -117,7 +117,7 @@ class LowRank(Expert):
 
 
 class InTrunkExpert(Expert):
-    """An expert that changes h inside the trunk: what it reads on the bus is its Δ already.
+    """An expert that changes h inside the trunk: what it reads on the bus is its Δ, h' − h.
 
     Args:
         step: The expert itself, which acts there (`core.backbones.interventions`).
@@ -128,7 +128,7 @@ class InTrunkExpert(Expert):
         self.step = step
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return Δ ``(B, D)``: G, which the trunk computed."""
+        """Return Δ ``(B, D)``, which follows from what the trunk computed."""
         return z
 
 

@@ -1,12 +1,12 @@
 """Where experts read: the bus vector, with one segment more for every tap beside it.
 
-    h̃ = [ h | r_1 | r_2 | … ]        (N, D + D_1 + D_2 + …)
-    z̃ = [ LayerNorm(h) | LayerNorm(r_1) | G_2 | … ]
+    h̃ = [ h | r_1 | h'_2 | … ]       (N, D + D_1 + D_2 + …)
+    z̃ = [ LayerNorm(h) | LayerNorm(r_1) | h'_2 − h | … ]
 
 An expert that reads at an inner block gets the segment of that block, normalised like the bus. What
-an expert that writes at an inner block adds to h is itself a segment, G
-(`backbones.interventions.layout`), and is not normalised. Without taps h̃ is h and nothing
-here does anything.
+h becomes through an expert that writes at an inner block is itself a segment, h'
+(`backbones.interventions.layout`); the expert reads what that adds to h. Without taps h̃ is h and
+nothing here does anything.
 
 The router reads z; where text is generated also the running context, a segment of its own.
 """
@@ -32,6 +32,7 @@ class FeatureSegment:
         key: What names its rows in the feature cache, beside the backbone.
         width: How many numbers it is.
         normalised: Whether the bus norm is applied to it.
+        moved: Whether it is h', so that its readers read h' − h.
         compute: Texts → the segment ``(N, width)``; None where it follows from h.
         readers: The experts that read it, by id; or `ROUTER`.
     """
@@ -41,6 +42,7 @@ class FeatureSegment:
     normalised: bool
     compute: Callable[[Sequence[str]], Tensor] | None
     readers: tuple[str, ...]
+    moved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,6 +87,16 @@ class FeatureLayout:
         own = (numbers for segment, numbers in self.parts(wide) if reader in segment.readers)
         return next(own, self.base(wide))
 
+    def moved(self, wide: Tensor) -> list[tuple[FeatureSegment, Tensor]]:
+        """Return the segments that are h', each with h' ``(…, D)`` of h̃; h where it is unknown."""
+        h = self.base(wide)
+        parts = self.parts(wide) if any(s.moved for s in self.segments) else []
+        return [
+            (segment, torch.where(rows.any(-1, keepdim=True), rows, h))
+            for segment, rows in parts
+            if segment.moved
+        ]
+
     def pad(self, rows: Tensor) -> Tensor:
         """Return h̃ or z̃ ``(…, total_width)``, zeros for unknown segments: their readers add 0."""
         missing = self.total_width - rows.shape[-1] if self.segments else 0
@@ -92,7 +104,7 @@ class FeatureLayout:
 
 
 class WideNorm(nn.Module):
-    """The bus norm on h and on every segment that wants it.
+    """The bus norm on h and on every segment that wants it; of a moved h what was added.
 
     Args:
         norm: h → z.
@@ -105,10 +117,13 @@ class WideNorm(nn.Module):
 
     def forward(self, wide: Tensor) -> Tensor:
         """Return z̃ for h̃ ``(B, …)``."""
-        parts = [self.norm(self.layout.base(wide))]  # (B, D)
+        h = self.layout.base(wide)  # (B, D)
+        parts, moved = [self.norm(h)], dict(self.layout.moved(wide))
         eps = float(getattr(self.norm, "eps", 1e-5))  # of a plugin's norm nothing is known
         for segment, rows in self.layout.parts(wide):
             known = rows.any(-1, keepdim=True)  # zeros are "not known", and stay zeros
             normed = nn.functional.layer_norm(rows, rows.shape[-1:], eps=eps) * known
             parts.append(normed if segment.normalised else rows)
+            if segment in moved:
+                parts[-1] = moved[segment] - h
         return torch.cat(parts, dim=-1)

@@ -44,6 +44,7 @@ from .options import (
 from .prepare import prepare_composition
 from .publish import locked_router, publish, refuse_drift
 from .recompose import RecomposeResult, recompose
+from .remedies import what_helps
 from .select import ExpertSource, Selection, change, read_source, select_installed, select_stored
 
 log = logging.getLogger("redhost")
@@ -208,14 +209,16 @@ def change_members(
             )
             if (update or record is None) and joins.id in selection.ids:
                 remove = joins.id
-        inputs, result = compose_selection(
-            session,
-            change(selection, add=joins, remove=remove),
-            keywords,
-            made_with=_made_with(record),
-        )
-        if joins is not None:
-            _require_attached(joins, result.receipt)
+        wanted, made_with = change(selection, add=joins, remove=remove), _made_with(record)
+        try:
+            inputs, result = compose_selection(session, wanted, keywords, made_with=made_with)
+            if joins is not None:
+                _require_attached(joins, result.receipt)
+        except HarmError as e:
+            if joins is None or e.hint != HARM_HINT or not keywords.get("try_others"):
+                raise
+            hint = _what_helps(session, joins, wanted, keywords, made_with)
+            raise HarmError(e.problem, expected=e.expected, found=e.found, hint=hint) from e
         with before_publish(joins) if before_publish else nullcontext():
             receipt = publish(session, inputs, result, writer=writer)
     session.plugins.notify("redhost_composed", receipt=receipt)
@@ -252,6 +255,23 @@ def _current_members(
             found=e.reason,
             hint="Compose what is installed anew with 'redhost recompose --accept'.",
         ) from e
+
+
+def _what_helps(
+    session: Session,
+    joins: PackageStatus,
+    wanted: Selection,
+    keywords: RecomposeKeywords,
+    made_with: Mapping[str, Any],
+) -> str:
+    """Compose with other routers, and say which of them would let a newcomer in."""
+
+    def under(kind: str) -> Receipt:
+        other: RecomposeKeywords = {**keywords, "router": kind, "level": "full"}
+        return compose_selection(session, wanted, other, made_with=made_with)[1].receipt
+
+    columns, width = len(wanted.ids) + 1, wanted.files.manifest.width
+    return what_helps(str(joins.id), columns=columns, width=width, compose=under)
 
 
 def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:

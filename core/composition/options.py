@@ -23,10 +23,11 @@ Level = Literal["full", "row", "zero"]
 class RecomposeKeywords(TypedDict, total=False):
     """The keywords of `Host.recompose`, `attach`, `detach` and `replace`.
 
-    All but ``progress``, which is called with (steps done, steps in all), are those of
-    `RecomposeOptions`; what is left out or None is taken from the current generation, where only
-    one expert changes, then from the settings. The level is ``full`` unless it is given: what
-    joined by ``row`` did not move others.
+    All but two are those of `RecomposeOptions`: ``progress`` is called with (steps done, steps in
+    all), and with ``try_others`` a newcomer that is refused for its harm is tried with other
+    routers, to say which of them would let it in. What is left out or None is taken from the
+    current generation, where only one expert changes, then from the settings. The level is ``full``
+    unless it is given: what joined by ``row`` did not move others.
     """
 
     router: str | None
@@ -35,6 +36,7 @@ class RecomposeKeywords(TypedDict, total=False):
     tolerance: float | None
     accept: bool
     decline: float | None
+    try_others: bool | None
     progress: Progress | None
 
 

@@ -81,6 +81,7 @@ def make_expert_module(
         providers=provider,
         manifest=manifest,
         tensors=safetensors.torch.load(files.weights),
+        files=files.files,
         bus=bus,
     )
     providers |= provider

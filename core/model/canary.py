@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import safetensors.torch
 import torch
@@ -15,17 +16,44 @@ from ..bus.experts import Expert
 NUMBERS = 2**21
 """At most about this many numbers at once while a canary is computed."""
 
+_OTHER = "The weights do not compute what their author saw: ask for a new build."
 
-def make_canary(expert: Expert, z: Tensor) -> bytes:
+
+def make_canary(expert: Expert, z: Tensor, *, tokens: Tensor | None = None) -> bytes:
     """Write a canary file.
 
     Args:
         expert: The finished expert.
         z: The bus vectors to remember, ``(N, D)``.
+        tokens: Of an adapter: the tokens ``(N, T)`` that z comes from.
     """
     with torch.inference_mode():
-        delta = expert(z)
-    return safetensors.torch.save({"z": z.contiguous(), "delta": delta.contiguous()})
+        delta = expert(z).clone()
+    tensors = {"z": z, "delta": delta, **({} if tokens is None else {"tokens": tokens})}
+    return safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
+
+
+def check_tokens(
+    manifest: ExpertManifest, data: bytes, *, vocabulary: int, read: Callable[[Tensor], Tensor]
+) -> Violation | None:
+    """Compute what an adapter makes of the canary's tokens; return what is not as its author saw.
+
+    Args:
+        manifest: The expert's manifest.
+        data: The canary.
+        vocabulary: How many tokens the backbone knows.
+        read: Token ids ``(N, T)`` → what the expert reads of them, ``(N, D)``.
+    """
+    tensors, tolerance = safetensors.torch.load(data), manifest.canary.tolerance
+    tokens, expected = tensors["tokens"], f"the recorded z within {tolerance:g}"
+    if int(tokens.max()) >= vocabulary:
+        found = f"token {int(tokens.max())}, and the backbone knows {vocabulary}"
+        return Violation("canary_values", "canary", expected, found, _OTHER)
+    error = float((read(tokens) - tensors["z"].float()).abs().max())
+    if error <= tolerance:
+        return None
+    found = f"a deviation of {error:.3g}"
+    return Violation("canary_values", "canary", expected, found, _OTHER)
 
 
 def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Violation | None:
@@ -34,7 +62,10 @@ def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Viola
     That is each entry of Δ, within the tolerance, and ‖Δ‖ where the manifest bounds it.
     """
     tensors = safetensors.torch.load(data)
-    if tensors.keys() != {"z", "delta"} or tensors["z"].shape[-1] != manifest.reads.width:
+    if (
+        tensors.keys() - {"tokens"} != {"z", "delta"}
+        or tensors["z"].shape[-1] != manifest.reads.width
+    ):
         return Violation(
             "canary_values",
             "canary",
@@ -50,7 +81,7 @@ def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Viola
             "canary",
             f"the recorded Δ within {tolerance:g}",
             f"a deviation of {error:.3g}",
-            "The weights do not compute what their author saw: ask for a new build.",
+            _OTHER,
         )
     if bound is not None and norm > bound + tolerance:
         return Violation(

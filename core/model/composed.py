@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 
@@ -14,6 +14,7 @@ from ...registry.errors import MissingError, UsageError
 from ..backbones.backbone import Backbone
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
+from ..bus.signals import QUERY, SIGNALS
 from ..bus.tasks import NONE, Prediction, Unit
 from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
@@ -104,7 +105,7 @@ class ComposedModel:
         if not texts:
             return []
         with torch.inference_mode():
-            p, alpha = self.bus(h := self.backbone.encode(texts))
+            p, alpha = self.bus(h := self.features(texts))
             declined = self.declines(h, p, alpha).tolist()
             labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
         predictions = self.bus.task.head.read(p, self.bus.labels)
@@ -128,6 +129,23 @@ class ComposedModel:
                 )
             )
         return answers
+
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return h̃ ``(N, …)``; what acts inside is run for rows where it has a weight, if it can.
+
+        It can where the router reads z alone. What has no weight is left unknown, and adds nothing.
+        """
+        backbone, layout, reads = self.backbone, self.backbone.layout, self.bus.router.reads
+        if layout is None or not layout.segments or reads & {*SIGNALS, QUERY}:
+            return backbone.encode(texts)
+        h = layout.pad(replace(backbone, layout=None).encode(texts))
+        active = self.bus.weights(self.bus.norm(h)) > 0
+        for segment, part in layout.parts(h):
+            readers = [self.bus.ids.index(i) for i in segment.readers if i in self.bus.ids]
+            rows = active[:, readers].any(-1).nonzero().flatten()
+            if segment.compute is not None and len(rows):
+                part[rows] = segment.compute([texts[int(n)] for n in rows])
+        return h
 
     def declines(self, h: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
         """Return which rows are declined, ``(N,)``.

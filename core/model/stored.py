@@ -77,7 +77,8 @@ class StoredExperts:
                 hint="Install the package again and run 'redhost recompose'.",
             )
         expert = LazyExpert(manifest, lambda: self.load(member)[0])
-        return self.load(member) if acts_inside(expert) else (expert, partial(self._card, member))
+        inside = acts_inside(expert) or bool(manifest.adapter)
+        return self.load(member) if inside else (expert, partial(self._card, member))
 
     def _card(self, member: Member) -> Card:
         """Read an expert's card, and check every byte on the way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from ..backbones.interventions.layout import (
     check_inside,
     check_taps,
     inside_reader,
+    read_tokens,
 )
 from ..bus.bus import BusConfig, LayerNorm
 from ..bus.evidence import off_domain_norm, readout_factor
@@ -26,6 +28,7 @@ from ..plugins.manager import Plugins
 from ..routers.cards import Card, column_data
 from ..routers.domain_statistics import within_covariance
 from ..types import BackgroundRow
+from . import canary
 from .build import LoadedExpert, make_backbone, make_expert, rows_of
 
 AGREEMENT = 0.02
@@ -113,6 +116,9 @@ def check_live(
         ) or check_inside(expert, backbone)
         if violation is not None:
             return violation
+        violation = check_tokens(loaded, backbone) if manifest.adapter else None
+        if violation is not None:
+            return violation
         read = inside_reader(backbone, manifest.id, expert)
         expert = bus_part(expert, backbone)
     if manifest.off_domain is None:
@@ -126,6 +132,17 @@ def check_live(
         f"at most {manifest.off_domain:.4g}, as its manifest says",
         f"{measured:.4g} on the backbone's background card",
         "The expert disturbs inputs that are not its own: ask its author for a new build.",
+    )
+
+
+def check_tokens(loaded: LoadedExpert, backbone: Backbone) -> Violation | None:
+    """Return whether an adapter computes of its canary's tokens what its author saw."""
+    files, trunk = loaded.files, backbone.trunk
+    return canary.check_tokens(
+        files.manifest,
+        files.canary,
+        vocabulary=int(trunk.model.config.vocab_size),
+        read=partial(read_tokens, loaded.expert, backbone),
     )
 
 

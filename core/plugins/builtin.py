@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import nn
+from torch import Tensor, nn
 
-from ...registry.package.manifest import BackboneManifest
+from ...registry.package.manifest import BackboneManifest, ExpertManifest
 from .. import routers
 from ..backbones.backbone import Backbone
+from ..backbones.interventions import lora
 from ..bus import experts
 from ..bus.bus import BusConfig, LayerNorm
 from .hooks import hookimpl
@@ -28,6 +29,15 @@ def redhost_make_norm(bus: BusConfig) -> nn.Module:
     return LayerNorm(width=bus.width, eps=bus.eps)
 
 
-# Named through their modules: pluggy takes every marked function of this one for a hook.
+@hookimpl
+def redhost_make_expert(
+    manifest: ExpertManifest, tensors: Mapping[str, Tensor], files: Mapping[str, bytes]
+) -> experts.Expert | None:
+    """Make an expert of a built-in form, or that of an adapter."""
+    if manifest.adapter:
+        return lora.build_lora(manifest, files)
+    return experts.build_expert(manifest, tensors)
+
+
+# Named through its module: pluggy takes every marked function of this one for a hook.
 redhost_make_router = hookimpl(routers.build_router)
-redhost_make_expert = hookimpl(experts.build_expert)

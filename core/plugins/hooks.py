@@ -59,9 +59,13 @@ class HookSpec:
 
     @hookspec(firstresult=True)
     def redhost_make_expert(
-        self, manifest: ExpertManifest, tensors: Mapping[str, Tensor], bus: BusConfig
+        self,
+        manifest: ExpertManifest,
+        tensors: Mapping[str, Tensor],
+        files: Mapping[str, bytes],
+        bus: BusConfig,
     ) -> nn.Module | None:
-        """Make an expert of the manifest's form from its tensors.
+        """Make an expert of the manifest's form from its tensors, or from all files of its package.
 
         Called for each expert that is checked, composed or loaded, before its canary is computed.
         What is returned must be a `redhost.Expert`.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..adamw import AdamW, cosine_rates
 from ..types import Progress
 
 
@@ -86,21 +87,18 @@ def minimax(
         elsewhere: → what is descended beside the game.
         progress: Called with (steps done, steps in all).
     """
-    optimizer = torch.optim.AdamW(
-        module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=settings.steps)
+    optimizer = AdamW(module.parameters(), weight_decay=settings.weight_decay)
     count = len(reference)
     lam = torch.full((count,), 1 / count) if start is None else start
     best = _check(module, aside, reference, lam, settings, step=0)
     regret = torch.zeros(count)
-    for step in range(1, settings.steps + 1):
+    rates = cosine_rates(settings.learning_rate, settings.steps)
+    for step, rate in enumerate(rates, start=1):
         loss = losses()
         total = (lam * loss).sum()
         optimizer.zero_grad()
         (total if elsewhere is None else total + elsewhere()).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
+        optimizer.step(rate)
         fresh = loss.detach() - reference
         keep = 0.0 if step == 1 else settings.smoothing
         regret = keep * regret + (1 - keep) * fresh

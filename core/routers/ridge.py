@@ -6,11 +6,17 @@ The weights are those of one head trained on all rows (`routers.least_squares`),
 whose text it is: what an expert answers stays its own. A forward pass is one product of (Y, D),
 where the quadratic router has one of (D, D) for each column. λ and β are chosen by the likelihood
 of the cards' rows, each as if it were not among the sums.
+
+A regression knows no density. What is declined is judged by the discriminants of the statistics
+router over the first numbers of z alone, which on wide features are the pooled states: a covariance
+of all of them would take longer to read than the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +25,17 @@ from ...registry.errors import UsageError
 from ..bus.signals import RouterSignals
 from .base import ColumnData, LabelledRouter, Router
 from .least_squares import BETA, PENALTIES, SHARE, LeastSquares, sharpest
+from .statistics import StatisticsRouter
+
+DENSE = 768
+"""How many numbers of z a density is of, at most."""
 
 
 class RidgeRouter(LabelledRouter):
-    """A row of weights for each (column, label); ``scale`` holds λ and β, ``(2,)``."""
+    """A row of weights for each (column, label); ``scale`` holds λ and β, ``(2,)``.
+
+    ``density`` tells how likely z's first numbers are.
+    """
 
     kind = "ridge"
     closed_form = True
@@ -34,6 +47,7 @@ class RidgeRouter(LabelledRouter):
         self.weight = nn.Parameter(torch.zeros(0, width))
         self.bias = nn.Parameter(torch.zeros(0))
         self.register_buffer("scale", torch.tensor([0.0, BETA]))
+        self.density = StatisticsRouter(width=min(width, DENSE), columns=columns)
 
     scale: Tensor
 
@@ -42,6 +56,14 @@ class RidgeRouter(LabelledRouter):
         # A product for each column, whose bits nobody else's labels change.
         parts = ((self.weight[a:b], self.bias[a:b]) for a, b in self._spans)
         return torch.stack([nn.functional.linear(z, w, c).logsumexp(-1) for w, c in parts], dim=-1)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """Return log Σ_k p_k of z's first W numbers over the experts ``(B,)``, times √(D / W).
+
+        So it spreads as much as one of all D numbers would.
+        """
+        width = self.density.width
+        return self.density.log_density(z[:, :width]) * math.sqrt(self.width / width)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Solve the regression: one joins or leaves by its sums, and every weight follows."""
@@ -53,6 +75,16 @@ class RidgeRouter(LabelledRouter):
         index = self.columns.index
         rows = zip(weights, biases, strict=True)
         self.replace_rows({index(d.column): row for d, row in zip(columns, rows, strict=True)})
+        first = [d.statistics.first(self.density.width) for d in columns]
+        known = zip(columns, first, strict=True)
+        self.density.solve([dataclasses.replace(d, statistics=s) for d, s in known])
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the weights from a file, those of the density by their own names."""
+        super().load_tensors(tensors)
+        prefix = "density."
+        own = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+        self.density.load_tensors(own)
 
     def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
         """Raise: weights that never saw a newcomer's rows would claim them.

@@ -5,6 +5,7 @@ Public as `redhost.testing`. Nothing here imports torch until it is used.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,8 +226,9 @@ def expert_project(
     write_plan(project, plan)
     rows = [Row(text=f"{expert_id} {n}", label=labels[n % 2]) for n in range(80)]
     settings = ExpertSettings(space="labels", rank=4, epochs=3, seed=seed)
-    context = open_for_training(package_in(backbone))
-    train_package(project, plan, split_rows(rows), context=context, settings=settings)
+    with tempfile.TemporaryDirectory(prefix="redhost-") as cache:
+        context = open_for_training(package_in(backbone), cache=Path(cache))
+        train_package(project, plan, split_rows(rows), context=context, settings=settings)
     return project
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...registry.errors import UsageError
+from ..adamw import AdamW
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import TextEncoder, blocks_of
 from ..types import Progress, in_stage
@@ -156,25 +157,23 @@ def _descend(
         generator: Where the order of rows comes from.
         progress: Called with (steps done, steps in all).
     """
-    rates = (settings.learning_rate, settings.classifier_rate)
-    optimizer = torch.optim.AdamW(
-        [{"params": p, "lr": rate} for p, rate in zip(parameters, rates, strict=True)],
-        betas=(0.9, 0.98),
-        weight_decay=settings.weight_decay,
-    )
+    peaks = (settings.learning_rate, settings.classifier_rate)
+    optimizers = [
+        AdamW(several, betas=(0.9, 0.98), weight_decay=settings.weight_decay)
+        for several in parameters
+    ]
     ids = [trunk.tokens(t) for t in texts]
     batches = [b for _ in range(settings.epochs) for b in _batches(ids, settings.batch, generator)]
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: _rate(step, total=len(batches), warmup=settings.warmup)
-    )
     progress = in_stage(progress, "base stage")
     for step, rows in enumerate(batches, start=1):
         h = trunk.pool(trunk.hidden_states(torch.tensor([ids[i] for i in rows])))
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         loss(h, rows).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_([p for group in parameters for p in group], settings.clip)
-        optimizer.step()
-        schedule.step()
+        share = _rate(step - 1, total=len(batches), warmup=settings.warmup)
+        for optimizer, peak in zip(optimizers, peaks, strict=True):
+            optimizer.step(peak * share)
         if progress is not None:
             progress(step, len(batches))
 

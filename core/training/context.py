@@ -26,12 +26,14 @@ class AuthoringContext:
         manifest: Its manifest.
         background: Its background card.
         encode: Texts → h, through the feature cache.
+        cache: Where features are remembered.
     """
 
     backbone: Backbone
     manifest: BackboneManifest
     background: tuple[BackgroundRow, ...]
     encode: Callable[[Sequence[str]], Tensor]
+    cache: Path | None = None
 
 
 def open_for_training(
@@ -56,4 +58,5 @@ def open_for_training(
         manifest=files.manifest,
         background=rows_of(files, BackgroundRow),
         encode=cached_encode(backbone, files.manifest.fingerprint, cache, progress),
+        cache=cache,
     )

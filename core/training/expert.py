@@ -22,6 +22,7 @@ from torch import Tensor
 from ...registry.atomic import read, write_atomic
 from ...registry.errors import UsageError
 from ...registry.package.forms import FORMS
+from ..adamw import AdamW
 from ..batching import batched_slices
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert, Space, expert_from_tensors
@@ -174,7 +175,11 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     generator = torch.Generator().manual_seed(settings.seed)
     space, rank = settings.space, settings.rank or max(1, width // 4)
     if settings.form not in FORMS:
-        raise UsageError(f"form {settings.form!r} cannot be trained", expected=", ".join(FORMS))
+        raise UsageError(
+            f"form {settings.form!r} cannot be trained",
+            expected=", ".join(FORMS),
+            hint="Train it with PEFT, and take it in: 'redhost new-expert NAME --from peft:DIR'.",
+        )
     shapes = FORMS[settings.form].shapes(space, width=width, rank=rank, out=out)
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
     if "U" in tensors:
@@ -227,9 +232,7 @@ class ExpertRun:
         self.expert, self.settings, self.head = expert, settings, head
         self.steps = settings.epochs * max(1, -(-rows // settings.batch))
         self.generator = torch.Generator().manual_seed(settings.seed)
-        self.optimizer = torch.optim.AdamW(
-            expert.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
+        self.optimizer = AdamW(expert.parameters(), weight_decay=settings.weight_decay)
         self.epoch = self.step = self.best_epoch = 0
         self.best_loss, self.note = math.inf, ""
         self.best = {k: v.clone() for k, v in expert.state_dict().items()}
@@ -291,12 +294,10 @@ class ExpertRun:
     def descend(self, losses: Iterable[Tensor]) -> None:
         """Take one step down the sum of losses; each frees its graph before the next is made."""
         decay = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.steps)))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.learning_rate * decay
         self.optimizer.zero_grad()
         for loss in losses:
             loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.optimizer.step(self.settings.learning_rate * decay)
         self.step += 1
 
     def validate(self, data: _Batch, classifier: Tensor | None) -> tuple[float, float | None]:

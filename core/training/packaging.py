@@ -12,13 +12,15 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 from torch import Tensor
 
 from ...registry.errors import CardError, UsageError
-from ...registry.package.forms import FORMS
+from ...registry.package.forms import ADAPTER, FORMS
 from ...registry.package.manifest import (
+    MAX_MODULES,
     Activation,
+    AdapterRef,
     BackboneManifest,
     BackboneRef,
     Base,
@@ -34,8 +36,11 @@ from ...registry.package.manifest import (
     Writes,
     dumps,
 )
+from ...registry.package.peft_adapter import CONFIG, WEIGHTS
 from ...registry.package.safetensors_check import sha256_hex
 from ..backbones.backbone import Backbone, tokenizer_digest
+from ..backbones.encoder import linears_of
+from ..backbones.interventions.lora import LoraExpert
 from ..bus.experts import ClassifierExpert, Expert, Linear, LowRank
 from ..bus.tasks import CLASSIFICATION, Task
 from ..model.canary import make_canary
@@ -63,6 +68,21 @@ class CardFile:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class AdapterDraft:
+    """What an adapter's package has beside that of any expert.
+
+    Attributes:
+        files: PEFT's two files by name.
+        prefix: What stands before the backbone's names in them.
+        tokens: Of the canary, ``(N, T)``.
+    """
+
+    files: Mapping[str, bytes]
+    prefix: str
+    tokens: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ExpertDraft:
     """What an expert's package is written from: its parts, and its manifest less their digests.
 
@@ -79,6 +99,7 @@ class ExpertDraft:
         vocabulary: The digest of the tokenizer whose tokens it tells, where it is causal.
         off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
         license: Of the weights.
+        adapter: What else an adapter's package has.
     """
 
     expert: Expert
@@ -93,6 +114,7 @@ class ExpertDraft:
     vocabulary: str | None = None
     off_domain: float | None = None
     license: str = "Apache-2.0"
+    adapter: AdapterDraft | None = None
 
 
 def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
@@ -103,13 +125,15 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
     """
     expert, card, package = draft.expert, draft.card, _Files()
     form, rank, activation = _form(expert)
-    weights = package.tensors("expert.safetensors", expert.state_dict())
-    canary = package.add("canary.safetensors", make_canary(expert, draft.canary))
+    weights, adapter, head = _weights(draft, package)
+    tokens = draft.adapter.tokens if draft.adapter else None
+    canary = package.add("canary.safetensors", make_canary(expert, draft.canary, tokens=tokens))
     with torch.no_grad():
         largest = float(expert(draft.canary).abs().max())
     shown = package.add(card.name, card.data) if card.name and card.data is not None else None
     causal = draft.vocabulary is not None
     manifest = ExpertManifest(
+        schema="redhost.expert/1.3" if adapter else "redhost.expert/1",
         id=draft.id,
         bus_api=BUS_RANGE,
         backbone=draft.backbone,
@@ -141,15 +165,39 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
         ),
         training=draft.training,
         license=draft.license,
+        adapter=adapter,
+        head=head,
     )
     package.write(folder, "expert.json", manifest)
     return manifest
+
+
+def _weights(
+    draft: ExpertDraft, package: _Files
+) -> tuple[FileRef, AdapterRef | UnsetType, FileRef | UnsetType]:
+    """Add an expert's tensors; of an adapter its two files as they came, and the head beside it."""
+    expert = draft.expert
+    if draft.adapter is None or not isinstance(expert, LoraExpert):
+        return package.tensors("expert.safetensors", expert.state_dict()), UNSET, UNSET
+    files, prefix = draft.adapter.files, draft.adapter.prefix
+    config = package.add(CONFIG, files[CONFIG])
+    adapter = AdapterRef(
+        file=config.file,
+        sha256=config.sha256,
+        modules={n.removeprefix(prefix): x.shape for n, x in expert.adapter.layers.items()},
+        prefix=prefix,
+    )
+    head = {n: t for n, t in (("W", expert.W), ("b", expert.b)) if t is not None}
+    added = package.tensors("head.safetensors", head) if head else UNSET
+    return package.add(WEIGHTS, files[WEIGHTS]), adapter, added
 
 
 def _form(expert: Expert) -> tuple[str, int, Activation]:
     """Return the form whose tensors an expert has, its rank and its σ."""
     names = expert.state_dict().keys()
     form = next((n for n, f in FORMS.items() if f.letters(expert.space).keys() == names), None)
+    if isinstance(expert, LoraExpert):
+        return ADAPTER, expert.adapter.rank, "identity"
     if form is not None and isinstance(expert, Linear):
         return form, 0, "identity"
     if form is not None and isinstance(expert, (LowRank, ClassifierExpert)):
@@ -191,8 +239,10 @@ def save_backbone(
         )
     # A language-model head is the base's own.
     classifier = None if backbone.task.head.vocabulary else backbone.classifier
+    linears = {} if backbone.task.head.vocabulary else linears_of(backbone.trunk.model)
+    linears = linears if len(linears) <= MAX_MODULES else {}
     manifest = BackboneManifest(
-        schema="redhost.backbone/1.2" if backbone.trunk.features else "redhost.backbone/1",
+        schema="redhost.backbone/1.3" if linears else "redhost.backbone/1",
         id=backbone_id,
         bus_api=BUS_RANGE,
         base=base,
@@ -214,6 +264,7 @@ def save_backbone(
         evaluation=package.rows("evaluation.jsonl", evaluation),
         training=training,
         license=license,
+        linears=linears or UNSET,
     )
     package.write(folder, "backbone.json", manifest)
     return manifest
@@ -282,7 +333,8 @@ def vectors_card(
     """
     targets = task.head.targets
     shift = gate_h.mean(-1, keepdim=True)
-    scale = (gate_h.var(-1, unbiased=False, keepdim=True) + eps).sqrt()
+    variance = gate_h.var(-1, unbiased=False, keepdim=True) if len(gate_h) else shift
+    scale = (variance + eps).sqrt()
     tensors = {
         "fit_z": fit_z.contiguous(),
         "fit_label": targets(fit_labels, labels),

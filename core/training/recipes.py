@@ -315,7 +315,7 @@ class Recipe:
         if not linear or plan.writes != "labels" or not self.backbone.task.head.distribution:
             return self._descend(checkpoint, progress)
         hits = dict[str, Tensor]()
-        if plan.form is None and valid:
+        if plan.form is None and len(valid) > 1:  # one row tells no forms apart
             trained = self._descend(checkpoint, progress)
             for name, made in (("linear", self._linear(train)), ("residual", trained)):
                 logits = made.expert(self.read(_texts(valid)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..adamw import AdamW, cosine_rates
 from ..bus.signals import RouterSignals
 from ..routers.base import ColumnData, Router
 from ..types import Progress, in_stage
@@ -73,9 +74,7 @@ def train_router(
         router.requires_grad_(False)
 
 
-def make_optimizer(
-    router: Router, settings: RouterSettings, *, rows_only: bool = False
-) -> torch.optim.Optimizer:
+def make_optimizer(router: Router, settings: RouterSettings, *, rows_only: bool = False) -> AdamW:
     """Return the optimiser over the router's parameters: all, or those with a row a column.
 
     Without weight decay, rows whose gradient is zero stay as they are, bit for bit.
@@ -84,12 +83,8 @@ def make_optimizer(
         UsageError: If single columns of this router cannot be trained.
     """
     if not rows_only:
-        return torch.optim.AdamW(
-            router.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
-    return torch.optim.AdamW(
-        router.column_parameters(), lr=settings.learning_rate, weight_decay=0.0
-    )
+        return AdamW(router.parameters(), weight_decay=settings.weight_decay)
+    return AdamW(router.column_parameters(), weight_decay=0.0)
 
 
 def _descend(
@@ -108,10 +103,9 @@ def _descend(
         return  # nothing in it belongs to a column
     generator = torch.Generator().manual_seed(router.seed)
     optimizer = make_optimizer(router, settings, rows_only=only is not None)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     may_move = torch.tensor([float(only is None or c in only) for c in columns])
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=settings.steps)
-    for step in range(1, settings.steps + 1):
+    rates = cosine_rates(settings.learning_rate, settings.steps)
+    for step, rate in enumerate(rates, start=1):
         logits = router.training_logits(z, signals, generator=generator)  # (N, K)
         losses = nn.functional.cross_entropy(
             logits, target, reduction="none", label_smoothing=settings.smoothing
@@ -119,9 +113,8 @@ def _descend(
         optimizer.zero_grad()
         ((losses * weight).sum() + router.penalty(logits, weight)).backward()  # type: ignore[no-untyped-call]
         if only is not None:
-            for p in parameters:
-                p.grad *= may_move.reshape(-1, *[1] * (p.dim() - 1))
-        optimizer.step()
-        schedule.step()
+            for grad in (p.grad for p in optimizer.parameters if p.grad is not None):
+                grad.mul_(may_move.reshape(-1, *[1] * (grad.dim() - 1)))
+        optimizer.step(rate)
         if progress is not None:
             progress(step, settings.steps)

@@ -22,8 +22,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 P = ParamSpec("P")
 
-_TENSORS = ("weights", "card", "canary", "base", "classifier", "delta")
-_FILES = (*_TENSORS, "background", "evaluation")
+_TENSORS = ("weights", "head", "card", "canary", "base", "classifier", "delta")
+_FILES = (*_TENSORS, "adapter", "background", "evaluation")
 # fmt: off
 _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
     IntegrityError: (
@@ -36,18 +36,22 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
         *(f"{file}_too_large" for file in _FILES),
         *(f"{file}_not_finite" for file in _TENSORS),
     ),
-    ManifestError: ("manifest_json", "manifest_field", "manifest_newer", "manifest_unknown_key"),
+    ManifestError: (
+        "adapter_config",
+        "manifest_json", "manifest_field", "manifest_newer", "manifest_unknown_key",
+    ),
     CardError: ("card_rows", "card_range"),
     CanaryError: ("canary_values", "canary_power"),
     BackboneMismatchError: ("backbone_mismatch",),
     ContractError: (
         "package_files", "installer_file", "startup_code", "data_scripts", "entry_points",
         "foreign_top_level", "taken_top_level", "taken_name",
-        "weights_tensors", "card_tensors", "canary_tensors", "classifier_tensors",
+        "weights_tensors", "card_tensors", "canary_tensors", "classifier_tensors", "head_tensors",
         "bus_api", "width_mismatch", "causal_mismatch", "vocabulary_mismatch", "labels_unknown",
         "tap_order", "tap_unknown", "form_unknown", "norm_bound", "off_domain",
         "disabled", "duplicate_id", "digest", "strict",
-        "metadata_row", "name_limit", "weights_range", "canary_range", "not_computable", "harm",
+        "metadata_row", "name_limit", "weights_range", "canary_range", "head_range",
+        "adapter_misfit", "not_computable", "harm",
     ),
 }
 # fmt: on

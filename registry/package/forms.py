@@ -65,6 +65,10 @@ FORMS: Mapping[str, FormSpec] = {
 }
 """Every form of the host's own, by the name that manifests use."""
 
+ADAPTER = "lora"
+"""The form of a LoRA adapter, which acts inside the blocks: its tensors are those of PEFT's file
+(`peft_adapter`), and beside them a linear head where it writes labels of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:

@@ -21,11 +21,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse
-from .forms import DEFAULT_TASK, FORMS, TASKS
+from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
-SCHEMA_MINOR = 2
+SCHEMA_MINOR = 3
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
-`features`."""
+`features`, 3 `adapter`, `head` and `linears`."""
 
 BUS_API = "1.0"
 """The version of the bus this host speaks (manifests name a range, e.g. ``>=1,<2``)."""
@@ -35,6 +35,9 @@ MAX_BYTES = 4 * 2**20
 
 MAX_PARTS = 200_000
 """Most brackets and colons in a manifest: what is decoded stays within 64 MiB of memory."""
+
+MAX_MODULES = 4096
+"""Most linear modules that a manifest lists."""
 
 NO_FINAL_NEWLINE = r"(?!\\n)"  # Python's `$` alone also matches before a final newline
 Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
@@ -48,7 +51,7 @@ Count = Annotated[int, Meta(ge=0)]
 Width = Annotated[int, Meta(ge=1, le=65536)]
 Positive = Annotated[float, Meta(gt=0)]
 FormName = Annotated[
-    str, Meta(pattern=rf"^({'|'.join(FORMS)}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")
+    str, Meta(pattern=rf"^({'|'.join(FORMS)}|{ADAPTER}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")
 ]
 TaskName = Annotated[str, Meta(extra_json_schema={"enum": [*TASKS]})]
 Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
@@ -57,6 +60,13 @@ CardKind = Literal["none", "statistics", "texts", "vectors"]
 TensorName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]{1,200}$(?!\n)")]
 Shape = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=8)]
 Labels = Annotated[tuple[str, ...], Meta(max_length=100_000)]
+Modules = Annotated[
+    dict[
+        TensorName,
+        tuple[Annotated[int, Meta(ge=1, lt=2**32)], Annotated[int, Meta(ge=1, lt=2**32)]],
+    ],
+    Meta(min_length=1, max_length=MAX_MODULES),
+]
 
 
 class _Closed(Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,6 +170,20 @@ class CanaryRef(FileRef, frozen=True, kw_only=True):
     tolerance: Positive
 
 
+class AdapterRef(FileRef, frozen=True, kw_only=True):
+    """The configuration of a LoRA adapter, as PEFT wrote it; `weights` are its tensors.
+
+    Attributes:
+        file: Its name.
+        sha256: Of its bytes.
+        modules: What it adapts: the backbone's name of each linear module, with (out, in).
+        prefix: What stands before these names in the adapter, such as ``bert.``.
+    """
+
+    modules: Modules
+    prefix: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_]{1,100}\.)?$(?!\n)")] = ""
+
+
 class Training(_Closed, frozen=True, kw_only=True):
     """How the weights came to be; informative, never executed.
 
@@ -189,10 +213,11 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         id: Its name on the bus; the entry point has the same.
         bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
         backbone: The backbone it was trained on.
-        form: ``residual``, ``linear``, ``mlp``, or ``PLUGIN:NAME`` for a plugin's own.
+        form: ``residual``, ``linear``, ``mlp``, ``lora`` for an adapter inside the blocks, or
+            ``PLUGIN:NAME`` for a plugin's own.
         reads: Where it reads.
         writes: Where it writes.
-        rank: R, the width of its inner layer; 0 for ``linear``.
+        rank: R, the width of its inner layer; 0 for ``linear``, of ``lora`` the largest.
         activation: σ between its two layers; ``linear`` has no use for it.
         norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; held to it on the
             canary's rows.
@@ -208,6 +233,9 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         license: An SPDX expression.
         tensors: The shape of every tensor of a plugin's form, each of floats, so that any host can
             check them without the plugin; the host's own forms have theirs.
+        adapter: Of the form ``lora``: the adapter's configuration.
+        head: Of the form ``lora`` that writes labels of its own: W (L, D) and b (L), a safetensors
+            file.
         min_host: The oldest redhost that it works with, where that matters.
     """
 
@@ -231,6 +259,8 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     training: Training
     license: str
     tensors: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
+    adapter: AdapterRef | UnsetType = UNSET
+    head: FileRef | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
 
 
@@ -303,6 +333,8 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
         evaluation: Held-out rows of text, label and domain that nobody trains on.
         training: How the base stage went, if there was one.
         license: An SPDX expression.
+        linears: Its linear modules by name, each with (out, in): what adapters may adapt. Where
+            it is absent, they are looked at when the backbone is opened.
         min_host: The oldest redhost that it works with, where that matters.
     """
 
@@ -326,6 +358,7 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     evaluation: RowsRef | None = None
     training: Training | None = None
     license: str
+    linears: Modules | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
 
 
@@ -348,7 +381,8 @@ class Part(NamedTuple):
 
 def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
     """Return every file beside a manifest, in the order of the package's digest."""
-    fields = ("weights", "card", "canary", "delta", "classifier", "background", "evaluation")
+    experts = ("weights", "adapter", "head", "card", "canary")
+    fields = (*experts, "delta", "classifier", "background", "evaluation")
     named = ((role, getattr(manifest, role, None)) for role in fields)
     parts = [Part(role, ref.file, ref.sha256) for role, ref in named if ref and ref.file]
     base = manifest.base.files if isinstance(manifest, BackboneManifest) else {}

@@ -5,7 +5,8 @@ Shapes: D width of the bus, L labels, N canary rows, F and G the card's fit and 
 ==========  ==================================================================================
 file        tensors
 ==========  ==================================================================================
-canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256
+canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; of an adapter also tokens (N, T)
+head        W (L, D), b (L)
 statistics  counts (L), sums (L, D), scatter (D, D)
 vectors     fit_z (F, D), fit_label (F), gate_z (G, D), gate_label (G), gate_shift (G, 1),
             gate_scale (G, 1), and either all or none of the statistics
@@ -19,9 +20,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .checked import Violation, refuse
-from .forms import VALUE, Shapes
+from .checked import Violation, listed, refuse
+from .forms import FORMS, VALUE, Shapes
 from .manifest import BackboneManifest, ExpertManifest
+from .peft_adapter import read_adapter
 from .rules import MAX_ROWS, classes_in, expected_tensors
 from .safetensors_check import (
     LARGEST,
@@ -44,6 +46,9 @@ _COUNTS = frozenset({"counts", "fit_label", "gate_label"})
 """Tensors of a card that are whole numbers, or numbers where the expert answers numbers."""
 
 _REBUILD = "Rebuild the package."
+
+MAX_TOKENS = 4096
+"""Most tokens of a row of a canary."""
 
 MAX_LINE = 2**20
 """Bytes of one row of a card of texts."""
@@ -68,6 +73,10 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
     Raises:
         Refused: If anything is wrong.
     """
+    if manifest.adapter:
+        refuse(_adapter(manifest, files))
+        refuse((*_canary(manifest, files, None), *_card(manifest, files)))
+        return None
     name = manifest.weights.file
     read = read_header(files[name])
     refuse(relabel(read.violations, role="weights", file=name))
@@ -83,6 +92,30 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
     canary = _canary(manifest, files, classes)
     refuse((*canary, *_card(manifest, files)))
     return classes
+
+
+def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation]:
+    """Yield what is wrong with an adapter, and with what its manifest says of it."""
+    ref = manifest.adapter
+    if not ref:
+        return
+    read = read_adapter(files[ref.file], files[manifest.weights.file])
+    yield from read.violations
+    if read.value is None:
+        return
+    found = {n: layer.shape for n, layer in read.value.layers.items()}
+    promised = {f"{ref.prefix}{n}": shape for n, shape in ref.modules.items()}
+    if others := sorted({n for n, _ in promised.items() ^ found.items()}):
+        expected = f"the modules and shapes of {manifest.weights.file}"
+        yield Violation("adapter_misfit", "adapter.modules", expected, listed(others), _REBUILD)
+    if manifest.rank != read.value.rank:
+        found_ = str(manifest.rank)
+        yield Violation("manifest_field", "rank", str(read.value.rank), found_, _REBUILD)
+    if manifest.head:
+        labels, name = len(manifest.labels), manifest.head.file
+        shapes = FORMS["linear"].shapes("labels", width=manifest.reads.width, rank=0, out=labels)
+        wrong = check_tensors(files[name], shapes, largest=LARGEST)
+        yield from relabel(wrong, role="head", file=name)
 
 
 def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> Iterator[Violation]:
@@ -114,8 +147,27 @@ def _canary(
     width, space = manifest.reads.width, manifest.writes.space
     out = {"hidden": width, "labels": len(manifest.labels), "logits": classes or out}[space]
     promised: Shapes = {"z": (rows, width), "delta": (rows, out)}
-    wrong = check_tensors(files[name], promised, largest=LARGEST)
-    return relabel(wrong, role="canary", file=name) or tuple(_power(manifest, files, read.value))
+    if manifest.adapter:
+        promised["tokens"] = (rows, (*shapes.get("tokens", ()), 0, 0)[1])
+    wrong = relabel(
+        check_tensors(files[name], promised, integers={"tokens"}, largest=LARGEST),
+        role="canary",
+        file=name,
+    )
+    wrong = wrong or tuple(_tokens(files[name], read.value, name))
+    return wrong or tuple(_power(manifest, files, read.value))
+
+
+def _tokens(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
+    """Yield a violation for tokens, where a canary has them, that no tokenizer could give."""
+    import numpy as np
+
+    if (info := header.get("tokens")) is None:
+        return
+    tokens = np.frombuffer(data[info.start : info.end], "<i8")
+    if not 1 <= info.shape[1] <= MAX_TOKENS or bool(((tokens < 0) | (tokens >= 2**31)).any()):
+        expected = f"1 to {MAX_TOKENS} tokens in each row"
+        yield Violation("canary_tensors", f"{file} tokens", expected, "others", _REBUILD)
 
 
 def _power(

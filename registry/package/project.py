@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ..errors import UsageError, one_line, suggest
-from .forms import FORMS
+from .forms import ADAPTER, FORMS
 
 
 class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     id: str
     backbone: str | None = None
-    form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)})$")] | None = None
+    form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)}|{ADAPTER})$")] | None = None
     rank: Annotated[int, Meta(ge=1)] | None = None
     writes: Literal["hidden", "logits", "labels"] | None = None
     reads_tap: str = "final"

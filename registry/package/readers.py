@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,6 +26,7 @@ from .manifest import (
     parts_of,
 )
 from .payload import check_backbone_contents, check_contents
+from .peft_adapter import CONFIG, WEIGHTS
 from .rules import bus_violation, check_backbone, check_valid
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
 
@@ -226,6 +227,19 @@ def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> b
             raise _too_large(path.name, limit, too_large or missing) from e
         found = e.strerror.lower() if e.strerror else type(e).__name__
         raise Refused(Violation(missing, path.name, "a regular file", found, _REINSTALL)) from e
+
+
+@checked
+def read_adapter_folder(folder: Path) -> Mapping[str, bytes]:
+    """Read an adapter's two files, as PEFT wrote them, from a folder."""
+    files, wrong = dict[str, bytes](), list[Violation]()
+    for name, role in ((CONFIG, "adapter"), (WEIGHTS, "weights")):
+        one = read_file(folder / name, missing=f"{role}_missing", limit=MAX_FILE)
+        hint = "Save the adapter again with PEFT's save_pretrained: nothing is unpickled here."
+        wrong += [replace(v, hint=hint) for v in one.violations]
+        files[name] = one.value or b""
+    refuse(wrong)
+    return files
 
 
 def _too_large(name: str, limit: int, missing: str) -> Refused:

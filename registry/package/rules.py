@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 
 from ..errors import ContractError, short
 from .checked import Violation, listed
-from .forms import FORMS, TASKS, VALUE, Shapes
+from .forms import ADAPTER, FORMS, TASKS, VALUE, Shapes
 from .manifest import BUS_API, BackboneManifest, ExpertManifest, parts_of
+from .peft_adapter import check_modules
 from .safetensors_check import TensorInfo
 
 MAX_ROWS = 256
@@ -86,6 +87,7 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
         *_reserved(manifest.id),
         *_bus_range(manifest.bus_api),
         *_form(manifest),
+        *_adapter(manifest),
         *_causal(manifest),
         *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
         *_temperature(manifest.temperature),
@@ -128,6 +130,28 @@ def _form(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _field("rank", f"{wanted} for {name}", str(manifest.rank))
     if form and manifest.tensors:
         yield _field("tensors", f"no such key for {name}", "shapes")
+
+
+def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:
+    """An adapter acts inside the blocks, and says itself in which; it writes h or labels."""
+    wanted = manifest.form == ADAPTER
+    if wanted != bool(manifest.adapter):
+        yield _field("adapter", f"a key of the form {ADAPTER!r} and of no other", manifest.form)
+        return
+    own = manifest.writes.space == "labels"
+    if bool(manifest.head) != (wanted and own):
+        expected = f"a head where the form {ADAPTER!r} writes labels of its own, and nowhere else"
+        yield _field("head", expected, f"{manifest.form!r}, space {manifest.writes.space!r}")
+    if not wanted:
+        return
+    if manifest.writes.space == "logits":
+        yield _field("writes.space", f"'hidden' or 'labels' for the form {ADAPTER!r}", "'logits'")
+    if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
+        yield _field("reads.tap", f"'final' for the form {ADAPTER!r}", repr(min(taps - {"final"})))
+    if manifest.reads.causal:
+        yield _field("reads.causal", f"nothing for the form {ADAPTER!r}", "true")
+    if manifest.rank < 1:
+        yield _field("rank", f"the largest rank for the form {ADAPTER!r}", str(manifest.rank))
 
 
 def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -246,6 +270,7 @@ def check_compatible(
         *_width(expert, backbone),
         *_vocabulary(expert, backbone),
         *_taps(expert),
+        *_modules(expert, backbone),
         *_known_labels(expert, backbone, classes),
     )
 
@@ -299,6 +324,12 @@ def _taps(expert: ExpertManifest) -> Iterator[Violation]:
         expected = "the space 'hidden' and a reads.tap of its own for a block to write to"
         found = f"space {expert.writes.space!r}, reads.tap {expert.reads.tap!r}"
         yield Violation("tap_order", "writes.tap", expected, found, "Correct the manifest.")
+
+
+def _modules(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
+    """Without a list of its linear modules, the backbone itself is asked when it is open."""
+    if expert.adapter and backbone.linears:
+        yield from check_modules(expert.adapter.modules, backbone.linears, who=backbone.id)
 
 
 def _known_labels(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,25 @@ def redhost_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return backbone_project(tmp_path_factory.mktemp("redhost") / "red-backbone-tiny-random")
 
 
+@pytest.fixture(scope="session")
+def _redhost_expert(
+    redhost_backbone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, tuple[str, str], int], Path]:
+    """Return the function from id, labels and seed to an expert's project, trained once."""
+
+    @cache
+    def project(expert_id: str, labels: tuple[str, str], seed: int) -> Path:
+        folder = tmp_path_factory.mktemp(expert_id) / f"red-expert-{expert_id}"
+        return expert_project(folder, expert_id, redhost_backbone, labels=labels, seed=seed)
+
+    return project
+
+
 @pytest.fixture
 def redhost_fake_expert(
-    redhost_environment: Environment, redhost_backbone: Path, tmp_path: Path
+    redhost_environment: Environment,
+    redhost_backbone: Path,
+    _redhost_expert: Callable[[str, tuple[str, str], int], Path],
 ) -> Callable[..., str]:
     """Return a function that installs a real expert on `redhost_backbone` by an id of your choice.
 
@@ -47,8 +64,6 @@ def redhost_fake_expert(
     def install(expert_id: str, *, labels: tuple[str, str] = ("a", "b"), seed: int = 0) -> str:
         if not redhost_environment.package("red-backbone-tiny-random").exists():
             redhost_environment.install(redhost_backbone)
-        project = tmp_path / f"red-expert-{expert_id}"
-        expert_project(project, expert_id, redhost_backbone, labels=labels, seed=seed)
-        return redhost_environment.install(project)
+        return redhost_environment.install(_redhost_expert(expert_id, labels, seed))
 
     return install

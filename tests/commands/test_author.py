@@ -106,7 +106,7 @@ def test_the_author_of_a_backbone_says_what_experts_read(
     assert call("new-backbone", "mine", "--from", f"hf:{small_model}", "--features", spec)[0] == 0
     found = json.loads((package_in(Path("red-backbone-mine")) / "backbone.json").read_text())
     assert (found["width"], found.get("features")) == (width, features)
-    assert found["schema"] == ("redhost.backbone/1" if features is None else "redhost.backbone/1.2")
+    assert found["schema"] == "redhost.backbone/1.3" and found["linears"]
 
 
 @pytest.mark.parametrize("spec", ["", "0,", "first", "0,99", "0,0", "0+99999999"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -279,23 +280,40 @@ def unpainted(text: str) -> str:
     return unstyle(text)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a pipe of one page")
 def test_ctrl_c_keeps_what_was_printed_and_ends_the_line(home) -> None:
+    """Its pipe has room for less than it has to say, so it cannot end before it is interrupted."""
+    import fcntl
+
+    ours, its = os.pipe()
+    page = fcntl.fcntl(its, fcntl.F_SETPIPE_SZ, 4096)
+    filled = os.write(its, bytes(page - len(PROMPT) - 100))
     command = [sys.executable, "-m", "redhost", "generate", PROMPT, "--temperature", "0"]
     process = subprocess.Popen(
         [*command, "--max-tokens", "500"],
-        stdout=subprocess.PIPE,
+        stdout=its,
         stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert isinstance(process.stdout, io.BufferedReader)
-    printed = process.stdout.read(len(PROMPT) + 3)
+    os.close(its)
+    while process.poll() is None and waiting(ours) < filled + len(PROMPT) + 3:
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with os.fdopen(ours, "rb") as printed:
+        whole = printed.read()[filled:]
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and b"Traceback" not in err
-    whole = printed + out
     assert whole.startswith(PROMPT.encode()) and whole.endswith(b"\n")
     assert len(whole) < 400  # it did stop
     assert err.decode().strip() == "redhost: stopped; no generation is half published"
+
+
+def waiting(pipe: int) -> int:
+    """Return how many bytes of a pipe nobody has read yet."""
+    import fcntl
+    import termios
+
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
 
 
 @pytest.mark.parametrize(

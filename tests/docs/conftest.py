@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sysconfig
 import tomllib
 import venv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pages.page import ROOT
+
+from ..conftest import SESSION
 
 SHIPPED = ("red-backbone-tiny", *(f"red-expert-range{n}" for n in range(1, 6)))
 """Data packages: on a stage they are ordinary wheels, so that pip can take them away."""
@@ -58,6 +61,13 @@ class Stage:
         """Run a program."""
         return self._run([str(self.tools / "python"), "-W", "error", "-c", source])
 
+    def session(self, commands: Sequence[str]) -> list[tuple[int, str, str]]:
+        """Type commands of redhost one after the other, in one process: code, stdout and stderr."""
+        words = json.dumps([shlex.split(command)[1:] for command in commands])
+        done = self._run([str(self.tools / "python"), "-c", SESSION, words])
+        assert done.returncode == 0, done.stderr
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
+
     def must(self, command: str) -> None:
         """Type what a page takes for granted."""
         done = self.type(command)
@@ -69,8 +79,10 @@ class Stage:
         )
 
 
-def make_site(folder: Path) -> None:
-    """Make a virtual environment that has all of this one but the shipped data packages."""
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
+    """A virtual environment that has all of this one, its data packages as pip installs wheels."""
+    folder = tmp_path_factory.mktemp("stage") / "site"
     venv.create(folder, symlinks=True)
     site = next((folder / "lib").glob("python*")) / "site-packages"
     data = tuple(name.replace("-", "_") for name in SHIPPED)
@@ -82,10 +94,18 @@ def make_site(folder: Path) -> None:
             shutil.copytree(entry, site / entry.name)
         else:
             (site / entry.name).symlink_to(entry)
+    stage = Stage(folder, set_tools(folder), wheels)
+    stage.must(f"pip install -q --no-deps {' '.join(SHIPPED)}")
+    return folder
+
+
+def set_tools(folder: Path) -> Path:
+    """Write the commands of an environment, which name it; return where they lie."""
     for name, module in {"redhost": "redhost", "pip": "pip"}.items():
         tool = folder / "bin" / name
         tool.write_text(f'#!/bin/sh\nexec "{folder}/bin/python" -m {module} "$@"\n')
         tool.chmod(0o755)
+    return folder / "bin"
 
 
 @pytest.fixture(scope="session")
@@ -103,15 +123,16 @@ SMALLTALK = {"greeting": ("hello", "good morning"), "farewell": ("goodbye", "goo
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, wheels: Path, speaker_model: Path) -> Callable[[str], Stage]:
+def make_stage(
+    tmp_path: Path, site: Path, wheels: Path, speaker_model: Path
+) -> Callable[[str], Stage]:
     """Return the function that makes the stage for a page, with what the page says you have."""
 
     def make(page: str) -> Stage:
-        make_site(tmp_path / "site")
+        shutil.copytree(site, tmp_path / "site", symlinks=True)
         folder = tmp_path / "work"
         folder.mkdir()
-        stage = Stage(folder, tmp_path / "site" / "bin", wheels)
-        stage.must(f"pip install -q --no-deps {' '.join(SHIPPED)}")
+        stage = Stage(folder, set_tools(tmp_path / "site"), wheels)
         rows = [
             {"text": f"{words} {n}", "label": label}
             for n in range(100)

@@ -47,11 +47,11 @@ def test_every_command_prints_what_its_type_says(make_stage: Callable[[str], Any
     (stage.folder / "texts.txt").write_text("once upon a time\nthe end\n")
     types = printed_types()
     assert {name for name, _ in RUN} | {"generate"} == set(types)
-    for name, arguments in RUN:
-        done = stage.type(f"redhost {name} {arguments} --json")
-        assert done.stdout, f"{name} {arguments}: {done.stderr}"
+    printed = stage.session([f"redhost {name} {arguments} --json" for name, arguments in RUN])
+    for (name, arguments), (_, out, err) in zip(RUN, printed, strict=True):
+        assert out, f"{name} {arguments}: {err}"
         type_, also = types[name]
-        assert not misfits(json.loads(done.stdout), type_, also=also), f"{name} {arguments}"
+        assert not misfits(json.loads(out), type_, also=also), f"{name} {arguments}"
 
 
 class Inner(msgspec.Struct):

@@ -18,7 +18,6 @@ from red_lab.intervals import interval
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.readme import BLOCKS, PAGES, refresh
 from red_lab.report import write_report
-from red_lab.text_report import write_page
 from red_lab.tiny_model import Shape, make_model, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
 
@@ -46,14 +45,6 @@ def test_the_results_page_is_written_from_its_metrics(tmp_path) -> None:
     folder = ROOT / "docs" / "results" / "tiny-ranges"
     metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
     write_report(metrics, tmp_path / "README.md")
-    assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
-
-
-def test_the_page_of_the_newsgroups_is_written_from_its_metrics(tmp_path) -> None:
-    folder = ROOT / "docs" / "results" / "newsgroups"
-    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
-    assert not metrics["validation"]
-    write_page(metrics, tmp_path / "README.md")
     assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
 
 

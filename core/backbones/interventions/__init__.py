@@ -1,12 +1,12 @@
 """What acts inside the encoder's blocks while a pass runs.
 
 An `Intervention` holds for the length of a ``with`` block. A tap reads hidden states
-(`interventions.tap`), a graft adds to them (`interventions.graft`); an expert of a plugin's form
-brings another by saying how it acts (`InTrunk`). What the bus makes of it is in
-`interventions.layout`:
+(`interventions.tap`), a graft adds to them (`interventions.graft`), an adapter changes what linear
+layers compute (`interventions.lora`); an expert of a plugin's form brings another by saying how it
+acts (`InTrunk`). What the bus makes of it is in `interventions.layout`:
 
-    r = pool(states at its end)            of one that only reads
-    G = pool(with it) − pool(without it)   of one that changes h
+    r  = pool(states at its end)   of one that only reads
+    h' = pool(states with it)      of one that changes h
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Intervention(Protocol):
 class InTrunk(Protocol):
     """An expert that says itself how it acts inside the blocks.
 
-    On the bus it is what its intervention gives: where that changes h, G itself; otherwise Δ of
-    the normalised r.
+    On the bus it is what its intervention gives: where that changes h, h' − h if the expert writes
+    hidden states, else Δ of the normalised h'; otherwise Δ of the normalised r.
     """
 
     def intervention(self, backbone: Backbone) -> Intervention:

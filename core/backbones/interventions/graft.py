@@ -1,6 +1,6 @@
 """Add to the hidden states at a block what a step makes of those at a lower one.
 
-    G = pool(blocks above w of (H_w + S)) − h
+    h' = pool(blocks above w of (H_w + S)),   G = h' − h
 
 S is computed for every token from H_b, b ≤ w. With S = 0 both passes are the same, bit for bit,
 and G is zero.
@@ -91,6 +91,23 @@ def added_by(
         with torch.no_grad():
             plain = encoder.pool(encoder.hidden_states(ids))
         return encoder.pool(states_with(encoder, ids, intervention)) - plain
+
+
+def moved_by(encoder: TextEncoder, ids: Tensor, intervention: Intervention) -> Tensor:
+    """Return h' ``(B, D)`` of token ids ``(B, T)``: what h becomes through an intervention.
+
+    The blocks below its lowest are run without it.
+
+    Args:
+        encoder: The frozen encoder.
+        ids: The tokens.
+        intervention: One that changes h.
+    """
+    below, layers = intervention.lowest - 1, encoder.features.layers if encoder.features else ()
+    below = min(below, *(n - 1 for n in layers if n), below)  # what h is made of is not passed over
+    states = states_with(encoder, ids, Tap(block=below)) if below >= 0 else None
+    with from_states(encoder, states, block=below):
+        return encoder.pool(states_with(encoder, ids, intervention))
 
 
 @contextmanager

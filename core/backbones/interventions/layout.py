@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from ....registry.errors import ContractError, RedhostError
@@ -18,7 +19,8 @@ from ..backbone import Backbone
 from ..encoder import TextEncoder
 from ..tokens import context_layout
 from . import Intervention, InTrunk, states_with
-from .graft import Graft, added_by, token_step
+from .graft import Graft, moved_by, token_step
+from .lora import Lora
 from .tap import FINAL, Tap, block_at
 
 
@@ -45,28 +47,33 @@ def intervention_of(expert: Expert, backbone: Backbone) -> Intervention | None:
 
 
 def bus_part(expert: Expert, backbone: Backbone) -> Expert:
-    """Return an expert as the bus has it: one that changes h inside hands on what it added."""
+    """Return an expert as the bus has it: one that moves h inside hands on what it added."""
     acts = intervention_of(expert, backbone)
-    return InTrunkExpert(expert) if acts is not None and acts.changes_h else expert
+    return InTrunkExpert(expert) if acts is not None and _moves(acts, expert) else expert
+
+
+def _moves(acts: Intervention, expert: Expert) -> bool:
+    """Return whether an expert's Δ is what it makes of h, and not something that it reads of it."""
+    return acts.changes_h and expert.space == "hidden"
 
 
 def compute_features(
     intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
 ) -> Tensor:
-    """Return what an intervention reads (r) or adds to h (G) for texts, ``(N, D)``."""
+    """Return what an intervention reads (r) or makes of h (h') for texts, ``(N, D)``."""
 
     def compute(ids: Tensor) -> Tensor:
         if intervention.changes_h:
-            return added_by(encoder, ids, intervention)
+            return moved_by(encoder, ids, intervention)
         return encoder.pool(states_with(encoder, ids, intervention))
 
-    return encoder.encode(texts, compute=compute)
+    return encoder.encode(texts, compute=compute, alone=not isinstance(intervention, Lora))
 
 
 def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
     """Return the backbone that computes h̃ for experts by id; itself where they all read h.
 
-    h̃ has a segment for each block that is read, and for each expert that adds to h. Where text is
+    h̃ has a segment for each block that is read, and for each expert that changes h. Where text is
     generated nobody taps the trunk, and the segment is what the router reads.
 
     Raises:
@@ -74,27 +81,33 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
     """
     if backbone.task.unit is Unit.TOKEN:
         return replace(backbone, layout=context_layout(backbone.width))
-    acting: dict[str, tuple[Intervention, list[str]]] = {}
+    acting: dict[tuple[str, bool], tuple[Intervention, list[str]]] = {}
     for expert_id in sorted(experts):
         acts = intervention_of(experts[expert_id], backbone)
         if acts is not None:
-            acting.setdefault(acts.key or expert_id, (acts, []))[1].append(expert_id)
+            key = acts.key or expert_id, _moves(acts, experts[expert_id])
+            acting.setdefault(key, (acts, []))[1].append(expert_id)
     if not acting:
         return backbone
     segments = [
         FeatureSegment(
-            key=acts.key or f"graft {experts[readers[0]].source}",
+            key=acts.key or f"inside {experts[readers[0]].source}",
             width=backbone.width,
-            normalised=not acts.changes_h,
+            normalised=not moved,
+            moved=moved,
             compute=partial(compute_features, acts, backbone.trunk),
             readers=tuple(readers),
         )
-        for acts, readers in sorted(
-            acting.values(), key=lambda x: (x[0].changes_h, 0 if x[0].changes_h else x[0].lowest)
-        )
+        for (_, moved), (acts, readers) in sorted(acting.items(), key=_place)
     ]
     layout = FeatureLayout(width=backbone.width, segments=tuple(segments))
     return replace(backbone, layout=layout)
+
+
+def _place(item: tuple[tuple[str, bool], tuple[Intervention, list[str]]]) -> tuple[bool, int]:
+    """Return where a segment stands: taps from the lowest block on, then what changes h."""
+    acts = item[1][0]
+    return acts.changes_h, 0 if acts.changes_h else acts.lowest
 
 
 def inside_reader(
@@ -105,6 +118,25 @@ def inside_reader(
     layout = wide.layout or FeatureLayout(width=backbone.width)
     norm = WideNorm(LayerNorm(width=backbone.width, eps=backbone.eps), layout)
     return lambda texts: layout.read(norm(wide.encode(texts)), expert_id)
+
+
+def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
+    """Return what an expert that changes h reads on the bus of token ids ``(N, T)``, ``(N, D)``.
+
+    Raises:
+        ContractError: If it does not fit the backbone, or changes nothing.
+    """
+    acts, trunk = intervention_of(expert, backbone), backbone.trunk
+    if acts is None or not acts.changes_h:
+        raise ContractError("an expert", expected="one that changes h", found="another")
+    ids = ids.to(trunk.device)
+    with trunk.lock, torch.inference_mode():
+        plain, moved = trunk.pool(trunk.hidden_states(ids)), moved_by(trunk, ids, acts)
+        h, moved = plain.float().cpu(), moved.float().cpu()
+        if _moves(acts, expert):
+            return moved - h
+        z: Tensor = LayerNorm(width=backbone.width, eps=backbone.eps)(moved)
+        return z
 
 
 def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -> Violation | None:
@@ -145,9 +177,9 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
             code, wanted, found = "tap_unknown", "an expert above the blocks for text", "one inside"
         elif backbone.trunk.features is not None and not acts.changes_h:
             code, wanted, found = "tap_unknown", "one that changes h, which is of layers", "a tap"
-        elif acts.changes_h and expert.space != "hidden":
+        elif acts.changes_h and expert.space == "logits":
             code, field = "tap_order", "writes.space"
-            wanted, found = "'hidden', since it changes h", repr(expert.space)
+            wanted, found = "'hidden' or 'labels', since it changes h", repr(expert.space)
     except RedhostError as e:
         code, wanted, found = "tap_unknown", e.expected or wanted, e.found or e.problem
     except Exception as e:  # code of a plugin raises whatever it stumbles over

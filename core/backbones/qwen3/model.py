@@ -61,9 +61,15 @@ class Qwen3Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class States:
-    """What an encoder answers: the last hidden states ``(B, T, D)``."""
+    """What an encoder answers.
+
+    Attributes:
+        last_hidden_state: The last hidden states ``(B, T, D)``.
+        hidden_states: Those before the first block and after each, where asked for.
+    """
 
     last_hidden_state: Tensor
+    hidden_states: tuple[Tensor, ...] | None = None
 
 
 class _Unset:
@@ -174,8 +180,10 @@ class Qwen3(nn.Module):
         self.layers = nn.ModuleList(_Block(config) for _ in range(config.num_hidden_layers))
         self.norm = _RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(self, input_ids: Tensor, **_: object) -> States:
-        """Return the last hidden states for token ids ``(B, T)`` that have no padding to mask."""
+    def forward(
+        self, input_ids: Tensor, *, output_hidden_states: bool = False, **_: object
+    ) -> States:
+        """Return the hidden states for token ids ``(B, T)`` that have no padding to mask."""
         x = self.embed_tokens(input_ids)
         # cos and sin of each position's angles, (1, T, W): Su et al. 2021
         width = self.config.head_dim
@@ -184,9 +192,14 @@ class Qwen3(nn.Module):
         places = torch.arange(x.shape[1], device=x.device)[None, :, None].float()
         angles = torch.cat((places * frequency,) * 2, dim=-1)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        states = []
         for block in self.layers:
+            states.append(x)
             x = block(x, cos, sin)
-        return States(last_hidden_state=self.norm(x))
+        x = self.norm(x)
+        return States(
+            last_hidden_state=x, hidden_states=(*states, x) if output_hidden_states else None
+        )
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

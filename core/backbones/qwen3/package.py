@@ -16,6 +16,7 @@ import msgspec
 import safetensors.torch
 import torch
 
+from ....registry.package.manifest import Features
 from ..encoder import Pooling, TextEncoder
 from .model import Qwen3, Qwen3Config
 
@@ -62,7 +63,11 @@ class PlainTokenizer:
 
 
 def qwen3_encoder(
-    files: Mapping[str, bytes], *, pooling: Pooling, max_tokens: int | None
+    files: Mapping[str, bytes],
+    *,
+    pooling: Pooling,
+    max_tokens: int | None,
+    features: Features | None = None,
 ) -> TextEncoder | None:
     """Build the trunk from a carried folder's bytes; return None if that is not plain.
 
@@ -70,6 +75,7 @@ def qwen3_encoder(
         files: The folder's files by name, no others.
         pooling: How token states become one vector.
         max_tokens: Where longer texts are cut.
+        features: What makes up h; by default the last states.
     """
     if files.keys() != {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG}:
         return None
@@ -91,6 +97,7 @@ def qwen3_encoder(
         tokenizer=cast("PreTrainedTokenizerBase", tokenizer),
         pooling=pooling,
         max_tokens=max_tokens,
+        features=features,
     )
 
 

@@ -78,12 +78,12 @@ def test_layers_that_are_not_there_are_refused(model_folder, layers) -> None:
 
 def test_hashed_counts_are_the_sum_of_their_tokens_signed_entries() -> None:
     hashing = TokenHashing.of(width=16, vocabulary=50)
-    rows = hashing.rows(torch.tensor([[3, 7, 3, 3]]))[0]
+    row = hashing.row([3, 7, 3, 3])
     expected = torch.zeros(16)
     for token, count in ((3, 3), (7, 1)):
         for place, sign in zip(hashing.places[token], hashing.signs[token], strict=True):
             expected[place] += sign * (1 + math.log(count))
-    torch.testing.assert_close(rows.sum(0), expected)
+    torch.testing.assert_close(row, torch.nn.functional.layer_norm(expected, (16,)))
 
 
 def test_inner_products_of_hashed_counts_are_those_of_the_counts() -> None:
@@ -93,10 +93,20 @@ def test_inner_products_of_hashed_counts_are_those_of_the_counts() -> None:
     assert abs(float(hashing.signs.mean())) < 0.03
     filled = torch.bincount(hashing.places.flatten(), minlength=512)
     assert filled.min() > 0.5 * 4000 * ONES / 512 and filled.max() < 1.6 * 4000 * ONES / 512
-    every = hashing.rows(torch.arange(4000)[:, None])[:, 0]  # e_v
-    products = every @ every.T / ONES
+    every = torch.stack([hashing.row([v]) for v in range(4000)])  # LN(e_v)
+    products = every @ every.T / 512
     off = products[~torch.eye(4000, dtype=torch.bool)]
     assert abs(float(off.mean())) < 1e-3 and float(off.std()) < 1.2 / 512**0.5
+
+
+def test_all_tokens_of_a_text_count_where_the_blocks_read_the_first_alone(model_folder) -> None:
+    features = Features(layers=(0,), tokens=32)
+    cut = load(model_folder, features=features, max_tokens=4)
+    whole = load(model_folder, features=features)
+    text = "green 22 and red 3"
+    assert len(cut.trunk.tokens(text)) == 4 < len(whole.trunk.tokens(text))
+    short, long = cut.encode([text])[0], whole.encode([text])[0]
+    assert torch.equal(short[-32:], long[-32:]) and not torch.equal(short[:-32], long[:-32])
 
 
 def test_places_and_signs_are_the_same_on_every_machine() -> None:

@@ -17,6 +17,7 @@ from redhost.core.backbones import backbone as backbone_module
 from redhost.core.backbones.backbone import tokenizer_digest
 from redhost.core.backbones.qwen3 import model as qwen3
 from redhost.core.backbones.qwen3.package import qwen3_encoder
+from redhost.registry.package.manifest import Features
 
 TEXTS = ("red 1", "x", "What is 37 plus 12?", "Ünïcödé ✓ 日本", "  Two\nlines,\ttabs", "long " * 40)
 
@@ -36,16 +37,19 @@ def changed(files: Files, name: str, **values: object) -> Files:
     return {**files, name: json.dumps({**json.loads(files[name]), **values}).encode()}
 
 
-def by_transformers(files: Files, folder: Path) -> redhost.authoring.TextEncoder:
+def by_transformers(
+    files: Files, folder: Path, *, features: Features | None = None
+) -> redhost.authoring.TextEncoder:
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    return redhost.Backbone.load(f"hf:{folder}").trunk
+    return redhost.Backbone.load(f"hf:{folder}", features=features).trunk
 
 
+@pytest.mark.parametrize("features", [None, Features(layers=(0, 2, 3), tokens=8)])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("key_heads", [1, 2])
 def test_bits_are_those_of_transformers(
-    files: Files, tmp_path: Path, threads: int, key_heads: int
+    files: Files, tmp_path: Path, threads: int, key_heads: int, features: Features | None
 ) -> None:
     if key_heads == 2:  # every head has keys of its own
         tensors = safetensors.torch.load(files["model.safetensors"])
@@ -55,7 +59,8 @@ def test_bits_are_those_of_transformers(
         }
         files = changed(files, "config.json", num_key_value_heads=2)
         files["model.safetensors"] = safetensors.torch.save(doubled, metadata={"format": "pt"})
-    ours, theirs = built(files), by_transformers(files, tmp_path)
+    ours = built(files, features=features)
+    theirs = by_transformers(files, tmp_path, features=features)
     torch.set_num_threads(threads)
     assert ours is not None
     assert torch.equal(ours.encode(TEXTS), theirs.encode(TEXTS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -213,8 +214,23 @@ def test_harm_to_another_domain_is_refused_unless_accepted(pair, build_expert, t
     )
     with pytest.raises(HarmError, match="domain 'red' would fall"):
         pair.attach(greedy)
+    kinds = "ridge, statistics, centroid, evidence, quadratic"
+    with pytest.raises(HarmError, match=f"Tried --router {kinds}: none lets it in"):
+        pair.attach(greedy, try_others=True)
     assert pair.generations.current() == 1
     assert "greedy" in pair.attach(greedy, accept=True).experts
+
+
+def test_routers_that_would_let_a_newcomer_in_are_named(pair, expert_folders) -> None:
+    """Under weights that know no text, whoever joins takes a share of everybody's."""
+    with pytest.raises(HarmError) as plain:
+        pair.attach(expert_folders["blue"], router="blend")
+    with pytest.raises(HarmError, match=r"Tried: --router .*would let it in") as tried:
+        pair.attach(expert_folders["blue"], router="blend", try_others=True)
+    assert tried.value.found == plain.value.found
+    named = re.findall(r"(\w+) \(", tried.value.hint)
+    assert "evidence" in named and pair.generations.current() == 1
+    assert "blue" in pair.attach(expert_folders["blue"], router=named[0]).experts
 
 
 def test_many_threads_lose_no_change(pair, expert_folders, build_expert, tmp_path) -> None:

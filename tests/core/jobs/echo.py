@@ -13,8 +13,16 @@ from redhost.core.jobs.worker import main
 
 @job_function("echo", version=1)
 def echo(job: Job, files: JobFiles) -> JobFiles:
-    """Wait `seconds` and return the files."""
+    """Wait `seconds`, and for a file where one is named, and return the files.
+
+    That it waits for the file shows in another beside it.
+    """
     time.sleep(float(job.arguments.get("seconds", 0)))
+    if awaited := job.arguments.get("awaits"):
+        gate = Path(str(awaited))
+        gate.with_suffix(".begun").touch()
+        while not gate.exists():
+            time.sleep(0.02)
     return {Path(name).name: data for name, data in files.items()}
 
 

@@ -53,12 +53,20 @@ def wait_for(what, *, seconds: float = 60):
     raise AssertionError("it never came to that")
 
 
-def echoes(**seconds: float) -> redhost.jobs.JobBatch:
+def echoes(**gates: Path | None) -> redhost.jobs.JobBatch:
+    """Return a job for each name, which waits for its file to be there."""
     jobs = redhost.jobs.JobBatch()
-    for name, wait in seconds.items():
+    for name, gate in gates.items():
         inputs = jobs.put("in", {"text": name.encode()})
-        jobs.add(name, echo, {"seconds": wait}, inputs)
+        jobs.add(name, echo, {} if gate is None else {"awaits": str(gate)}, inputs)
     return jobs
+
+
+def kill_workers(gate: Path) -> None:
+    """Kill every worker of this process, once one of them waits for a file."""
+    wait_for(gate.with_suffix(".begun").exists)
+    for pid in workers_of(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
 
 
 def run(jobs: redhost.jobs.JobBatch, *, workers: int) -> Iterator[redhost.jobs.JobResult]:
@@ -66,7 +74,7 @@ def run(jobs: redhost.jobs.JobBatch, *, workers: int) -> Iterator[redhost.jobs.J
 
 
 def test_results_are_the_same_from_any_number_of_workers() -> None:
-    jobs = echoes(a=0, b=0, c=0)
+    jobs = echoes(a=None, b=None, c=None)
     here, there = (sorted(run(jobs, workers=n), key=lambda r: r.key) for n in (1, 2))
     assert here == there and len(here) == 3 and not any(r.error for r in here)
     assert workers_of(os.getpid()) == []
@@ -89,17 +97,19 @@ def test_an_input_is_sent_once_to_workers_that_have_it(monkeypatch) -> None:
     assert sum(size > 10**6 for size in sent) <= 2 and len(sent) == 6
 
 
-def test_a_job_whose_worker_is_killed_is_done_by_another() -> None:
-    results = run(echoes(long=3, quick=0), workers=2)
+def test_a_job_whose_worker_is_killed_is_done_by_another(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    results = run(echoes(long=gate, quick=None), workers=2)
     first = next(results)
     assert first.files == {"text": b"quick"}
-    for pid in workers_of(os.getpid()):
-        os.kill(pid, signal.SIGKILL)
+    kill_workers(gate)
+    gate.touch()
     assert [r.files for r in results] == [{"text": b"long"}]
 
 
-def test_a_job_that_kills_every_worker_is_named_and_the_others_are_done() -> None:
-    results = run(echoes(deadly=600, quick=0, fast=0), workers=2)
+def test_a_job_that_kills_every_worker_is_named_and_the_others_are_done(tmp_path: Path) -> None:
+    jobs = echoes(deadly=tmp_path / "never", quick=None, fast=None)
+    results = run(jobs, workers=2)
     assert sorted(next(results).files["text"] for _ in range(2)) == [b"fast", b"quick"]
     over = threading.Event()
 
@@ -119,28 +129,31 @@ def test_a_job_that_kills_every_worker_is_named_and_the_others_are_done() -> Non
     assert list(results) == []
 
 
-def test_the_twin_without_retries_blames_the_job_for_one_killed_worker(monkeypatch) -> None:
+def test_the_twin_without_retries_blames_the_job_for_one_killed_worker(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(local, "ATTEMPTS", 1)
-    results = run(echoes(long=600, quick=0), workers=2)
+    results = run(echoes(long=tmp_path / "never", quick=None), workers=2)
     next(results)
-    for pid in workers_of(os.getpid()):
-        os.kill(pid, signal.SIGKILL)
+    kill_workers(tmp_path / "never")
     assert "its worker died" in next(results).error
 
 
 def test_a_run_that_is_closed_stops_its_workers_and_leaves_no_files(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    results = run(echoes(long=600, other=600, quick=0), workers=3)
+    never = tmp_path / "never"
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    results = run(echoes(long=never, other=never, quick=None), workers=3)
     next(results)
     assert len(wait_for(lambda: workers_of(os.getpid()))) >= 2
-    assert list(tmp_path.iterdir())
+    assert list((tmp_path / "scratch").iterdir())
     results.close()
-    assert workers_of(os.getpid()) == [] and list(tmp_path.iterdir()) == []
+    assert workers_of(os.getpid()) == [] and list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_a_worker_that_cannot_start_is_an_error_of_each_job(monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    errors = [r.error for r in run(echoes(a=0, b=0), workers=2)]
+    errors = [r.error for r in run(echoes(a=None, b=None), workers=2)]
     assert len(errors) == 2 and all("FileNotFoundError" in e for e in errors)
 
 
@@ -152,19 +165,20 @@ sys.path.insert(0, {str(ECHO.parent)!r})
 from echo import echo
 local.WORKER = ({str(ECHO)!r},)
 jobs = redhost.jobs.JobBatch()
-for n in range(4):
-    jobs.add(f"echo {{n}}", echo, {{"seconds": 2, "n": n}}, {{}})
+for n in range(3):
+    jobs.add(f"echo {{n}}", echo, {{"n": n, **({{"awaits": sys.argv[1]}} if n else {{}})}}, {{}})
 for result in local.LocalEngine().run(jobs.listed, inputs=jobs.inputs, workers=2):
     print(result.error or "done", flush=True)
 """
 
 
-def test_workers_end_when_whoever_started_them_is_killed() -> None:
+def test_workers_end_when_whoever_started_them_is_killed(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
     with subprocess.Popen(  # no ``if __name__ == "__main__"`` in it, and none is needed
-        [sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", DRIVER, str(gate)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as driver:
         assert driver.stdout is not None and driver.stdout.readline() == b"done\n"
-        pids = workers_of(driver.pid)
-        assert len(pids) == 2
+        pids = wait_for(lambda: len(found := workers_of(driver.pid)) == 2 and found)
         driver.kill()
+    gate.touch()  # they notice when their jobs are done
     wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids))

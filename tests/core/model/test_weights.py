@@ -79,6 +79,7 @@ def test_a_canary_in_half_precision_is_computed_like_any_other(expert_folders) -
         what="it",
         manifest=files.manifest,
         tensors=safetensors.torch.load(files.weights),
+        files=files.files,
         bus=None,
     )
     found = check_canary(files.manifest, expert, half)

@@ -10,7 +10,7 @@ import torch
 import redhost
 from redhost.core.routers.least_squares import LeastSquares, sharpest
 from redhost.core.routers.ridge import RidgeRouter
-from redhost.plugins import ColumnData, Statistics
+from redhost.plugins import ColumnData, Statistics, StatisticsRouter
 
 D = 5
 
@@ -92,3 +92,25 @@ def test_no_column_moves_alone() -> None:
     parent = solved(column("a", 0), column("b", 2))
     with pytest.raises(redhost.UsageError, match="--level full"):
         RidgeRouter(width=D, columns=("a", "b", "c")).copy_columns(parent, keep={"a", "b"})
+
+
+def test_a_density_is_that_of_discriminants_of_the_first_numbers(monkeypatch) -> None:
+    data = [column("a", 0), column("b", 2)]
+    monkeypatch.setattr("redhost.core.routers.ridge.DENSE", 3)
+    router = solved(*data)
+    first = [dataclasses.replace(d, z=d.z[:, :3], statistics=d.statistics.first(3)) for d in data]
+    known = StatisticsRouter(width=3, columns=("a", "b"))
+    known.solve(first)
+    z = torch.cat([d.z for d in data])
+    expected = known.log_density(z[:, :3]) * (D / 3) ** 0.5
+    torch.testing.assert_close(router.log_density(z), expected)
+    assert router.log_density(z).mean() > router.log_density(z + 5).mean()
+
+
+def test_a_file_brings_all_of_it_back() -> None:
+    router = solved(column("a", 0), column("b", 2))
+    again = RidgeRouter(width=D, columns=("a", "b"))
+    again.load_tensors(router.state_dict())
+    z = rows(3)[0]
+    assert torch.equal(again(z), router(z))
+    assert torch.equal(again.log_density(z), router.log_density(z))

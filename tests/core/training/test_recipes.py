@@ -276,3 +276,13 @@ def test_from_data_to_a_wheel_that_a_host_composes(tmp_path, monkeypatch, capsys
     assert "mine" in receipt["experts"]
     answers = json.loads(run("predict", "--json", "red 999", "What is 37 plus 12?"))
     assert answers[0]["label"] in trained["labels"] and answers[1]["label"] == "49"
+
+
+@pytest.mark.parametrize("count", [4, 8, 16])
+def test_few_rows_make_an_expert_without_a_warning(tmp_path, context, count) -> None:
+    """Where one row or none is left to validate or to judge, no spread is taken."""
+    plan = ExpertPlan(id="few", writes="labels", card="vectors")
+    folder = project(tmp_path / "few", plan)
+    settings = ExpertSettings(space="labels", epochs=2)
+    made = train_package(folder, plan, split_rows(ROWS[:count]), context=context, settings=settings)
+    assert made.card.kind == "vectors" and made.labels == ("x", "y")

@@ -159,7 +159,7 @@ def test_texts_are_learnt_from_but_for_validation_and_labels_stand_by_team(monke
     desk = SimpleNamespace(
         context=SimpleNamespace(backbone=backbone, encode=encode), parts=parts, test=rows("test")
     )
-    monkeypatch.setattr("red_lab.matched.tasks.open_desk", lambda *_, validation: desk)
+    monkeypatch.setattr("red_lab.matched.tasks.open_desk", lambda *_, **__: desk)
     problem = load("text", seed=0, work=Path())
     assert [len(p) for p in (problem.train, problem.valid, problem.test)] == [60, 20, 20]
     assert len(set(seen)) == len(seen) == 100 and problem.classifier is None

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from red_lab.red.experts import NAMES
 from red_lab.red.queries import LABELS, Query, boundary, cells, load
+from red_lab.red.seen import seen
 
 
 def test_the_seeds_protocol_tests_what_was_trained_on() -> None:
@@ -45,3 +46,15 @@ def test_stratified_draws_ask_every_range_equally_often() -> None:
 def test_boundary_sums_lie_within_two_of_a_border() -> None:
     at = [n for n in range(2, 101) if boundary(Query("", str(n), "", ""))]
     assert at == [19, 20, 21, 22, 39, 40, 41, 42, 59, 60, 61, 62, 79, 80, 81, 82]
+
+
+def test_what_was_read_before_is_counted() -> None:
+    """What the language model read is replayed, example by example."""
+    held_out = seen("tiny", [load("addition", "held-out", seed=n) for n in range(2)])
+    assert held_out == {"training": 0.0, "rearranged": 0.0, "pretraining": 0.0}
+    drawn = [load("mixed", "seed", seed=0)]
+    shares = seen("tiny", drawn)
+    training, rearranged, read = (shares[n] or 0 for n in ("training", "rearranged", "pretraining"))
+    assert 0.3 < training < 0.4 < rearranged < 0.6
+    assert 0.1 < read < 0.3
+    assert seen("smollm2", drawn) == {**shares, "pretraining": None}

@@ -6,9 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-
-# The first optimiser imports this, for seconds: once, before `make mutate` forks for a mutant.
-import torch._dynamo  # noqa: F401
 from redhost_robust.game import Game
 from redhost_robust.probability import Array
 from redhost_robust.sequences import Sequences

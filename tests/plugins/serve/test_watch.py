@@ -183,14 +183,20 @@ def test_packages_that_come_and_go_are_seen_and_nothing_else(place, tmp_path, pr
     assert packages_changed(path) != before
 
 
-def test_sigterm_is_not_ready_first_then_gone_with_exit_code_0(place, tmp_path) -> None:
-    with serve(place, tmp_path / "home", "--watch", "--grace", "3") as (client, child):
+def test_after_sigterm_it_is_not_ready_and_still_answers(place, tmp_path) -> None:
+    with serve(place, tmp_path / "home", "--watch", "--grace", "600") as (client, child):
         until(client, settled(1, "published"))
         child.send_signal(signal.SIGTERM)
         until(client, lambda m: not m["ready"])
         assert client.get("/v2/health/ready").status == 503
         assert client.get("/v2/health/live").status == 200
         assert client.infer(TEXTS).status == 200
+        assert child.poll() is None
+
+
+def test_when_the_grace_is_over_it_is_gone_with_exit_code_0(place, tmp_path) -> None:
+    with serve(place, tmp_path / "home", "--watch", "--grace", "0.1") as (_, child):
+        child.send_signal(signal.SIGTERM)
         assert child.wait(60) == 0
 
 

@@ -13,16 +13,17 @@ from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
 from red_lab.matched.command import matched
 from red_lab.mutants.command import mutants
-from red_lab.options import WORK, out_option, seeds_option
+from red_lab.options import WORK, out_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
 from red_lab.shrink import shrink
 from red_lab.sparse import sparse
 from red_lab.taps import taps
+from red_lab.text.command import text
 from red_lab.toy.command import toy
 
-__all__ = ["build", "lab", "results", "share", "text"]
+__all__ = ["build", "lab", "results", "share"]
 
 
 @click.group()
@@ -86,20 +87,6 @@ def results(*, splits: int, out: Path, work: Path) -> None:
     refresh_here()
 
 
-@lab.command()
-@seeds_option(3)
-@click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
-@out_option("newsgroups")
-@WORK
-def text(*, seeds: int, validation: bool, out: Path, work: Path) -> None:
-    """Five teams with labels of their own on 20 Newsgroups, against one head on all the data."""
-    from red_lab.text_report import run
-
-    work = work / "newsgroups"
-    click.echo(run(seeds=seeds, out=out, work=work, validation=validation))
-    refresh_here()
-
-
 for command in (
     bench,
     cost,
@@ -113,6 +100,7 @@ for command in (
     shrink,
     sparse,
     taps,
+    text,
     toy,
 ):
     lab.add_command(command)

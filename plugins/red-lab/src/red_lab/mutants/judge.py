@@ -20,10 +20,13 @@ from redhost.testing import judge_expert
 __all__ = ["MEMORY", "SECONDS", "Judge", "Result", "judge_all", "judge_mutant"]
 
 SECONDS, MEMORY = 2.0, 64 * 2**20
-"""Limits of a decision: wall-clock time, and memory beyond the mutant's own size."""
+"""Limits of a decision: the processor's time, and memory beyond the mutant's own size.
+
+The clock on the wall also counts what other processes of a busy machine take.
+"""
 
 PATIENCE = 20.0
-"""Seconds until a mutant is given up; what took more than `SECONDS` is a hang either way."""
+"""Seconds on the wall until a mutant is given up, whatever it waits for."""
 
 CEILING = 4 * 2**30
 """Address space that a judging process may add: a guard of this machine, not a limit to meet."""
@@ -45,7 +48,7 @@ class Result:
         outcome: ``refused`` by a rule of the contract; ``refused by digest`` where it is another
             expert that breaks none; ``same``: it loads to the same digest. The rest is bad.
         why: The violation's code, or what was raised.
-        seconds: Wall-clock time of the decision.
+        seconds: The processor's time for the decision.
         memory: Most bytes of memory that the decision added; None where it cannot be measured.
     """
 
@@ -137,12 +140,12 @@ def _serve(pipe: Connection, judge: Judge) -> None:
 
 def _decide(mutant: Mutant, judge: Judge) -> Result:
     before = _start_memory()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         outcome, why = judge(mutant)
     except BaseException as e:
         outcome, why = "crash", repr(e)[:300]
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     memory = None if before is None else max(0, _memory("VmHWM") - before)
     if outcome not in {"refused", "refused by digest", "same"}:
         return _result(mutant, "crash", why or outcome, seconds, memory)

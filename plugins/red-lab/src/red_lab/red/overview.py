@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from red_lab.red.published import PUBLISHED
 from red_lab.red.summary import key_of
 
 __all__ = ["overview", "overview_table", "write_overview"]
@@ -25,8 +26,10 @@ def write_overview(folder: Path) -> None:
         "",
         *overview_table(found["runs"], links=""),
         "",
-        "Exact answers. `seed`: nearly every test question was trained on; `held-out`: none, nor a "
-        "rearrangement. All systems but the global head share one budget; MoE and RED one router, "
+        "Exact answers. Training and test questions of `seed` are drawn from the same ones, of "
+        "`held-out` from others, rearrangements included; `seen` is the share of test questions "
+        "that were trained on, `read` of those that the language model had read when it was "
+        "pretrained. All systems but the global head share one budget; MoE and RED one router, "
         "supervised by range.",
         "",
     ]
@@ -48,6 +51,7 @@ def overview(folder: Path) -> dict[str, Any]:
                 "base": plan["recipe"],
                 "seeds": plan["seeds"],
                 "rows": metrics["rows"],
+                "seen": metrics["seen"],
                 "systems": {s: metrics["systems"][key_of(s)]["accuracy"] for s in SYSTEMS},
             }
         )
@@ -56,12 +60,26 @@ def overview(folder: Path) -> dict[str, Any]:
 
 def overview_table(runs: Sequence[Mapping[str, Any]], *, links: str) -> list[str]:
     """Return the lines of a table of runs; `links` is the way to their folders."""
-    head = ["run", "base", "seeds", *(s.replace("RED", "**RED**") for s in SYSTEMS), "RED, 95 %"]
+    head = [
+        "run",
+        "base",
+        "seeds",
+        "seen",
+        "read",
+        *(s.replace("RED", "**RED**") for s in SYSTEMS),
+        "RED, 95 %",
+    ]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for run in runs:
         red = run["systems"]["RED"]
         title = f"{run['backbone']}, {run['task']}, {run['protocol']}"
         cells = [f"[{title}]({links}{run['name']}/README.md)", run["base"], str(run["seeds"])]
+        read = run["seen"]["pretraining"]
+        cells += [f"{run['seen']['training']:.1%}", "?" if read is None else f"{read:.1%}"]
         cells += [f"{run['systems'][s]['mean']:.3f}" for s in SYSTEMS]
         lines.append(f"| {' | '.join(cells)} | {red['low']:.3f}–{red['high']:.3f} |")
+    for task, theirs in PUBLISHED.items():
+        cells = [f"published: Qwen3-0.6B, {task}, seed", "seed", "", "", ""]
+        cells += [f"{theirs[s]:.4g}" if s in theirs else "" for s in SYSTEMS]
+        lines.append(f"| {' | '.join(cells)} | |")
     return lines

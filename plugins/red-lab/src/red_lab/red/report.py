@@ -9,6 +9,7 @@ from typing import Any
 from red_lab.red.experts import NAMES
 from red_lab.red.figures import draw
 from red_lab.red.measure import SHARES
+from red_lab.red.published import published_table
 from red_lab.red.summary import titled
 
 __all__ = ["page", "write_page"]
@@ -36,6 +37,7 @@ def page(metrics: Mapping[str, Any]) -> str:
         *_head(metrics),
         *_systems(metrics),
         *_paired(metrics),
+        *published_table(metrics),
         *_curves(metrics),
         *_ablations(metrics),
         *_cost(metrics),
@@ -50,8 +52,8 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "",
         "Written by `redhost lab red` from `metrics.json`; do not edit.",
         "",
-        f"{plan['seeds']} seeds, {metrics['rows']} test questions in all. Base: top "
-        f"{base['last_blocks']} blocks and a global head{HEADS[base['head']]}, AdamW "
+        f"{plan['seeds']} seeds, {metrics['rows']} test questions in all{_seen(metrics)}. "
+        f"Base: top {base['last_blocks']} blocks and a global head{HEADS[base['head']]}, AdamW "
         f"{base['learning_rate']:g}, {base['precision']}, "
         f"{base['epochs']} epochs, batches of {base['batch']}, on {base['share']:.0%} of the "
         f"training questions. Every expert of every form: {budget['epochs']} epochs over the "
@@ -61,6 +63,16 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "questions that are rearrangements of each other.",
         "",
     ]
+
+
+def _seen(metrics: Mapping[str, Any]) -> str:
+    """Say how many of the test questions were read before."""
+    shares = metrics["seen"]
+    text = f": {shares['training']:.1%} of them trained on, {shares['rearranged']:.1%} as they are "
+    text += "or rearranged"
+    if shares["pretraining"] is None:
+        return f"{text}; what the language model was pretrained on is not known"
+    return f"{text}; {shares['pretraining']:.1%} read by the language model in pretraining"
 
 
 def _systems(metrics: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from red_lab.intervals import Array, interval
 from red_lab.red.experts import NAMES
 from red_lab.red.plan import Plan
 from red_lab.red.queries import Data
+from red_lab.red.seen import seen
 
 __all__ = ["key_of", "summarise", "table", "titled"]
 
@@ -67,6 +68,7 @@ def summarise(
         "plan": asdict(plan),
         "rows": len(clusters),
         "distinct": measured[0]["distinct"],
+        "seen": seen(plan.backbone, datasets),
         "systems": systems,
         "paired": {
             f"RED - {other}": _paired(every["RED"] - every[other], clusters)

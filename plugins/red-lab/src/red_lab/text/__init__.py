@@ -1,0 +1,1 @@
+"""Teams on one sentence encoder and real texts, against models trained on everybody's data."""

@@ -1,0 +1,70 @@
+"""`redhost lab text`. Torch is imported inside the command only."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+import redhost
+from red_lab.options import WORK, out_option, seeds_option
+from red_lab.readme import refresh_here
+from red_lab.text.corpora import CORPORA
+
+__all__ = ["text"]
+
+
+@click.command()
+@click.argument("corpora", nargs=-1, type=click.Choice(list(CORPORA)))
+@click.option(
+    "--encoder",
+    type=click.Choice(["minilm", "smollm2"]),
+    default="minilm",
+    show_default=True,
+    help="What reads the texts.",
+)
+@seeds_option(3)
+@click.option(
+    "--deals",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="In how many ways labels are dealt to teams, to see which newcomers are let in.",
+)
+@click.option("--curve", is_flag=True, help="Also measure with fewer rows a team.")
+@click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
+@out_option("text")
+@WORK
+def text(
+    *,
+    corpora: tuple[str, ...],
+    encoder: str,
+    seeds: int,
+    deals: int,
+    curve: bool,
+    validation: bool,
+    out: Path,
+    work: Path,
+) -> None:
+    """Teams with labels of their own on real texts, against models trained on everybody's rows.
+
+    All corpora, unless some are named.
+    """
+    if find_spec("sklearn") is None:
+        raise redhost.MissingError(
+            "what experts are compared with is fitted by scikit-learn",
+            expected="scikit-learn",
+            found="none",
+            hint="pip install scikit-learn",
+        )
+    from red_lab.text.report import Extent, run
+
+    written = run(
+        corpora or list(CORPORA),
+        Extent(encoder=encoder, seeds=seeds, deals=deals, with_curve=curve, validation=validation),
+        out=out,
+        work=work / "text",
+    )
+    click.echo(written)
+    refresh_here()

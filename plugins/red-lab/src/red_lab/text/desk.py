@@ -1,0 +1,188 @@
+"""The packages of a study: a backbone, each team's rows, and experts as their authors make them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.newsgroups import encoder
+from red_lab.red.run import smollm2_file
+from red_lab.text.corpora import Corpus
+from redhost.core.composition.attribution import compose_without_faulty
+from redhost.core.composition.choose import AUTO
+from redhost.core.composition.prepare import prepare_composition
+from redhost.core.composition.recompose import recompose
+from redhost.core.composition.select import Selection
+from redhost.core.model.build import read_package
+from redhost.core.plugins.manager import Plugins
+from redhost.registry.environment.status import check_packages
+from redhost.registry.package.discover import from_folder
+
+__all__ = ["ENCODERS", "Desk", "join", "open_desk"]
+
+ENCODERS: Mapping[str, tuple[str, int]] = {
+    "minilm": ("all-MiniLM-L6-v2", 128),
+    "smollm2": ("SmolLM2-135M as an encoder", 64),
+}
+"""What it is, and where texts are cut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """What a run works with.
+
+    Attributes:
+        corpus: The texts.
+        context: The backbone and what goes with it.
+        folder: The backbone package's folder.
+        learn: Every author's rows.
+        test: The rows to judge on.
+        work: Where packages and features are kept.
+    """
+
+    corpus: Corpus
+    context: redhost.authoring.AuthoringContext
+    folder: Path
+    learn: Sequence[redhost.Row]
+    test: Sequence[redhost.Row]
+    work: Path
+
+    @cached_property
+    def parts(self) -> Mapping[str, redhost.authoring.DataSplits]:
+        """Each author's rows, as the product sets them aside."""
+        return self.split(self.corpus.teams, self.learn)
+
+    def split(
+        self, teams: Mapping[str, Sequence[str]], given: Sequence[redhost.Row]
+    ) -> dict[str, redhost.authoring.DataSplits]:
+        """Set the rows of teams aside, by whose label they have."""
+        return {
+            team: redhost.authoring.split_rows([r for r in given if r.label in labels])
+            for team, labels in teams.items()
+        }
+
+    def h(self, given: Sequence[redhost.Row]) -> Tensor:
+        """Return features ``(N, D)``."""
+        return self.context.encode([r.text for r in given])
+
+    def z(self, given: Sequence[redhost.Row]) -> Tensor:
+        """Return bus vectors ``(N, D)``."""
+        norm = redhost.LayerNorm(width=self.context.backbone.width, eps=self.context.backbone.eps)
+        vectors: Tensor = norm(self.h(given))
+        return vectors
+
+    def author(
+        self,
+        team: str,
+        rows: redhost.authoring.DataSplits,
+        *,
+        where: str,
+        settings: redhost.authoring.ExpertSettings,
+    ) -> Path:
+        """Do what one team does: train its expert alone and package it; return the package."""
+        plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card="vectors")
+        project = self.work / "packages" / where / f"red-expert-{team}"
+        shutil.rmtree(project, ignore_errors=True)
+        folder = redhost.authoring.write_project(
+            project, kind="expert", package_id=team, summary=team
+        )
+        redhost.authoring.train_package(
+            project, plan, rows, context=self.context, settings=settings
+        )
+        return folder
+
+    def compose(self, folders: Sequence[Path], *, kind: str = "auto") -> redhost.RecomposeResult:
+        """Compose packages as a host does, 5 % of the experts' own texts to be declined."""
+        options = redhost.RecomposeOptions(router=kind, decline=0.05)
+        return redhost.compose(self.folder, folders, options=options, cache=self.work / "cache")
+
+
+def open_desk(
+    corpus: Corpus,
+    *,
+    encoder: str,
+    work: Path,
+    validation: bool,
+    features: Literal["wide"] | None = "wide",
+) -> Desk:
+    """Make the backbone's package and read the rows.
+
+    Args:
+        corpus: The texts.
+        encoder: One of `ENCODERS`.
+        work: Where packages and features are kept.
+        validation: Take both parts from the training rows.
+        features: What experts read; None is the last states alone.
+    """
+    tokens = ENCODERS[encoder][1]
+    project = work / "packages" / f"red-backbone-{encoder}-{corpus.name}"
+    shutil.rmtree(project, ignore_errors=True)
+    redhost.authoring.new_backbone(
+        project,
+        encoder,
+        _source(encoder),
+        pooling="mean",
+        max_tokens=tokens,
+        background=corpus.background(),
+        features=features,
+    )
+    folder = next((project / "src").iterdir())
+    return Desk(
+        corpus=corpus,
+        context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
+        folder=folder,
+        learn=corpus.rows("train", validation),
+        test=corpus.rows("test", validation),
+        work=work,
+    )
+
+
+def join(
+    desk: Desk, folders: Sequence[Path], *, previous: redhost.ComposedModel
+) -> redhost.RecomposeResult:
+    """Compose packages as a host does that has composed all but the newcomers before.
+
+    Raises:
+        HarmError: If a member would lose by something else than a newcomer.
+    """
+    package = from_folder(desk.folder)
+    files = read_package(package)
+    statuses = check_packages([from_folder(p) for p in folders], backbone=files.manifest)
+    members = {str(s.id): str(s.digest) for s in statuses if s.id in previous.bus.ids}
+
+    def attempt(chosen: Selection) -> redhost.RecomposeResult:
+        inputs = prepare_composition(
+            chosen, plugins=Plugins(), cache=desk.work / "cache", device="cpu", previous=previous
+        )
+        return recompose(inputs, redhost.RecomposeOptions(router=AUTO))
+
+    selection = Selection(package=package, files=files, statuses=statuses)
+    return compose_without_faulty(selection, attempt, composed=members)
+
+
+def every_row(parts: Mapping[str, redhost.authoring.DataSplits]) -> Iterator[redhost.Row]:
+    """Yield what teams have to learn from, cards included: nobody else may see all of it."""
+    for rows in parts.values():
+        yield from (*rows.train, *rows.fit, *rows.gate)
+
+
+def _source(name: str) -> str:
+    return f"hf:{encoder()}" if name == "minilm" else f"gguf:{smollm2_file()}"
+
+
+def hits(answers: Sequence[str], rows: Sequence[redhost.Row]) -> list[float]:
+    """Return 1 for each row that is answered rightly, else 0."""
+    return [float(y == r.label) for y, r in zip(answers, rows, strict=True)]
+
+
+def best_of(labels: Sequence[str], score: Tensor) -> list[str]:
+    """Return the label with the highest score ``(N, Y)`` of each row."""
+    return [labels[k] for k in torch.as_tensor(score).argmax(-1).tolist()]

@@ -1,0 +1,439 @@
+"""A LoRA adapter as PEFT writes it: what its two files promise, read without torch.
+
+    adapter_config.json         which modules, ranks and scales
+    adapter_model.safetensors   base_model.model.PREFIX MODULE . lora_A.weight (R, in) …
+
+What is computed with them is in `core.backbones.interventions.lora`. A key of the configuration
+that would compute something else is refused by its name, unless it is off: null, false or empty.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ..errors import suggest
+from .checked import Refused, Violation, checked, listed, refuse
+from .safetensors_check import (
+    LARGEST,
+    TensorInfo,
+    check_finite,
+    read_header,
+    show,
+)
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+Linears = Mapping[str, tuple[int, ...]]
+"""Name of a linear module → (out, in)."""
+
+MAX_CONFIG = 2**20
+"""Bytes of a configuration: PEFT's own have one to ten thousand."""
+
+MAX_NAME, MAX_NAMES = 200, 1000
+"""Characters of a key of `rank_pattern` and its like, and how many a list may have."""
+
+_PLAIN = re.compile(r"\^?(?:[\w.-]|\\\.)+")
+"""A name, as PEFT writes it; to PEFT it is a pattern."""
+
+START = "base_model.model."
+"""What PEFT puts before every name."""
+
+INERT = frozenset(
+    {
+        *("auto_mapping", "base_model_name_or_path", "revision", "task_type", "peft_version"),
+        *("inference_mode", "lora_dropout", "megatron_core", "qalora_group_size"),
+        *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "runtime_config"),
+    }
+)
+"""Keys that change nothing of what a trained adapter computes; a name identifies no backbone."""
+
+_PARTS = {
+    "lora_A.weight": "A",
+    "lora_B.weight": "B",
+    "lora_B.bias": "b",
+    "lora_magnitude_vector": "m",
+    "lora_magnitude_vector.weight": "m",
+    "base_layer.bias": "bias",
+    "bias": "bias",
+}
+"""What ends the name of a tensor → its role."""
+
+_VALUES = {
+    "bias": "'none', 'all' or 'lora_only'",
+    "init_lora_weights": "one that leaves the backbone's weights alone: true or false, 'gaussian', "
+    "'eva' or 'orthogonal'",
+}
+"""What a key may be, where msgspec does not say it."""
+
+_HINT = "Only LoRA, rsLoRA and DoRA of linear layers can be imported; see the author's guide."
+FOREIGN = "Train the adapter on this backbone, or install the backbone it was trained on."
+_REBUILD = "Save the adapter again with PEFT."
+
+Names = tuple[str, ...]
+
+
+class AdapterConfig(Struct, frozen=True, kw_only=True):
+    """What of ``adapter_config.json`` says what is computed; names and meaning are PEFT's."""
+
+    peft_type: Literal["LORA"]
+    target_modules: str | Names
+    r: Annotated[int, Meta(ge=1, le=65536)] = 8
+    lora_alpha: float = 8
+    use_rslora: bool = False
+    use_dora: bool = False
+    lora_bias: bool = False
+    bias: Literal["none", "all", "lora_only"] = "none"
+    fan_in_fan_out: bool = False
+    rank_pattern: dict[str, Annotated[int, Meta(ge=1, le=65536)]] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    exclude_modules: str | Names | None = None
+    layers_to_transform: int | tuple[int, ...] | None = None
+    layers_pattern: str | Names | None = None
+    init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] | None = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterLayer:
+    """What an adapter does to one module.
+
+    Attributes:
+        shape: (out, in) of the module.
+        rank: R.
+        scale: What B A is multiplied by.
+    """
+
+    shape: tuple[int, int]
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """An adapter that agrees with itself.
+
+    Attributes:
+        config: Its configuration.
+        layers: By the module's name, as the adapter has it.
+        biases: Module → number of entries, of those whose bias it brings.
+        tensors: Module → role (A, B, b, m or bias) → the name of the tensor.
+    """
+
+    config: AdapterConfig
+    layers: Mapping[str, AdapterLayer]
+    biases: Mapping[str, int]
+    tensors: Mapping[str, Mapping[str, str]]
+
+    @property
+    def rank(self) -> int:
+        """The largest rank."""
+        return max(layer.rank for layer in self.layers.values())
+
+    def prefix(self, linears: Collection[str]) -> str | None:
+        """Return what stands before a backbone's names in the adapter's: nothing, or one word.
+
+        None where its modules are no linear modules of the backbone either way.
+        """
+        first = min(self.layers)
+        for prefix in ("", f"{first.partition('.')[0]}."):
+            if all(n.startswith(prefix) and n[len(prefix) :] in linears for n in self.layers):
+                return prefix
+        return None
+
+
+@checked
+def read_adapter(config: bytes, weights: bytes) -> Adapter:
+    """Read an adapter and check everything that needs no backbone.
+
+    Args:
+        config: The bytes of ``adapter_config.json``.
+        weights: The bytes of ``adapter_model.safetensors``.
+
+    Returns:
+        The adapter, or what is wrong with it.
+    """
+    parsed = parse_config(config).or_refuse()
+    header = read_header(weights).or_refuse()
+    tensors, strange = _by_module(header)
+    refuse(strange)
+    layers, biases = dict[str, AdapterLayer](), dict[str, int]()
+    wrong = list[Violation]()
+    for module, names in sorted(tensors.items()):
+        info = {role: header[name] for role, name in names.items()}
+        if info.keys() != {"bias"}:
+            made = _layer(module, info, parsed)
+            wrong += made if isinstance(made, list) else []
+            if isinstance(made, AdapterLayer):
+                layers[module] = made
+        if "bias" in info:
+            biases[module] = math.prod(info["bias"].shape)
+    wrong += _biases(parsed, layers, biases)
+    refuse(wrong)
+    if not layers:
+        raise Refused(_wrong("weights_tensors", WEIGHTS, "lora_A and lora_B", "none", _REBUILD))
+    refuse(check_finite(weights, header, largest=LARGEST))
+    return Adapter(config=parsed, layers=layers, biases=biases, tensors=tensors)
+
+
+@checked
+def parse_config(data: bytes) -> AdapterConfig:
+    """Read ``adapter_config.json``; what would compute something else is refused by its key."""
+    if len(data) > MAX_CONFIG:
+        raise _config("file", f"at most {MAX_CONFIG:,} bytes", f"{len(data):,}")
+    try:
+        raw = json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as e:
+        raise _config("file", "a JSON object", str(e)) from e
+    if not isinstance(raw, dict):
+        raise _config("file", "a JSON object", type(raw).__name__)
+    if raw.get("peft_type") != "LORA":
+        raise _config("peft_type", "'LORA'", repr(raw.get("peft_type")))
+    known = {*AdapterConfig.__struct_fields__, *INERT}
+    on = [
+        key for key, value in raw.items() if key not in known and value not in (None, False, [], {})
+    ]
+    if on:
+        hint = f"{suggest(min(on), known)}{_HINT}"
+        refuse(
+            _wrong("adapter_config", f"{CONFIG} {key}", "nothing", _shown(raw[key]), hint)
+            for key in sorted(on)
+        )
+    given = {key: value for key, value in raw.items() if key in AdapterConfig.__struct_fields__}
+    try:
+        config = msgspec.convert(given, AdapterConfig)
+    except msgspec.ValidationError as e:
+        what, _, path = str(e).partition(" - at `")
+        key = path.rstrip("`").lstrip("$.").partition("[")[0] or "file"
+        wanted = _VALUES.get(key) or what.removeprefix("Expected ").partition(", got")[0]
+        raise _config(key, wanted, _shown(raw.get(key))) from e
+    refuse(_numbers(config))
+    refuse(_patterns(config))
+    return config
+
+
+def check_targets(adapter: Adapter, linears: Linears, *, who: str) -> Iterator[Violation]:
+    """Yield why an adapter does not fit a backbone.
+
+    Args:
+        adapter: The adapter.
+        linears: The backbone's linear modules.
+        who: The backbone's name, for messages.
+    """
+    prefix = adapter.prefix(linears)
+    if prefix is None:
+        unknown = [n for n in adapter.layers if n not in linears]
+        expected = f"linear modules of backbone {who!r}, such as {listed([*linears][:2])}"
+        yield _wrong("adapter_misfit", WEIGHTS, expected, listed(unknown), FOREIGN)
+        return
+    modules = {n.removeprefix(prefix): layer.shape for n, layer in adapter.layers.items()}
+    yield from check_modules(modules, linears, who=who)
+    targets = {n for n in linears if is_target(adapter.config, prefix + n)}
+    if without := sorted(targets - modules.keys()):
+        expected = f"tensors for every module that {CONFIG} targets"
+        yield _wrong("adapter_misfit", WEIGHTS, expected, f"none for {listed(without)}", _REBUILD)
+    sizes = ((n.removeprefix(prefix), size) for n, size in adapter.biases.items())
+    for name, size in sizes:
+        if name in linears and linears[name][0] != size:
+            yield _misfit(f"{name} bias", f"({linears[name][0]})", f"({size})")
+
+
+def check_modules(modules: Linears, linears: Linears, *, who: str) -> Iterator[Violation]:
+    """Yield a violation for each module that a backbone has not, or has in another shape."""
+    for name, shape in sorted(modules.items()):
+        if name not in linears:
+            expected = f"a linear module of backbone {who!r}"
+            yield _misfit(name, expected, f"no such module. {suggest(name, linears)}".strip())
+        elif tuple(linears[name]) != tuple(shape):
+            yield _misfit(
+                name, f"{show(tuple(linears[name]))}, as in backbone {who!r}", show(tuple(shape))
+            )
+
+
+def is_target(config: AdapterConfig, name: str) -> bool | None:
+    """Tell whether PEFT adapts the linear module of a name (its `check_target_module_exists`).
+
+    None where a pattern decides, which is not matched here: then the tensors say it.
+    """
+    targets, excluded = config.target_modules, config.exclude_modules or ()
+    if isinstance(targets, str) or isinstance(excluded, str):
+        return None
+    if _ends(name, excluded) or not _ends(name, targets):
+        return False
+    layers = config.layers_to_transform
+    if name in targets or layers is None or layers == ():
+        return True
+    index = _layer_index(config.layers_pattern, name)
+    return index in ((layers,) if isinstance(layers, int) else layers)
+
+
+def _ends(name: str, some: Names) -> bool:
+    return any(name == x or name.endswith(f".{x}") for x in some)
+
+
+def _layer_index(patterns: str | Names | None, name: str) -> int | None:
+    """Return which layer a module's name says it is in."""
+    if not patterns:
+        found = [re.match(r".*?\.[^.]*\.(\d+)\.", name)]
+    else:
+        some = (patterns,) if isinstance(patterns, str) else patterns
+        found = [re.match(rf"(?:^|.*?\.){p}\.(\d+)\.", name) for p in some]
+    return next((int(m[1]) for m in found if m), None)
+
+
+def _scale(config: AdapterConfig, module: str, rank: int) -> float:
+    alpha = float(_by_pattern(config.alpha_pattern or {}, module, config.lora_alpha))
+    return alpha / (math.sqrt(rank) if config.use_rslora else rank)
+
+
+def _by_pattern(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
+    """Return the value of the first pattern that ends a module's name (`get_pattern_key`)."""
+    return next(
+        (value for pattern, value in patterns.items() if ends_name(pattern, module)), default
+    )
+
+
+def ends_name(pattern: str, name: str) -> bool:
+    """Tell whether a pattern of PEFT's ends a name, as a whole word; a dot is any character."""
+    signs = pattern.removeprefix("^").replace(r"\.", "\0")
+    start = len(name) - len(signs)
+    if start < 0 or (start > 0 and (pattern.startswith("^") or name[start - 1] != ".")):
+        return False
+    pairs = zip(signs, name[start:], strict=True)
+    return all(a in (b, ".") or (a, b) == ("\0", ".") for a, b in pairs)
+
+
+def _by_module(
+    header: Mapping[str, TensorInfo],
+) -> tuple[dict[str, dict[str, str]], list[Violation]]:
+    """Return the names of the tensors by module and role, and what is wrong with them."""
+    tensors, wrong = dict[str, dict[str, str]](), list[Violation]()
+    for name in sorted(header):
+        inner, field = name.removeprefix(START), f"{WEIGHTS} {name}"
+        end = next((e for e in _PARTS if inner.endswith(f".{e}")), None)
+        if inner == name or end is None:
+            expected = f"{START}MODULE.lora_A.weight, lora_B.weight, …"
+            wrong.append(_wrong("weights_tensors", field, expected, "another tensor", _HINT))
+            continue
+        roles = tensors.setdefault(inner.removesuffix(f".{end}"), {})
+        if _PARTS[end] in roles:
+            wrong.append(_wrong("weights_tensors", field, "one of its kind", "two", _REBUILD))
+        roles[_PARTS[end]] = name
+    return tensors, wrong
+
+
+def _layer(
+    module: str, info: Mapping[str, TensorInfo], config: AdapterConfig
+) -> AdapterLayer | list[Violation]:
+    """Return what is done to a module, or what is wrong with its tensors."""
+    roles = {"A", "B", *("b" * config.lora_bias), *("m" * config.use_dora)}
+    if (found := info.keys() - {"bias"}) != roles:
+        names = {role: end for end, role in reversed(_PARTS.items())}
+        expected, given = (", ".join(sorted(names[r] for r in some)) for some in (roles, found))
+        return [_wrong("weights_tensors", f"{WEIGHTS} {module}", expected, given, _REBUILD)]
+    if is_target(config, module) is False:
+        expected = f"only modules that {CONFIG} targets"
+        return [_wrong("weights_tensors", f"{WEIGHTS} {module}", expected, "tensors", _REBUILD)]
+    rank = int(_by_pattern(config.rank_pattern or {}, module, config.r))
+    a, b = info["A"].shape, info["B"].shape
+    if (len(a), len(b)) != (2, 2) or (a[0], b[1]) != (rank, rank) or 0 in (*a, *b):
+        expected = f"lora_A ({rank}, in) and lora_B (out, {rank})"
+        return [
+            _wrong(
+                "weights_tensors",
+                f"{WEIGHTS} {module}",
+                expected,
+                f"{show(a)} and {show(b)}",
+                _REBUILD,
+            )
+        ]
+    out = b[0]
+    sized = {role: one for role, one in info.items() if role in {"b", "m", "bias"}}
+    wrong = [x for x in sized.values() if x.shape != (out,)]
+    wrong += [x for x in info.values() if x.dtype == "I64"]
+    if wrong:
+        found_ = f"{show(wrong[0].shape)} of {wrong[0].dtype}"
+        return [
+            _wrong(
+                "weights_tensors",
+                f"{WEIGHTS} {module}",
+                f"floats, ({out}) beside A and B",
+                found_,
+                _REBUILD,
+            )
+        ]
+    return AdapterLayer(shape=(out, a[1]), rank=rank, scale=_scale(config, module, rank))
+
+
+def _biases(
+    config: AdapterConfig, layers: Collection[str], biases: Collection[str]
+) -> Iterator[Violation]:
+    """Yield a violation for each bias that the configuration does not say is learnt."""
+    allowed = {"none": (), "lora_only": layers, "all": biases}[config.bias]
+    if strange := sorted(name for name in biases if name not in allowed):
+        expected = f"biases as 'bias': {config.bias!r} says"
+        yield _wrong("weights_tensors", f"{WEIGHTS} bias", expected, listed(strange), _REBUILD)
+
+
+def _numbers(config: AdapterConfig) -> Iterator[Violation]:
+    scales = {"lora_alpha": config.lora_alpha, **(config.alpha_pattern or {})}
+    for name, value in scales.items():
+        if not abs(value) <= LARGEST:  # NaN too
+            found = f"{value:g} for {name}"
+            expected = f"a number of at most {LARGEST:g}"
+            yield _wrong("adapter_config", f"{CONFIG} lora_alpha", expected, found, _REBUILD)
+    if isinstance(config.target_modules, str) and config.layers_to_transform is not None:
+        expected = "names in target_modules"
+        found = f"the pattern {_shown(config.target_modules)}"
+        yield _wrong("adapter_config", f"{CONFIG} layers_to_transform", expected, found, _REBUILD)
+
+
+def _patterns(config: AdapterConfig) -> Iterator[Violation]:
+    """Yield a violation for each key that is no name: a pattern of strangers may match for ever."""
+    layers = config.layers_pattern or ()
+    keys: dict[str, Names] = {
+        "rank_pattern": tuple(config.rank_pattern or ()),
+        "alpha_pattern": tuple(config.alpha_pattern or ()),
+        "layers_pattern": (layers,) if isinstance(layers, str) else layers,
+    }
+    others = ("target_modules", "exclude_modules", "layers_to_transform")
+    for name, some in {**keys, **{n: getattr(config, n) for n in others}}.items():
+        if isinstance(some, tuple) and len(some) > MAX_NAMES:
+            expected, found = f"at most {MAX_NAMES:,}", f"{len(some):,}"
+            yield _wrong("adapter_config", f"{CONFIG} {name}", expected, found, _REBUILD)
+    for name, names in keys.items():
+        if strange := [x for x in names if len(x) > MAX_NAME or not _PLAIN.fullmatch(x)]:
+            expected = "names of modules, or ends of names"
+            yield _wrong("adapter_config", f"{CONFIG} {name}", expected, _shown(strange[0]), _HINT)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:80]!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _config(key: str, expected: str, found: str) -> Refused:
+    return Refused(_wrong("adapter_config", f"{CONFIG} {key}", expected, found, _HINT))
+
+
+def _misfit(name: str, expected: str, found: str) -> Violation:
+    return _wrong("adapter_misfit", f"{WEIGHTS} {name}", expected, found, FOREIGN)
+
+
+def _shown(value: object) -> str:
+    return reprlib.repr(value)
+
+
+def _wrong(code: str, field: str, expected: str, found: str, hint: str) -> Violation:
+    return Violation(code, field, expected, found, hint)

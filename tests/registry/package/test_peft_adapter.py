@@ -1,0 +1,528 @@
+"""An adapter's two files without torch: what is read of them, and what is refused, by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from redhost.registry.errors import IntegrityError, RedhostError
+from redhost.registry.package.peft_adapter import (
+    CONFIG,
+    WEIGHTS,
+    check_targets,
+    ends_name,
+    is_target,
+    parse_config,
+    read_adapter,
+)
+from redhost.registry.package.readers import read_adapter_folder, read_expert
+from redhost.registry.package.rules import check_compatible
+
+Tensors = dict[str, "np.ndarray[Any, Any]"]
+Files = dict[str, Any]
+R, D = 4, 16
+MODULES = [f"encoder.layer.{n}.attention.self.{m}" for n in range(2) for m in ("query", "value")]
+LINEARS = {**dict.fromkeys(MODULES, (D, D)), "encoder.layer.0.intermediate.dense": (32, D)}
+START = "base_model.model."
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """Return a configuration as PEFT writes it, shortened."""
+    known = {
+        "peft_type": "LORA",
+        "task_type": "SEQ_CLS",
+        "base_model_name_or_path": "somebody/some-model",
+        "peft_version": "0.17.0",
+        "inference_mode": True,
+        "lora_dropout": 0.1,
+        "loftq_config": {},
+        "megatron_config": None,
+        "r": R,
+        "lora_alpha": 8,
+        "target_modules": ["query", "value"],
+        "init_lora_weights": True,
+        "bias": "none",
+        "use_dora": False,
+        "use_rslora": False,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "modules_to_save": None,
+    }
+    return {k: v for k, v in (known | changes).items() if v is not ...}
+
+
+def tensors(modules: list[str] = MODULES, *, r: int = R) -> Tensors:
+    rng = np.random.default_rng(0)
+    made: Tensors = {}
+    for module in modules:
+        made[f"{START}{module}.lora_A.weight"] = rng.normal(size=(r, D)).astype("f4")
+        made[f"{START}{module}.lora_B.weight"] = rng.normal(size=(D, r)).astype("f4")
+    return made
+
+
+def files(made: Tensors | None = None, **changes: Any) -> tuple[bytes, bytes]:
+    return json.dumps(config(**changes)).encode(), save(tensors() if made is None else made)
+
+
+def first(made: Tensors) -> str:
+    return next(iter(made))
+
+
+def changed(change: Callable[[Tensors], object]) -> Tensors:
+    made = tensors()
+    change(made)
+    return made
+
+
+def with_value(value: float) -> Tensors:
+    return changed(lambda t: t[first(t)].__setitem__((0, 0), value))
+
+
+def with_dtype(kind: str) -> Tensors:
+    return changed(lambda t: t.update({first(t): t[first(t)].astype(kind)}))
+
+
+def test_a_sound_adapter_is_read() -> None:
+    read = read_adapter(*files()).unwrap("it")
+    assert [*read.layers] == sorted(MODULES) and read.rank == R and not read.biases
+    assert {x.scale for x in read.layers.values()} == {2.0}
+    assert not [*check_targets(read, LINEARS, who="tiny")]
+
+
+def test_a_prefix_of_the_model_it_was_trained_on_is_taken_off() -> None:
+    named = {n.replace(START, f"{START}bert."): t for n, t in tensors().items()}
+    read = read_adapter(*files(named)).unwrap("it")
+    assert read.prefix(LINEARS) == "bert." and not [*check_targets(read, LINEARS, who="tiny")]
+
+
+def test_scales_follow_rank_alpha_and_their_patterns() -> None:
+    made = tensors(MODULES[:2]) | tensors(MODULES[2:], r=9)
+    ninth = {"1.attention.self.query": 9, r"^encoder\.layer.1.attention.self.value": 9}
+    options: dict[str, Any] = {"use_rslora": True, "rank_pattern": ninth}
+    options["alpha_pattern"] = {"query": 30}
+    read = read_adapter(*files(made, **options)).unwrap("it")
+    found = {n: (x.rank, x.scale) for n, x in read.layers.items()}
+    assert found == dict(zip(MODULES, [(4, 15), (4, 4), (9, 10), (9, 8 / 3)], strict=True))
+
+
+REFUSED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
+    "no JSON": ((b"\x80\x04pickle", save(tensors())), "adapter_config", "file", "utf"),
+    "a list": ((b"[]", save(tensors())), "adapter_config", "file", "list"),
+    "nested too deep": ((b"[" * 100_000, save(tensors())), "adapter_config", "file", ""),
+    "a megabyte": ((b" " * 2**21, save(tensors())), "adapter_config", "file", "2,097,152"),
+    "a key twice": (
+        (b'{"peft_type": "LORA", "peft_type": "LORA"}', save(tensors())),
+        "adapter_config",
+        "file",
+        "stands twice",
+    ),
+    "another method": (files(peft_type="LOHA"), "adapter_config", "peft_type", "LOHA"),
+    "no method": (files(peft_type=...), "adapter_config", "peft_type", "None"),
+    "modules to save": (
+        files(modules_to_save=["classifier"]),
+        "adapter_config",
+        "modules_to_save",
+        "classifier",
+    ),
+    "a method of tomorrow": (files(use_tomorrow=True), "adapter_config", "use_tomorrow", "True"),
+    "aLoRA": (
+        files(alora_invocation_tokens=[1, 2]),
+        "adapter_config",
+        "alora_invocation_tokens",
+        "1, 2",
+    ),
+    "target parameters": (
+        files(target_parameters=["experts"]),
+        "adapter_config",
+        "target_parameters",
+        "experts",
+    ),
+    "replicated layers": (
+        files(layer_replication=[[0, 2]]),
+        "adapter_config",
+        "layer_replication",
+        "0, 2",
+    ),
+    "PiSSA": (files(init_lora_weights="pissa"), "adapter_config", "init_lora_weights", "pissa"),
+    "LoftQ": (files(init_lora_weights="loftq"), "adapter_config", "init_lora_weights", "loftq"),
+    "rank zero": (files(r=0), "adapter_config", "r", "0"),
+    "a rank of another type": (files(r="4"), "adapter_config", "r", "4"),
+    "true as rank": (files(r=True), "adapter_config", "r", "True"),
+    "alpha NaN": (files(lora_alpha=float("nan")), "adapter_config", "lora_alpha", "nan"),
+    "alpha infinite": (files(alpha_pattern={"query": 1e300}), "adapter_config", "alpha", "query"),
+    "no targets": (files(target_modules=...), "adapter_config", "file", ""),
+    "a pattern for ranks": (files(rank_pattern={"(.*)*x": 3}), "adapter_config", "rank", "(.*)*x"),
+    "a pattern for scales": (files(alpha_pattern={".*": 3}), "adapter_config", "alpha", ".*"),
+    "a pattern for layers": (
+        files(layers_to_transform=[1], layers_pattern=["(a|a)+"]),
+        "adapter_config",
+        "layers_pattern",
+        "(a|a)+",
+    ),
+    "more patterns than modules": (
+        files(rank_pattern={f"m{n}": 4 for n in range(5000)}),
+        "adapter_config",
+        "rank_pattern",
+        "5,000",
+    ),
+    "more targets than names": (
+        files(target_modules=["query"] * 50_000),
+        "adapter_config",
+        "target_modules",
+        "50,000",
+    ),
+    "layers of a pattern": (
+        files(target_modules=".*query", layers_to_transform=[1]),
+        "adapter_config",
+        "layers_to_transform",
+        "pattern",
+    ),
+    "no tensors": (files({}), "weights_tensors", WEIGHTS, "none"),
+    "a tensor of the model": (
+        files(tensors() | {f"{START}pooler.weight": np.ones((2, 2), "f4")}),
+        "weights_tensors",
+        "pooler",
+        "another",
+    ),
+    "an embedding": (
+        files(tensors() | {f"{START}words.lora_embedding_A": np.ones((2, 2), "f4")}),
+        "weights_tensors",
+        "lora_embedding_A",
+        "another",
+    ),
+    "another start": (
+        files({n.replace(START, "model."): t for n, t in tensors().items()}),
+        "weights_tensors",
+        "model.",
+        "another",
+    ),
+    "A without B": (
+        files(changed(lambda t: t.pop(f"{START}{MODULES[0]}.lora_B.weight"))),
+        "weights_tensors",
+        MODULES[0],
+        "lora_A.weight",
+    ),
+    "DoRA without magnitudes": (files(use_dora=True), "weights_tensors", MODULES[0], "lora_A"),
+    "magnitudes without DoRA": (
+        files(tensors() | {f"{START}{MODULES[0]}.lora_magnitude_vector": np.ones(D, "f4")}),
+        "weights_tensors",
+        MODULES[0],
+        "lora_magnitude_vector",
+    ),
+    "another rank": (files(r=5), "weights_tensors", MODULES[0], "(4, 16)"),
+    "a rank of its pattern": (
+        files(rank_pattern={"query": 3}),
+        "weights_tensors",
+        MODULES[0],
+        "(4, 16)",
+    ),
+    "A of one dimension": (
+        files(changed(lambda t: t.update({first(t): np.ones(R, "f4")}))),
+        "weights_tensors",
+        MODULES[0],
+        "(4)",
+    ),
+    "no columns": (
+        files(changed(lambda t: t.update({first(t): np.ones((R, 0), "f4")}))),
+        "weights_tensors",
+        MODULES[0],
+        "(4, 0)",
+    ),
+    "whole numbers": (files(with_dtype("i8")), "weights_tensors", MODULES[0], "I64"),
+    "bytes": (files(with_dtype("u1")), "weights_header", "header", ""),
+    "NaN": (files(with_value(float("nan"))), "weights_not_finite", MODULES[0], "NaN"),
+    "infinity": (files(with_value(float("inf"))), "weights_not_finite", MODULES[0], "NaN"),
+    "a number too large": (files(with_value(1e30)), "weights_range", MODULES[0], "1e+30"),
+    "a bias nobody learnt": (
+        files(tensors() | {f"{START}{MODULES[0]}.base_layer.bias": np.ones(D, "f4")}),
+        "weights_tensors",
+        "bias",
+        MODULES[0],
+    ),
+    "a bias of another module": (
+        files(tensors() | {f"{START}pooler.dense.bias": np.ones(D, "f4")}, bias="lora_only"),
+        "weights_tensors",
+        "bias",
+        "pooler.dense",
+    ),
+    "a module nobody targets": (
+        files(target_modules=["query"]),
+        "weights_tensors",
+        "value",
+        "tensors",
+    ),
+    "a layer nobody targets": (
+        files(layers_to_transform=[0]),
+        "weights_tensors",
+        "layer.1",
+        "tensors",
+    ),
+    "a pickle": ((files()[0], b"\x80\x04\x95pickle"), "weights_header", "header", ""),
+    "a file cut short": ((files()[0], files()[1][:-9]), "weights_header", "header", ""),
+    "bytes at the end": ((files()[0], files()[1] + b"x"), "weights_header", "header", ""),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_adapter_is_refused_by_name(case: str) -> None:
+    (raw, weights), code, field, found = REFUSED[case]
+    started = time.perf_counter()
+    wrong = read_adapter(raw, weights).violations
+    assert time.perf_counter() - started < 1
+    assert {v.code for v in wrong} == {code}
+    assert any(field in v.field and found in v.found for v in wrong), wrong
+    for v in wrong:
+        error = v.error("the adapter")
+        assert isinstance(error, RedhostError) and "the adapter" in str(error)
+        assert v.expected and v.found and v.hint and len(v.reason) < 1000
+
+
+FOREIGN: dict[str, tuple[dict[str, Any], str, str]] = {
+    "another architecture": ({"wte": (D, D)}, "linear modules of backbone 'tiny'", MODULES[0]),
+    "another width": (
+        dict.fromkeys(LINEARS, (D + 1, D)),
+        "(17, 16), as in backbone 'tiny'",
+        "(16, 16)",
+    ),
+    "another input": (
+        dict.fromkeys(LINEARS, (D, D - 1)),
+        "(16, 15), as in backbone 'tiny'",
+        "(16, 16)",
+    ),
+    "fewer blocks": (
+        {n: s for n, s in LINEARS.items() if ".1." not in n},
+        "linear modules of backbone 'tiny'",
+        MODULES[2],
+    ),
+    "more blocks": (
+        LINEARS | {"encoder.layer.2.attention.self.query": (D, D)},
+        f"tensors for every module that {CONFIG} targets",
+        "encoder.layer.2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_an_adapter_of_another_backbone_is_refused_by_name(case: str) -> None:
+    linears, expected, found = FOREIGN[case]
+    read = read_adapter(*files()).unwrap("it")
+    wrong = [*check_targets(read, linears, who="tiny")]
+    assert {v.code for v in wrong} == {"adapter_misfit"}
+    assert wrong[0].expected.startswith(expected) and found in wrong[0].found
+    assert all(v.hint for v in wrong)
+
+
+def test_names_of_modules_match_as_pefts_do() -> None:
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    names = [*LINEARS, "model.layers.3.mlp.query", "query", "layers.11.query", "a.b.1.experts.2.q"]
+    options: list[dict[str, Any]] = [
+        {"target_modules": ["query"]},
+        {"target_modules": ["dense", "value"], "exclude_modules": ["intermediate.dense"]},
+        {"target_modules": ["query"], "exclude_modules": ["self.query"]},
+        {"target_modules": ["query", "q"], "layers_to_transform": 1},
+        {
+            "target_modules": ["query", "q"],
+            "layers_to_transform": [0, 3],
+            "layers_pattern": "layer",
+        },
+        {
+            "target_modules": ["query"],
+            "layers_to_transform": [11],
+            "layers_pattern": ["x", "layers"],
+        },
+        {"target_modules": ["query"], "layers_to_transform": []},
+    ]
+    seen = set()
+    for option in options:
+        made = LoraConfig(**option)
+        mine = parse_config(json.dumps(config(**option)).encode()).unwrap("it")
+        for name in names:
+            theirs = check_target_module_exists(made, name)
+            excluded = type(theirs).__name__ == "_ExcludedModule"
+            assert is_target(mine, name) == (bool(theirs) and not excluded), (option, name)
+            seen.add(is_target(mine, name))
+    assert seen == {True, False}
+
+
+def test_a_pattern_of_targets_is_not_matched_and_the_tensors_say_which() -> None:
+    forever = {"target_modules": "(.*)*x", "exclude_modules": "(a|a)*b"}
+    for options in (
+        {"target_modules": ".*(query|value)"},
+        {"target_modules": "all-linear"},
+        forever,
+    ):
+        read = read_adapter(*files(**options)).unwrap("it")
+        assert [*read.layers] == sorted(MODULES)
+        assert not [*check_targets(read, LINEARS, who="tiny")]
+
+
+def test_keys_of_ranks_match_as_pefts_do() -> None:
+    from peft.utils.other import get_pattern_key
+
+    keys = [
+        "query",
+        "self.query",
+        r"^encoder\.layer.1",
+        "q.ery",
+        "^a.query",
+        "-",
+        "1.query",
+        r"1\.q",
+    ]
+    names = [
+        *MODULES,
+        "a.query",
+        "b.a.query",
+        "aquery",
+        "x.q1ery",
+        "11.query",
+        "1.q",
+        "1xq",
+        "query",
+    ]
+    found = {
+        (key, name): get_pattern_key([key], name) == key and key != name
+        for key in keys
+        for name in names
+    }
+    mine = {(key, name): ends_name(key, name) and key != name for key in keys for name in names}
+    assert mine == found and {*mine.values()} == {True, False}
+
+
+def test_many_names_and_many_patterns_take_no_time() -> None:
+    modules = [f"layers.{n}.{'query' * 20}" for n in range(500)]
+    patterns = {f"{n}.{'query' * 19}querx": 4 for n in range(1000)}
+    raw, weights = files(tensors(modules), target_modules=["query" * 20], rank_pattern=patterns)
+    started = time.perf_counter()
+    assert len(read_adapter(raw, weights).unwrap("it").layers) == 500
+    assert time.perf_counter() - started < 5
+
+
+def test_a_folder_is_read_as_peft_wrote_it(tmp_path: Path) -> None:
+    raw, weights = files()
+    (tmp_path / CONFIG).write_bytes(raw)
+    (tmp_path / "adapter_model.bin").write_bytes(b"\x80\x04")
+    with pytest.raises(IntegrityError, match="nothing is unpickled here"):
+        read_adapter_folder(tmp_path).unwrap("adapter")
+    (tmp_path / WEIGHTS).write_bytes(weights)
+    assert read_adapter_folder(tmp_path).unwrap("adapter") == {CONFIG: raw, WEIGHTS: weights}
+    (tmp_path / WEIGHTS).unlink()
+    (tmp_path / WEIGHTS).mkdir()
+    [wrong] = read_adapter_folder(tmp_path).violations
+    assert (wrong.code, wrong.expected) == ("weights_missing", "a regular file")
+
+
+# -- in a package ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(make_expert: Any) -> Callable[..., Files]:
+    """Return the function that makes an adapter's package, with changes to its manifest."""
+    import hashlib
+
+    def make(change: dict[str, Any] | None = None, **parts: bytes) -> Files:
+        raw, weights = files()
+        rows = {"z": np.ones((2, D), "f4"), "delta": np.ones((2, D), "f4")}
+        given = {
+            CONFIG: raw,
+            WEIGHTS: weights,
+            "canary.safetensors": save(rows | {"tokens": np.ones((2, 5), "i8")}),
+        } | {n.replace("__", "."): data for n, data in parts.items()}
+        sha = {n: hashlib.sha256(data).hexdigest() for n, data in given.items()}
+        modules = {n: [D, D] for n in MODULES}
+        made = {
+            "schema": "redhost.expert/1.3",
+            "form": "lora",
+            "activation": "identity",
+            "rank": R,
+            "weights": {"file": WEIGHTS, "sha256": sha[WEIGHTS]},
+            "adapter": {"file": CONFIG, "sha256": sha[CONFIG], "modules": modules},
+            "canary.sha256": sha["canary.safetensors"],
+        }
+        if "head.safetensors" in given:
+            made["head"] = {"file": "head.safetensors", "sha256": sha["head.safetensors"]}
+        whole: Files = make_expert(
+            "a", change={k: v for k, v in (made | (change or {})).items() if v is not ...}
+        )
+        return {**whole, **given}
+
+    return make
+
+
+def test_a_package_of_an_adapter_is_valid(package: Any) -> None:
+    read = read_expert(package()).unwrap("it")
+    assert read.manifest.form == "lora" and read.files[CONFIG] == files()[0]
+    assert {CONFIG, WEIGHTS} <= read.files.keys()
+    same = read_expert(package(adapter_config__json=files()[0] + b"\n")).unwrap("it")
+    assert same.digest != read.digest
+
+
+def heads(*, rows: int = 3, value: float = 1.0) -> bytes:
+    return save({"W": np.full((rows, D), value, "f4"), "b": np.ones(rows, "f4")})
+
+
+OWN = {"writes.space": "labels"}
+
+
+def cases() -> Iterator[tuple[str, dict[str, Any], dict[str, bytes], str, str]]:
+    """Yield name, changes to the manifest, other parts, code and field."""
+    modules = {n: [D, D] for n in MODULES}
+    yield "no adapter", {"adapter": ...}, {}, "manifest_field", "adapter"
+    yield "another form", {"form": "linear", "rank": 0}, {}, "manifest_field", "adapter"
+    yield "another rank", {"rank": 5}, {}, "manifest_field", "rank"
+    yield "no rank", {"rank": 0}, {}, "manifest_field", "rank"
+    yield "logits", {"writes.space": "logits"}, {}, "manifest_field", "writes.space"
+    yield "a tap", {"reads.tap": "1"}, {}, "manifest_field", "reads.tap"
+    yield "no head", OWN, {}, "manifest_field", "head"
+    yield "a head of nobody", {}, {"head__safetensors": heads()}, "manifest_field", "head"
+    yield "another head", OWN, {"head__safetensors": heads(rows=2)}, "head_tensors", "head"
+    yield "NaN", OWN, {"head__safetensors": heads(value=np.nan)}, "head_not_finite", "head"
+    yield "1e9", OWN, {"head__safetensors": heads(value=1e9)}, "head_range", "head"
+    fewer = {n: [D, D] for n in MODULES[1:]}
+    yield "modules", {"adapter.modules": fewer}, {}, "adapter_misfit", "adapter.modules"
+    other = modules | {MODULES[0]: [D, 3]}
+    yield "shapes", {"adapter.modules": other}, {}, "adapter_misfit", "adapter.modules"
+    yield "prefix", {"adapter.prefix": "bert."}, {}, "adapter_misfit", "adapter.modules"
+    yield "path", {"adapter.prefix": "../"}, {}, "manifest_field", "adapter.prefix"
+    yield "digest", {"adapter.sha256": "0" * 64}, {}, "adapter_digest", CONFIG
+    z = {"z": np.ones((2, D), "f4"), "delta": np.ones((2, D), "f4")}
+    yield "no tokens", {}, {"canary__safetensors": save(z)}, "canary_tensors", "canary"
+    bad = save(z | {"tokens": np.full((2, 5), -1, "i8")})
+    yield "tokens", {}, {"canary__safetensors": bad}, "canary_tensors", "canary"
+    pissa = files(init_lora_weights="pissa")[0]
+    yield "PiSSA", {}, {"adapter_config__json": pissa}, "adapter_config", CONFIG
+
+
+@pytest.mark.parametrize(
+    ("change", "parts", "code", "field"), [c[1:] for c in cases()], ids=[c[0] for c in cases()]
+)
+def test_a_package_that_is_not_what_it_says_is_refused(package, change, parts, code, field) -> None:
+    wrong = read_expert(package(change, **parts)).violations
+    assert (code, True) in {(v.code, v.field.startswith(field)) for v in wrong}, wrong
+    assert all(v.expected and v.found and v.hint for v in wrong)
+
+
+def test_the_backbones_list_is_held_against_it_and_an_older_one_has_none(
+    package: Any, make_backbone: Any
+) -> None:
+    import msgspec
+
+    manifest = read_expert(package()).unwrap("it").manifest
+    older = make_backbone()
+    assert not [v for v in check_compatible(manifest, older) if v.code == "adapter_misfit"]
+    newer = msgspec.structs.replace(older, linears=LINEARS)
+    assert not [v for v in check_compatible(manifest, newer) if v.code == "adapter_misfit"]
+    for linears in (dict.fromkeys(LINEARS, (9, D)), {"other": (D, D)}):
+        other = msgspec.structs.replace(older, linears=linears)
+        wrong = [v for v in check_compatible(manifest, other) if v.code == "adapter_misfit"]
+        assert len(wrong) == len(MODULES) and re.search(r"encoder\.layer", wrong[0].field)
