@@ -257,7 +257,7 @@ def _joins(metrics: Mapping[str, Any]) -> list[str]:
         return []
     deals = 1 + max(x["deal"] for x in metrics["joins"])
     lines = [
-        f"One team joins the others, the labels dealt to teams in {deals} ways; experts are solved "
+        f"One team joins the others; deals of the labels to teams: {deals}. Experts are solved "
         "linear heads. What `recompose` does, and what the worst team loses on test rows to those "
         "that are let in, in points:",
         "",
