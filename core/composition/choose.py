@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
 from ..model.composed import ComposedModel
 from ..routers import build_router
@@ -72,7 +73,11 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
     reads = {name for r in routers.values() if r is not None for name in r.reads}
     data = columns_data(model, encode=encode, reads=reads)
     parts = [_hold_back(d) for d in data]
-    held = [(k, back) for k, (_, back) in enumerate(parts) if back is not None]
+    held = [
+        (k, back)
+        for k, (_, back) in enumerate(parts)
+        if back is not None and back.column != BACKBONE
+    ]
     if len(held) < 2:  # noqa: PLR2004  (rows of one column tell nothing apart)
         return RouterChoice(kind=TRIED[0], data=data)
     hits = dict[str, Tensor]()

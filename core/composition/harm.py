@@ -58,7 +58,9 @@ class GateAnswers:
 
     def of(self, domain: str) -> Tensor:
         """Return the places of a domain's rows, in the card's order."""
-        return torch.tensor([n for n, r in enumerate(self.rows) if r.domain == domain])
+        return torch.tensor(
+            [n for n, r in enumerate(self.rows) if r.domain == domain], dtype=torch.int64
+        )
 
 
 def excess_harm(
@@ -83,6 +85,7 @@ def excess_harm(
     first, then = (_Reference.of([by_id[i] for i in some]) for some in (stay, ids))
     lost = first.hits(z, after.rows) - then.hits(z, after.rows)  # (N,)
     newcomers = {i: by_id[i].z for i in join}
+    rows = {i: torch.cat([shown, z[after.of(i)]]) for i, shown in newcomers.items()}
     found = {}
     for domain in stay:
         own, was = after.of(domain), before.of(domain)
@@ -94,7 +97,7 @@ def excess_harm(
                 reference=float(lost[own].mean()),
                 excess=float(difference.mean()),
                 error=float(difference.std(correction=0)) / len(own) ** 0.5,
-                overlap=max(first.overlap(domain, z[own], new) for new in newcomers.values()),
+                overlap=max(first.overlap(domain, z[own], new) for new in rows.values()),
                 reverse=max(then.overlap(i, new, z[own]) for i, new in newcomers.items()),
                 taken=_taken(before, after, was, own, join),
                 mass=_mass(before, was) - _mass(after, own),

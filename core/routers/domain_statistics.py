@@ -70,6 +70,26 @@ class Statistics:
         """μ_y = s_y / n_y, ``(Y, D)``."""
         return self.sums / self.counts[:, None]
 
+    def distance(self, z: Tensor, labels: Sequence[str]) -> float:
+        """Return how far the means of rows lie from those of the sums: about 1 for rows of theirs.
+
+            max( Σ_y n_y ‖m_y − μ_y‖² / Y,  ‖Σ_y n_y (m_y − μ_y)‖² / n ) / tr Σ
+
+        n_y and m_y are of the n rows ``(n, D)`` with their labels, Y of them; Σ is the covariance
+        within labels. The first term is large for rows of other labels, the second for rows all of
+        which lie to the same side. Sums of less than two rows a label know no Σ: 0.
+        """
+        freedom = float(self.counts.sum()) - len(self.labels)
+        if freedom < len(self.labels):
+            return 0.0
+        place = torch.tensor([self.labels.index(y) for y in labels])
+        off = torch.zeros_like(self.sums).index_add(0, place, z.double() - self.means[place])
+        rows = torch.bincount(place, minlength=len(self.labels))
+        of_labels = (off.square().sum(-1) / rows.clamp(min=1)).sum() / rows.gt(0).sum()
+        of_all = off.sum(0).square().sum() / len(place)
+        within = self.scatter.trace() - (self.counts[:, None] * self.means.square()).sum()
+        return float(torch.maximum(of_labels, of_all) / (within / freedom).clamp(min=1e-6))
+
     def sample(self, *, rows: int, generator: torch.Generator) -> tuple[Tensor, tuple[str, ...]]:
         """Draw rows from the Gaussians N(μ_y, Σ) that the statistics define, y by its share.
 

@@ -90,21 +90,24 @@ class LeastSquares:
         return found
 
 
-def sharpest(score: Tensor, groups: Tensor, target: Tensor) -> tuple[float, float]:
+def sharpest(
+    score: Tensor, groups: Tensor, target: Tensor, *, prior: Tensor | None = None
+) -> tuple[float, float]:
     """Return the smallest mean −log p of what rows belong to, and the β it is reached with.
 
-        p(k) ∝ Σ over y of k of exp(β score_y)
+        p(k) ∝ Σ over y of k of exp(β score_y + prior_y)
 
     Args:
         score: ``(N, Y)``.
         groups: k of each label, ``(Y,)``, ascending from 0; labels themselves where all differ.
         target: What each row belongs to, ``(N,)``.
+        prior: Log priors ``(Y,)``; None is 0.
     """
     losses = []
     for beta in SHARPNESS:
+        logits = beta * score if prior is None else beta * score + prior
         belongs = [
-            torch.logsumexp(beta * score[:, groups == k], dim=-1)
-            for k in range(int(groups.max()) + 1)
+            torch.logsumexp(logits[:, groups == k], dim=-1) for k in range(int(groups.max()) + 1)
         ]
         loss = torch.nn.functional.cross_entropy(torch.stack(belongs, dim=-1), target)
         losses.append((float(loss), beta))

@@ -22,8 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from ...registry.errors import UsageError
+from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
 from .base import ColumnData, LabelledRouter, Router
+from .domain_statistics import Statistics
 from .least_squares import BETA, PENALTIES, SHARE, LeastSquares, sharpest
 from .statistics import StatisticsRouter
 
@@ -67,6 +69,7 @@ class RidgeRouter(LabelledRouter):
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Solve the regression: one joins or leaves by its sums, and every weight follows."""
+        columns = _evened(columns)
         penalty, solved, beta = _choose(columns)
         self.scale = torch.tensor([penalty, beta])
         counts = [len(d.statistics.labels) for d in columns]
@@ -98,6 +101,26 @@ class RidgeRouter(LabelledRouter):
             found="row",
             hint="Use --level full; or --router statistics, which has level 'row'.",
         )
+
+
+def _evened(columns: Sequence[ColumnData]) -> list[ColumnData]:
+    """Return the columns with no more rows of nobody's than the largest expert has.
+
+    Among experts of a few rows each, texts of nobody's would be what every row most likely is.
+    """
+    most = max((_rows(d) for d in columns if d.column != BACKBONE), default=0)
+    return [_first(d, most) if d.column == BACKBONE and _rows(d) > most else d for d in columns]
+
+
+def _rows(data: ColumnData) -> int:
+    return int(data.statistics.counts.sum())
+
+
+def _first(data: ColumnData, rows: int) -> ColumnData:
+    """Return a column of its first rows alone."""
+    z, labels = data.z[:rows], data.labels[:rows]
+    some = Statistics.of_rows(z, labels)
+    return dataclasses.replace(data, z=z, labels=labels, statistics=some)
 
 
 def _choose(columns: Sequence[ColumnData]) -> tuple[float, LeastSquares, float]:

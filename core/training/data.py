@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...registry.errors import UsageError
@@ -17,6 +17,9 @@ from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..types import CardRow, Row
 
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
+SHOWN_ROWS = 64
+"""Most fit rows that a card of vectors shows: its sums are of all rows but the gate's, and these
+only scale what is solved from them."""
 CARD_PASSAGES = 32
 """Most passages of each half of a card, where text is generated."""
 SHOWN = 8
@@ -54,6 +57,10 @@ class DataSplits:
     def summed(self) -> tuple[Row, ...]:
         """What a card with gate rows may show sums of."""
         return (*self.train, *self.valid, *self.fit)
+
+    def showing(self, rows: int) -> DataSplits:
+        """Return splits whose card shows no more than so many fit rows; the rest are learnt."""
+        return replace(self, train=(*self.train, *self.fit[rows:]), fit=self.fit[:rows])
 
     def label_counts(self) -> dict[str, dict[str, int]]:
         """Return by label, sorted, how many rows are in each split."""

@@ -36,9 +36,9 @@ from ..label_scores import count_answers, macro_f1, score_labels
 from ..model.verify import measure_off_domain
 from ..routers.domain_statistics import Statistics
 from ..types import Progress, Row
-from .baseline import HINT, refuse_below_constant
+from .baseline import ENOUGH, HINT, refuse_below_constant
 from .context import AuthoringContext, open_for_training
-from .data import DataSplits, split_rows
+from .data import SHOWN_ROWS, DataSplits, split_rows
 from .expert import (
     ExpertRows,
     ExpertSettings,
@@ -118,6 +118,8 @@ def train_project(
     )
     whole = task.unit is Unit.TOKEN  # of text to go on with, passages are cut to fit
     cuts = [] if whole else context.backbone.cuts(_texts(splits.rows))
+    if trained.card.kind == "vectors":
+        splits = splits.showing(SHOWN_ROWS)
     return TrainedProject(manifest=trained, splits=splits, cuts=tuple(cuts))
 
 
@@ -168,6 +170,7 @@ def train_package(
     own = final and space == "labels" and context.backbone.task.head.distribution
     card = plan.card or ("vectors" if own else "texts")
     plan = msgspec.structs.replace(plan, writes=space, card=card)
+    splits = splits.showing(SHOWN_ROWS) if card == "vectors" else splits
     settings = replace(settings, space=space)
     recipe = make(plan=plan, splits=splits, context=context, settings=settings)
     recipe.check()
@@ -298,7 +301,7 @@ class Recipe:
             )
         expert, head = trained.expert, backbone.task.head
         expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
-        if expert.space == "labels" and fit and head.probabilities:
+        if expert.space == "labels" and len(fit) >= ENOUGH and head.probabilities:
             z = self.read(_texts(fit))
             targets = head.targets([r.label for r in fit], expert.labels)
             with torch.inference_mode():

@@ -147,8 +147,6 @@ HIJACKS: Mapping[str, Callable[[int], Material]] = {
     "another's rows, one label": one_label,
     "half of another's rows among its own": with_victims(2),
     "a third of another's rows among its own": with_victims(3),
-    "sums of another's domain": sums_of_a,
-    "sums of another's domain, many times": lambda w: replace(sums_of_a(w), times=50.0),
     "loud, on another's rows": lambda w: replace(honest("a", w).map(renamed), loud=30.0),
     "quiet, on another's rows": lambda w: replace(honest("a", w).map(renamed), loud=0.1),
     "everybody's rows": lambda w: Material(
@@ -294,6 +292,13 @@ def test_who_takes_anothers_rows_is_refused(newcomer, name, world) -> None:
     found = newcomer(material, world, accept=True).receipt.accuracy.excess
     worst = max(found.values(), key=lambda e: max(e.fall, e.mass))
     assert max(worst.fall, worst.mass) > 0.02
+
+
+@pytest.mark.parametrize("world", [0, 2])
+@pytest.mark.parametrize("times", [1.0, 50.0])
+def test_who_claims_anothers_sums_beside_its_own_rows_is_left_out(newcomer, times, world) -> None:
+    [left] = newcomer(replace(sums_of_a(world), times=times), world).receipt.left_out
+    assert left.id == "c" and "sums of rows like those it shows" in left.reason
 
 
 def test_the_domains_own_rows_overlap_wholly(newcomer) -> None:

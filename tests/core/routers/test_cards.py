@@ -325,3 +325,43 @@ def test_a_statistics_card_refuses_to_give_single_rows_away() -> None:
     file = redhost.authoring.statistics_card(z, ["a"] * 9, labels=["a"])
     tensors = safetensors.torch.load(file.data)
     torch.testing.assert_close(tensors["sums"][0], z.sum(0))
+
+
+def shown_beside_sums(
+    manifest: ExpertManifest, shown: torch.Tensor, summed: torch.Tensor
+) -> tuple[ExpertManifest, bytes]:
+    """Return a card of vectors with rows of two labels in turn and the sums of others."""
+    one_hot = torch.nn.functional.one_hot(torch.arange(len(summed)) % 2).float()
+    tensors = {
+        "fit_z": shown,
+        "fit_label": torch.arange(len(shown)) % 2,
+        "counts": one_hot.sum(0),
+        "sums": one_hot.T @ summed,
+        "scatter": summed.T @ summed,
+    }
+    return with_card(manifest, "vectors", fit=len(shown)), safetensors.torch.save(tensors)
+
+
+@pytest.mark.parametrize("rows", [3, 5, 12, 400])
+def test_sums_of_the_rows_shown_are_taken_however_few(expert_manifest, rows) -> None:
+    for seed in range(20):
+        z = torch.randn(rows, D, generator=torch.Generator().manual_seed(seed))
+        z[::2] += 1
+        manifest, data = shown_beside_sums(expert_manifest, z[: max(2, rows // 4)], z)
+        assert read_card(manifest, {"card": data}).statistics is not None
+
+
+@pytest.mark.parametrize("kind", ["another's", "moved", "labels swapped"])
+def test_sums_of_other_rows_than_are_shown_are_refused(expert_manifest, kind) -> None:
+    """Whoever shows rows of its own beside another's sums would take that one's texts."""
+    z = torch.randn(200, D, generator=torch.Generator().manual_seed(0))
+    z[::2] += 1
+    other = {
+        "another's": torch.randn(200, D, generator=torch.Generator().manual_seed(1)) - 0.5,
+        "moved": z + 0.3,
+        "labels swapped": z.roll(1, 0),
+    }
+    manifest, data = shown_beside_sums(expert_manifest, z[:64], other[kind])
+    with pytest.raises(CardError) as caught:
+        read_card(manifest, {"card": data})
+    assert "means" in str(caught.value.found)

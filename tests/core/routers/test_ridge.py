@@ -114,3 +114,23 @@ def test_a_file_brings_all_of_it_back() -> None:
     z = rows(3)[0]
     assert torch.equal(again(z), router(z))
     assert torch.equal(again.log_density(z), router.log_density(z))
+
+
+def test_texts_of_nobodys_do_not_outweigh_experts_of_a_few_rows() -> None:
+    def few(name: str, seed: int) -> ColumnData:
+        z, labels = rows(seed, 6)
+        statistics = Statistics.of_rows(z, labels)
+        return ColumnData(column=name, z=z, statistics=statistics, labels=tuple(labels))
+
+    z = torch.randn(2000, D, generator=torch.Generator().manual_seed(9))
+    nobodys = ("",) * len(z)
+    background = ColumnData(
+        column="backbone", z=z, statistics=Statistics.of_rows(z, nobodys), labels=nobodys
+    )
+    found = solved(few("a", 0), few("b", 2), background)
+    fresh = torch.cat([rows(0, 400)[0], rows(2, 400)[0]])
+    own = torch.arange(800) // 400
+    right = found(fresh).argmax(-1) == own
+    assert float(right.double().mean()) > 0.6
+    beside = solved(column("a", 0), column("b", 2), dataclasses.replace(background, z=z[:40]))
+    assert torch.isfinite(beside.weight).all()

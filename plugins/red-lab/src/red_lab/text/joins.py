@@ -131,21 +131,23 @@ def _rows(own: Tensors, victim: Tensors) -> Tensors:
 
 
 def _shown(own: Tensors, victim: Tensors) -> Tensors:
+    """Return another's rows under labels of one's own."""
     labels = len(own["counts"])
-    names = ("fit_z", "gate_z", "gate_shift", "gate_scale")
-    other = {k: victim[k] for k in names}
-    return own | other | {k: victim[k] % labels for k in ("fit_label", "gate_label")}
+    vectors = {k: victim[k] for k in ("fit_z", "gate_z", "gate_shift", "gate_scale")}
+    return vectors | {k: victim[k] % labels for k in ("fit_label", "gate_label")}
 
 
 def _sums(own: Tensors, victim: Tensors) -> Tensors:
-    """Show one's own rows and claim another's sums."""
+    """Show one's own rows and claim another's sums; labels too many are of one row, its mean."""
     labels, others = len(own["counts"]), len(victim["counts"])
     dealt_to = torch.arange(others) % labels
     counts = torch.zeros_like(own["counts"]).index_add_(0, dealt_to, victim["counts"])
     sums = torch.zeros_like(own["sums"]).index_add_(0, dealt_to, victim["sums"])
     lacking = counts == 0
-    counts[lacking], sums[lacking] = own["counts"][lacking], own["sums"][lacking]
-    return own | {"counts": counts, "sums": sums, "scatter": victim["scatter"]}
+    counts[lacking] = 1
+    sums[lacking] = victim["sums"].sum(0) / victim["counts"].sum()
+    scatter = victim["scatter"] + sums[lacking].T @ sums[lacking]
+    return own | {"counts": counts, "sums": sums, "scatter": scatter}
 
 
 def _added(own: Tensors, victim: Tensors) -> Tensors:
