@@ -303,7 +303,7 @@ def test_biases_are_read_where_the_configuration_says_so() -> None:
     ]
 
 
-SAID: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
+WORDED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
     "a bias of another size": (
         files(tensors() | bias(MODULES[0], D + 1), bias="all"),
         f"{WEIGHTS} {MODULES[0]}",
@@ -343,11 +343,11 @@ SAID: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", SAID)
-def test_what_is_wrong_is_said_with_what_was_expected(case: str) -> None:
-    (raw, weights), *said = SAID[case]
+@pytest.mark.parametrize("case", WORDED)
+def test_what_is_wrong_stands_beside_what_was_expected(case: str) -> None:
+    (raw, weights), *worded = WORDED[case]
     wrong = read_adapter(raw, weights).violations
-    assert [(v.field, v.expected, v.found) for v in wrong] == [tuple(said)]
+    assert [(v.field, v.expected, v.found) for v in wrong] == [tuple(worded)]
     assert wrong[0].hint
 
 

@@ -179,9 +179,7 @@ ARCHIVE: Mapping[str, WheelChange] = {
     "pth file": _with("evil.pth", b"import os\n"),
     "another top level": _with("torch/__init__.py"),
     "code beside": _with(f"{MODULE}/evil.py", b"raise SystemExit\n"),
-    "unchecked byte code": _honest(
-        lambda random: {f"__pycache__/{random.choice(('__init__', 'x'))}.cpython-311.pyc": PYC}
-    ),
+    "unchecked byte code": _with(f"{MODULE}/__pycache__/__init__.cpython-311.pyc", PYC),
     "folder in the package": _with(f"{MODULE}/sub/expert.json", b"{}"),
     "second dist-info": _with("x-1.dist-info/entry_points.txt", b"[redhost.experts]\na = x\n"),
     "entry points": _points,
