@@ -49,6 +49,7 @@ class Host:
         self.settings, self.plugins, self.device = session.settings, session.plugins, session.device
         self.cache = session.cache
         self._model: ComposedModel | None = None  # so that it stays; others go with their users
+        self._named: tuple[bytes | None, int] = (None, 0)  # which is current, and what says so
 
     @classmethod
     def open(
@@ -118,7 +119,10 @@ class Host:
         return self._current(lazy=False)
 
     def _current(self, *, lazy: bool) -> ComposedModel:
-        self._model = self.session.loader.load(self.session.require_current(), lazy=lazy)
+        pointer = self.generations.pointer()
+        if pointer is None or pointer != self._named[0]:  # else the record was looked at before
+            self._named = pointer, self.session.require_current()
+        self._model = self.session.loader.load(self._named[1], lazy=lazy)
         return self._model
 
     def load(self, number: int) -> ComposedModel:
