@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import tempfile
@@ -141,6 +142,10 @@ class Backbone:
         """Move the trunk; h comes back to the CPU, where the bus runs."""
         nn.Module.to(self.trunk.model, device)
         return self
+
+    def with_trunk(self, trunk: TextEncoder) -> Self:
+        """Return the same backbone on another engine: an encoder that computes the same h."""
+        return dataclasses.replace(self, trunk=trunk)
 
     def encode(self, texts: str | Iterable[str]) -> Tensor:
         """Return h ``(N, D)``, or h̃ where experts act inside the trunk.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ...registry.errors import MissingError, UsageError
 from ...registry.package.manifest import Features
 from .packs import Pack, attending, packs
-from .tiles import PASS_TOKENS, Tiles, tile_of
+from .tiles import KERNELS, PASS_TOKENS, Tiles, tile_of
 from .token_hashing import TokenHashing
 
 if TYPE_CHECKING:
@@ -58,10 +58,14 @@ class TextEncoder:
 
     Attributes:
         width: D, the width of the pooled vector.
+        engine: The device's name by which a plugin computes h its own way; None for torch. A
+            generation is loaded on the engine it was made on.
 
     Raises:
         UsageError: If the model has no such layer.
     """
+
+    engine: str | None = None
 
     def __init__(
         self,
@@ -91,6 +95,11 @@ class TextEncoder:
         self.lock = threading.RLock()
 
     @property
+    def kernels(self) -> str:
+        """Name what the bits of h come from: part of what identifies a stored feature."""
+        return KERNELS
+
+    @property
     def device(self) -> torch.device:
         """Where the encoder lives."""
         return cast("Tensor", next(self.model.parameters())).device
@@ -114,7 +123,10 @@ class TextEncoder:
             return torch.empty(0, self.width)
         order, parts = list[int](), list[Tensor]()
         with self.lock, torch.inference_mode():
-            for index, rows in self._passes(ids, compute, alone=alone):
+            passes = (
+                self.passes(ids) if compute is None else self._computed(ids, compute, alone=alone)
+            )
+            for index, rows in passes:
                 order += index
                 parts.append(rows[: len(index)].float().cpu())
             out = torch.cat(parts)
@@ -125,19 +137,27 @@ class TextEncoder:
                     out[n, -self.hashing.width :] = self.hashing.row(self._whole(texts[n], cut))
         return out
 
-    def _passes(
-        self, ids: Sequence[list[int]], compute: Callable[[Tensor], Tensor] | None, *, alone: bool
-    ) -> Iterator[tuple[Sequence[int], Tensor]]:
-        """Yield what `encode` returns of texts, pass by pass, with their indices."""
-        on_cpu = self.device.type == "cpu"
-        if compute is None and on_cpu and self.tiles.is_packed:
-            for pack in packs(ids, tokens=PASS_TOKENS):
-                states = self._states_of(pack)[0]
-                yield pack.index, torch.cat([self.pool(run.of(states)) for run in pack.runs])
+    def passes(self, ids: Sequence[list[int]]) -> Iterator[tuple[Sequence[int], Tensor]]:
+        """Yield which texts a pass had, and their h ``(B, D)``, until every text was in one.
+
+        What an engine of another kind computes in its own way, with a name of its own in `kernels`.
+
+        Args:
+            ids: Token ids of each text.
+        """
+        if self.device.type != "cpu" or not self.tiles.is_packed:
+            yield from self._computed(ids, lambda batch: self.pool(self.hidden_states(batch)))
             return
-        most = 1 if compute and alone and on_cpu else None
+        for pack in packs(ids, tokens=PASS_TOKENS):
+            states = self._states_of(pack)[0]
+            yield pack.index, torch.cat([self.pool(run.of(states)) for run in pack.runs])
+
+    def _computed(
+        self, ids: Sequence[list[int]], compute: Callable[[Tensor], Tensor], *, alone: bool = False
+    ) -> Iterator[tuple[Sequence[int], Tensor]]:
+        most = 1 if alone and self.device.type == "cpu" else None
         for index, batch in self._batches(ids, most=most):
-            yield index, compute(batch) if compute else self.pool(self.hidden_states(batch))
+            yield index, compute(batch)
 
     def _whole(self, text: str, cut: list[int]) -> list[int]:
         """Return all token ids of a text, given those that the blocks read."""

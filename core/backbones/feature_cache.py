@@ -30,7 +30,6 @@ from ..bus.tasks import Unit
 from ..types import Encode, Progress, as_list, in_stage
 from .backbone import Backbone
 from .encoder import BATCH
-from .tiles import KERNELS
 from .tokens import token_states
 
 CHUNK = 256
@@ -75,7 +74,7 @@ class FeatureCache:
             torch.__version__,
             "float32",
             torch.get_num_threads(),
-            KERNELS,
+            backbone.trunk.kernels,
         )
         self.backbone, width = backbone, backbone.width
         if backbone.task.unit is Unit.TOKEN:

@@ -140,11 +140,12 @@ class GenerationLoader:
         router_bytes = self.generations.file(record, "router.safetensors")
         plugins, providers = self.plugins.only(record.providers), Providers()
         files = self.store.backbone(record.backbone.digest, who=record.backbone.id)
-        key = (files.digest, self.device, tuple(sorted(record.providers.items())))
+        device = str(record.settings.get("device") or self.device)  # the engine it was made on
+        key = (files.digest, device, tuple(sorted(record.providers.items())))
         backbone = self._backbones.get(key)
         if backbone is None:
             backbone = self._backbones[key] = make_backbone(
-                files, plugins=plugins, providers=providers, device=self.device
+                files, plugins=plugins, providers=providers, device=device
             )
         bus, columns, seed = backbone.bus_config(), record.router.columns, record.router.seed
         router = make_router(

@@ -153,7 +153,7 @@ class _Attention(nn.Module):
             key,
             value,
             scale=self.width**-0.5,
-            is_causal=query.shape[2] > 1,
+            is_causal=bool(query.shape[2] > 1),  # a symbol where it is exported
             enable_gqa=self.grouped,
         )
         return made.transpose(1, 2).contiguous()

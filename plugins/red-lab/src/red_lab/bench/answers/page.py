@@ -30,7 +30,7 @@ def page(found: Mapping[str, Any]) -> str:
     ]
     for name, measured in found["backbones"].items():
         lines += ["", f"**{name}**", "", *_waiting(measured), "", *_rates(measured)]
-        lines += ["", *_http(measured["http"])]
+        lines += ["", *_engines(measured["engines"]), "", *_http(measured["http"])]
     lines += ["", "| aim | found | |", "|---|---|---|"]
     lines += [
         f"| {aim} | {seen} | {'met' if met else '**missed**'} |" for aim, seen, met in aims(found)
@@ -96,6 +96,14 @@ def _rates(measured: Mapping[str, Any]) -> Iterator[str]:
             yield f"| {side} | {x['rate']:,.0f} | {_times(x['times'])} |"
 
 
+def _engines(engines: Mapping[str, Any]) -> Iterator[str]:
+    posts = engines["torch"]["posts"]
+    yield f"| engine, {posts:,} posts | h away from torch's, at most | same labels | accuracy |"
+    yield "|---|---|---|---|"
+    for engine, x in engines.items():
+        yield f"| {engine} | {x['away']:.2g} | {x['agree']:.3f} | {x['accuracy']:.3f} |"
+
+
 def _http(http: Mapping[str, Any]) -> Iterator[str]:
     medians = {name: 1000 * x["median"] for name, x in http["query"].items()}
     yield (
@@ -103,6 +111,13 @@ def _http(http: Mapping[str, Any]) -> Iterator[str]:
         f"process, by turns, {_times(http['times'])} ×. The server holds "
         f"{http['memory']['idle'] / 2**20:,.0f} MiB before the clients and "
         f"{http['memory']['busy'] / 2**20:,.0f} after them."
+    )
+    bound = http["bound"]
+    yield ""
+    yield (
+        f"In process 32 lines in one call are {bound['rate']['median']:,.0f} a second, "
+        f"{_times(bound['times'])} × those asked one by one: on one thread that is the most that "
+        "clients at once can gain."
     )
     yield ""
     yield "| clients | answers a second | × one client | p50, ms | p99, ms |"
