@@ -138,6 +138,11 @@ class Backbone:
         """The device the trunk runs on."""
         return str(self.trunk.device)
 
+    @property
+    def kernels(self) -> str:
+        """What the bits of h come from."""
+        return self.trunk.kernels
+
     def to(self, device: str) -> Self:
         """Move the trunk; h comes back to the CPU, where the bus runs."""
         nn.Module.to(self.trunk.model, device)

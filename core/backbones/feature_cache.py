@@ -74,7 +74,7 @@ class FeatureCache:
             torch.__version__,
             "float32",
             torch.get_num_threads(),
-            backbone.trunk.kernels,
+            backbone.kernels,
         )
         self.backbone, width = backbone, backbone.width
         if backbone.task.unit is Unit.TOKEN:
