@@ -95,6 +95,7 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
             width=backbone.width,
             normalised=not moved,
             moved=moved,
+            own_pass=isinstance(acts, Lora),
             compute=partial(compute_features, acts, backbone.trunk),
             readers=tuple(readers),
         )
