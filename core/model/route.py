@@ -104,15 +104,21 @@ class Chooser:
         if self.backbone.task.unit is not Unit.TOKEN:
             z: Tensor = self.norm(replace(self.backbone, layout=None).encode(texts))
             return z
-        rows = torch.cat([self._last(text) for text in texts])
-        h, context = rows[:, : self.backbone.width], rows[:, self.backbone.width :]
-        return torch.cat([self.norm(h), context], dim=-1)
+        trunk = self.backbone.trunk
+        ids = [[start_of(trunk), *(tokenize(trunk, text) if text else ())] for text in texts]
+        return self._last(row[: trunk.longest] for row in ids)
 
-    def _last(self, prompt: str) -> Tensor:
-        """Return h and running context after a prompt's last token, ``(1, …)``."""
-        trunk, layout = self.backbone.trunk, context_layout(self.backbone.width)
-        ids = [start_of(trunk), *(tokenize(trunk, prompt) if prompt else ())]
-        with trunk.lock:
-            tokens = torch.tensor([ids[: trunk.longest]], device=trunk.device)
-            h = trunk.hidden_states(tokens)[0].float().cpu()
-        return with_contexts(h, layout, eps=self.backbone.eps)[-1:]
+    def after(self, prompts: Iterable[Sequence[int]]) -> Tensor:
+        """Return α ``(N, K)`` after tokens by number, where text is generated."""
+        return torch.softmax(self.router(self._last(prompts)), dim=-1)
+
+    def _last(self, prompts: Iterable[Sequence[int]]) -> Tensor:
+        """Return what the router reads after the last token of each prompt, ``(N, W)``."""
+        trunk, width, rows = self.backbone.trunk, self.backbone.width, list[Tensor]()
+        for ids in prompts:
+            with trunk.lock:
+                tokens = torch.tensor([list(ids)], device=trunk.device)
+                h = trunk.hidden_states(tokens)[0].float().cpu()
+            rows.append(with_contexts(h, context_layout(width), eps=self.backbone.eps)[-1:])
+        read = torch.cat(rows)
+        return torch.cat([self.norm(read[:, :width]), read[:, width:]], dim=-1)
