@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from typing import TextIO, cast
 
@@ -59,19 +59,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 environment, 130 Ctrl-C."""
     # Else torch reads every package's entry points as it is imported: a broken one would stop it.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    out, err = (cast("TextIO", Printable(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
+        sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code; what went wrong is printed."""
     try:
-        with redirect_stdout(cast("TextIO", Printable(sys.stdout))):
-            code = cli.main(given, prog_name="redhost", standalone_mode=False)
+        code = cli.main(arguments, prog_name="redhost", standalone_mode=False)
     except RedhostError as e:
-        if "--debug" in given:
+        if "--debug" in arguments:
             traceback.print_exc()
         click.echo(f"redhost: {e}", err=True)
-        sys.exit(e.exit_code)
+        return e.exit_code
     except click.ClickException as e:
         e.show()
-        sys.exit(2)
+        return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("redhost: stopped; no generation is half published", err=True)
-        sys.exit(130)
-    sys.exit(code if isinstance(code, int) else 0)
+        return 130
+    return code if isinstance(code, int) else 0

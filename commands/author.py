@@ -26,7 +26,7 @@ from .common import (
 from .receipts import SHORTLIST, SHOWN
 
 if TYPE_CHECKING:
-    from ..core.training.recipes import TrainedProject
+    from ..core.training.recipe import TrainedProject
     from ..core.types import Row
     from ..registry.package.discover import Package
     from ..registry.package.manifest import BackboneManifest, Features
@@ -180,11 +180,26 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
 @backbone_option
 @click.option(
     "--form",
-    type=click.Choice(list(FORMS)),
-    help="Two layers without biases, one layer, or two with biases (default: for labels of its own "
-    "the better of one layer and two on validation rows; otherwise residual).",
+    type=click.Choice([*FORMS, ADAPTER]),
+    help="Two layers without biases, one layer, two with biases, or an adapter inside the blocks "
+    "(default: for labels of its own the better of one layer and two on validation rows; otherwise "
+    "residual).",
 )
-@click.option("--rank", type=click.IntRange(min=1), help="R (default: a quarter of the width).")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=1),
+    help="R (default: a quarter of the width; 8 of an adapter).",
+)
+@click.option(
+    "--blocks",
+    type=click.IntRange(min=1),
+    help="With --form lora: how many of the top blocks it adapts (default: the upper half).",
+)
+@click.option(
+    "--targets",
+    metavar="NAME,…",
+    help="With --form lora: linear layers of a block, by the end of their names (default: all).",
+)
 @click.option(
     "--writes",
     type=click.Choice(["hidden", "logits", "labels"]),
@@ -227,6 +242,8 @@ def new_expert(
     backbone: str | None,
     form: str | None,
     rank: int | None,
+    blocks: int | None,
+    targets: str | None,
     writes: Literal["hidden", "logits", "labels"] | None,
     reads_tap: str,
     writes_tap: str,
@@ -252,11 +269,15 @@ def new_expert(
             expected="--reads-tap of the same block or an earlier one, and --writes hidden",
             found=f"--reads-tap {reads_tap}, --writes {writes or 'labels'}",
         )
+    if form != ADAPTER and (blocks or targets):
+        raise UsageError("--blocks and --targets are an adapter's", expected="--form lora as well")
     plan = ExpertPlan(
         id=name,
         backbone=backbone,
         form=form,
         rank=rank,
+        blocks=blocks,
+        targets=tuple(targets.split(",")) if targets else None,
         writes=writes,
         reads_tap=reads_tap,
         writes_tap=writes_tap,
@@ -312,7 +333,8 @@ def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Ma
     from ..registry.package.readers import read_adapter_folder
 
     kind, _, folder = (source or "").partition(":")
-    own = plan.form in {None, ADAPTER} and plan.rank is None and plan.writes != "logits"
+    given = plan.rank, plan.blocks, plan.targets
+    own = plan.form in {None, ADAPTER} and not any(given) and plan.writes != "logits"
     final = plan.reads_tap == plan.writes_tap == "final"
     if kind != "peft" or not folder or data is None or not own or not final:
         raise UsageError(

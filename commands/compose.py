@@ -104,9 +104,9 @@ def predict(
     as_json: bool,
 ) -> None:
     """Answer TEXTS (or lines of standard input, with -)."""
-    lines = [x for t in texts for x in (typed(t).splitlines() if t == "-" else [typed(t)])]
+    lines = _lines(texts)
     host = open_host(home, device=device)
-    answers = host.predict([x for x in lines if x.strip()], sets=sets)
+    answers = host.predict(lines, sets=sets)
     if sets is not None:
         for warning in host.set_warnings(sets):
             click.echo(f"warning    {warning}", err=True)
@@ -119,9 +119,40 @@ def predict(
         sure = "" if answer.probability is None else f"  (p = {answer.probability:.3f})"
         label = answer.label if answer.labels is None else ", ".join(answer.labels)
         click.echo(f"{answer.input} → {label}{sure}")
-        for column, weight in sorted(answer.weights.items(), key=lambda pair: -pair[1]):
-            if weight >= 0.005:  # noqa: PLR2004  (what two digits can show)
-                click.echo(f"  {column:<12} {weight:4.2f} {'█' * round(30 * weight)}")
+        _print_weights(answer.weights)
 
 
-COMMANDS = (recompose, predict)
+@click.command()
+@click.argument("texts", nargs=-1, required=True)
+@home_option
+@device_option
+@json_option("list[core.model.route.Route]")
+def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool) -> None:
+    """Say whose TEXTS are (or lines of standard input, with -).
+
+    No expert is read or run: for those who run them with another engine.
+    """
+    routes = open_host(home, device=device).route(_lines(texts))
+    if as_json:
+        print_json(routes)
+        return
+    if cut := cut_texts([r.cut for r in routes]):
+        click.echo(cut, err=True)
+    for found in routes:
+        click.echo(f"{found.input} → {found.expert}")
+        _print_weights(found.weights)
+
+
+def _lines(texts: tuple[str, ...]) -> list[str]:
+    """Return the texts that were typed; - stands for the lines of standard input."""
+    lines = [x for t in texts for x in (typed(t).splitlines() if t == "-" else [typed(t)])]
+    return [x for x in lines if x.strip()]
+
+
+def _print_weights(weights: dict[str, float]) -> None:
+    for column, weight in sorted(weights.items(), key=lambda pair: -pair[1]):
+        if weight >= 0.005:  # noqa: PLR2004  (what two digits can show)
+            click.echo(f"  {column:<12} {weight:4.2f} {'█' * round(30 * weight)}")
+
+
+COMMANDS = (recompose, predict, route)

@@ -1,9 +1,13 @@
-"""Standard output as every command has it: nobody's text speaks to the terminal."""
+"""Both outputs as every command has them: nobody's text speaks to the terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from json import dumps
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Verbatim(str):
@@ -13,10 +17,10 @@ class Verbatim(str):
 
 
 class Printable:
-    """Standard output in which nothing that a package wrote can speak to the terminal.
+    """An output in which nothing that a package wrote can speak to the terminal.
 
-    Every command prints through it. What is neither printable nor the end of a line is escaped as
-    JSON escapes it, so that JSON stays JSON; errors are escaped where they are made.
+    Every command prints through it, and so do warnings, logs, errors and tracebacks. What is
+    neither printable nor the end of a line is escaped as JSON escapes it, so that JSON stays JSON.
 
     Args:
         stream: What is printed on.
@@ -31,6 +35,23 @@ class Printable:
             text = "".join(c if c in "\n\t" or c.isprintable() else dumps(c)[1:-1] for c in text)
         return self.stream.write(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Print texts."""
+        for line in lines:
+            self.write(line)
+
     def __getattr__(self, name: str) -> Any:
         """Be the stream in all else."""
         return getattr(self.stream, name)
+
+
+class _Drawn(Printable):
+    def write(self, text: str) -> int:
+        return self.stream.write(Verbatim(text))
+
+
+def drawing(stream: TextIO) -> Console:
+    """Return what draws on a stream by terminal codes: give it `one_line` of strangers' texts."""
+    from rich.console import Console
+
+    return Console(file=cast("TextIO", _Drawn(stream)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.types import Progress, StagedProgress
+from ..registry.errors import one_line
+from .printing import drawing
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -100,15 +103,14 @@ class Stages(StagedProgress):
         if self.bars is None:
             return
         if name not in self.tasks:
-            self.tasks[name] = self.bars.add_task(name, note="")
-        beside = ", ".join(filter(None, (stage.pace, stage.note)))
+            self.tasks[name] = self.bars.add_task(one_line(name), note="")
+        beside = one_line(", ".join(filter(None, (stage.pace, stage.note))))
         self.bars.update(self.tasks[name], completed=stage.done, total=stage.total, note=beside)
 
 
 @contextmanager
 def draw(title: str) -> Iterator[Stages]:
     """Draw a bar for each stage on stderr while the block runs."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
@@ -119,7 +121,14 @@ def draw(title: str) -> Iterator[Stages]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+    bars = Bars(
+        *columns,
+        console=drawing(sys.stderr),
+        transient=True,
+        redirect_stdout=False,  # what others print meanwhile stays with the streams that escape it
+        redirect_stderr=False,
+    )
+    with bars:
         waiting = bars.add_task(title, total=None, note="")
         stages = Stages(title, bars)
         stages.tasks[title] = waiting

@@ -27,6 +27,7 @@ from .jobs.pool import LOCAL, WorkerPool, choose_pool
 from .jobs.prefetch import FeaturePrefetcher
 from .model.composed import Answer, ComposedModel, answers_labels
 from .model.decode import Token, generate
+from .model.route import Chooser, Route
 from .plugins.manager import Plugins
 from .receipt import Receipt
 from .session import Session
@@ -49,6 +50,8 @@ class Host:
         self.settings, self.plugins, self.device = session.settings, session.plugins, session.device
         self.cache = session.cache
         self._model: ComposedModel | None = None  # so that it stays; others go with their users
+        self._chooser: Chooser | None = None
+        self._named: tuple[bytes | None, int] = (None, 0)  # which is current, and what says so
 
     @classmethod
     def open(
@@ -94,7 +97,7 @@ class Host:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._model = None
+        self._model = self._chooser = None
 
     def __repr__(self) -> str:
         return f"Host(home={str(self.home)!r}, generation={self.generations.current()})"
@@ -118,7 +121,10 @@ class Host:
         return self._current(lazy=False)
 
     def _current(self, *, lazy: bool) -> ComposedModel:
-        self._model = self.session.loader.load(self.session.require_current(), lazy=lazy)
+        pointer = self.generations.pointer()
+        if pointer is None or pointer != self._named[0]:  # else the record was looked at before
+            self._named = pointer, self.session.require_current()
+        self._model = self.session.loader.load(self._named[1], lazy=lazy)
         return self._model
 
     def load(self, number: int) -> ComposedModel:
@@ -149,6 +155,24 @@ class Host:
             UsageError: If label sets are asked for and cannot be had.
         """
         return self._current(lazy=True).answer(texts, sets=sets)
+
+    def route(self, texts: str | Iterable[str]) -> list[Route]:
+        """Say whose one text is, or any number of them; no expert is read or run.
+
+        Args:
+            texts: A text, or any iterable of texts; where text is generated, prompts.
+
+        Returns:
+            A list with one `Route` a text, in their order.
+
+        Raises:
+            InputTypeError: If it is anything else.
+            UsageError: If the current generation's router asks experts.
+        """
+        number = self.session.require_current()
+        if self._chooser is None or self._chooser.generation != number:
+            self._chooser = self.session.loader.chooser(number)
+        return self._chooser.route(texts)
 
     def set_warnings(self, level: float) -> tuple[str, ...]:
         """Return what to know of label sets of a level: experts with too few gate rows for it."""

@@ -29,6 +29,7 @@ from .composition.options import RecomposeKeywords
 from .composition.select import ExpertSource
 from .host import Host
 from .model.composed import Answer, ComposedModel
+from .model.route import Route
 from .model.stored import GenerationLoader
 from .plugins.manager import Plugins
 from .receipt import Receipt
@@ -101,6 +102,10 @@ class Live:
     def predict(self, texts: str | Iterable[str], *, sets: float | None = None) -> list[Answer]:
         """Answer texts as `Host.predict` does, all with one generation, which answers name."""
         return self.composed.answer(texts, sets=sets)
+
+    def route(self, texts: str | Iterable[str]) -> list[Route]:
+        """Say whose texts are as `Host.route` does, all by one generation, which it names."""
+        return self.composed.chooser.route(texts)
 
     def alive(self) -> tuple[int, ...]:
         """Return the numbers of the served generations still in memory, the one served included.

@@ -168,9 +168,14 @@ def write_struct(path: Path, value: msgspec.Struct) -> None:
     Raises:
         StoreError: If the disk is full or failing; the old file is still there.
     """
+    write_atomic(path, with_digest(value))
+
+
+def with_digest(value: msgspec.Struct) -> bytes:
+    """Return a struct as JSON for `read_struct`, with a digest that shows damage later."""
     fields = msgspec.to_builtins(value)
     data = msgspec.json.encode({**fields, "digest": _digest(fields)})
-    write_atomic(path, msgspec.json.format(data, indent=2) + b"\n")
+    return msgspec.json.format(data, indent=2) + b"\n"
 
 
 def _digest(fields: object) -> str:

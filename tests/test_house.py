@@ -193,13 +193,16 @@ def other_pythons(file: File) -> Iterator[str]:
 
 
 AROUND = r"sys\.__std(out|err)__|sys\.std(out|err)\.(buffer|detach|fileno)\b.*|os\.write\(.*"
-AROUND += r"|Console\(.*file=.*|open\('/dev/(tty|stdout|stderr)'.*"
-WORKER = "core/jobs/worker.py"  # its standard output is frames, and goes to nobody's terminal
+AROUND += r"|Console\(.*\b(file|stderr)=.*|open\('/dev/(tty|stdout|stderr)'.*"
+STREAMS = {
+    "commands/printing.py",  # the place itself
+    "core/jobs/worker.py",  # its standard output is frames, and goes to nobody's terminal
+}
 
 
 def other_printing(file: File) -> Iterator[str]:
-    """Commands print on the stream that `cli.main` gives them, which escapes control codes."""
-    for x in nodes(file, ast.Attribute, ast.Call) if file.name != WORKER else ():
+    """Commands print on the streams that `cli.main` gives them, which escape control codes."""
+    for x in nodes(file, ast.Attribute, ast.Call) if file.name not in STREAMS else ():
         text = ast.unparse(x)
         if re.fullmatch(AROUND, text, re.DOTALL) or (file.is_quiet and text.startswith(PRINTS)):
             yield f"line {x.lineno}: {text}"
@@ -287,6 +290,7 @@ BREAKS = {
         "os.write(1, b'x')",
         "print('x')",
         "f(sys.stdout.buffer)",
+        "Console(stderr=True)",
     ],
     other_pythons: [
         "subprocess.run([sys.executable, '-m', 'pip'])",

@@ -18,7 +18,13 @@ SOURCES = (
     ROOT / "src",
     *(
         ROOT / "plugins" / n / "src"
-        for n in ("red-lab", "redhost-mechanisms", "redhost-robust", "redhost-serve")
+        for n in (
+            "red-lab",
+            "redhost-mechanisms",
+            "redhost-onnx",
+            "redhost-robust",
+            "redhost-serve",
+        )
     ),
 )
 

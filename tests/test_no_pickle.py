@@ -37,10 +37,8 @@ SPREAD = {
     ("core/plugins/manager.py", "arguments"),
     ("core/routers/__init__.py", "options"),
     ("core/backbones/encoder.py", "cut"),
-    (
-        "core/backbones/encoder.py",
-        "{} if self.features is None else {'output_hidden_states': True}",
-    ),
+    ("core/backbones/encoder.py", "self._wanted_states"),
+    ("core/backbones/packs.py", "options"),
     ("core/model/conformal.py", "safetensors.torch.load(data)"),
     ("core/model/conformal.py", "{n: torch.cat(found) for n, found in columns.items() if found}"),
     ("core/composition/publish.py", "msgspec.structs.asdict(p)"),  # of the record, not of a package

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +104,29 @@ def test_the_traps_work(trapped: Trapped, arguments) -> None:
 def test_a_child_process_does_not_see_the_current_folder(trapped: Trapped, arguments) -> None:
     assert trapped.run(*python_command(*arguments)).returncode == 0
     assert trapped.sprung == []
+
+
+@pytest.mark.parametrize("how", [("-m", "redhost"), ("-mredhost",)])
+def test_a_module_run_by_hand_leaves_the_current_folder_out(trapped: Trapped, how) -> None:
+    """Its own namesake could still run, and what Python imports to find it: they come first."""
+    find = "import runpy, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    first = subprocess.run(
+        [sys.executable, "-I", "-c", find], check=True, capture_output=True, text=True
+    ).stdout.split()
+    for name in ("redhost", *first):
+        shutil.rmtree(trapped.folder / name, ignore_errors=True)
+    assert (trapped.folder / "json").is_dir()
+    done = trapped.run(sys.executable, *how, "list-experts", "--json")
+    assert (done.returncode, trapped.sprung) == (0, []), done.stderr
+
+
+def test_somebody_elses_module_keeps_its_folder(tmp_path: Path) -> None:
+    """The twin: one that imports redhost while Python looks for it."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/__init__.py").write_text("import redhost\n")
+    (tmp_path / "mine/__main__.py").write_text("import beside\n")
+    (tmp_path / "beside.py").touch()
+    subprocess.run([sys.executable, "-m", "mine", "redhost"], check=True, cwd=tmp_path)
 
 
 def test_add_and_remove(trapped: Trapped, make_venv: Any, draft: Any, tmp_path: Path) -> None:

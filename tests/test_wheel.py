@@ -71,7 +71,15 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["red-lab", "redhost-mechanisms", "redhost-ray", "redhost-robust", "redhost-serve"]
+    "name",
+    [
+        "red-lab",
+        "redhost-mechanisms",
+        "redhost-onnx",
+        "redhost-ray",
+        "redhost-robust",
+        "redhost-serve",
+    ],
 )
 def test_a_code_plugins_wheel_holds_exactly_its_package(wheels: dict[str, Path], name: str) -> None:
     folder = f"plugins/{name}/src/"

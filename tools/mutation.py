@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutation_report import SAMPLE, measure, read_words, write_report
+from mutation_report import SAMPLE, digest_of, measure, read_words, write_report
 
 __all__ = ["Room", "lay_out", "main", "read_rooms"]
 
@@ -158,8 +158,11 @@ def _run(room: Room, mutants: Sequence[str], *, workers: int, check: bool = True
 
 def _report(root: Path) -> Path:
     rooms = [(room.folder, room.mutate) for room in read_rooms(root)]
-    metrics = measure(rooms, words=read_words(root / "tools/survivors.toml"), seed=SEED)
-    return write_report(metrics, root / "docs/results/mutation")
+    folder = root / "docs/results/mutation"
+    path, words = folder / "metrics.json", read_words(root / "tools/survivors.toml")
+    before = json.loads(path.read_text("utf-8")) if path.is_file() else None
+    now = {name: digest_of(_sources(root), name) for _, names in rooms for name in names}
+    return write_report(measure(rooms, words=words, seed=SEED, before=before, now=now), folder)
 
 
 def _settings(root: Path, room: Room) -> str:

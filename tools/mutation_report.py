@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import platform
 import re
@@ -16,7 +17,16 @@ from typing import Any
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
 
-__all__ = ["Words", "measure", "read_words", "score", "word_for", "write_page", "write_report"]
+__all__ = [
+    "Words",
+    "digest_of",
+    "measure",
+    "read_words",
+    "score",
+    "word_for",
+    "write_page",
+    "write_report",
+]
 
 Words = Mapping[tuple[str, str, str], str]
 """(file, function, line after) → why a mutant may live; an empty line: all of that function."""
@@ -48,7 +58,12 @@ def read_words(path: Path) -> Words:
 
 
 def measure(
-    rooms: Iterable[tuple[Path, Sequence[str]]], *, seed: int, words: Words | None = None
+    rooms: Iterable[tuple[Path, Sequence[str]]],
+    *,
+    seed: int,
+    words: Words | None = None,
+    before: Mapping[str, Any] | None = None,
+    now: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Read what mutmut keeps in each room.
 
@@ -56,16 +71,29 @@ def measure(
         rooms: Each room's folder, and the files that are broken there, from the package's folder.
         seed: Of the run.
         words: Why some may live; the others have the kind of their change.
+        before: What was measured before, kept of files that were not measured here.
+        now: The sha256 of every file as it is.
     """
     files: dict[str, Any] = {}
     survivors: list[dict[str, str]] = []
     sampled: list[str] = []
+    sources: dict[str, str] = {}
+    old = before or {"files": {}, "survivors": [], "sampled": []}
     for folder, names in rooms:
-        sampled += names if (folder / SAMPLE).is_file() else ()
         for name in names:
             found = _statuses(folder, name)
-            files[name] = None if found is None else dict(Counter(found.values()))
-            got_away = ((m, s) for m, s in (found or {}).items() if s in GOT_AWAY)
+            if found is None:
+                files[name] = old["files"].get(name)
+                survivors += [
+                    _reworded(s, words or {}) for s in old["survivors"] if s["file"] == name
+                ]
+                sampled += [name] if name in old["sampled"] else []
+                sources |= {n: d for n, d in old.get("sources", {}).items() if n == name}
+                continue
+            files[name] = dict(Counter(found.values()))
+            sampled += [name] if (folder / SAMPLE).is_file() else []
+            sources[name] = digest_of([folder / "src"], name)
+            got_away = ((m, s) for m, s in found.items() if s in GOT_AWAY)
             survivors += [_survivor(folder, name, m, s, words or {}) for m, s in got_away]
     return {
         "schema": "redhost.mutation/1",
@@ -75,6 +103,8 @@ def measure(
         "goal": GOAL,
         "sampled": sampled,
         "files": files,
+        "sources": sources,
+        "changed": sorted(n for n, digest in sources.items() if digest != (now or sources)[n]),
         "survivors": survivors,
     }
 
@@ -140,9 +170,21 @@ def _survivor(folder: Path, name: str, mutant: str, status: str, words: Words) -
     mangled = mutant.rpartition(".")[2].partition("__mutmut_")[0]  # x_name, or xǁClassǁname
     function = mangled[2:].replace("ǁ", ".")
     kind = "no test runs it" if status == "no tests" else word_for(before, after)
-    keys = ((name, function, after), (name, function, ""))
-    word = next((words[key] for key in keys if key in words), kind)
-    return {"file": name, "function": function, "before": before, "after": after, "word": word}
+    found = {"file": name, "function": function, "before": before, "after": after, "word": kind}
+    return _reworded(found, words)
+
+
+def _reworded(survivor: Mapping[str, str], words: Words) -> dict[str, str]:
+    """Return a survivor with the word that was written by hand, if there is one."""
+    name, function = survivor["file"], survivor["function"]
+    keys = ((name, function, survivor["after"]), (name, function, ""))
+    return {**survivor, "word": next((words[k] for k in keys if k in words), survivor["word"])}
+
+
+def digest_of(folders: Iterable[Path], name: str) -> str:
+    """Return the sha256 of a file, named from one of the folders or from a package in it."""
+    path = next(place for folder in folders for place in _places(folder, name))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _changed(diff: Sequence[str], sign: str) -> str:
@@ -188,6 +230,9 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
     if slow := left - rest:
         yield ""
         yield f"Begun, and not yet tried: {slow:,}, the slower ones; the quickest are tried first."
+    if changed := metrics.get("changed"):
+        yield ""
+        yield f"Measured before their last change: {_quoted(changed)}."
     unmeasured = [n for n, f in files.items() if f is None or (f and score(f) is None)]
     if unmeasured:
         yield ""

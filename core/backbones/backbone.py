@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import tempfile
@@ -137,10 +138,19 @@ class Backbone:
         """The device the trunk runs on."""
         return str(self.trunk.device)
 
+    @property
+    def kernels(self) -> str:
+        """What the bits of h come from."""
+        return self.trunk.kernels
+
     def to(self, device: str) -> Self:
         """Move the trunk; h comes back to the CPU, where the bus runs."""
         nn.Module.to(self.trunk.model, device)
         return self
+
+    def with_trunk(self, trunk: TextEncoder) -> Self:
+        """Return the same backbone on another engine: an encoder that computes the same h."""
+        return dataclasses.replace(self, trunk=trunk)
 
     def encode(self, texts: str | Iterable[str]) -> Tensor:
         """Return h ``(N, D)``, or h̃ where experts act inside the trunk.
@@ -152,13 +162,15 @@ class Backbone:
             InputTypeError: If it is neither one text nor an iterable of texts.
         """
         texts = as_list(texts, str, "text")
-        if self.task.unit is Unit.TOKEN:
-            return self.token_rows(token_states(self.trunk, texts))
-        h = self.trunk.encode(texts)
-        if self.layout is None:
-            return h
-        beside = (c.compute(texts) for c in self.layout.segments if c.compute is not None)
-        return torch.cat([h, *beside], dim=1)
+        by_token = self.task.unit is Unit.TOKEN
+        h = (
+            self.token_rows(token_states(self.trunk, texts))
+            if by_token
+            else self.trunk.encode(texts)
+        )
+        segments = () if self.layout is None else self.layout.segments
+        beside = [c.compute(texts) for c in segments if c.compute is not None]
+        return torch.cat([h, *beside], dim=1) if beside else h
 
     def cuts(self, texts: Sequence[str]) -> list[int | None]:
         """Return how many tokens are read of each text that has more; None where all are read."""
@@ -177,9 +189,12 @@ class Backbone:
             return [longest if long(text) else None for text in texts]
 
     def token_rows(self, states: Iterable[Tensor]) -> Tensor:
-        """Return h̃ ``(N, …)`` of all tokens of texts, given the states ``(T, D)`` of each text."""
-        empty = torch.empty(0, self.total_width)
-        return torch.cat([empty, *(with_contexts(h, self.layout, eps=self.eps) for h in states)])
+        """Return [ h | c ] ``(N, …)`` of all tokens, given the states ``(T, D)`` of each text."""
+        rows = [with_contexts(h, self.layout, eps=self.eps) for h in states]
+        if rows:
+            return torch.cat(rows)
+        wide = self.layout is not None and bool(self.layout.segments)
+        return torch.empty(0, context_layout(self.width).total_width if wide else self.width)
 
     def rows_per_token(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that `encode` gives of these texts: themselves, or their tokens."""

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from ...registry.errors import MissingError, UsageError
 from ...registry.package.manifest import Features
-from .tiles import Tiles
+from .packs import Pack, attending, packs
+from .tiles import KERNELS, PASS_TOKENS, Tiles, tile_of
 from .token_hashing import TokenHashing
 
 if TYPE_CHECKING:
@@ -57,10 +58,14 @@ class TextEncoder:
 
     Attributes:
         width: D, the width of the pooled vector.
+        engine: The device's name by which a plugin computes h its own way; None for torch. A
+            generation is loaded on the engine it was made on.
 
     Raises:
         UsageError: If the model has no such layer.
     """
+
+    engine: str | None = None
 
     def __init__(
         self,
@@ -90,6 +95,11 @@ class TextEncoder:
         self.lock = threading.RLock()
 
     @property
+    def kernels(self) -> str:
+        """Name what the bits of h come from: part of what identifies a stored feature."""
+        return KERNELS
+
+    @property
     def device(self) -> torch.device:
         """Where the encoder lives."""
         return cast("Tensor", next(self.model.parameters())).device
@@ -108,16 +118,46 @@ class TextEncoder:
             compute: Token ids ``(B, T)`` → rows ``(B, D)``, where something else than h is wanted.
             alone: Whether that gets one text at a time, since nobody knows whether it mixes rows.
         """
-        out = torch.empty(len(texts), self.width)
-        most = 1 if compute and alone and self.device.type == "cpu" else None
+        ids = [self.tokens(t) for t in texts]
+        if not ids:
+            return torch.empty(0, self.width)
+        order, parts = list[int](), list[Tensor]()
         with self.lock, torch.inference_mode():
-            for index, ids in self.batches(texts, most=most):
-                rows = compute(ids) if compute else self.pool(self.hidden_states(ids))
-                out[index] = rows[: len(index)].float().cpu()
-                if self.hashing is not None:
-                    for n, cut in zip(index, ids.tolist(), strict=False):
-                        out[n, -self.hashing.width :] = self.hashing.row(self._whole(texts[n], cut))
+            passes = (
+                self.passes(ids) if compute is None else self._computed(ids, compute, alone=alone)
+            )
+            for index, rows in passes:
+                order += index
+                parts.append(rows[: len(index)].float().cpu())
+            out = torch.cat(parts)
+            if order != sorted(order):
+                out = out[torch.tensor(order).argsort()]
+            if self.hashing is not None:
+                for n, cut in enumerate(ids):
+                    out[n, -self.hashing.width :] = self.hashing.row(self._whole(texts[n], cut))
         return out
+
+    def passes(self, ids: Sequence[list[int]]) -> Iterator[tuple[Sequence[int], Tensor]]:
+        """Yield which texts a pass had, and their h ``(B, D)``, until every text was in one.
+
+        What an engine of another kind computes in its own way, with a name of its own in `kernels`.
+
+        Args:
+            ids: Token ids of each text.
+        """
+        if self.device.type != "cpu" or not self.tiles.is_packed:
+            yield from self._computed(ids, lambda batch: self.pool(self.hidden_states(batch)))
+            return
+        for pack in packs(ids, tokens=PASS_TOKENS):
+            states = self._states_of(pack)[0]
+            yield pack.index, torch.cat([self.pool(run.of(states)) for run in pack.runs])
+
+    def _computed(
+        self, ids: Sequence[list[int]], compute: Callable[[Tensor], Tensor], *, alone: bool = False
+    ) -> Iterator[tuple[Sequence[int], Tensor]]:
+        most = 1 if alone and self.device.type == "cpu" else None
+        for index, batch in self._batches(ids, most=most):
+            yield index, compute(batch)
 
     def _whole(self, text: str, cut: list[int]) -> list[int]:
         """Return all token ids of a text, given those that the blocks read."""
@@ -140,8 +180,12 @@ class TextEncoder:
             texts: Any texts.
             most: How many share a pass, at most; by default as many as keep their bits.
         """
-        ids, cpu = [self.tokens(t) for t in texts], self.device.type == "cpu"
-        lengths = [len(row) for row in ids]
+        yield from self._batches([self.tokens(t) for t in texts], most=most)
+
+    def _batches(
+        self, ids: Sequence[list[int]], *, most: int | None
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        lengths, cpu = [len(row) for row in ids], self.device.type == "cpu"
         by_length = sorted(range(len(ids)), key=lengths.__getitem__)
         for tokens, rows in groupby(by_length, key=lengths.__getitem__):
             count = most or (self.tiles.rows(tokens, most=BATCH) if cpu else BATCH)
@@ -170,11 +214,31 @@ class TextEncoder:
     def hidden_states(self, ids: Tensor) -> Tensor:
         """Return the states ``(B, T, D)`` that h is pooled from, of token ids ``(B, T)``."""
         with self._pass(ids):
-            output: Any = self.model(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                **({} if self.features is None else {"output_hidden_states": True}),
+            output = self.model(
+                input_ids=ids, attention_mask=torch.ones_like(ids), **self._wanted_states
             )
+        return self._read(output)
+
+    def _states_of(self, pack: Pack) -> Tensor:
+        """Return the states ``(1, N, D)`` that h is pooled from, of a pack."""
+        tile = pack.sections[0][1]  # of what is no row of the pack
+        tiles = self.tiles.applied(tile, sections=pack.sections, runs=pack.runs)
+        with self.lock, tiles, attending(self.model):
+            output = self.model(
+                input_ids=pack.ids,
+                position_ids=pack.places,
+                runs=pack.runs,
+                use_cache=False,
+                **self._wanted_states,
+            )
+        return self._read(output)
+
+    @property
+    def _wanted_states(self) -> dict[str, bool]:
+        return {} if self.features is None else {"output_hidden_states": True}
+
+    def _read(self, output: Any) -> Tensor:
+        """Return the states that h is pooled from, of what the model returns."""
         if self.features is None:
             return cast("Tensor", output.last_hidden_state)
         return torch.cat([output.hidden_states[layer] for layer in self.features.layers], dim=-1)
@@ -208,7 +272,7 @@ class TextEncoder:
     def _pass(self, ids: Tensor) -> Iterator[None]:
         """Compute in tiles where that is possible: on a CPU, without gradients."""
         if ids.device.type == "cpu" and torch.is_inference_mode_enabled():
-            with self.lock, self.tiles.applied(ids.shape[1]):
+            with self.lock, self.tiles.applied(tile_of(ids.shape[1])):
                 yield
         else:
             yield

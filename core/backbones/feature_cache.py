@@ -30,7 +30,6 @@ from ..bus.tasks import Unit
 from ..types import Encode, Progress, as_list, in_stage
 from .backbone import Backbone
 from .encoder import BATCH
-from .tiles import KERNELS
 from .tokens import token_states
 
 CHUNK = 256
@@ -75,7 +74,7 @@ class FeatureCache:
             torch.__version__,
             "float32",
             torch.get_num_threads(),
-            KERNELS,
+            backbone.kernels,
         )
         self.backbone, width = backbone, backbone.width
         if backbone.task.unit is Unit.TOKEN:
@@ -86,7 +85,18 @@ class FeatureCache:
                     width=width,
                     compute=partial(token_states, backbone.trunk),
                     chunk=BATCH,
-                )
+                ),
+                *(
+                    _FeatureTable(
+                        folder,
+                        (*key, c.key),
+                        width=c.width,
+                        compute=_one_by_one(c.compute),
+                        chunk=BATCH,
+                    )
+                    for c in (backbone.layout.segments if backbone.layout else ())
+                    if c.compute is not None
+                ),
             ]
             return
         segments, encode = backbone.layout.segments if backbone.layout else (), backbone.encode
@@ -117,12 +127,15 @@ class FeatureCache:
         texts = as_list(texts, str, "text")
         parts = [table.encode(texts, progress=progress) for table in self.tables]
         if self.backbone.task.unit is Unit.TOKEN:
-            return self.backbone.token_rows(map(torch.tensor, parts[0]))
-        rows = [
+            first, *others = parts
+            rows = [self.backbone.token_rows(map(torch.tensor, first))]
+            rows += [torch.from_numpy(np.concatenate(p)) for p in others if p]
+            return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+        found = [
             torch.from_numpy(np.concatenate(p)) if p else torch.empty(0, t.width)
             for p, t in zip(parts, self.tables, strict=True)
         ]
-        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
         """Return the texts whose h is not remembered, in the order in which it is computed."""
@@ -242,6 +255,11 @@ class _FeatureTable:
 def _one_each(compute: Callable[[Sequence[str]], Tensor]) -> Callable[..., Sequence[Tensor]]:
     """Return texts → a tensor ``(1, width)`` of each, for what gives one row for a text."""
     return lambda texts: torch.split(compute(texts), 1)
+
+
+def _one_by_one(compute: Callable[[Sequence[str]], Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """Return texts → a tensor ``(T, width)`` of each, for what gives the rows of all in one."""
+    return lambda texts: [compute([text]) for text in texts]
 
 
 def _by_length(texts: Iterable[str]) -> list[str]:

@@ -3,10 +3,11 @@
 The bits of a row of a matrix product depend on how many rows it has. So the rows of a pass go
 through every linear layer in tiles, of a size that the text's own length decides:
 
-    rows of a tile = T, rounded up to a multiple of 16     T: tokens of each text of the pass
+    T of a text      1   2–16   17–32   33–64   65–96   97–128   …    (`tile_of`)
+    rows of a tile   1   16     32      64      32      128      …
 
-The last tile is filled with zeros: a pass wastes less than one. Texts of one pass have the same
-length, so there is no padding between them. What else mixes rows was looked at kernel by kernel:
+The last tile is filled: a pass wastes less than one of each size. Texts of one length share a pass,
+or all texts do (`backbones.packs`). What else mixes rows was looked at kernel by kernel:
 
     layer norm, sums over D     row by row
     activations                 vectors of 8 or 16 numbers and a rest, with other bits: text by text
@@ -27,20 +28,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-TILE = 16
-"""The smallest tile: on the CPUs tried, 16 rows take as long as 10 of a plain product."""
+TILES = (128, 64, 32, 16)
+"""Rows of tiles: more are not faster on the CPUs tried, and 16 take as long as 10 of a product."""
 
-PASS_TOKENS = 512
+PASS_TOKENS = 1024
 """About so many tokens of a pass: enough to fill it, and its states stay in the CPU's cache."""
 
 ROW_BY_ROW = frozenset({"bert", "llama", "qwen2", "qwen3", "roberta"})
 """Architectures made of the kernels above; property tests hold each to the promise."""
 
-KERNELS = "tiles 2"
+PLACED_FROM_ZERO = ROW_BY_ROW - {"roberta"}
+"""Those of them whose positions are what a pack says: 0, 1, … of each text."""
+
+KERNELS = "tiles 3"
 """Names what the bits of a pass come from: part of what identifies a stored feature."""
 
 LINE = 16
 """Float32 numbers of a cache line."""
+
+VECTORS = 32
+"""Numbers that torch's loops take at a time, at most: two vectors of AVX-512."""
 
 ONEDNN_FROM = 2**16
 """Weights from which oneDNN's product pays its call."""
@@ -52,6 +59,37 @@ ONEDNN = torch._C._has_mkldnn and not str(_CPU.get("cpu_name", "")).startswith("
 
 Forward = Callable[[Tensor], Tensor]
 
+Sections = Sequence[tuple[int, int]]
+"""Rows and those of a tile, section by section: multiples of it."""
+
+
+def tile_of(tokens: int) -> int:
+    """Return how many rows a tile has for a text of so many tokens."""
+    if tokens == 1:
+        return 1
+    rows = TILES[-1] if tokens <= TILES[-1] else -(-tokens // TILES[-2]) * TILES[-2]
+    return next(tile for tile in TILES if rows % tile == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Texts of one length, side by side.
+
+    Attributes:
+        start: Where the first begins.
+        texts: B of them.
+        tokens: T of each.
+    """
+
+    start: int
+    texts: int
+    tokens: int
+
+    def of(self, states: Tensor) -> Tensor:
+        """Return the run's part ``(B, T, …)`` of what a pack has for each token, ``(N, …)``."""
+        end = self.start + self.texts * self.tokens
+        return states[self.start : end].view(self.texts, self.tokens, *states.shape[1:])
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tiles:
@@ -60,12 +98,16 @@ class Tiles:
     Attributes:
         linears: Its linear layers.
         activations: Its modules that change numbers one by one.
+        unread: Modules above its last states, which are all that is read.
         is_shared: Whether texts of one length may share a pass.
+        is_packed: Whether all texts may.
     """
 
     linears: Sequence[nn.Linear]
     activations: Sequence[nn.Module]
+    unread: Sequence[nn.Module]
     is_shared: bool
+    is_packed: bool
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
@@ -79,10 +121,14 @@ class Tiles:
         ]
         for linear in linears:
             linear.weight.data = linear.weight.data.t().contiguous().t()
+        config: Any = model.config
+        is_shared, pooler = _is_row_by_row(config), getattr(model, "pooler", None)
         return cls(
             linears=linears,
             activations=[m for m in modules if _is_activation(m)],
-            is_shared=_is_row_by_row(model.config),
+            unread=[pooler] if isinstance(pooler, nn.Module) else [],
+            is_shared=is_shared,
+            is_packed=is_shared and config.model_type in PLACED_FROM_ZERO,
         )
 
     def rows(self, tokens: int, *, most: int) -> int:
@@ -90,59 +136,114 @@ class Tiles:
         return max(1, min(most, PASS_TOKENS // tokens)) if self.is_shared else 1
 
     @contextmanager
-    def applied(self, tokens: int) -> Iterator[None]:
-        """Compute the passes of a ``with`` block in tiles, of texts of so many tokens each.
+    def applied(
+        self, tile: int, *, sections: Sections = (), runs: Sequence[Run] | None = None
+    ) -> Iterator[None]:
+        """Compute the passes of a ``with`` block in tiles.
 
         Nothing here has gradients. The caller keeps other threads away from the model.
+
+        Args:
+            tile: The rows of its texts' tiles.
+            sections: Of a pack: how many rows go through in tiles of how many.
+            runs: Of a pack: its texts; by default a pass has a text in each row of its batch.
         """
-        tile = -(-tokens // TILE) * TILE if tokens > 1 else 1
+        # A pack of one tile is what a layer computes by itself.
+        is_one = not ONEDNN and [*sections] == [(tile, tile)]
+        linears = () if is_one else self.linears
         # Past nn.Module's own __setattr__, which costs more than a small product.
-        for linear in self.linears:
-            linear.__dict__["forward"] = _tiled(linear, tile)
+        for linear in linears:
+            linear.__dict__["forward"] = _tiled(linear, tile, sections)
         for activation in self.activations:
-            activation.__dict__["forward"] = _text_by_text(activation)
+            activation.__dict__["forward"] = _text_by_text(activation, runs)
+        for module in self.unread:
+            module.__dict__["forward"] = _nothing
         try:
             yield
         finally:
-            for module in (*self.linears, *self.activations):
+            for module in (*linears, *self.activations, *self.unread):
                 del module.__dict__["forward"]  # the class's own shows again
 
 
-def _tiled(linear: nn.Linear, tile: int) -> Forward:
+def _tiled(linear: nn.Linear, tile: int, sections: Sections) -> Forward:
     """Return the layer over numbers ``(…, D)`` whose rows go through in tiles."""
     weight, bias = linear.weight, linear.bias
+    total = sum(count for count, _ in sections)
 
     def forward(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        count, width = rows.shape
-        if count % tile:
-            rows = torch.constant_pad_nd(rows, (0, 0, 0, -count % tile))
-        parts = rows.view(-1, tile, width).unbind()
-        made = [_product(part, weight, bias) for part in parts]
-        out = made[0] if len(made) == 1 else torch.cat(made)
+        count = len(rows)
+        parts = sections if count == total else [(-(-count // tile) * tile, tile)]
+        if filling := sum(n for n, _ in parts) - count:
+            rows = torch.constant_pad_nd(rows, (0, 0, 0, filling))
+        out = _products(rows, parts, weight, bias)
         return out[:count].view(*x.shape[:-1], -1)
 
     return forward
 
 
+def _products(rows: Tensor, sections: Sections, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x Wᵀ + b of rows ``(N, D)``, tile by tile."""
+    if len(rows) == sections[0][1]:
+        return _product(rows, weight, bias)
+    out = rows.new_empty(len(rows), len(weight))
+    sizes = [count for count, _ in sections]
+    for x, y, (_, tile) in zip(
+        torch.split(rows, sizes), torch.split(out, sizes), sections, strict=True
+    ):
+        for part, made in zip(torch.split(x, tile), torch.split(y, tile), strict=True):
+            _product_into(made, part, weight, bias)
+    return out
+
+
+def _product_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Write x Wᵀ + b of a tile, the bits of `_product`."""
+    if _is_onednn(x, weight):
+        out.copy_(_product(x, weight, bias))
+    elif bias is None:
+        torch.mm(x, weight.t(), out=out)
+    else:
+        torch.addmm(bias, x, weight.t(), out=out)
+
+
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + b of a tile, ``(M, D)`` → ``(M, N)``."""
-    if len(x) == 1 or weight.numel() < ONEDNN_FROM or not ONEDNN:
+    if not _is_onednn(x, weight):
         return functional.linear(x, weight, bias)
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
 
 
-def _text_by_text(activation: nn.Module) -> Forward:
-    """Return the activation over numbers of texts ``(B, …)``, one text at a time."""
+def _is_onednn(x: Tensor, weight: Tensor) -> bool:
+    return ONEDNN and len(x) > 1 and weight.numel() >= ONEDNN_FROM
+
+
+def _text_by_text(activation: nn.Module, runs: Sequence[Run] | None) -> Forward:
+    """Return the activation over numbers of texts, one text at a time.
+
+    Those of a batch ``(B, …)``, or ``(1, N, …)`` of a pack.
+    """
     plain: Callable[[nn.Module, Tensor], Tensor] = type(activation).forward
 
     def forward(x: Tensor) -> Tensor:
+        # In whole vectors that no two threads share there is no rest, wherever a text begins.
+        if x.shape[-1] % VECTORS == 0 and x.is_contiguous() and torch.get_num_threads() == 1:
+            return plain(activation, x)
+        if runs is not None:
+            out = torch.zeros_like(x)
+            for run in runs:
+                for text, made in zip(run.of(x[0]), run.of(out[0]), strict=True):
+                    made.copy_(plain(activation, text[None])[0])
+            return out
         if len(x) == 1:
             return plain(activation, x)
         return torch.stack([plain(activation, text) for text in x])
 
     return forward
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Compute nothing."""
 
 
 def _is_activation(module: nn.Module) -> bool:

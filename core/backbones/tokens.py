@@ -14,7 +14,7 @@ Legend: T tokens, D width, S horizons.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -86,13 +86,22 @@ def byte_counts(trunk: TextEncoder, texts: Sequence[str]) -> list[int]:
     return counts
 
 
-def token_states(trunk: TextEncoder, texts: Sequence[str]) -> list[Tensor]:
-    """Return h ``(T, D)`` of each text: the states that its tokens are predicted from."""
+def token_states(
+    trunk: TextEncoder, texts: Sequence[str], *, compute: Callable[[Tensor], Tensor] | None = None
+) -> list[Tensor]:
+    """Return h ``(T, D)`` of each text: the states that its tokens are predicted from.
+
+    Args:
+        trunk: The encoder.
+        texts: Any texts.
+        compute: Token ids ``(1, T)`` → states ``(1, T, D)``, where others than h are wanted.
+    """
+    compute = compute or trunk.hidden_states
     start, states = start_of(trunk), []
     with trunk.lock, torch.inference_mode():
         for text in texts:
             ids = torch.tensor([[start, *tokenize(trunk, text)[:-1]]], device=trunk.device)
-            states.append(trunk.hidden_states(ids)[0].float().cpu())
+            states.append(compute(ids)[0].float().cpu())
     return states
 
 

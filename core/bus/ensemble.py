@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -50,6 +51,8 @@ class Ensemble(nn.Module):
         super().__init__()
         self.ids = tuple(sorted(experts))
         self.parts = tuple(experts[i] for i in self.ids)  # a tuple: the bus registers the modules
+        folded = {str(k): e.folded() for k, e in enumerate(self.parts)}
+        self.folded = nn.ModuleDict({k: e for k, e in folded.items() if e not in self.parts})
         self.layout, self.strategy, self.columns = layout, strategy, columns
         self.register_buffer("classifier", classifier, persistent=False)
         self.hidden, self.logit, self.own = (
@@ -83,7 +86,8 @@ class Ensemble(nn.Module):
 
     def delta(self, z: Tensor, column: int) -> Tensor:
         """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``, in the precision of z."""
-        expert = self.parts[column]
+        name = str(column)
+        expert = cast("Expert", self.folded[name]) if name in self.folded else self.parts[column]
         read = self.layout.read(z, self.ids[column])
         made: Tensor = expert(read.to(expert.precision)).to(z.dtype)
         return made

@@ -70,6 +70,10 @@ class Expert(nn.Module):
         """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
         raise NotImplementedError
 
+    def folded(self) -> Expert:
+        """Return what answers the same in fewer products, as long as no weight changes."""
+        return self
+
     def to_units(self, *, scale: float, shift: float) -> None:
         """Multiply what is written by `scale` and add `shift`, folded into the last layer."""
         raise NotImplementedError
@@ -181,10 +185,41 @@ class ClassifierExpert(Expert):
         units = ACTIVATIONS[self.activation](nn.functional.linear(z, self.U))
         return nn.functional.linear(z + nn.functional.linear(units, self.V), self.W, self.b)
 
+    def folded(self) -> Expert:
+        """Return it with W V multiplied out, where that is less to read."""
+        return _Folded(self) if len(self.W) < len(self.U) else self
+
     def to_units(self, *, scale: float, shift: float) -> None:
         """Fold scale and shift into W and b."""
         self.W.data *= scale
         self.b.data = self.b.data * scale + shift
+
+
+class _Folded(Expert):
+    """A `ClassifierExpert` as W z + (W V) σ(U z) + b: of V, as large as U, nothing is read."""
+
+    def __init__(self, expert: ClassifierExpert) -> None:
+        super().__init__(space=expert.space, labels=expert.labels, temperature=expert.temperature)
+        self.activation, self.dtype = expert.activation, expert.precision
+        # Buffers that are not stored: the expert's own weights are what is digested.
+        for name in ("U", "W", "b"):
+            self.register_buffer(name, getattr(expert, name).detach(), persistent=False)
+        self.register_buffer("WV", expert.W.detach() @ expert.V.detach(), persistent=False)
+
+    U: Tensor
+    W: Tensor
+    b: Tensor
+    WV: Tensor
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What its weights are held in."""
+        return self.dtype
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the logits over the expert's own labels, ``(B, L_i)``."""
+        units = ACTIVATIONS[self.activation](nn.functional.linear(z, self.U))
+        return nn.functional.linear(z, self.W, self.b) + nn.functional.linear(units, self.WV)
 
 
 def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Expert | None:

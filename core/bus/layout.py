@@ -33,6 +33,7 @@ class FeatureSegment:
         width: How many numbers it is.
         normalised: Whether the bus norm is applied to it.
         moved: Whether it is h', so that its readers read h' − h.
+        own_pass: Whether it is an adapter's: a second pass through the blocks that it adapts.
         compute: Texts → the segment ``(N, width)``; None where it follows from h.
         readers: The experts that read it, by id; or `ROUTER`.
     """
@@ -43,6 +44,7 @@ class FeatureSegment:
     compute: Callable[[Sequence[str]], Tensor] | None
     readers: tuple[str, ...]
     moved: bool = False
+    own_pass: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -34,7 +34,7 @@ from ..model.composed import ComposedModel
 from ..receipt import Receipt
 from ..session import Session
 from .attribution import compose_without_faulty
-from .gates import HARM_HINT
+from .gates import HARM_HINT, TRY_HINT
 from .options import (
     Level,
     RecomposeInputs,
@@ -215,9 +215,10 @@ def change_members(
             if joins is not None:
                 _require_attached(joins, result.receipt)
         except HarmError as e:
-            if joins is None or e.hint != HARM_HINT or not keywords.get("try_others"):
+            if joins is None or e.hint != HARM_HINT:
                 raise
-            hint = _what_helps(session, joins, wanted, keywords, made_with)
+            tried = keywords.get("try_others")
+            hint = _what_helps(session, joins, wanted, keywords, made_with) if tried else TRY_HINT
             raise HarmError(e.problem, expected=e.expected, found=e.found, hint=hint) from e
         with before_publish(joins) if before_publish else nullcontext():
             receipt = publish(session, inputs, result, writer=writer)

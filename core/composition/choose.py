@@ -1,10 +1,11 @@
 """Choose the router's kind where none was asked for by name.
 
-The evidence kind, where a covariance for each column is small enough to be read for every answer.
-On wide features it is not: there the kinds that need none are compared by how many held rows they
-send to their own expert. Of every card that shows rows a third is held back and its sums are
-subtracted; each kind is solved on the rest. Gate rows are not looked at: they judge the composition
-that comes of it.
+The evidence kind, where a covariance for each column is small enough to be read for every answer,
+and no expert is an adapter: it asks every expert, and each adapter is a pass of its own. Elsewhere
+the kinds that read the text alone are compared by how many held rows they send to their own expert.
+With adapters these give one column all the weight, so that a text costs one more pass at most.
+Of every card that shows rows a third is held back and its sums are subtracted; each kind is solved
+on the rest. Gate rows are not looked at: they judge the composition that comes of it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ USUAL = "evidence"
 """What won on gate rows of arithmetic and of text, on the last states alone."""
 
 TRIED = ("ridge", "statistics")
-"""Where that is too large. The first one, unless a later one is better by more than chance."""
+"""Where it is not taken. The first one, unless a later one is better by more than chance."""
 
 SURE = 2.0
 """Standard errors of the mean paired difference that are more than chance."""
@@ -67,9 +68,11 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
         encode: Texts → h ``(N, D)``.
     """
     bus, config = model.bus, model.backbone.bus_config()
-    if len(bus.columns) * config.router_width**2 <= LARGEST:
+    adapters = any(s.own_pass for s in bus.layout.segments)
+    if len(bus.columns) * config.router_width**2 <= LARGEST and not adapters:
         return RouterChoice(kind=USUAL)
-    routers = {k: build_router(k, config, bus.columns, model.seed) for k in TRIED}
+    kinds = [f"{kind}:k=1" for kind in TRIED] if adapters else TRIED
+    routers = {k: build_router(k, config, bus.columns, model.seed) for k in kinds}
     reads = {name for r in routers.values() if r is not None for name in r.reads}
     data = columns_data(model, encode=encode, reads=reads)
     parts = [_hold_back(d) for d in data]
@@ -79,7 +82,7 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
         if back is not None and back.column != BACKBONE
     ]
     if len(held) < 2:  # noqa: PLR2004  (rows of one column tell nothing apart)
-        return RouterChoice(kind=TRIED[0], data=data)
+        return RouterChoice(kind=kinds[0], data=data)
     hits = dict[str, Tensor]()
     for kind, router in routers.items():
         if router is not None:

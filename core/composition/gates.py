@@ -27,6 +27,10 @@ from .harm import GateAnswers, excess_harm
 from .options import RecomposeInputs
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
+TRY_HINT = (
+    "Nothing was changed. Another --router may do better, 'redhost add --try' says which; --accept "
+    "goes on even so."
+)
 """For every command that composes: `recompose`, `add` and `remove` have both options."""
 
 LOUDEST = 1000

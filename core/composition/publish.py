@@ -13,10 +13,12 @@ from ...registry.home.composition import (
     LockFile,
     Member,
     RouterRecord,
+    Scalar,
 )
 from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
 from ...registry.queries.inventory import drift
+from ..model.composed import ComposedModel
 from ..model.conformal import CALIBRATION
 from ..receipt import Receipt
 from ..session import Session
@@ -166,5 +168,11 @@ def _draft(inputs: RecomposeInputs, result: RecomposeResult) -> Composition:
         ),
         output="mixture" if result.composed.bus.own else "residual",
         providers=dict(sorted(inputs.providers.items())),
-        settings={} if result.composed.decline is None else {"decline": result.composed.decline},
+        settings=_settings(result.composed),
     )
+
+
+def _settings(composed: ComposedModel) -> dict[str, Scalar]:
+    """Return what a composition was made with that another could be made without."""
+    made_with = {"decline": composed.decline, "device": composed.backbone.trunk.engine}
+    return {name: value for name, value in made_with.items() if value is not None}

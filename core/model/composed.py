@@ -14,11 +14,13 @@ from ...registry.errors import MissingError, UsageError
 from ..backbones.backbone import Backbone
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
+from ..bus.layout import WideNorm
 from ..bus.signals import QUERY, SIGNALS
 from ..bus.tasks import NONE, Prediction, Unit
 from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
 from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
+from .route import Chooser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,22 @@ class ComposedModel:
                 )
             )
         return answers
+
+    @cached_property
+    def chooser(self) -> Chooser:
+        """What says whose a text is, without an expert.
+
+        Raises:
+            UsageError: If the router asks experts.
+        """
+        norm = self.bus.norm
+        return Chooser(
+            backbone=self.backbone,
+            norm=norm.norm if isinstance(norm, WideNorm) else norm,
+            router=self.bus.router,
+            columns=self.bus.columns,
+            generation=self.generation,
+        )
 
     def features(self, texts: Sequence[str]) -> Tensor:
         """Return h̃ ``(N, …)``; what acts inside is run for rows where it has a weight, if it can.

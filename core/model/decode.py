@@ -1,13 +1,15 @@
 """Generate text token by token: the encoder's step, the running context, the bus.
 
-Experts sit above the blocks, so the cache of keys and values is the backbone's own, whichever
-experts are weighted.
+Experts above the blocks leave the cache of keys and values as it is, whichever are weighted. An
+adapter has one of its own: where a composition has adapters, the prompt is routed once, and the
+column with the largest weight goes on alone (`ChosenSession`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +18,10 @@ from torch import Tensor
 
 from ...registry.errors import UsageError
 from ..backbones.encoder import TextEncoder
+from ..backbones.interventions import Intervention
+from ..backbones.interventions.layout import intervention_of
 from ..backbones.tokens import RunningContext, start_of, tokenize, update_context
+from ..bus.experts import InTrunkExpert
 from .composed import ComposedModel
 
 UNFINISHED = "\ufffd"
@@ -34,7 +39,8 @@ class Token:
         text: What it adds; empty while a character of several tokens is not complete.
         id: Its number in the vocabulary.
         probability: p(x_t+1 | x_≤t) of the bus, whatever the temperature.
-        weights: α by column: the weight of each expert.
+        weights: α by column: the weight of each expert; where an adapter is composed, that which
+            the prompt gave it, and the column with the largest goes on alone.
     """
 
     text: str
@@ -103,7 +109,8 @@ def _continue(
 ) -> Iterator[Token]:
     trunk = model.backbone.trunk
     end = getattr(trunk.tokenizer, "eos_token_id", None)
-    session, reader = DecodingSession(model), TokenReader(trunk, ids)
+    session = ChosenSession(model, ids) if routes_once(model) else DecodingSession(model)
+    reader = TokenReader(trunk, ids)
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):
         p, alpha = session.step(ids)
@@ -169,6 +176,46 @@ class DecodingSession:
             self.context, c = update_context(self.context, z)
         p, alpha = self.bus(torch.cat([h[-1], c])[None])
         return p[0], alpha[0]
+
+
+def routes_once(model: ComposedModel) -> bool:
+    """Tell whether the prompt decides for all tokens: an adapter has a cache of its own."""
+    return any(segment.own_pass for segment in model.bus.layout.segments)
+
+
+class ChosenSession:
+    """A text that one column goes on with, at weight 1: the heaviest after its prompt.
+
+    Args:
+        model: A composition on a generating backbone.
+        prompt: The tokens of the prompt, its start included.
+    """
+
+    def __init__(self, model: ComposedModel, prompt: list[int]) -> None:
+        self.trunk, self.bus = model.backbone.trunk, model.bus
+        self.cache: Any = None
+        with torch.inference_mode():
+            self.alpha = model.chooser.after([prompt])[0]
+        self.column = int(self.alpha.argmax())
+        acts = None
+        if self.column < len(self.bus.ids):
+            part = self.bus.parts()[self.column]
+            step = part.step if isinstance(part, InTrunkExpert) else part
+            acts = intervention_of(step, model.backbone)
+        self.acts: Intervention | None = acts
+
+    @torch.inference_mode()
+    def step(self, ids: list[int]) -> tuple[Tensor, Tensor]:
+        """Return p(x_t+1 | x_≤t) ``(V,)`` after more tokens, and α ``(K,)`` of the prompt."""
+        trunk, bus, acts = self.trunk, self.bus, self.acts
+        with trunk.lock, nullcontext() if acts is None else acts.apply(trunk):
+            tokens = torch.tensor([ids], device=trunk.device)
+            states, self.cache = trunk.decode_step(tokens, self.cache)
+        h = states[0, -1:].float().cpu()
+        if acts is not None and bus.classifier is not None:
+            return bus.task.head.output(h @ bus.classifier.T)[0], self.alpha
+        wide = bus.layout.pad(h)
+        return bus.alone(wide, bus.norm(wide), self.column)[0], self.alpha
 
 
 def draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:

@@ -10,17 +10,19 @@ from typing import cast
 from weakref import WeakValueDictionary
 
 import safetensors.torch
+from torch import nn
 
 from ...registry.errors import IntegrityError, short
 from ...registry.home.composition import Composition, Member
 from ...registry.home.generations import Generations
 from ...registry.home.store import Store
-from ...registry.package.readers import read_manifest
+from ...registry.package.readers import BackboneFiles, read_manifest
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import acts_inside, bus_part, with_layout
 from ..bus.bus import BusConfig
 from ..bus.experts import Expert
 from ..plugins.manager import Plugins
+from ..routers.base import Router
 from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row
 from .build import (
@@ -35,6 +37,7 @@ from .build import (
 from .composed import ComposedModel
 from .conformal import CALIBRATION, Calibration
 from .lazy import LazyCards, LazyExpert, can_load_lazily
+from .route import Chooser
 
 BackboneKey = tuple[str, str, tuple[tuple[str, str], ...]]
 """What makes two loaded backbones the same: digest of the bytes, device, digests of plugins."""
@@ -84,6 +87,19 @@ class StoredExperts:
         """Read an expert's card, and check every byte on the way."""
         files = self.store.expert(member.digest, who=member.id)
         return read_card(files.manifest, files.files, task=self.bus.task)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Everything of a generation but its experts."""
+
+    record: Composition
+    files: BackboneFiles
+    plugins: Plugins
+    backbone: Backbone
+    bus: BusConfig
+    router: Router
+    norm: nn.Module
 
 
 class GenerationLoader:
@@ -136,46 +152,74 @@ class GenerationLoader:
             StoreError: If stored bytes are missing.
             PluginError: If a plugin that made a part is gone or has changed.
         """
-        record = self.generations.load(number)
-        router_bytes = self.generations.file(record, "router.safetensors")
-        plugins, providers = self.plugins.only(record.providers), Providers()
-        files = self.store.backbone(record.backbone.digest, who=record.backbone.id)
-        key = (files.digest, self.device, tuple(sorted(record.providers.items())))
-        backbone = self._backbones.get(key)
-        if backbone is None:
-            backbone = self._backbones[key] = make_backbone(
-                files, plugins=plugins, providers=providers, device=self.device
-            )
-        bus, columns, seed = backbone.bus_config(), record.router.columns, record.router.seed
-        router = make_router(
-            record.router.kind,
-            bus=bus,
-            columns=columns,
-            seed=seed,
-            plugins=plugins,
-            providers=providers,
-        )
-        router.load_tensors(safetensors.torch.load(router_bytes))
+        parts = self._parts(number)
+        record, plugins, backbone = parts.record, parts.plugins, parts.backbone
+        bus, columns, router = parts.bus, record.router.columns, parts.router
         stored = StoredExperts(store=self.store, bus=bus, plugins=plugins)
         wait = lazy and not record.providers and can_load_lazily(router, len(record.experts))
         read = stored.defer if wait else stored.load
         members = {m.id: read(m) for m in record.experts}
         return build_model(
             with_layout(backbone, {i: expert for i, (expert, _) in members.items()}),
-            norm=make_norm(bus=bus, plugins=plugins, providers=providers),
+            norm=parts.norm,
             router=router,
             experts={i: bus_part(expert, backbone) for i, (expert, _) in members.items()},
             columns=columns,
             cards=LazyCards({i: card for i, (_, card) in members.items()}),
-            background=rows_of(files, BackgroundRow),
-            evaluation=rows_of(files, Row),
+            background=rows_of(parts.files, BackgroundRow),
+            evaluation=rows_of(parts.files, Row),
             fingerprint=record.backbone.fingerprint,
             router_kind=record.router.kind,
-            seed=seed,
+            seed=record.router.seed,
             generation=number,
             calibration=self._calibration(record),
             decline=cast("float | None", record.settings.get("decline")),
         )
+
+    def chooser(self, number: int) -> Chooser:
+        """Return what says whose a text is, read anew; no byte of an expert is read for it.
+
+        Args:
+            number: Which generation.
+
+        Raises:
+            UsageError: If its router asks experts.
+            RedhostError: As `read` does.
+        """
+        parts = self._parts(number)
+        return Chooser(
+            backbone=parts.backbone,
+            norm=parts.norm,
+            router=parts.router,
+            columns=parts.record.router.columns,
+            generation=number,
+        )
+
+    def _parts(self, number: int) -> _Parts:
+        """Read everything of a generation but its experts."""
+        record = self.generations.load(number)
+        router_bytes = self.generations.file(record, "router.safetensors")
+        plugins, providers = self.plugins.only(record.providers), Providers()
+        files = self.store.backbone(record.backbone.digest, who=record.backbone.id)
+        device = str(record.settings.get("device") or self.device)  # the engine it was made on
+        key = (files.digest, device, tuple(sorted(record.providers.items())))
+        backbone = self._backbones.get(key)
+        if backbone is None:
+            backbone = self._backbones[key] = make_backbone(
+                files, plugins=plugins, providers=providers, device=device
+            )
+        bus = backbone.bus_config()
+        router = make_router(
+            record.router.kind,
+            bus=bus,
+            columns=record.router.columns,
+            seed=record.router.seed,
+            plugins=plugins,
+            providers=providers,
+        )
+        router.load_tensors(safetensors.torch.load(router_bytes))
+        norm = make_norm(bus=bus, plugins=plugins, providers=providers)
+        return _Parts(record, files, plugins, backbone, bus, router, norm)
 
     def _calibration(self, record: Composition) -> Calibration | None:
         """Return the scores of a generation's gate rows; None in those made before."""

@@ -17,9 +17,8 @@ from ..types import BackgroundRow, CardRow, Row, parse_rows
 from .base import ColumnData
 from .domain_statistics import Statistics, within_covariance
 
-FAR = 3.0
-"""How far a card's rows may lie from its sums, `Statistics.distance`. Of honest cards of 20
-Newsgroups it is .8 to 1.2; of another's sums, or those moved to another's mean, 6 and more."""
+FAR = 8.0
+"""How far a card's rows may lie from its sums, in standard deviations (`Statistics.distance`)."""
 
 DRAWN = 256
 """Rows drawn from a statistics card's Gaussians for a router that needs rows."""
@@ -215,7 +214,7 @@ def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task
         gate_labels = answers(tensors["gate_label"], manifest.labels)
         shown, shown_labels = torch.cat([z, gate_z]), (*labels, *gate_labels)
     if statistics is not None:
-        _refuse_foreign_sums(manifest.id, statistics, shown, shown_labels)
+        _refuse_foreign_sums(manifest.id, statistics, shown, task.head.groups(shown_labels))
     return Card(
         column=manifest.id,
         kind="vectors",
@@ -231,13 +230,16 @@ def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task
 def _refuse_foreign_sums(
     who: str, statistics: Statistics, z: Tensor, labels: Sequence[str]
 ) -> None:
-    """Refuse a card whose rows ``(N, D)`` are not like those its sums are of."""
+    """Refuse a card whose rows ``(N, D)`` are not like those its sums are of.
+
+    Of numbers, which are no classes, all rows are one.
+    """
     far = statistics.distance(z, labels)
     if not far <= FAR:
         raise CardError(
             f"card of expert {who!r}",
-            expected=f"sums of rows like those it shows: their means within {FAR:g} of chance",
-            found=f"means {far:.3g} times as far apart as chance puts them",
+            expected=f"sums of rows like those it shows: means within {FAR:g} standard deviations",
+            found=f"means {far:.3g} standard deviations off",
             hint="Ask its author for a new build.",
         )
 

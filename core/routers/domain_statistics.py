@@ -7,6 +7,7 @@ leaves its author (`MATH`: statistics router).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,24 +72,29 @@ class Statistics:
         return self.sums / self.counts[:, None]
 
     def distance(self, z: Tensor, labels: Sequence[str]) -> float:
-        """Return how far the means of rows lie from those of the sums: about 1 for rows of theirs.
+        """Return by how many standard deviations rows lie further from the sums than theirs would.
 
-            max( Σ_y n_y ‖m_y − μ_y‖² / Y,  ‖Σ_y n_y (m_y − μ_y)‖² / n ) / tr Σ
+            r = max( Σ_y n_y ‖m_y − μ_y‖² / Y,  ‖Σ_y n_y (m_y − μ_y)‖² / n ) / tr Σ
+            (r / (1 + n / N) − 1) √(ν / 2),  ν = (tr Σ)² / tr Σ²
 
         n_y and m_y are of the n rows ``(n, D)`` with their labels, Y of them; Σ is the covariance
-        within labels. The first term is large for rows of other labels, the second for rows all of
-        which lie to the same side. Sums of less than two rows a label know no Σ: 0.
+        within labels and ν about how many directions it has: of rows like the sums' N, r is some
+        χ²_ν / ν (Satterthwaite 1946). The first term is large for rows of other labels, the second
+        for rows all of which lie to the same side. Sums of less than two rows a label know no Σ: 0.
         """
-        freedom = float(self.counts.sum()) - len(self.labels)
-        if freedom < len(self.labels):
+        count = float(self.counts.sum())
+        if count < 2 * len(self.labels):
             return 0.0
         place = torch.tensor([self.labels.index(y) for y in labels])
         off = torch.zeros_like(self.sums).index_add(0, place, z.double() - self.means[place])
         rows = torch.bincount(place, minlength=len(self.labels))
         of_labels = (off.square().sum(-1) / rows.clamp(min=1)).sum() / rows.gt(0).sum()
         of_all = off.sum(0).square().sum() / len(place)
-        within = self.scatter.trace() - (self.counts[:, None] * self.means.square()).sum()
-        return float(torch.maximum(of_labels, of_all) / (within / freedom).clamp(min=1e-6))
+        scatter, freedom = within_scatter([self])
+        trace = float((scatter.trace() / freedom).clamp(min=1e-6))
+        directions = trace**2 / max(float((scatter / freedom).square().sum()), 1e-12)
+        ratio = float(torch.maximum(of_labels, of_all)) / trace
+        return (ratio / (1 + len(place) / count) - 1) * math.sqrt(directions / 2)
 
     def sample(self, *, rows: int, generator: torch.Generator) -> tuple[Tensor, tuple[str, ...]]:
         """Draw rows from the Gaussians N(μ_y, Σ) that the statistics define, y by its share.

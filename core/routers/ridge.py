@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from .base import ColumnData, LabelledRouter, Router
 from .domain_statistics import Statistics
 from .least_squares import BETA, PENALTIES, SHARE, LeastSquares, sharpest
 from .statistics import StatisticsRouter
+from .topk import keep_top
 
 DENSE = 768
 """How many numbers of z a density is of, at most."""
@@ -36,7 +38,8 @@ DENSE = 768
 class RidgeRouter(LabelledRouter):
     """A row of weights for each (column, label); ``scale`` holds λ and β, ``(2,)``.
 
-    ``density`` tells how likely z's first numbers are.
+    ``density`` tells how likely z's first numbers are. With k the k largest logits alone are kept;
+    0 keeps all.
     """
 
     kind = "ridge"
@@ -44,8 +47,11 @@ class RidgeRouter(LabelledRouter):
     per_label = ("weight", "bias")
     shared = ("scale",)
 
-    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
+    options: ClassVar[Mapping[str, type[int] | type[float]]] = {"k": int}
+
+    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0, k: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
+        self.chosen = min(k, len(columns)) if k > 0 else None
         self.weight = nn.Parameter(torch.zeros(0, width))
         self.bias = nn.Parameter(torch.zeros(0))
         self.register_buffer("scale", torch.tensor([0.0, BETA]))
@@ -57,7 +63,9 @@ class RidgeRouter(LabelledRouter):
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         # A product for each column, whose bits nobody else's labels change.
         parts = ((self.weight[a:b], self.bias[a:b]) for a, b in self._spans)
-        return torch.stack([nn.functional.linear(z, w, c).logsumexp(-1) for w, c in parts], dim=-1)
+        scores = [nn.functional.linear(z, w, c).logsumexp(-1) for w, c in parts]
+        logits = torch.stack(scores, dim=-1)
+        return logits if self.chosen is None else keep_top(logits, self.chosen)
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k of z's first W numbers over the experts ``(B,)``, times √(D / W).

@@ -9,7 +9,8 @@ No gradient step; from rows or from sums alone; adding and removing experts adds
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,31 +19,42 @@ from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
 from .base import ColumnData, LabelledRouter
 from .domain_statistics import Statistics, within_covariance
+from .topk import keep_top
 
 
 class StatisticsRouter(LabelledRouter):
-    """One discriminant for each (column, label); a column's logit is their logsumexp."""
+    """One discriminant for each (column, label); a column's logit is their logsumexp.
+
+    With k the k largest logits alone are kept; 0 keeps all.
+    """
 
     kind = "statistics"
     closed_form = True
     per_label = ("weight", "bias")
     shared = ("precision",)
 
-    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
+    options: ClassVar[Mapping[str, type[int] | type[float]]] = {"k": int}
+
+    def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0, k: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed)
+        self.chosen = min(k, len(columns)) if k > 0 else None
         self.weight = nn.Parameter(torch.zeros(0, width))
         self.bias = nn.Parameter(torch.zeros(0))
         self.precision = nn.Parameter(torch.zeros(width, width))
 
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
+        logits = self._logits(z)
+        return logits if self.chosen is None else keep_top(logits, self.chosen)
+
+    def _logits(self, z: Tensor) -> Tensor:
         return torch.stack([self._column(z, k) for k in range(len(self.columns))], dim=-1)
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k(z) over the experts, ``(B,)``; all δ leave out − ½ zᵀ Σ⁻¹ z."""
         own = [k for k, column in enumerate(self.columns) if column != BACKBONE]
         norm = ((z @ self.precision) * z).sum(-1)
-        return torch.logsumexp(self.forward(z)[:, own], dim=-1) - 0.5 * norm
+        return torch.logsumexp(self._logits(z)[:, own], dim=-1) - 0.5 * norm
 
     def _column(self, z: Tensor, k: int) -> Tensor:
         """Return logit_k ``(B,)``; a product of its own, whose bits nobody else's labels change."""

@@ -1,23 +1,25 @@
-"""From a LoRA adapter that was trained elsewhere to a package: its two files stay as they came.
+"""From a LoRA adapter to a package: one that was trained elsewhere, or one that is trained here.
 
-Nothing of the adapter is trained. Card and metrics come from the author's rows; where these have
-labels that the backbone has not, a linear head is solved on h', what the adapter makes of h.
+The two files of one that was trained elsewhere stay as they came. Card and metrics come from the
+author's rows; where these have labels that the backbone has not, a linear head is solved on h',
+what the adapter makes of h. One that is trained here learns its head along with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import msgspec
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from ...registry.errors import UsageError
 from ...registry.package.discover import Package
+from ...registry.package.forms import ADAPTER
 from ...registry.package.peft_adapter import CONFIG, WEIGHTS, check_targets, read_adapter
 from ...registry.package.project import ExpertPlan, write_plan, write_project
 from ...registry.queries.settings import installed_backbone, resolve_home
@@ -25,16 +27,18 @@ from ..backbones.backbone import PROBES, Backbone
 from ..backbones.encoder import linears_of
 from ..backbones.feature_cache import cached_encode
 from ..backbones.interventions.layout import read_tokens, with_layout
-from ..backbones.interventions.lora import LoraExpert, adapter_key
+from ..backbones.interventions.lora import LoraExpert, lora_from_files
+from ..backbones.interventions.tap import FINAL
 from ..bus.layout import FeatureLayout, WideNorm
 from ..bus.tasks import Unit, make_task
 from ..types import Progress, Row
-from .context import open_for_training
-from .data import split_rows
-from .expert import TrainedExpert
+from .context import AuthoringContext, open_for_training
+from .data import DataSplits, split_rows
+from .expert import ExpertSettings, TrainedExpert
 from .linear_head import solve_linear_head
+from .lora_run import adapter_files, fresh_adapter, train_adapter
 from .packaging import AdapterDraft, ExpertDraft, save_expert
-from .recipes import Recipe, TrainedProject
+from .recipe import GenerationRecipe, Recipe, TrainedProject
 
 MOST_TOKENS = 32
 """Most tokens of a text that the canary remembers."""
@@ -74,21 +78,13 @@ def import_adapter(
         if manifest.linears:  # else when the backbone is open
             raise wrong.error(who)
     task = make_task(manifest.task, resolution=manifest.resolution)
-    if task.unit is Unit.TOKEN:
-        raise UsageError(
-            who,
-            expected="a backbone that answers labels or numbers",
-            found=f"{manifest.id!r}, which generates text",
-            hint="Where text is generated nothing acts inside the blocks.",
-        )
+    make = AdapterGenerationRecipe if task.unit is Unit.TOKEN else AdapterRecipe
     splits = split_rows(rows, task=task)
     cache = resolve_home(home) / "cache" / "features"
     context = open_for_training(package, cache=cache, device=device or "cpu", progress=progress)
-    default = AdapterRecipe.settings_by_default
-    recipe = AdapterRecipe(plan=plan, splits=splits, context=context, settings=default, files=files)
-    space = plan.writes or ("hidden" if recipe.shares_labels() else "labels")
-    plan = msgspec.structs.replace(plan, writes=space, card=plan.card or "texts")
-    recipe = replace(recipe, plan=plan, settings=replace(default, space=space))
+    plan = make.opened(plan, splits, context)
+    settings = ExpertSettings(space=plan.writes or make.space)
+    recipe = make(plan=plan, splits=splits, context=context, settings=settings, files=files)
     recipe.check()
     draft = recipe.draft(recipe.train(None, progress))
     summary = f"redhost expert {plan.id}"
@@ -96,7 +92,8 @@ def import_adapter(
     write_plan(project, msgspec.structs.replace(recipe.plan, backbone=manifest.id))
     made = save_expert(folder, draft)
     recipe.refuse_wreck(made.training.metrics)
-    cuts = context.backbone.cuts([r.text for r in splits.rows])
+    whole = task.unit is Unit.TOKEN  # passages are cut to fit
+    cuts = [] if whole else context.backbone.cuts([r.text for r in splits.rows])
     return TrainedProject(manifest=made, splits=splits, cuts=tuple(cuts))
 
 
@@ -105,27 +102,31 @@ class AdapterRecipe(Recipe):
     """One adapter's way to a package.
 
     Attributes:
-        files: PEFT's two files by name.
+        files: PEFT's two files by name; none before there is an adapter.
+        head: The head that was learnt along with it, if it was.
+        epochs: How many it took to learn; 0 of one that came as it is.
     """
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    head: Mapping[str, Tensor] | None = None
+    epochs: int = 0
 
-    def shares_labels(self) -> bool:
-        """Return whether the rows can be answered through the backbone's classifier."""
-        answered = self.backbone.task.head.labels_in([r.label for r in self.splits.rows])
-        return self.backbone.classifier is not None and answered <= {*self.backbone.labels}
+    @classmethod
+    def opened(cls, plan: ExpertPlan, splits: DataSplits, context: AuthoringContext) -> ExpertPlan:
+        """Write through the backbone's classifier where it has all labels; show texts.
+
+        What a card of vectors shows is h, from which nobody can compute h'.
+        """
+        backbone = context.backbone
+        answered = backbone.task.head.labels_in([r.label for r in splits.rows])
+        shares = backbone.classifier is not None and answered <= {*backbone.labels}
+        space = plan.writes or ("hidden" if shares else "labels")
+        return msgspec.structs.replace(plan, writes=space, card=plan.card or "texts")
 
     def expert(self, head: Mapping[str, Tensor] | None = None) -> LoraExpert:
         """Return the expert; without a head of its labels it can be read, and not asked."""
-        config, weights = self.files[CONFIG], self.files[WEIGHTS]
-        return LoraExpert(
-            read_adapter(config, weights).unwrap(f"expert {self.plan.id!r}"),
-            safetensors.torch.load(weights),
-            key=adapter_key(config, weights),
-            space=self.settings.space,
-            labels=self.labels,
-            head=head,
-        )
+        who, space = f"expert {self.plan.id!r}", self.settings.space
+        return lora_from_files(self.files, who=who, space=space, labels=self.labels, head=head)
 
     @cached_property
     def wide(self) -> Backbone:
@@ -140,8 +141,9 @@ class AdapterRecipe(Recipe):
 
     def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:  # noqa: ARG002
         """Solve a head where one is wanted; the adapter is as it came."""
-        if self.plan.writes != "labels":
-            return TrainedExpert(expert=self.expert().eval(), epoch=0, loss=None)
+        if self.plan.writes != "labels" or self.head is not None:
+            expert = self.expert(self.head).requires_grad_(False).eval()
+            return TrainedExpert(expert=expert, epoch=self.epochs, loss=None)
         head = self.backbone.task.head
         if not head.distribution:
             raise UsageError(
@@ -165,3 +167,76 @@ class AdapterRecipe(Recipe):
             canary=read_tokens(trained.expert, self.backbone, tokens).clone(),
             adapter=AdapterDraft(files=self.files, prefix=prefix, tokens=tokens),
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdapterGenerationRecipe(AdapterRecipe, GenerationRecipe):
+    """The same where text is generated: what it adds is h' − h of every token."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedAdapterRecipe(AdapterRecipe):
+    """The way of an adapter that is trained here."""
+
+    # Small enough for an evening; no score has chosen them.
+    settings_by_default = ExpertSettings(
+        form=ADAPTER, epochs=10, batch=16, learning_rate=1e-3, weight_decay=0.01, patience=3
+    )
+
+    def check(self) -> None:
+        """Check that the plan can be carried out, before PEFT is asked for anything.
+
+        Raises:
+            UsageError: If it cannot, or asks for what no adapter has.
+        """
+        plan, head = self.plan, self.backbone.task.head
+        if plan.writes == "logits" or not plan.reads_tap == plan.writes_tap == FINAL:
+            raise UsageError(
+                f"expert {plan.id!r} is an adapter, which acts in the blocks as it is",
+                expected="hidden states or labels, and no taps",
+                found=f"writes {plan.writes}, taps {plan.reads_tap} and {plan.writes_tap}",
+                hint="Correct [tool.redhost.expert] in the project's pyproject.toml.",
+            )
+        if plan.writes == "labels" and not head.distribution:
+            raise UsageError(
+                f"expert {plan.id!r} needs a head for {head.noun}",
+                expected="a backbone that answers them",
+                found=f"{self.backbone.name!r} without a classifier",
+            )
+        super().check()
+
+    def prepared(self, checkpoint: Path | None, progress: Progress | None) -> Self:
+        """Return the recipe with the adapter that was learnt, and its head."""
+        plan, splits, settings = self.plan, self.splits, self.settings
+        files = fresh_adapter(
+            self.backbone,
+            rank=settings.rank,
+            blocks=plan.blocks,
+            targets=plan.targets,
+            seed=settings.seed,
+        )
+        start = None
+        if plan.writes == "labels":
+            z = self.norm(self.context.encode([r.text for r in splits.train]))
+            solved = solve_linear_head(z, [r.label for r in splits.train], self.labels)
+            start = solved.expert.state_dict()
+        expert, epochs = train_adapter(
+            replace(self, files=files).expert(start),
+            splits.train,
+            backbone=self.backbone,
+            norm=self.norm,
+            settings=settings,
+            valid=splits.valid,
+            background=self.others,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+        head = None if expert.W is None else expert.state_dict()
+        learnt = {n: head[n] for n in ("W", "b")} if head else None
+        made = adapter_files(expert, files[CONFIG])
+        return replace(self, files=made, head=learnt, epochs=epochs)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedAdapterGenerationRecipe(TrainedAdapterRecipe, AdapterGenerationRecipe):
+    """The way of one that is trained here, where text is generated."""

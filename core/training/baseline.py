@@ -12,9 +12,10 @@ from statistics import fmean, median
 
 from ...registry.errors import HarmError
 from ..types import Row
+from .data import FEW_GATE
 
-WORSE, ENOUGH = 1.1, 20
-"""An error of so many times the constant's is refused; with fewer rows than that nothing is."""
+WORSE = 1.1
+"""An error of so many times the constant's is refused; of fewer than `FEW_GATE` rows, nothing."""
 
 HINT = (
     "What was made is kept, to look at. Check the labels and their field, bring more rows, or give "
@@ -38,7 +39,7 @@ def refuse_below_constant(
         HarmError: If it does by more than one point and two rows, or a tenth of the error.
     """
     no_number = math.isnan(found)
-    if not rows or not taught or (len(rows) < ENOUGH and not no_number):
+    if not rows or not taught or (len(rows) < FEW_GATE and not no_number):
         return
     if numbers:
         middle = median(float(r.label) for r in taught)

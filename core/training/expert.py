@@ -178,7 +178,7 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
         raise UsageError(
             f"form {settings.form!r} cannot be trained",
             expected=", ".join(FORMS),
-            hint="Train it with PEFT, and take it in: 'redhost new-expert NAME --from peft:DIR'.",
+            hint="An adapter has a recipe of its own: 'redhost new-expert NAME --form lora'.",
         )
     shapes = FORMS[settings.form].shapes(space, width=width, rank=rank, out=out)
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}

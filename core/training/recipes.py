@@ -1,77 +1,29 @@
 """From an author's rows to a package: train an expert, and write down what it is and can.
 
-`train_package` is the path of every expert. What depends on what the backbone answers is a
-recipe's: `Recipe` is for texts with a label or a number, `GenerationRecipe` for text to go on with.
+`train_package` is the path of every expert that is trained here; what differs is in its recipe
+(`training.recipe`, `training.adapter`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
 
-import msgspec
-import torch
-from torch import Tensor
-
-from ...registry.errors import HarmError, UsageError
 from ...registry.package.discover import Package
-from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
+from ...registry.package.forms import ADAPTER
+from ...registry.package.manifest import ExpertManifest
 from ...registry.package.project import ExpertPlan, package_in, read_plan
 from ...registry.queries.settings import installed_backbone, resolve_home
 from ..backbones.backbone import Backbone
-from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
-from ..backbones.interventions.tap import FINAL, Tap, block_at
-from ..backbones.tokens import byte_counts
-from ..batching import batched_slices
-from ..bus.bus import LayerNorm
-from ..bus.experts import Expert, Space
 from ..bus.tasks import Unit, make_task
-from ..digests import library_versions
-from ..label_scores import count_answers, macro_f1, score_labels
-from ..model.verify import measure_off_domain
-from ..routers.domain_statistics import Statistics
 from ..types import Progress, Row
-from .baseline import ENOUGH, HINT, refuse_below_constant
+from .adapter import TrainedAdapterGenerationRecipe, TrainedAdapterRecipe
 from .context import AuthoringContext, open_for_training
 from .data import SHOWN_ROWS, DataSplits, split_rows
-from .expert import (
-    ExpertRows,
-    ExpertSettings,
-    TrainedExpert,
-    expert_logits,
-    fit_temperature,
-    resuming,
-    train_expert,
-)
-from .in_trunk import train_graft
-from .linear_head import solve_linear_head
-from .packaging import CardFile, ExpertDraft, save_expert, statistics_card, texts_card, vectors_card
-
-CANARIES = 8
-"""Most vectors that a package's canary remembers."""
-
-Read = Callable[[Sequence[str]], Tensor]
-"""Texts → what an expert reads, ``(N, D)``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedProject:
-    """A project whose expert was trained.
-
-    Attributes:
-        manifest: Of the package that was written.
-        splits: What each row was for.
-        cuts: By row, how many tokens of it were read where it has more; None where all were.
-    """
-
-    manifest: ExpertManifest
-    splits: DataSplits
-    cuts: tuple[int | None, ...]
+from .expert import ExpertSettings, resuming
+from .packaging import save_expert
+from .recipe import GenerationRecipe, Recipe, TrainedProject
 
 
 def train_project(
@@ -117,7 +69,7 @@ def train_project(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
     whole = task.unit is Unit.TOKEN  # of text to go on with, passages are cut to fit
-    cuts = [] if whole else context.backbone.cuts(_texts(splits.rows))
+    cuts = [] if whole else context.backbone.cuts([r.text for r in splits.rows])
     if trained.card.kind == "vectors":
         splits = splits.showing(SHOWN_ROWS)
     return TrainedProject(manifest=trained, splits=splits, cuts=tuple(cuts))
@@ -127,7 +79,7 @@ def _settings(
     plan: ExpertPlan, backbone: Backbone, *, epochs: int | None, seed: int
 ) -> ExpertSettings:
     """Return the recipe's settings with what plan and author set."""
-    default, head = _recipe_for(backbone).settings_by_default, backbone.classifier
+    default, head = _recipe_for(plan, backbone).settings_by_default, backbone.classifier
     # The penalty is a sum over outputs: of a vocabulary there are thousands.
     tokens = len(head) if backbone.task.unit is Unit.TOKEN and head is not None else 1
     return replace(
@@ -165,408 +117,23 @@ def train_package(
         UsageError: If the plan cannot be carried out on this backbone.
         HarmError: If what was learnt is worth nothing; the package is written, to look at.
     """
-    make = _recipe_for(context.backbone)
-    space, final = plan.writes or make.space, plan.reads_tap == plan.writes_tap == FINAL
-    own = final and space == "labels" and context.backbone.task.head.distribution
-    card = plan.card or ("vectors" if own else "texts")
-    plan = msgspec.structs.replace(plan, writes=space, card=card)
-    splits = splits.showing(SHOWN_ROWS) if card == "vectors" else splits
-    settings = replace(settings, space=space)
+    make = _recipe_for(plan, context.backbone)
+    plan = make.opened(plan, splits, context)
+    splits = splits.showing(SHOWN_ROWS) if plan.card == "vectors" else splits
+    settings = replace(settings, space=plan.writes or make.space)
     recipe = make(plan=plan, splits=splits, context=context, settings=settings)
     recipe.check()
     inputs = (plan, settings, context.manifest.fingerprint, splits, recipe.others)
     with resuming(project, resumable=resumable, of=inputs) as checkpoint:
+        recipe = recipe.prepared(checkpoint, progress)
         trained = recipe.train(checkpoint, progress)
         manifest = save_expert(package_in(project), recipe.draft(trained))
     recipe.refuse_wreck(manifest.training.metrics)
     return manifest
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Recipe:
-    """One expert's way from rows to a package, where rows have a label or a number.
-
-    Attributes:
-        plan: What kind of expert it is; `writes` is set.
-        splits: The author's rows.
-        context: The backbone and what goes with it.
-        settings: How to train.
-    """
-
-    plan: ExpertPlan
-    splits: DataSplits
-    context: AuthoringContext
-    settings: ExpertSettings
-
-    space: ClassVar[Space] = "labels"
-    """Where an expert writes whose plan leaves it open."""
-    settings_by_default: ClassVar[ExpertSettings] = ExpertSettings()
-    """How it is trained whose author says nothing."""
-    canary_texts: ClassVar[int] = CANARIES
-    """How many texts it takes to fill the canary."""
-
-    def check(self) -> None:
-        """Check, before anything is trained, that the plan can be carried out.
-
-        Raises:
-            UsageError: If no row is left for a card of rows, a label cannot be answered, or the
-                trunk has no such block.
-        """
-        plan, backbone = self.plan, self.backbone
-        self.check_card()
-        strange = set() if plan.writes == "labels" else {*self.labels} - {*backbone.labels}
-        if strange:
-            raise UsageError(
-                f"expert {plan.id!r} writes {plan.writes}, through the backbone's classifier",
-                expected=f"labels of backbone {backbone.name!r} ({len(backbone.labels)} of them)",
-                found=", ".join(sorted(strange)[:5]),
-                hint='Set writes = "labels" in the project\'s pyproject.toml.',
-            )
-        broken = check_taps(plan.id, backbone, reads=plan.reads_tap, writes=plan.writes_tap)
-        if broken is not None:
-            raise broken.error(f"expert {plan.id!r}")
-
-    def check_card(self) -> None:
-        """Check that there can be a card of the kind the author chose.
-
-        Raises:
-            UsageError: If it cannot show such answers, or no row is left for it.
-        """
-        plan, head = self.plan, self.backbone.task.head
-        if plan.card in {"texts", "vectors"} and not self.splits.fit:
-            raise UsageError(
-                f"expert {plan.id!r} has too few rows for a card of {plan.card}",
-                expected="texts to set aside, beyond one for each label",
-                found=f"{len(self.splits.train)} rows and none to set aside",
-                hint="Bring more rows: a quarter of them goes to the card.",
-            )
-        if plan.card not in head.cards:
-            raise UsageError(
-                f"expert {plan.id!r} cannot ship a card of {plan.card}",
-                expected=", or ".join(head.cards),
-                found=str(plan.card),
-                hint=f"Its answers are {head.noun}, which that card cannot show.",
-            )
-
-    @property
-    def backbone(self) -> Backbone:
-        """The frozen backbone."""
-        return self.context.backbone
-
-    @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """The labels the expert may answer: in the backbone's order where it shares them."""
-        answered = self.backbone.task.head.labels_in([r.label for r in self.splits.rows])
-        shared = () if self.plan.writes == "labels" else self.backbone.labels
-        return (*(y for y in shared if y in answered), *sorted(answered - {*shared}))
-
-    @cached_property
-    def others(self) -> list[str]:
-        """The background texts that the expert is to leave alone: all but its own domain's."""
-        return [r.text for r in self.context.background if r.domain != self.plan.id]
-
-    @cached_property
-    def norm(self) -> LayerNorm:
-        """The bus norm."""
-        return LayerNorm(width=self.backbone.width, eps=self.backbone.eps)
-
-    def read(self, texts: Sequence[str]) -> Tensor:
-        """Return what the expert reads of texts ``(N, D)``: z, or its tap, normalised."""
-        trunk, tap = self.backbone.trunk, self.plan.reads_tap
-        h = (
-            self.context.encode(texts)
-            if tap == FINAL
-            else compute_features(Tap(block=block_at(trunk, tap)), trunk, texts)
-        )
-        z: Tensor = self.norm(h)
-        return z
-
-    def train(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
-        """Train the expert: on the bus, from its end or from a tap, or inside the trunk."""
-        backbone, fit = self.backbone, self.splits.fit
-        if self.plan.writes_tap == FINAL:
-            trained = self._train_on_bus(checkpoint, progress)
-        else:
-            trained = train_graft(
-                self.splits.train,
-                backbone=backbone,
-                reads=self.plan.reads_tap,
-                writes=self.plan.writes_tap,
-                settings=self.settings,
-                labels=self.labels,
-                valid=self.splits.valid,
-                background=self.others,
-                checkpoint=checkpoint,
-                progress=progress,
-            )
-        expert, head = trained.expert, backbone.task.head
-        expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
-        if expert.space == "labels" and len(fit) >= ENOUGH and head.probabilities:
-            z = self.read(_texts(fit))
-            targets = head.targets([r.label for r in fit], expert.labels)
-            with torch.inference_mode():
-                expert.temperature = fit_temperature(expert(z), targets, head=head)
-        return trained
-
-    def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
-        """Solve a linear head where it can be one, and take another form only if that is better.
-
-        The head is then solved again with the validation rows, which nothing stops early on.
-        """
-        plan, train, valid = self.plan, self.splits.train, self.splits.valid
-        linear = plan.form == "linear" or (plan.form is None and plan.rank is None)
-        if not linear or plan.writes != "labels" or not self.backbone.task.head.distribution:
-            return self._descend(checkpoint, progress)
-        hits = dict[str, Tensor]()
-        if plan.form is None and len(valid) > 1:  # one row tells no forms apart
-            trained = self._descend(checkpoint, progress)
-            for name, made in (("linear", self._linear(train)), ("residual", trained)):
-                logits = made.expert(self.read(_texts(valid)))
-                hits[name] = self.backbone.task.head.right(logits, valid, self.labels)
-            better = hits["residual"] - hits["linear"]
-            chance = float(better.std()) / len(valid) ** 0.5  # the standard error of the mean
-            if float(better.mean()) > chance:
-                return replace(trained, compared=_means(hits))
-        return replace(
-            self._linear((*train, *valid)), compared=_means(hits), learnt_all=bool(valid)
-        )
-
-    def _linear(self, rows: Sequence[Row]) -> TrainedExpert:
-        z = self.read(_texts(rows))
-        return solve_linear_head(z, [r.label for r in rows], self.labels)
-
-    def _descend(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
-        backbone, others = self.backbone, self.others
-        own_tap = self.plan.reads_tap != FINAL
-        return train_expert(
-            self.features(self.splits.train),
-            norm=self.norm,
-            classifier=backbone.classifier,
-            labels=backbone.labels,
-            domain_labels=self.labels,
-            settings=self.settings,
-            task=backbone.task,
-            valid=self.features(self.splits.valid) if self.splits.valid else None,
-            background=self.context.encode(others) if others else None,
-            background_z=self.read(others) if others and own_tap else None,
-            checkpoint=checkpoint,
-            progress=progress,
-        )
-
-    def features(self, rows: Sequence[Row]) -> ExpertRows:
-        """Return the rows as an expert on the bus learns them."""
-        texts = _texts(rows)
-        return ExpertRows(
-            h=self.context.encode(texts),
-            answers=[r.label for r in self.backbone.rows_per_token(rows)],
-            z=None if self.plan.reads_tap == FINAL else self.read(texts),
-        )
-
-    def draft(self, trained: TrainedExpert) -> ExpertDraft:
-        """Return what there is to write of the trained expert."""
-        plan, backbone, manifest = self.plan, self.backbone, self.context.manifest
-        part, read = bus_part(trained.expert, backbone), self.bus_reader(trained.expert)
-        return ExpertDraft(
-            expert=trained.expert,
-            card=self.card(),
-            canary=self.read(_texts(self.splits.train[: self.canary_texts]))[:CANARIES],
-            id=plan.id,
-            backbone=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
-            reads_tap=plan.reads_tap,
-            writes_tap=plan.writes_tap,
-            vocabulary=manifest.tokenizer if backbone.task.head.vocabulary else None,
-            off_domain=measure_off_domain(
-                part, plan.id, backbone, self.context.background, read=read
-            ),
-            domain=plan.domain or backbone.task.head.domain.format(n=len(self.labels)),
-            training=Training(
-                data=hashlib.sha256("\n".join(self.data_lines()).encode()).hexdigest(),
-                seed=self.settings.seed,
-                epochs=trained.epoch,
-                metrics={**self._aside(trained).metrics(part, read), **trained.compared},
-                versions=library_versions(),
-            ),
-            license=plan.license,
-        )
-
-    def _aside(self, trained: TrainedExpert) -> Self:
-        """Return the recipe whose splits say what an expert has learnt from."""
-        if not trained.learnt_all:
-            return self
-        splits = self.splits
-        learnt = replace(splits, train=(*splits.train, *splits.valid), valid=())
-        return replace(self, splits=learnt)
-
-    def bus_reader(self, expert: Expert) -> Read:
-        """Return texts → what the bus has of them: what the expert reads, or what it added."""
-        if self.plan.writes_tap == FINAL:
-            return self.read
-        return inside_reader(self.backbone, self.plan.id, expert)
-
-    def card(self) -> CardFile:
-        """Return the kind of card the author chose."""
-        plan, splits, context = self.plan, self.splits, self.context
-        if plan.card == "none":
-            return CardFile(kind="none")
-        if plan.card == "texts":
-            return texts_card(splits.card_rows)
-        # Sums of many rows give none away; of those they are judged by they must know nothing.
-        rows = splits.rows if plan.card == "statistics" else splits.summed
-        z = self.norm(context.encode(_texts(rows)))
-        groups = context.backbone.task.head.groups([r.label for r in rows])
-        if plan.card == "statistics":
-            return statistics_card(z, groups, labels=self.labels)
-        return vectors_card(
-            fit_z=self.norm(context.encode(_texts(splits.fit))),
-            fit_labels=[r.label for r in splits.fit],
-            gate_h=context.encode(_texts(splits.gate)),
-            gate_labels=[r.label for r in splits.gate],
-            labels=self.labels,
-            eps=context.backbone.eps,
-            statistics=Statistics.of_rows(z, groups),
-            task=context.backbone.task,
-        )
-
-    def data_lines(self) -> list[str]:
-        """Return what the expert learnt from, for the digest of its data."""
-        return [f"{r.text}\t{r.label}" for r in (*self.splits.train, *self.splits.valid)]
-
-    def metrics(self, expert: Expert, read: Read) -> dict[str, float]:
-        """Return the share of rows answered rightly, by split; for numbers the MAE as well.
-
-        For labels the macro F1 of all rows that were not trained on as well.
-
-        Args:
-            expert: As the bus has it.
-            read: Texts → what the bus hands it.
-        """
-        backbone, splits, metrics = self.backbone, self.splits, dict[str, float]()
-        head, names = (
-            backbone.task.head,
-            expert.labels if expert.space == "labels" else backbone.labels,
-        )
-        pairs: dict[str, list[tuple[str, str]]] = {}
-        for name, rows in (("train", splits.train), ("valid", splits.valid), ("gate", splits.gate)):
-            if not rows:
-                continue
-            h, z = self.context.encode(_texts(rows)), read(_texts(rows))
-            with torch.inference_mode():
-                logits = expert_logits(expert, h, z, backbone.classifier)
-            metrics[name] = float(head.right(logits, rows, names).mean())
-            if (error := head.error(logits, rows)) is not None:
-                metrics[f"{name}_mae"] = float(error.mean())
-            if head.distribution:
-                given = (p.label for p in head.read(logits, names))
-                pairs[name] = list(zip((r.label for r in rows), given, strict=True))
-        if held_out := [*pairs.get("valid", ()), *pairs.get("gate", ())]:
-            metrics["macro_f1"] = macro_f1(score_labels(count_answers(held_out)))
-        return metrics
-
-    def refuse_wreck(self, metrics: Mapping[str, float]) -> None:
-        """Refuse an expert that answers rows set aside worse than a constant does.
-
-        Raises:
-            HarmError: If it does.
-        """
-        aside = {"valid": self.splits.valid, "gate": self.splits.gate}
-        aside = {name: some for name, some in aside.items() if name in metrics}
-        rows, numbers = [r for rows in aside.values() for r in rows], "train_mae" in metrics
-        kind = "_mae" if numbers else ""
-        found = sum(metrics[f"{name}{kind}"] * len(some) for name, some in aside.items() if some)
-        refuse_below_constant(
-            f"expert {self.plan.id!r}",
-            found / max(len(rows), 1),
-            rows,
-            taught=self.splits.train,
-            numbers=numbers,
-        )
-
-
-class GenerationRecipe(Recipe):
-    """The same where text is generated: rows are passages, and what is learnt are their tokens."""
-
-    space = "hidden"
-    # Chosen on validation documents; ‖W_c Δ‖² is a sum over the vocabulary's tokens, among which
-    # `train_project` divides λ.
-    settings_by_default = ExpertSettings(
-        epochs=12,
-        batch=128,
-        learning_rate=3e-3,
-        weight_decay=0.1,
-        dropout=0.1,
-        off_domain=0.5,
-        patience=3,
-    )
-    canary_texts = 1  # its tokens are vectors enough
-
-    def check(self) -> None:
-        """Check, before anything is trained, that the plan is one for text.
-
-        Raises:
-            UsageError: If it is not.
-        """
-        plan = self.plan
-        if plan.writes != "hidden" or {plan.reads_tap, plan.writes_tap} != {FINAL}:
-            raise UsageError(
-                f"expert {plan.id!r} is for a backbone that generates text",
-                expected="writes hidden, reads and writes at the end",
-                found=f"writes {plan.writes}, taps {plan.reads_tap} and {plan.writes_tap}",
-                hint="Correct [tool.redhost.expert] in the project's pyproject.toml.",
-            )
-        self.check_card()
-
-    @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """No labels: what it answers is the vocabulary."""
-        return ()
-
-    def data_lines(self) -> list[str]:
-        """Return the passages the expert learnt from."""
-        return _texts(self.splits.train)
-
-    def metrics(self, expert: Expert, read: Read) -> dict[str, float]:  # noqa: ARG002
-        """Return bits per byte on passages set aside, of the expert and of the backbone alone."""
-        if not (rows := (*self.splits.valid, *self.splits.gate)):
-            return {}
-        backbone, data = self.backbone, self.features(rows)
-        target = backbone.task.head.targets(data.answers)
-        size = sum(byte_counts(backbone.trunk, _texts(rows)))
-        head = backbone.classifier
-        assert head is not None  # noqa: S101  (a generating backbone has one)
-        nats = {"bits_per_byte": 0.0, "backbone_bits_per_byte": 0.0}
-        with torch.inference_mode():
-            for part in batched_slices(len(target), cost=len(head)):
-                h = data.h[part]
-                for name, logits in (
-                    ("bits_per_byte", expert_logits(expert, h, self.norm(h), head)),
-                    ("backbone_bits_per_byte", h @ head.T),
-                ):
-                    nats[name] += float(backbone.task.head.loss(logits, target[part])) * len(logits)
-        return {name: x / math.log(2) / size for name, x in nats.items()}
-
-    def refuse_wreck(self, metrics: Mapping[str, float]) -> None:
-        """Refuse an expert that takes more bits on passages set aside than the backbone alone.
-
-        Raises:
-            HarmError: If it does, by more than two percent.
-        """
-        found, alone = (metrics.get(f"{b}bits_per_byte", 0.0) for b in ("", "backbone_"))
-        if not found <= 1.02 * alone:
-            raise HarmError(
-                f"expert {self.plan.id!r} has learnt less than nothing on passages set aside",
-                expected=f"{alone:.3f} bits per byte, those of the backbone alone",
-                found=f"{found:.3f}",
-                hint=HINT,
-            )
-
-
-def _recipe_for(backbone: Backbone) -> type[Recipe]:
-    return GenerationRecipe if backbone.task.unit is Unit.TOKEN else Recipe
-
-
-def _means(hits: Mapping[str, Tensor]) -> dict[str, float]:
-    return {f"valid_{name}": float(found.mean()) for name, found in hits.items()}
-
-
-def _texts(rows: Sequence[Row]) -> list[str]:
-    return [r.text for r in rows]
+def _recipe_for(plan: ExpertPlan, backbone: Backbone) -> type[Recipe]:
+    by_token = backbone.task.unit is Unit.TOKEN
+    if plan.form == ADAPTER:
+        return TrainedAdapterGenerationRecipe if by_token else TrainedAdapterRecipe
+    return GenerationRecipe if by_token else Recipe

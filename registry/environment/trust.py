@@ -21,7 +21,6 @@ from ..atomic import read_head, read_regular
 from ..errors import IntegrityError, UnknownNameError, short
 from ..home.locks import WriterLock
 from ..package.discover import canonical, entries, is_editable
-from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 from ..wheel.policy import RecordRow, parse_record
 from .installed import MAX_INSTALLED, files_below
@@ -56,7 +55,7 @@ def trusted(*, folder: Path | None = None) -> dict[str, str]:
         folder: Where ``trust.json`` lies; the user's own folder when None.
 
     Raises:
-        StoreError: If the record cannot be understood.
+        StoreError: If the record cannot be understood, or is damaged.
     """
     hint = "Remove it, then trust again what should be."
     record = atomic.read_struct(_path(folder), _Trusted, hint=hint)
@@ -133,7 +132,7 @@ def _change(changes: Mapping[str, str | None], folder: Path | None) -> None:
         atomic.remove_temporaries(path.parent)
         merged: dict[str, str | None] = {**trusted(folder=folder), **changes}
         digests = {dist: digest for dist, digest in sorted(merged.items()) if digest}
-        atomic.write_atomic(path, dumps(_Trusted(digests=digests)))
+        atomic.write_struct(path, _Trusted(digests=digests))
 
 
 def _path(folder: Path | None) -> Path:

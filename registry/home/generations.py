@@ -100,6 +100,10 @@ class Generations:
                 )
         return number
 
+    def pointer(self) -> bytes | None:
+        """Return what the file holds that names the current generation; None before the first."""
+        return atomic.read(self.home / "current")
+
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers of all generations on disk, ascending."""
         return tuple(sorted(int(name) for name in self._names() if _NUMBER.fullmatch(name)))

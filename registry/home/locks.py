@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from .. import atomic
-from ..errors import LockHeldError, UnknownNameError
+from ..errors import LockHeldError, StoreError, UnknownNameError
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock  # imported where it is used: it takes long
@@ -36,6 +36,11 @@ class Writer:
     """Proof, for as long as its ``with`` block lasts, that no other process writes to a home."""
 
     home: Path
+
+
+class _Holder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema: Literal["redhost.writer/1"] = "redhost.writer/1"
+    pid: int
 
 
 class WriterLock:
@@ -73,12 +78,14 @@ class WriterLock:
         problem = f"cannot write to {self.home}"
         with _held(lock, self.home, timeout=timeout, problem=problem, holder=self._holder):
             with suppress(OSError):  # only a courtesy to whoever has to wait
-                atomic.write_file(self.home / "writer.pid", f"{os.getpid()}\n".encode())
+                data = atomic.with_digest(_Holder(pid=os.getpid()))
+                atomic.write_file(self.home / "writer.pid", data)
             yield Writer(self.home)
 
     def _holder(self) -> str:
-        with suppress(OSError, ValueError):
-            return f"process {int((self.home / 'writer.pid').read_text('utf-8'))} writing"
+        with suppress(StoreError):
+            holder = atomic.read_struct(self.home / "writer.pid", _Holder, hint="")
+            return f"process {holder.pid} writing" if holder else "another process writing"
         return "another process writing"
 
 

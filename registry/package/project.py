@@ -23,7 +23,10 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         backbone: Id of the installed backbone it is for; None for the only one.
         form: Its form; None for a linear head or a residual one, whichever is better on validation
             rows, where it writes labels of its own, else ``residual``.
-        rank: R; None for a quarter of the width.
+        rank: R; None for a quarter of the width, or 8 of an adapter.
+        blocks: Of an adapter that is trained here: how many of the top blocks it adapts; None for
+            the upper half.
+        targets: Likewise, which linear layers of a block, by the end of their names; None for all.
         writes: Where it writes; None for labels of its own, or hidden states where text is
             generated.
         reads_tap: ``final``, or the trunk's block it reads.
@@ -38,6 +41,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backbone: str | None = None
     form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)}|{ADAPTER})$")] | None = None
     rank: Annotated[int, Meta(ge=1)] | None = None
+    blocks: Annotated[int, Meta(ge=1)] | None = None
+    targets: tuple[str, ...] | None = None
     writes: Literal["hidden", "logits", "labels"] | None = None
     reads_tap: str = "final"
     writes_tap: str = "final"

@@ -148,8 +148,6 @@ def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _field("writes.space", f"'hidden' or 'labels' for the form {ADAPTER!r}", "'logits'")
     if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
         yield _field("reads.tap", f"'final' for the form {ADAPTER!r}", repr(min(taps - {"final"})))
-    if manifest.reads.causal:
-        yield _field("reads.causal", f"nothing for the form {ADAPTER!r}", "true")
     if manifest.rank < 1:
         yield _field("rank", f"the largest rank for the form {ADAPTER!r}", str(manifest.rank))
 

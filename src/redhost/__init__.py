@@ -6,6 +6,16 @@ package), `redhost.plugins` (what a plugin is made with), `redhost.jobs`, `redho
 The names and their types stand in ``__init__.pyi``.
 """
 
+import os
+import sys
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    # Of `python -m redhost`, and of nobody else's `-m`: the current folder is first on the path,
+    # and whatever lies there would run.
+    _run = sys.orig_argv[-len(sys.argv)].removeprefix("-m").partition(".")[0]
+    if (_run, sys.path[0]) == (__name__, os.getcwd()):  # noqa: PTH109  (pathlib is not imported)
+        del sys.path[0]
+
 import logging
 
 import lazy_loader

@@ -9,6 +9,7 @@ from .core.evaluation.evaluate import Evaluation
 from .core.host import Host
 from .core.live import Live
 from .core.model.composed import Answer, ComposedModel
+from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
 from .core.receipt import Receipt
 from .core.routers.base import Router
@@ -31,6 +32,7 @@ __all__ = [
     "RecomposeOptions",
     "RecomposeResult",
     "RedhostError",
+    "Route",
     "Router",
     "Row",
     "UsageError",

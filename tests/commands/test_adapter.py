@@ -100,6 +100,39 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
         Path("parity-peft").rmdir()
 
 
+def test_one_that_is_trained_here_goes_the_whole_way(
+    environment, plain, rows, call, tmp_path
+) -> None:
+    environment.install(plain)
+    options = ("--backbone", "tiny-random", "--home", str(tmp_path / "home"))
+    made = call(
+        *("new-expert", "parity", "--form", "lora", "--rank", "2", "--blocks", "1"),
+        *("--targets", "q_proj,down_proj", "--backbone", "tiny-random"),
+    )
+    assert made[0] == 0 and "next: redhost train-expert" in made[1], made
+    trained = call("train-expert", "red-expert-parity", "--data", rows, "--epochs", "2", *options)
+    assert trained[0] == 0 and "expert 'parity': 2 labels" in trained[1], trained
+    manifest = json.loads((package_in(Path("red-expert-parity")) / "expert.json").read_text())
+    assert (manifest["form"], manifest["rank"], manifest["training"]["seed"]) == ("lora", 2, 0)
+    ends = {"self_attn.q_proj", "mlp.down_proj"}
+    assert set(manifest["adapter"]["modules"]) == {f"layers.2.{end}" for end in ends}
+    environment.install(Path("red-expert-parity"))
+    assert call("recompose", *options)[0] == 0
+    [answer] = json.loads(call("predict", "number 4", "--json", *options[2:])[1])
+    assert answer["label"] in {"even", "odd"}
+    [route] = json.loads(call("route", "number 4", "--json", *options[2:])[1])
+    assert route["weights"] == answer["weights"] and route["expert"] == "parity"
+    assert call("export", "parity", "--to", "peft", *options)[0] == 0
+    from peft import LoraConfig
+
+    assert LoraConfig.from_pretrained("parity-peft").r == 2
+
+
+def test_blocks_and_targets_are_an_adapters(call) -> None:
+    code, _, err = call("new-expert", "parity", "--blocks", "2")
+    assert code == 2 and "--form lora as well" in err
+
+
 @pytest.mark.parametrize(
     ("change", "more", "message"),
     [

@@ -247,3 +247,26 @@ def test_unknown_options_of_a_router_are_wrong_usage(home, call) -> None:
 def test_a_robust_router_names_its_worst_domain(home, call) -> None:
     out = call("recompose", "--router", "robust", "--accept")[1]
     assert "robust: worst domain range" in out and "an estimate" in out
+
+
+def test_route_says_whose_a_text_is_and_reads_no_expert(home, call, expert_reads) -> None:
+    code, _, err = call("route", "What is 37 plus 12?")
+    assert code == 2 and "found evidence" in err and "--router ridge" in err
+    assert call("recompose", "--router", "ridge", "--accept")[0] == 0
+    with expert_reads() as reads:
+        out = call("route", "What is 37 plus 12?", "What is 3 plus 4?")[1]
+        printed = json.loads(call("route", "What is 37 plus 12?", "--json")[1])
+    assert reads == []
+    with expert_reads() as reads:
+        [answer] = json.loads(call("predict", "What is 37 plus 12?", "--json")[1])
+    assert reads != []
+    [route] = printed
+    assert route["weights"] == answer["weights"] and route["expert"] == "range3"
+    assert out.startswith("What is 37 plus 12? → range3\n  range3 ") and " → range1\n" in out
+
+
+def test_route_reads_lines_of_standard_input(home, monkeypatch) -> None:
+    runner = CliRunner()
+    runner.invoke(cli, ["recompose", "--router", "ridge", "--accept"])
+    found = runner.invoke(cli, ["route", "-", "--json"], input="What is 37 plus 12?\n\nhello\n")
+    assert [r["input"] for r in json.loads(found.stdout)] == ["What is 37 plus 12?", "hello"]

@@ -25,6 +25,8 @@ RUN = (
     ("add", "red-expert-range5 --find-links dist"),
     ("status", ""),
     ("history", ""),
+    ("recompose", "--router linear --accept"),
+    ("route", "'What is 37 plus 12?' hello"),
     ("rollback", ""),
     ("gc", "--keep 1"),
     ("merge", "one --epochs 1"),

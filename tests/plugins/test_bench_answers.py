@@ -44,6 +44,7 @@ def found() -> dict[str, Any]:
         "http": {
             "query": {name: {"median": 0.5} for name in ("in process", "http")},
             "times": ratio(1.1),
+            "bound": {"rate": {"median": 50}, "times": ratio(5.0)},
             "clients": {
                 "1": clients(10, 1, 0.01),
                 "8": clients(30, 3, 0.02),
@@ -52,6 +53,10 @@ def found() -> dict[str, Any]:
             "memory": {"idle": 2**30, "busy": 2**30},
         },
         "memory": dict.fromkeys(SYSTEMS, 2**30),
+        "engines": {
+            name: {"posts": 256, "agree": agree, "accuracy": 0.5, "away": away}
+            for name, agree, away in (("torch", 1.0, 0.0), ("onnx", 1.0, 1e-6))
+        },
     }
     return {
         "threads": 1,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from red_lab.kills import newcomers
 from red_lab.kills.faults import (
     fault_at_every_step,
     flipped_caches,
     flipped_current,
-    loud_newcomers,
 )
 from red_lab.kills.home import Watched
 from red_lab.kills.report import write_page
@@ -23,9 +23,12 @@ from red_lab.kills.served import ServedHome, ask_forked, kill_processes
 
 from redhost.core.composition import gates
 from redhost.registry import atomic
+from redhost.registry.environment import trust
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.locks import Leases
-from redhost.testing import kill_at_every_step, kill_at_random
+from redhost.testing import Environment, kill_at_every_step, kill_at_random
+
+FAULTS = "full", "read_only", "current", "caches", "loud", "wrecks", "namesake", "byte_code"
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -86,10 +89,40 @@ def test_a_flipped_bit_of_a_cache_changes_no_router(watched: Watched) -> None:
 
 def test_an_expert_thousands_of_times_as_loud_is_refused(watched, tmp_path, monkeypatch) -> None:
     """The twin: a host that would allow it."""
-    found = list(loud_newcomers(watched, tmp_path / "packages"))
+    found = list(newcomers.loud_newcomers(watched, tmp_path / "packages"))
     assert [k.problem for k in found] == [None] * 3
     monkeypatch.setattr(gates, "LOUDEST", 10.0**9)
-    assert "it was let in" in {k.problem for k in loud_newcomers(watched, tmp_path / "again")}
+    assert "it was let in" in {
+        k.problem for k in newcomers.loud_newcomers(watched, tmp_path / "again")
+    }
+
+
+def test_a_wreck_that_is_installed_stops_nobody(watched, tmp_path, monkeypatch) -> None:
+    """The twin: a copy that nothing was done to joins, and so the router is another one."""
+    found = list(newcomers.wrecks(watched, tmp_path / "sites"))
+    assert len(found) == len(newcomers.WRECKS) > 8
+    assert [k for k in found if k.problem] == []
+    monkeypatch.setattr(newcomers, "WRECKS", {"nothing": lambda package: None})
+    [kill] = newcomers.wrecks(watched, tmp_path / "again")
+    assert "'wreck'" in str(kill.problem)
+
+
+def test_a_second_backbone_of_the_same_id_is_not_guessed_about(watched, tmp_path) -> None:
+    assert [k.problem for k in newcomers.second_backbone(watched, tmp_path / "site")] == [None]
+    with newcomers.installed(tmp_path / "other", "red-backbone-other", "red_backbone_tiny") as p:
+        manifest = json.loads((p / "backbone.json").read_bytes())
+        (p / "backbone.json").write_text(json.dumps({**manifest, "id": "other"}))
+        Environment(p.parent).seal("red-backbone-other")
+        assert watched.publish().backbone  # the twin: of another id, it stands beside
+
+
+def test_byte_code_that_python_does_not_compare_ends_trust(tmp_path, monkeypatch) -> None:
+    """The twin: whoever takes any byte code for compared."""
+    found = list(newcomers.changed_plugins(tmp_path / "plugins"))
+    assert [k.problem for k in found] == [None] * len(newcomers.BYTE_CODE)
+    monkeypatch.setattr(trust, "_is_compared", lambda path: path.suffix == ".pyc")
+    found = list(newcomers.changed_plugins(tmp_path / "again"))
+    assert [k.problem for k in found] == ["trusted: True"] * 3 + [None]
 
 
 # -- a server in the middle of swaps ------------------------------------------------------------
@@ -143,7 +176,7 @@ def test_the_page_says_what_was_found(tmp_path) -> None:
     page = (tmp_path / "p.md").read_text()
     assert "**7 kills, 1 bad.**" in page and "| 3 | 1 | 1 |" in page
     parts = {"steps": found, "random": none, "processes": {**none, "kills": 2}}
-    faults = dict.fromkeys(("full", "read_only", "current", "caches", "loud"), none)
+    faults = dict.fromkeys(FAULTS, none)
     write_page({"faults": {**faults, "kills": 20, "bad": 0}}, tmp_path / "p.md")
     assert "**20 faults, 0 bad.**" in (tmp_path / "p.md").read_text()
     write_page({"server": {**parts, "kills": 9, "bad": 1}}, tmp_path / "p.md")

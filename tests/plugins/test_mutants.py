@@ -53,9 +53,16 @@ def test_every_kind_of_mutant_is_refused_or_is_the_same_expert(tmp_path) -> None
     assert "**0 crashes, hangs or breaches" in (tmp_path / "p.md").read_text()
 
 
+def test_every_kind_is_made_of_every_subject() -> None:
+    """In three turns, however many kinds there are."""
+    most = max(len([*makers(Subject.make(card))]) for card in KINDS)
+    assert {(m.target, m.kind) for m in mutants(3 * most, seed=0)} == kinds()
+
+
 @pytest.mark.parametrize(
     ("target", "kind", "codes"),
     [
+        ("wheel", "unchecked byte code", {"record_unlisted"}),
         ("wheel", "folders too deep", {"name_limit"}),
         ("wheel", "path too long", {"name_limit"}),
         ("wheel", "too many files", {"archive_size"}),

@@ -212,7 +212,10 @@ def test_the_command_runs_on_ray_as_on_this_machine(tmp_path) -> None:
 
     refused = run("check", "--engine", "ray")
     assert refused.returncode == 2
-    assert "unknown engine 'ray'. Known: local. Not trusted yet: redhost-ray" in refused.stderr
+    assert (
+        "unknown engine 'ray'. Known: local. Not trusted yet: redhost-onnx, redhost-ray"
+        in refused.stderr
+    )
     assert run("trust", "redhost-ray").returncode == 0
     here, there = run("check", "--json"), run("check", "--json", "--engine", "ray")
     assert there.returncode == 0, there.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import mutation
@@ -137,6 +138,22 @@ def test_words_of_a_line_go_before_those_of_a_function(tmp_path: Path) -> None:
         ("room/calc.py", "clipped", ""): "the rest",
     }
     assert mutation_report.read_words(tmp_path / "none.toml") == {}
+
+
+def test_earlier_figures_stay_and_the_page_names_what_changed_since(project: Path) -> None:
+    mutation.main(["--root", str(project)])
+    folder = project / "docs/results/mutation"
+    whole = json.loads((folder / "metrics.json").read_text())
+    assert whole["changed"] == [] and whole["sources"].keys() == whole["files"].keys()
+    shutil.rmtree(project / "build")
+    mutation.main(["--root", str(project), "--report"])
+    assert json.loads((folder / "metrics.json").read_text()) == whole
+    with (project / "room/calc.py").open("a") as file:
+        file.write("\n\ndef more(x):\n    return x - 1\n")
+    mutation.main(["--root", str(project), "--report"])
+    again = json.loads((folder / "metrics.json").read_text())
+    assert again == {**whole, "changed": ["room/calc.py"]}
+    assert "Measured before their last change: `room/calc.py`." in page(folder)
 
 
 def test_a_room_that_is_not_there_is_named(project: Path) -> None:

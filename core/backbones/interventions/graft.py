@@ -93,21 +93,41 @@ def added_by(
         return encoder.pool(states_with(encoder, ids, intervention)) - plain
 
 
-def moved_by(encoder: TextEncoder, ids: Tensor, intervention: Intervention) -> Tensor:
+def moved_by(
+    encoder: TextEncoder, ids: Tensor, intervention: Intervention, *, states: Tensor | None = None
+) -> Tensor:
     """Return h' ``(B, D)`` of token ids ``(B, T)``: what h becomes through an intervention.
 
-    The blocks below its lowest are run without it.
+    The blocks below its lowest are run without it; gradients reach its weights.
 
     Args:
         encoder: The frozen encoder.
         ids: The tokens.
         intervention: One that changes h.
+        states: What `states_below` returns, where that is known.
     """
+    return encoder.pool(moved_states(encoder, ids, intervention, states=states))
+
+
+def moved_states(
+    encoder: TextEncoder, ids: Tensor, intervention: Intervention, *, states: Tensor | None = None
+) -> Tensor:
+    """Return the states ``(B, T, D)`` that `moved_by` pools."""
+    states = states_below(encoder, ids, intervention) if states is None else states
+    with from_states(encoder, states, block=_below(encoder, intervention)):
+        return states_with(encoder, ids, intervention)
+
+
+def states_below(encoder: TextEncoder, ids: Tensor, intervention: Intervention) -> Tensor | None:
+    """Return the states ``(B, T, D)`` that `moved_by` starts from; None for the first block's."""
+    below = _below(encoder, intervention)
+    return states_with(encoder, ids, Tap(block=below)) if below >= 0 else None
+
+
+def _below(encoder: TextEncoder, intervention: Intervention) -> int:
+    """Return the block above which an intervention's pass starts: what h is made of is passed."""
     below, layers = intervention.lowest - 1, encoder.features.layers if encoder.features else ()
-    below = min(below, *(n - 1 for n in layers if n), below)  # what h is made of is not passed over
-    states = states_with(encoder, ids, Tap(block=below)) if below >= 0 else None
-    with from_states(encoder, states, block=below):
-        return encoder.pool(states_with(encoder, ids, intervention))
+    return min(below, *(n - 1 for n in layers if n), below)
 
 
 @contextmanager

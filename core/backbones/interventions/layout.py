@@ -17,9 +17,9 @@ from ...bus.layout import FeatureLayout, FeatureSegment, WideNorm
 from ...bus.tasks import Unit
 from ..backbone import Backbone
 from ..encoder import TextEncoder
-from ..tokens import context_layout
+from ..tokens import context_layout, token_states
 from . import Intervention, InTrunk, states_with
-from .graft import Graft, moved_by, token_step
+from .graft import Graft, moved_by, moved_states, token_step
 from .lora import Lora
 from .tap import FINAL, Tap, block_at
 
@@ -70,37 +70,50 @@ def compute_features(
     return encoder.encode(texts, compute=compute, alone=not isinstance(intervention, Lora))
 
 
+def compute_token_rows(
+    intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
+) -> Tensor:
+    """Return the states h' ``(N, D)`` that the tokens of texts are predicted from."""
+    rows = token_states(
+        encoder, texts, compute=lambda ids: moved_states(encoder, ids, intervention)
+    )
+    return torch.cat([torch.empty(0, encoder.width), *rows])
+
+
 def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
     """Return the backbone that computes h̃ for experts by id; itself where they all read h.
 
     h̃ has a segment for each block that is read, and for each expert that changes h. Where text is
-    generated nobody taps the trunk, and the segment is what the router reads.
+    generated nobody but adapters acts inside the trunk, and the first segment is what the router
+    reads.
 
     Raises:
         ContractError: If the trunk has no such block.
     """
-    if backbone.task.unit is Unit.TOKEN:
-        return replace(backbone, layout=context_layout(backbone.width))
+    by_token = backbone.task.unit is Unit.TOKEN
+    context = context_layout(backbone.width).segments if by_token else ()
     acting: dict[tuple[str, bool], tuple[Intervention, list[str]]] = {}
     for expert_id in sorted(experts):
         acts = intervention_of(experts[expert_id], backbone)
         if acts is not None:
             key = acts.key or expert_id, _moves(acts, experts[expert_id])
             acting.setdefault(key, (acts, []))[1].append(expert_id)
-    if not acting:
+    if not acting and not context:
         return backbone
+    compute = compute_token_rows if by_token else compute_features
     segments = [
         FeatureSegment(
             key=acts.key or f"inside {experts[readers[0]].source}",
             width=backbone.width,
             normalised=not moved,
             moved=moved,
-            compute=partial(compute_features, acts, backbone.trunk),
+            own_pass=isinstance(acts, Lora),
+            compute=partial(compute, acts, backbone.trunk),
             readers=tuple(readers),
         )
         for (_, moved), (acts, readers) in sorted(acting.items(), key=_place)
     ]
-    layout = FeatureLayout(width=backbone.width, segments=tuple(segments))
+    layout = FeatureLayout(width=backbone.width, segments=(*context, *segments))
     return replace(backbone, layout=layout)
 
 
@@ -173,8 +186,10 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
         acts = expert.intervention(backbone)
         if not isinstance(acts, Intervention):
             found = type(acts).__name__
-        elif backbone.task.unit is Unit.TOKEN:  # the cache of keys and values is the backbone's own
-            code, wanted, found = "tap_unknown", "an expert above the blocks for text", "one inside"
+        elif backbone.task.unit is Unit.TOKEN and not isinstance(acts, Lora):
+            # Else the cache of keys and values is the backbone's own.
+            code, wanted = "tap_unknown", "an expert above the blocks for text, or an adapter"
+            found = "one inside"
         elif backbone.trunk.features is not None and not acts.changes_h:
             code, wanted, found = "tap_unknown", "one that changes h, which is of layers", "a tap"
         elif acts.changes_h and expert.space == "logits":

@@ -22,7 +22,14 @@ from torch import Tensor, nn
 
 from ....registry.errors import ContractError
 from ....registry.package.manifest import ExpertManifest
-from ....registry.package.peft_adapter import FOREIGN, Adapter, check_targets, read_adapter
+from ....registry.package.peft_adapter import (
+    CONFIG,
+    FOREIGN,
+    WEIGHTS,
+    Adapter,
+    check_targets,
+    read_adapter,
+)
 from ....registry.package.safetensors_check import sha256_hex
 from ...bus.experts import Expert, Space
 from ..backbone import Backbone
@@ -120,7 +127,6 @@ class LoraExpert(Expert):
         key: Its digest.
         space: ``hidden``, or ``labels``.
         labels: The labels it may answer.
-        temperature: T of softmax(Δ / T) where it writes `labels`.
         head: W ``(L, D)`` and b ``(L,)`` where it writes `labels`.
     """
 
@@ -132,10 +138,9 @@ class LoraExpert(Expert):
         key: str,
         space: Space,
         labels: Sequence[str],
-        temperature: float = 1.0,
         head: Mapping[str, Tensor] | None = None,
     ) -> None:
-        super().__init__(space=space, labels=labels, temperature=temperature)
+        super().__init__(space=space, labels=labels)
         self.adapter, self.key = adapter, key
 
         def part(module: str, role: str) -> Tensor:
@@ -154,6 +159,15 @@ class LoraExpert(Expert):
         self.biases = nn.ParameterList(part(module, "bias") for module in adapter.biases)
         self.W = None if head is None else nn.Parameter(head["W"].to(torch.float32))
         self.b = None if head is None else nn.Parameter(head["b"].to(torch.float32))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the adapter's tensors under PEFT's names; those of plain LoRA."""
+        made = dict[str, Tensor]()
+        for module, layer in zip(self.adapter.layers, self.layers, strict=True):
+            for role in ("A", "B"):
+                linear = cast("nn.Linear", getattr(layer, role))
+                made[self.adapter.tensors[module][role]] = linear.weight.detach().contiguous()
+        return made
 
     def forward(self, z: Tensor) -> Tensor:
         """Return Δ ``(B, out)`` of what it reads on the bus: of z' ``(B, D)``, or h' − h itself."""
@@ -207,15 +221,45 @@ def build_lora(manifest: ExpertManifest, files: Mapping[str, bytes]) -> LoraExpe
     """
     ref = manifest.adapter
     assert ref  # noqa: S101  (a valid manifest of this form has one)
-    config, weights = files[ref.file], files[manifest.weights.file]
-    return LoraExpert(
-        read_adapter(config, weights).unwrap(f"expert {manifest.id!r}"),
-        safetensors.torch.load(weights),
-        key=adapter_key(config, weights),
+    expert = lora_from_files(
+        {CONFIG: files[ref.file], WEIGHTS: files[manifest.weights.file]},
+        who=f"expert {manifest.id!r}",
         space=manifest.writes.space,
         labels=manifest.labels,
-        temperature=manifest.temperature,
         head=safetensors.torch.load(files[manifest.head.file]) if manifest.head else None,
+    )
+    expert.temperature = manifest.temperature
+    return expert
+
+
+def lora_from_files(
+    files: Mapping[str, bytes],
+    *,
+    who: str,
+    space: Space,
+    labels: Sequence[str],
+    head: Mapping[str, Tensor] | None = None,
+) -> LoraExpert:
+    """Build an expert from an adapter's two files.
+
+    Args:
+        files: `CONFIG` and `WEIGHTS`.
+        who: Whose they are, for messages.
+        space: ``hidden``, or ``labels``.
+        labels: The labels it may answer.
+        head: See `LoraExpert`.
+
+    Raises:
+        ContractError: If they are no adapter.
+    """
+    config, weights = files[CONFIG], files[WEIGHTS]
+    return LoraExpert(
+        read_adapter(config, weights).unwrap(who),
+        safetensors.torch.load(weights),
+        key=adapter_key(config, weights),
+        space=space,
+        labels=labels,
+        head=head,
     )
 
 

@@ -10,6 +10,7 @@ Legend: B batch, T tokens, D width, H heads, K key and value heads, W width of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,9 @@ import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from ..packs import by_text
+from ..tiles import Run
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,22 +130,33 @@ class _Attention(nn.Module):
         self.q_norm = _RMSNorm(self.width, eps=config.rms_norm_eps)
         self.k_norm = _RMSNorm(self.width, eps=config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, runs: Sequence[Run] | None = None
+    ) -> Tensor:
         """Return causal attention ``(B, T, D)`` at positions with these angles ``(1, T, W)``."""
         heads = (*x.shape[:-1], -1, self.width)
         query = self.q_norm(self.q_proj(x).view(heads)).transpose(1, 2)  # (B, H, T, W)
         key = self.k_norm(self.k_proj(x).view(heads)).transpose(1, 2)  # (B, K, T, W)
         value = self.v_proj(x).view(heads).transpose(1, 2)
+        query, key = _turned(query, cos, sin), _turned(key, cos, sin)
+        if runs is None:
+            made = self._attend(query, key, value)
+        else:
+            made = by_text(self._attend, query, key, value, runs=runs)
+        out: Tensor = self.o_proj(made.reshape(*x.shape[:-1], -1))
+        return out
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return ``(B, T, H, W)`` of heads ``(B, H, T, W)``."""
         made = functional.scaled_dot_product_attention(
-            _turned(query, cos, sin),
-            _turned(key, cos, sin),
+            query,
+            key,
             value,
             scale=self.width**-0.5,
-            is_causal=x.shape[1] > 1,
+            is_causal=bool(query.shape[2] > 1),  # a symbol where it is exported
             enable_gqa=self.grouped,
         )
-        out: Tensor = self.o_proj(made.transpose(1, 2).contiguous().reshape(*x.shape[:-1], -1))
-        return out
+        return made.transpose(1, 2).contiguous()
 
 
 class _Block(nn.Module):
@@ -153,9 +168,11 @@ class _Block(nn.Module):
         self.input_layernorm = _RMSNorm(width, eps=eps)
         self.post_attention_layernorm = _RMSNorm(width, eps=eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, runs: Sequence[Run] | None = None
+    ) -> Tensor:
         """Return the states ``(B, T, D)`` above the block."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, runs)
         made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return made
 
@@ -181,21 +198,35 @@ class Qwen3(nn.Module):
         self.norm = _RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(
-        self, input_ids: Tensor, *, output_hidden_states: bool = False, **_: object
+        self,
+        input_ids: Tensor,
+        *,
+        position_ids: Tensor | None = None,
+        runs: Sequence[Run] | None = None,
+        output_hidden_states: bool = False,
+        **_: object,
     ) -> States:
-        """Return the hidden states for token ids ``(B, T)`` that have no padding to mask."""
+        """Return the hidden states for token ids ``(B, T)`` that have no padding to mask.
+
+        Args:
+            input_ids: The tokens, or those of a pack, ``(1, N)``.
+            position_ids: Where each stands in its text; by default where it stands in its row.
+            runs: The texts of a pack.
+            output_hidden_states: Whether those between blocks are wanted too.
+        """
         x = self.embed_tokens(input_ids)
         # cos and sin of each position's angles, (1, T, W): Su et al. 2021
         width = self.config.head_dim
         steps = torch.arange(0, width, 2, dtype=torch.float) / width
         frequency = (1.0 / (self.config.rope_parameters.rope_theta**steps)).to(x.device)
-        places = torch.arange(x.shape[1], device=x.device)[None, :, None].float()
-        angles = torch.cat((places * frequency,) * 2, dim=-1)
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[1], device=x.device)[None]
+        angles = torch.cat((position_ids[..., None].float() * frequency,) * 2, dim=-1)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         states = []
         for block in self.layers:
             states.append(x)
-            x = block(x, cos, sin)
+            x = block(x, cos, sin, runs)
         x = self.norm(x)
         return States(
             last_hidden_state=x, hidden_states=(*states, x) if output_hidden_states else None

@@ -25,6 +25,7 @@ class Toy:
     """A backbone that is cheap: a row is made from the text's own letters."""
 
     width, device, layout, task = WIDTH, "cpu", None, CLASSIFICATION
+    kernels = "letters"
 
     def __init__(self) -> None:
         self.encoded = 0

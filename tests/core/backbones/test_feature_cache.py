@@ -19,6 +19,7 @@ class Counted:
     def __init__(self, backbone: redhost.Backbone) -> None:
         self.backbone, self.encoded, self.task = backbone, 0, backbone.task
         self.width, self.device, self.layout = backbone.width, backbone.device, None
+        self.kernels = backbone.kernels
 
     def encode(self, texts):
         self.encoded += len(texts)

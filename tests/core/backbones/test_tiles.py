@@ -18,7 +18,8 @@ from redhost.authoring import TextEncoder
 from redhost.core.backbones.interventions.graft import Graft
 from redhost.core.backbones.interventions.layout import compute_features
 from redhost.core.backbones.interventions.tap import Tap
-from redhost.core.backbones.tiles import ROW_BY_ROW
+from redhost.core.backbones.packs import packs
+from redhost.core.backbones.tiles import ROW_BY_ROW, tile_of
 
 SIZES = {
     "hidden_size": 64,
@@ -139,3 +140,38 @@ def test_a_gpus_bits_keep_to_a_tolerance(bare) -> None:
         torch.testing.assert_close(alone, h, rtol=1e-3, atol=1e-3)
     finally:
         trunk.model.to("cpu")
+
+
+def test_texts_of_all_lengths_share_a_pass(bare) -> None:
+    trunk = encoder("bert", bare.trunk.tokenizer)
+    lengths = [1, 40, 7, 100, 18, 16, 7, 31, 70]
+    ids = [trunk.tokens(text) for text in texts_of(lengths)]
+    [pack] = packs(ids, tokens=1024)
+    row, places = pack.ids[0], pack.places[0]
+    found = [run.of(row)[n].tolist() for run in pack.runs for n in range(run.texts)]
+    assert found == [ids[n] for n in pack.index]
+    assert all(
+        torch.equal(p, torch.arange(run.tokens)) for run in pack.runs for p in run.of(places)
+    )
+    assert [tile for _, tile in pack.sections] == [1, 16, 32, 64, 128]
+    assert all(rows % tile == 0 for rows, tile in pack.sections)
+    assert sum(rows for rows, _ in pack.sections) == pack.ids.shape[1]
+    assert [n for p in packs(ids, tokens=90) for n in p.index] == [*pack.index]
+    assert all(p.ids.shape[1] <= 128 for p in packs(ids, tokens=90))
+
+
+@pytest.mark.parametrize("tokens", [2, 16, 17, 33, 64, 65, 97, 128, 129, 500])
+def test_a_text_wastes_less_than_half_of_its_rows(tokens) -> None:
+    tile = tile_of(tokens)
+    rows = -(-tokens // tile) * tile
+    assert rows - tokens < max(16, min(32, tokens))
+    assert tile_of(rows) == tile or rows > 128
+
+
+@pytest.mark.parametrize("case", ["bert", "qwen3, wide", "llama, grouped heads"])
+def test_a_pack_computes_the_bits_of_a_pass_alone(bare, threads, case) -> None:
+    trunk = encoder(case, bare.trunk.tokenizer)
+    texts = texts_of([1, 40, 7, 18, 7, 90])
+    with torch.inference_mode():
+        alone = [trunk.pool(trunk.hidden_states(torch.tensor([trunk.tokens(t)]))) for t in texts]
+    assert torch.equal(trunk.encode(texts), torch.cat(alone))

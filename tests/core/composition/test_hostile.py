@@ -76,7 +76,8 @@ WIDTH = 16
 
 def scaled(size: float) -> Any:
     noise = np.random.default_rng(0).standard_normal((8, WIDTH))
-    return (noise * size).astype("f4")
+    with np.errstate(over="ignore"):  # to infinity, which no card may have
+        return (noise * size).astype("f4")
 
 
 def say(folder: Path, z: Any, *, kind: str = "vectors", scale: float = 1.0) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import redhost
+from redhost.core.bus.tasks import NONE, make_task
 from redhost.core.model.conformal import (
     Calibration,
     calibrate,
@@ -20,6 +21,7 @@ from redhost.core.model.conformal import (
     threshold,
     too_few,
 )
+from redhost.core.routers.linear import LinearRouter
 from redhost.core.types import CardRow
 
 WORLD = ("blue", "green", "red")
@@ -46,12 +48,84 @@ def test_experts_with_few_rows_share_a_threshold_with_the_next() -> None:
     # The two with few rows need nine more: those of the next smallest.
     assert known.thresholds(scores, 0.1, groups=4).tolist() == [0.0, 0.0, 11.0, 0.0]
     assert known.rows("abcd") == {"a": 2, "b": 9, "c": 12, "d": 1}
-    warnings = too_few(known.rows("abcd"), 0.1)
-    assert [w.split()[0] for w in warnings] == ["'a'", "'d'"]
-    assert all("9 are needed" in w and "shares" in w for w in warnings)
+    assert too_few(known.rows("abcd"), 0.1) == (
+        "'a' answers 2 gate rows, 9 are needed for 10 %: it shares a threshold",
+        "'d' answers 1 gate rows, 9 are needed for 10 %: it shares a threshold",
+    )
     nothing = known.thresholds(scores, 0.01, groups=4)
-    assert nothing.tolist() == [-math.inf] * 4
-    assert all("there is no threshold" in w for w in too_few(known.rows("abcd"), 0.01))
+    assert nothing.tolist() == [-math.inf] * 4 and nothing.dtype == torch.float64
+    assert {w.partition(": ")[2] for w in too_few(known.rows("abcd"), 0.01)} == {
+        "there is no threshold"
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "right"),
+    [
+        ([9, 9], [0.0, 9.0]),  # just enough each: nothing is shared
+        ([4, 5, 12], [0.0, 0.0, 9.0]),  # just enough together: the third keeps its own
+        ([4, 4], [-math.inf, -math.inf]),
+    ],
+)
+def test_no_more_rows_are_shared_than_are_needed(rows, right) -> None:
+    group = torch.cat([torch.full((n,), k) for k, n in enumerate(rows)])
+    scores = torch.arange(len(group), dtype=torch.float64)
+    assert Calibration(group=group).thresholds(scores, 0.1, groups=len(rows)).tolist() == right
+
+
+def own_labels() -> redhost.Bus:
+    """Return a bus of two experts with labels of their own, between which nothing chooses."""
+    experts = {
+        name: redhost.plugins.ClassifierExpert(
+            U=torch.randn(4, 16, generator=torch.Generator().manual_seed(n)),
+            V=torch.randn(16, 4, generator=torch.Generator().manual_seed(n + 2)),
+            W=torch.randn(2, 16, generator=torch.Generator().manual_seed(n + 4)),
+            b=torch.zeros(2),
+            activation="relu",
+            labels=labels,
+            temperature=1.0,
+        )
+        for n, (name, labels) in enumerate({"one": ("a", "b"), "two": ("c", "d")}.items())
+    }
+    return redhost.Bus(
+        norm=redhost.LayerNorm(width=16, eps=1e-5),
+        router=LinearRouter(width=16, columns=("one", "two", "backbone")),
+        experts=experts,
+        classifier=None,
+        backbone_column=True,
+    )
+
+
+def test_where_labels_are_the_experts_own_nobody_is_no_label_of_a_set() -> None:
+    """However probable it is that no expert should answer."""
+    bus = own_labels()
+    p = torch.tensor([[0.6, 0.3, 0.1, 0.0, 0.0], [0.1, 0.2, 0.3, 0.0, 0.4]])
+    alpha = torch.tensor([[0.2, 0.1, 0.7], [0.2, 0.7, 0.1]])
+    assert bus.labels == (NONE, "a", "b", "c", "d") and p[0].argmax() == 0
+    known = Calibration(group=torch.tensor([0, 1]), likelihood=torch.tensor([0.25, 0.35]))
+    found = label_sets(bus, p, alpha, calibration=known, share=0.5)
+    assert found == [("a",), ("d",)]
+    known = Calibration(group=torch.tensor([0, 1]), likelihood=torch.tensor([0.05, 0.25]))
+    assert label_sets(bus, p, alpha, calibration=known, share=0.5) == [("a", "b"), ("d", "b")]
+    h = torch.randn(2, 16, generator=torch.Generator().manual_seed(0))
+    right = torch.tensor([0.3, 0.4], dtype=torch.float64).logit()
+    assert torch.allclose(familiarity(bus, h, p), right, atol=1e-6)
+
+
+def test_what_cannot_be_is_refused_in_words() -> None:
+    bus, rows = own_labels(), torch.ones(1, 5)
+    with pytest.raises(redhost.errors.UsageError) as e:
+        label_sets(bus, rows, rows, calibration=Calibration(group=torch.ones(1)), share=0.5)
+    assert str(e.value) == "there are no label sets of this composition: expected labels"
+    bus.task = make_task("generation")
+    nothing = calibrate(bus, torch.ones(1, 16), rows, rows, [], decline=False)
+    assert nothing.likelihood is nothing.familiarity is None and nothing.group.tolist() == [0]
+    with pytest.raises(redhost.errors.UsageError) as e:
+        familiarity(bus, torch.ones(1, 16), rows)
+    assert str(e.value) == (
+        "this composition cannot decline: expected labels to answer with, or a router that knows "
+        "densities, found generation. Leave out --decline, or use --router quadratic."
+    )
 
 
 def test_a_calibration_comes_back_from_bytes() -> None:

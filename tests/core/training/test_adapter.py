@@ -95,8 +95,12 @@ def test_through_the_backbones_labels_it_answers_at_weight_one_as_pefts_model(
     installed.install(project)
     texts = ["red 1 a", "green 22 c", "blue 3", "red 45 b"]
     with redhost.Host.open(tmp_path / "home", backbone="toy") as host:
-        assert "wave" in host.recompose(accept=True).experts
+        receipt = host.recompose(accept=True)
         model, answers = host.composed, host.predict(texts)
+    assert "wave" in receipt.experts
+    # No kind that asks experts: one column has all the weight, so that no other adapter runs.
+    assert receipt.router.kind in {"ridge:k=1", "statistics:k=1"} == {*receipt.router.tried}
+    assert all(sorted(a.weights.values())[-2:] == [0.0, 1.0] for a in answers)
     bus, trunk = model.bus, model.backbone.trunk
     with torch.inference_mode():
         h = model.backbone.encode(texts)

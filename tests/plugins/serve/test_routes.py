@@ -6,6 +6,8 @@ import http.client
 from typing import Any
 
 from redhost_serve.client import INFER, Client
+from redhost_serve.server import running
+from redhost_serve.service import Options
 
 import redhost
 
@@ -59,6 +61,23 @@ def test_infer_says_how_many_texts_were_cut(shared, composed_home) -> None:
     assert "parameters" not in whole
     assert cut["parameters"] == {"cut_texts": 1, "cut_tokens": longest}
     assert [a.cut for a in host.predict([TEXT, "7 " * 2000])] == [None, longest]
+
+
+def test_route_says_whose_a_text_is_as_the_host_does(home, open_live) -> None:
+    host = redhost.Host.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
+    host.recompose(router="evidence", accept=True)
+    with running(open_live(home), options=Options()) as (url, _), Client(url) as client:
+        refused = client.post("/v1/route", {"texts": [TEXT]})
+        assert client.post("/v1/route", {"texts": []}).status == 400
+        assert client.post("/v1/route", {"texts": [TEXT] * 65}).status == 400
+    assert refused.status == 400 and "this router asks them" in refused.body["error"]
+    host.recompose(router="ridge", accept=True)
+    texts = [TEXT, "What is 3 plus 4?"]
+    expected = [{"expert": r.expert, "weights": r.weights} for r in host.route(texts)]
+    with running(open_live(home), options=Options()) as (url, _), Client(url) as client:
+        reply = client.post("/v1/route", {"texts": texts})
+    assert reply.status == 200
+    assert reply.body == {"generation": 5, "routes": expected}
 
 
 def test_the_listing_shows_experts_generations_and_accuracy(shared) -> None:

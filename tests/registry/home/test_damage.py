@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.errors import RedhostError
+from redhost.registry.environment import trust
+from redhost.registry.errors import LockHeldError, RedhostError
 from redhost.registry.home.composition import LOCK
 from redhost.registry.home.generations import Generations
-from redhost.registry.home.locks import Lease
+from redhost.registry.home.locks import Lease, WriterLock
 from redhost.registry.package.manifest import dumps
 from redhost.registry.queries.inventory import take_status
 from redhost.registry.queries.settings import Disabled
@@ -103,6 +105,33 @@ def test_a_lease_holds_the_same_generation_or_stops_gc(home: Path, publish: Any)
         old = Lease(generation=1, pid=1, started="2026-01-01T00:00:00+00:00")
         path.write_bytes(dumps(old))  # as it was written before
         assert generations.leases.live() == (old,)
+
+
+def test_whoever_waits_reads_the_right_writer_or_none(home: Path) -> None:
+    """Whatever the file says, the lock itself is held."""
+    own, nobody = f"process {os.getpid()} writing", "another process writing"
+    path, other = home / "writer.pid", WriterLock(home)
+    with WriterLock(home).hold():
+        assert other._holder() == own
+        assert outcomes(path, other._holder) <= {own, nobody}
+        path.write_bytes(b"4711\n")  # as it was written before
+        with pytest.raises(LockHeldError, match=nobody), other.hold(timeout=0):
+            pass
+
+
+def test_a_flipped_bit_trusts_nobody_else(tmp_path: Path) -> None:
+    agreed = {"redhost-ray": "0" * 64, "redhost-rax": "1" * 64}
+    trust._change(agreed, tmp_path)
+
+    def read() -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(trust.trusted(folder=tmp_path).items()))
+
+    right = tuple(sorted(agreed.items()))
+    assert outcomes(tmp_path / "trust.json", read) <= {right, "refused"}
+    old = {"schema": "redhost.trust/1", "digests": agreed}
+    (tmp_path / "trust.json").write_text(json.dumps(old))  # as it was written before
+    assert trust.trusted(folder=tmp_path) == agreed
+    assert outcomes(tmp_path / "trust.json", read) - {right, "refused"}  # the twin
 
 
 def test_status_compares_the_lock_with_the_current_generation(home: Path, publish: Any) -> None:

@@ -16,6 +16,7 @@ from safetensors.numpy import save
 from redhost.registry.errors import IntegrityError, RedhostError
 from redhost.registry.package.peft_adapter import (
     CONFIG,
+    LARGEST,
     WEIGHTS,
     check_targets,
     ends_name,
@@ -283,6 +284,71 @@ def test_what_is_no_adapter_is_refused_by_name(case: str) -> None:
         error = v.error("the adapter")
         assert isinstance(error, RedhostError) and "the adapter" in str(error)
         assert v.expected and v.found and v.hint and len(v.reason) < 1000
+
+
+def bias(module: str, size: int = D, *, end: str = "base_layer.bias") -> Tensors:
+    return {f"{START}{module}.{end}": np.ones(size, "f4")}
+
+
+def test_biases_are_read_where_the_configuration_says_so() -> None:
+    own, other = bias(MODULES[0]), bias("pooler.dense", 7, end="bias")
+    read = read_adapter(*files(tensors() | own, bias="lora_only")).unwrap("it")
+    assert read.biases == {MODULES[0]: D} and [*read.layers] == sorted(MODULES)
+    read = read_adapter(*files(tensors() | own | other, bias="all")).unwrap("it")
+    assert read.biases == {MODULES[0]: D, "pooler.dense": 7}
+    assert not [*check_targets(read, LINEARS, who="tiny")]  # no linear module: it is a norm's, say
+    wrong = [*check_targets(read, {**LINEARS, "pooler.dense": (8, D)}, who="tiny")]
+    assert [(v.field, v.expected, v.found) for v in wrong] == [
+        (f"{WEIGHTS} pooler.dense bias", "(8)", "(7)")
+    ]
+
+
+WORDED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
+    "a bias of another size": (
+        files(tensors() | bias(MODULES[0], D + 1), bias="all"),
+        f"{WEIGHTS} {MODULES[0]}",
+        f"floats, ({D}) beside A and B",
+        f"({D + 1}) of F32",
+    ),
+    "two biases of one module": (
+        files(tensors() | bias(MODULES[0]) | bias(MODULES[0], end="bias"), bias="lora_only"),
+        f"{WEIGHTS} {START}{MODULES[0]}.bias",
+        "one of its kind",
+        "two",
+    ),
+    "a scale too large": (
+        files(lora_alpha=1e30),
+        f"{CONFIG} lora_alpha",
+        f"a number of at most {LARGEST:g}",
+        "1e+30 for lora_alpha",
+    ),
+    "layers beside a pattern": (
+        files(target_modules=".*query", layers_to_transform=[0]),
+        f"{CONFIG} layers_to_transform",
+        "names in target_modules",
+        "the pattern '.*query'",
+    ),
+    "a pattern for a name": (
+        files(alpha_pattern={"(a+)+": 3}),
+        f"{CONFIG} alpha_pattern",
+        "names of modules, or ends of names",
+        "'(a+)+'",
+    ),
+    "a long key twice": (
+        (b'{"%s": 1, "%s": 1}' % (b"k" * 99, b"k" * 99), b""),
+        f"{CONFIG} file",
+        "a JSON object",
+        f"the key '{'k' * 80}' stands twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WORDED)
+def test_what_is_wrong_stands_beside_what_was_expected(case: str) -> None:
+    (raw, weights), *worded = WORDED[case]
+    wrong = read_adapter(raw, weights).violations
+    assert [(v.field, v.expected, v.found) for v in wrong] == [tuple(worded)]
+    assert wrong[0].hint
 
 
 FOREIGN: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-
-import redhost
+from typing import Generic, TypeVar
 
 __all__ = ["Batcher", "FullError"]
 
-Predict = Callable[[Sequence[str]], list[redhost.Answer]]
+A = TypeVar("A")
+"""What a text is answered with."""
 
 
 class FullError(Exception):
@@ -26,12 +26,12 @@ class FullError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class _Request:
+class _Request(Generic[A]):
     texts: Sequence[str]
-    answer: Future[list[redhost.Answer]] = field(default_factory=Future)
+    answer: Future[list[A]] = field(default_factory=Future)
 
 
-class Batcher:
+class Batcher(Generic[A]):
     """One thread, one bounded queue.
 
     Args:
@@ -44,7 +44,7 @@ class Batcher:
 
     def __init__(
         self,
-        predict: Predict,
+        predict: Callable[[Sequence[str]], list[A]],
         *,
         queue: int,
         texts: int,
@@ -53,7 +53,7 @@ class Batcher:
     ) -> None:
         self.predict, self.queue, self.texts, self.wait = predict, queue, texts, wait
         self.observe = observe
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[_Request[A]] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="redhost-batcher", daemon=True)
@@ -63,13 +63,13 @@ class Batcher:
         """Return how many requests wait."""
         return len(self._waiting)
 
-    async def ask(self, texts: Sequence[str]) -> list[redhost.Answer]:
+    async def ask(self, texts: Sequence[str]) -> list[A]:
         """Wait for the answers to the texts of one request.
 
         Raises:
             FullError: If the queue is full, or closed.
         """
-        request = _Request(texts)
+        request = _Request[A](texts)
         with self._changed:
             if self._closed or len(self._waiting) >= self.queue:
                 raise FullError
@@ -90,7 +90,7 @@ class Batcher:
             self._answer(batch)
             del batch  # or the last answers live until the next request
 
-    def _take(self) -> list[_Request]:
+    def _take(self) -> list[_Request[A]]:
         """Wait for requests; return those of a batch, none when the queue is closed and empty."""
         with self._changed:
             while True:
@@ -103,9 +103,9 @@ class Batcher:
                 if batch or self._closed:
                     return batch
 
-    def _pick(self) -> list[_Request]:
+    def _pick(self) -> list[_Request[A]]:
         """Take the requests of a batch out of the queue; those whose client hung up are dropped."""
-        batch: list[_Request] = []
+        batch: list[_Request[A]] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].texts) <= self.texts):
             request = self._waiting.popleft()
@@ -117,7 +117,7 @@ class Batcher:
     def _full(self) -> bool:
         return self._closed or sum(len(r.texts) for r in self._waiting) >= self.texts
 
-    def _answer(self, batch: Sequence[_Request]) -> None:
+    def _answer(self, batch: Sequence[_Request[A]]) -> None:
         """Answer a batch; when it fails, each of its requests alone, for it may be one's fault."""
         try:
             answers = iter(self.predict([t for r in batch for t in r.texts]))

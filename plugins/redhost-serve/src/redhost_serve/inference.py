@@ -1,4 +1,4 @@
-"""The routes of the Open Inference Protocol v2: health, metadata, infer."""
+"""The routes of the Open Inference Protocol v2: health, metadata, infer; and whose a text is."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from redhost_serve.wire import (
     Metadata,
     ModelMetadata,
     Ready,
+    RouteReply,
+    RouteRequest,
     TensorMetadata,
     infer_reply,
+    route_reply,
     texts_of,
 )
 
@@ -51,6 +54,13 @@ def inference_routes(service: Service) -> APIRouter:
         methods=["POST"],
         responses=responses_for(InferReply, 400, 404, 503),
         openapi_extra=request_body_for(InferRequest),
+    )
+    routes.add_api_route(
+        "/v1/route",
+        answers.route,
+        methods=["POST"],
+        responses=responses_for(RouteReply, 400, 503),
+        openapi_extra=request_body_for(RouteRequest),
     )
     return routes
 
@@ -94,6 +104,11 @@ class InferenceRoutes:
         require_model(name)
         wanted = await body(request, InferRequest)
         return reply(infer_reply(wanted, await self.service.ask(texts_of(wanted))))
+
+    async def route(self, request: Request) -> Response:
+        """Say which expert each text is for; no expert is run."""
+        wanted = await body(request, RouteRequest)
+        return reply(route_reply(await self.service.route(wanted.texts)))
 
 
 def _ready(*statuses: int) -> dict[int | str, dict[str, object]]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from redhost_serve.problems import HttpProblem, problem_of
 __all__ = ["Candidate", "Options", "Service"]
 
 log = logging.getLogger("redhost.serve")
+
+A = TypeVar("A")
 
 SHOWN = 20
 """Generations the listing goes back."""
@@ -88,17 +90,21 @@ class Service:
         self.metrics = Metrics(
             generation=lambda: self.live.generation,
             alive=self.live.alive,
-            waiting=lambda: len(self.batcher),
+            waiting=lambda: len(self.batcher) + len(self.choosing),
         )
-        self.batcher = Batcher(
-            self.live.predict,
+        self.batcher = self._batcher(self.live.predict)
+        self.choosing = self._batcher(self.live.route)
+        self._looking = threading.Lock()
+        self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
+
+    def _batcher(self, answer: Callable[[Sequence[str]], list[A]]) -> Batcher[A]:
+        return Batcher(
+            answer,
             queue=self.options.queue,
             texts=self.options.batch,
             wait=self.options.wait,
             observe=self.metrics.batch.observe,
         )
-        self._looking = threading.Lock()
-        self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
 
     @property
     def ready(self) -> bool:
@@ -117,8 +123,19 @@ class Service:
             HttpProblem: 503 when too many wait, nothing is served or the generation failed; 400
                 for a text that cannot be read. What was sent is not repeated.
         """
+        return await self._ask(self.batcher, texts)
+
+    async def route(self, texts: Sequence[str]) -> list[redhost.Route]:
+        """Say whose the texts of one request are, by one generation; no expert is run.
+
+        Raises:
+            HttpProblem: As `ask` does; 400 as well where the router asks experts.
+        """
+        return await self._ask(self.choosing, texts)
+
+    async def _ask(self, batcher: Batcher[A], texts: Sequence[str]) -> list[A]:
         try:
-            return await self.batcher.ask(texts)
+            return await batcher.ask(texts)
         except FullError:
             raise HttpProblem(
                 503, "too many requests wait; try again", headers={"Retry-After": "1"}
@@ -199,3 +216,4 @@ class Service:
     def close(self) -> None:
         """Answer what waits and stop."""
         self.batcher.close()
+        self.choosing.close()

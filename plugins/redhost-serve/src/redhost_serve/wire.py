@@ -27,12 +27,16 @@ __all__ = [
     "OutTensor",
     "Ready",
     "Replace",
+    "RouteReply",
+    "RouteRequest",
+    "Routed",
     "Served",
     "TensorMetadata",
     "TextTensor",
     "Wanted",
     "decode",
     "infer_reply",
+    "route_reply",
     "texts_of",
 ]
 
@@ -135,6 +139,26 @@ class InferReply(Struct, kw_only=True, omit_defaults=True):
     parameters: dict[str, int] = {}
 
 
+class RouteRequest(Struct, kw_only=True):
+    """Texts, or prompts, whose expert is wanted."""
+
+    texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
+
+
+class Routed(Struct, kw_only=True):
+    """Whose one text is: the expert with the largest weight, and the weight of each."""
+
+    expert: str
+    weights: dict[str, float]
+
+
+class RouteReply(Struct, kw_only=True):
+    """Whose the texts are, in their order, by one generation's router."""
+
+    generation: int | None
+    routes: list[Routed]
+
+
 class Change(Struct, kw_only=True):
     """A swap or a rollback.
 
@@ -225,6 +249,14 @@ def texts_of(request: InferRequest) -> list[str]:
     if len(texts) > MAX_TEXTS:
         raise HttpProblem(400, f"expected at most {MAX_TEXTS} texts, found {len(texts)}")
     return texts
+
+
+def route_reply(routes: Sequence[redhost.Route]) -> RouteReply:
+    """Return the answer to a request for routes."""
+    return RouteReply(
+        generation=routes[0].generation,
+        routes=[Routed(expert=r.expert, weights=r.weights) for r in routes],
+    )
 
 
 def infer_reply(request: InferRequest, answers: Sequence[redhost.Answer]) -> InferReply:

@@ -17,11 +17,11 @@ RESULTS = Path("docs/results")
 
 
 @click.command()
-@click.argument("sections", nargs=-1, type=click.Choice(SECTIONS))
+@click.argument("sections", nargs=-1, type=click.Choice((*SECTIONS, "adapters")))
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the files and their page go (default: docs/results/bench, or serve).",
+    help="Where the files and their page go (default: docs/results/bench, adapters or serve).",
 )
 @click.option(
     "--runs",
@@ -58,15 +58,22 @@ def bench(
 ) -> None:
     """Measure speed and size, section by section (all of them, unless some are named).
 
+    The section adapters, which trains 24 of them, has a page of its own and runs if it is named.
     With --serve: one query over HTTP against a call in process, and what micro-batching gives.
     """
-    out = out or RESULTS / ("serve" if serve else "bench")
     if serve:
         from red_lab.serving import command
 
-        command().main(["--out", str(out)], standalone_mode=False)
+        command().main(["--out", str(out or RESULTS / "serve")], standalone_mode=False)
         return
+    if "adapters" in sections:
+        from red_lab.adapters.measure import run as choose
+
+        click.echo(choose(out=out or RESULTS / "adapters", work=work / "adapters"))
+        sections = [name for name in sections if name != "adapters"]
+        if not sections:
+            return
     settings = SectionSettings(runs=runs, work=work / "bench", texts=texts, backbones=backbones)
     for name in sections or SECTIONS:
-        click.echo(run(name, out=out, settings=settings))
+        click.echo(run(name, out=out or RESULTS / "bench", settings=settings))
     refresh_here()

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import importlib.util
-import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count as steps_from
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from safetensors.torch import load, save
-
-import redhost
 from red_lab.kills.home import Watched
-from red_lab.kills.run import summary, watch
+from red_lab.kills.newcomers import changed_plugins, loud_newcomers, second_backbone, wrecks
+from red_lab.kills.run import outcome, require, summary, unexpected, watch
 from red_lab.progress import Bar
 from redhost.testing import Kill, fail_at
 
@@ -25,11 +20,7 @@ __all__ = [
     "fault_campaign",
     "flipped_caches",
     "flipped_current",
-    "loud_newcomers",
 ]
-
-LOUD = (2**11, 2**13, 2**15)
-"""Times as loud as it was; powers of two change no other digit."""
 
 
 def fault_campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
@@ -57,6 +48,9 @@ def fault_campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dic
     note("read_only", lambda home: fault_at_every_step(home, code=errno.EROFS))
     note("current", flipped_current)
     note("loud", lambda home: loud_newcomers(home, folder / "packages"))
+    note("wrecks", lambda home: wrecks(home, folder / "sites"))
+    note("namesake", lambda home: second_backbone(home, folder / "second"))
+    note("byte_code", lambda _: changed_plugins(folder / "plugins"))
     left = max(1, count - done)
     note("caches", lambda home: flipped_caches(home, count=left, seed=seed))
     bad = sum(len(part["bad"]) for part in parts.values())
@@ -75,7 +69,7 @@ def fault_at_every_step(home: Watched, *, code: int) -> Iterator[Kill]:
     """
     for step in steps_from(1):
         with fail_at(at=step, code=code) as calls:
-            problem = _unexpected(home.publish)
+            problem = unexpected(home.publish)
         problem = problem or home.check()
         if len(calls) < step:
             break  # there are no more steps
@@ -95,7 +89,7 @@ def flipped_current(home: Watched) -> Iterator[Kill]:
     data = path.read_bytes()
     for bit in range(8 * len(data)):
         path.write_bytes(_flipped(data, bit))
-        yield Kill(f"bit {bit}", _unexpected(lambda: _require(home.loaded(), home.before)))
+        yield Kill(f"bit {bit}", unexpected(lambda: require(home.loaded(), home.before)))
         path.write_bytes(data)
 
 
@@ -107,78 +101,15 @@ def flipped_caches(home: Watched, *, count: int, seed: int) -> Iterator[Kill]:
         count: How many.
         seed: Of the bits.
     """
-    right, random = _outcome(home.publish()), Random(seed)  # noqa: S311
+    right, random = outcome(home.publish()), Random(seed)  # noqa: S311
     home.check()
     for _ in range(count):
         files = [p for p in sorted(home.path.glob("cache/**/*")) if p.is_file()]
         place = random.randrange(8 * sum(p.stat().st_size for p in files))
         path, bit = _find(files, place)
         path.write_bytes(_flipped(path.read_bytes(), bit))
-        problem = _unexpected(lambda: _require(_outcome(home.publish()), right))
+        problem = unexpected(lambda: require(outcome(home.publish()), right))
         yield Kill(f"bit {bit} of {path.name}", problem or home.check())
-
-
-def loud_newcomers(home: Watched, folder: Path) -> Iterator[Kill]:
-    """Attach a copy of an expert that says the same, thousands of times as loud; it is refused.
-
-    Args:
-        home: Where.
-        folder: For the copies.
-    """
-    for factor in LOUD:
-        package = _write_loud(folder / f"red_expert_loud{factor}", factor)
-        yield Kill(f"{factor:,} times as loud", _let_in(home, package) or home.check())
-
-
-def _let_in(home: Watched, package: Path) -> str | None:
-    """Return what is wrong where an expert that drowns out the others is not refused for that."""
-    try:
-        with home.open() as host:
-            host.attach(package, accept=True)
-    except redhost.errors.ContractError as e:
-        return None if e.found.startswith("not_computable: ") else repr(e)
-    except Exception as e:  # whatever it is, it is what a user would meet
-        return repr(e)
-    return "it was let in"
-
-
-def _write_loud(folder: Path, factor: int) -> Path:
-    """Write range1's package under another id, its V and its canary's Δ times a factor."""
-    spec = importlib.util.find_spec("red_expert_range1")
-    origin = Path(str(spec and spec.origin)).parent
-    files = {p.name: p.read_bytes() for p in origin.iterdir() if p.suffix != ".py" and p.is_file()}
-    manifest = json.loads(files["expert.json"])
-    manifest |= {"id": "loud", "norm_bound": None, "off_domain": None}
-    for part, name in (("weights", "V"), ("canary", "delta")):
-        file = manifest[part]["file"]
-        tensors = load(files[file])
-        files[file] = save({**tensors, name: tensors[name] * factor})
-        manifest[part]["sha256"] = hashlib.sha256(files[file]).hexdigest()
-    files["expert.json"] = json.dumps(manifest).encode()
-    folder.mkdir(parents=True)
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return folder
-
-
-def _outcome(receipt: redhost.Receipt) -> tuple[str, tuple[str, ...]]:
-    return receipt.router.digest, tuple(sorted(receipt.experts))
-
-
-def _require(found: object, right: object) -> None:
-    if found != right:
-        raise AssertionError(f"found {found}, not {right}")
-
-
-def _unexpected(body: Callable[[], object]) -> str | None:
-    """Return what a body raises, if that is no error of ours."""
-    try:
-        body()
-    except redhost.errors.RedhostError:
-        return None
-    except Exception as e:  # whatever it is, it is what a user would meet
-        return repr(e)
-    return None
 
 
 def _flipped(data: bytes, bit: int) -> bytes:

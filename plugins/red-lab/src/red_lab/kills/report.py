@@ -36,7 +36,10 @@ one step of a recompose after the other: it ends in an error of redhost or goes 
 could not write, and all that is asked after a kill must hold. With any bit of `current` flipped a
 host must refuse the home or find the same generation; with a bit of a cache flipped a recompose
 must make the same router and leave nobody out. A copy of an expert that says the same, 2,048 times
-as loud or more, must be refused, `--accept` or not."""
+as loud or more, must be refused, `--accept` or not. With a copy of an expert installed that is
+1,100 folders deep, a pipe, without an end, or has a card of 1e37 or an empty text, a recompose must
+make the same router out of the others; a second backbone of the same id must be refused by name;
+byte code that Python does not compare with its source must end the trust in a plugin."""
 
 
 def write_page(metrics: Mapping[str, Any], path: Path) -> None:
@@ -66,6 +69,9 @@ def write_page(metrics: Mapping[str, Any], path: Path) -> None:
             "a bit of `current` flipped, every one": "current",
             "a bit of a cache flipped, at random": "caches",
             "an expert thousands of times as loud": "loud",
+            "a broken package or a hopeless card installed": "wrecks",
+            "a second backbone of the same id installed": "namesake",
+            "byte code in a trusted plugin": "byte_code",
         }
         then, head = "after the new generation was current", ("fault", "faults")
         lines += _section(FAULTS, faults, rows, then=then, head=head)

@@ -15,7 +15,7 @@ from red_lab.kills.home import Watched
 from red_lab.progress import Bar
 from redhost.testing import Kill, kill_at_every_step, kill_at_random
 
-__all__ = ["campaign", "forked_seconds", "summary", "watch"]
+__all__ = ["campaign", "forked_seconds", "outcome", "require", "summary", "unexpected", "watch"]
 
 
 def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
@@ -81,6 +81,28 @@ def summary(kills: Sequence[Kill], current: int) -> dict[str, Any]:
         "new_generation_current": current,
         "bad": [f"{k.where}: {k.problem}" for k in kills if k.problem],
     }
+
+
+def outcome(receipt: redhost.Receipt) -> tuple[str, tuple[str, ...]]:
+    """Return what a recompose made: the digest of its router, and its experts."""
+    return receipt.router.digest, tuple(sorted(receipt.experts))
+
+
+def require(found: object, right: object) -> None:
+    """Raise where something is not what it should be: an error that no user may meet."""
+    if found != right:
+        raise AssertionError(f"found {found}, not {right}")
+
+
+def unexpected(body: Callable[[], object]) -> str | None:
+    """Return what a body raises, if that is no error of ours."""
+    try:
+        body()
+    except redhost.errors.RedhostError:
+        return None
+    except Exception as e:  # whatever it is, it is what a user would meet
+        return repr(e)
+    return None
 
 
 def forked_seconds(body: Callable[[], object]) -> float:

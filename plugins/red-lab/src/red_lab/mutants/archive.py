@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import marshal
 import struct
 import zipfile
 import zlib
@@ -16,6 +17,9 @@ __all__ = ["ARCHIVE", "RECORD", "WheelChange"]
 WheelChange = Callable[[Subject, Random], bytes]
 
 CENTRAL, LOCAL, END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
+
+PYC = bytes.fromhex("a70d0d0a01000000") + bytes(8) + marshal.dumps(compile("1/0", "x", "exec"))
+"""Byte code that Python runs whatever its source says."""
 
 
 def _with(name: str, data: bytes = b"x") -> WheelChange:
@@ -175,6 +179,7 @@ ARCHIVE: Mapping[str, WheelChange] = {
     "pth file": _with("evil.pth", b"import os\n"),
     "another top level": _with("torch/__init__.py"),
     "code beside": _with(f"{MODULE}/evil.py", b"raise SystemExit\n"),
+    "unchecked byte code": _with(f"{MODULE}/__pycache__/__init__.cpython-311.pyc", PYC),
     "folder in the package": _with(f"{MODULE}/sub/expert.json", b"{}"),
     "second dist-info": _with("x-1.dist-info/entry_points.txt", b"[redhost.experts]\na = x\n"),
     "entry points": _points,

@@ -56,7 +56,7 @@ def mutants(count: int, *, seed: int) -> Iterator[Mutant]:
     tables = [list(makers(subject)) for subject in subjects]
     for number in range(count):
         turn, place = divmod(number, max(map(len, tables)))
-        which = (turn + number) % len(subjects)
+        which = (turn + place) % len(subjects)
         target, kind, make = tables[which][place % len(tables[which])]
         data = make(subjects[which], Random(f"{seed} {number}"))  # noqa: S311
         yield Mutant(number, target, kind, data, subjects[which].digest)

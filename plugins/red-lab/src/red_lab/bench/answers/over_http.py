@@ -43,6 +43,7 @@ def measure_http(
             "in process": lambda text: host.predict([text]),
             "http": lambda text: client.infer([text]),
         }
+        bound = _bound(host, texts, rounds=2 * runs)
         single = in_turns_over(calls, [queries[n % len(queries)] for n in range(20 * runs + 1)])
         idle = server.memory()
         load = _loads(server.url, golden, runs=runs, seconds=seconds)
@@ -50,8 +51,26 @@ def measure_http(
     return {
         "query": {name: spread(found) for name, found in single.items()},
         "times": times(single["http"], single["in process"]),
+        "bound": bound,
         "clients": load,
         "memory": {"idle": idle, "busy": busy},
+    }
+
+
+def _bound(host: redhost.Host, texts: Sequence[str], *, rounds: int) -> dict[str, Any]:
+    """Return how much faster a line is among as many as clients ask at most, in process."""
+    many = max(CLIENTS)
+    works = [texts[n * many : (n + 1) * many] for n in range(rounds + 1)]
+    seconds = in_turns_over(
+        {
+            "one by one": lambda some: [host.predict([text]) for text in some],
+            "at once": host.predict,
+        },
+        works,
+    )
+    return {
+        "rate": spread([many / s for s in seconds["at once"]]),
+        "times": times(seconds["one by one"], seconds["at once"]),
     }
 
 

@@ -30,6 +30,8 @@ def page(found: Mapping[str, Any]) -> str:
     ]
     for name, measured in found["backbones"].items():
         lines += ["", f"**{name}**", "", *_waiting(measured), "", *_rates(measured)]
+        if "engines" in measured:  # not in a file from before there were any
+            lines += ["", *_engines(measured["engines"])]
         lines += ["", *_http(measured["http"])]
     lines += ["", "| aim | found | |", "|---|---|---|"]
     lines += [
@@ -73,15 +75,16 @@ def _split(cases: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _waiting(measured: Mapping[str, Any]) -> Iterator[str]:
     waiting, _ = _split(measured["cases"])
     order = sorted(waiting, key=_size)
+    measured_sides = [side for side in SYSTEMS if all(side in sides for sides in waiting.values())]
     yield f"| milliseconds, p50 (p99) | {' | '.join(order)} | peak, MiB |"
     yield "|---" * (len(order) + 2) + "|"
-    for side in SYSTEMS:
+    for side in measured_sides:
         cells = [_waited(waiting[case][side]) for case in order]
         yield f"| {side} | {' | '.join(cells)} | {measured['memory'][side] / 2**20:,.0f} |"
     yield ""
     yield f"| × {FLOOR} | {' | '.join(order)} |"
     yield "|---" * (len(order) + 1) + "|"
-    for side in SYSTEMS:
+    for side in measured_sides:
         if side != FLOOR:
             cells = [_times(waiting[case][side]["times"]) for case in order]
             yield f"| {side} | {' | '.join(cells)} |"
@@ -96,6 +99,14 @@ def _rates(measured: Mapping[str, Any]) -> Iterator[str]:
             yield f"| {side} | {x['rate']:,.0f} | {_times(x['times'])} |"
 
 
+def _engines(engines: Mapping[str, Any]) -> Iterator[str]:
+    posts = engines["torch"]["posts"]
+    yield f"| engine, {posts:,} posts | h away from torch's, at most | same labels | accuracy |"
+    yield "|---|---|---|---|"
+    for engine, x in engines.items():
+        yield f"| {engine} | {x['away']:.2g} | {x['agree']:.3f} | {x['accuracy']:.3f} |"
+
+
 def _http(http: Mapping[str, Any]) -> Iterator[str]:
     medians = {name: 1000 * x["median"] for name, x in http["query"].items()}
     yield (
@@ -104,6 +115,13 @@ def _http(http: Mapping[str, Any]) -> Iterator[str]:
         f"{http['memory']['idle'] / 2**20:,.0f} MiB before the clients and "
         f"{http['memory']['busy'] / 2**20:,.0f} after them."
     )
+    if bound := http.get("bound"):
+        yield ""
+        yield (
+            f"In process 32 lines in one call are {bound['rate']['median']:,.0f} a second, "
+            f"{_times(bound['times'])} × those asked one by one: on one thread that is the most "
+            "that clients at once can gain."
+        )
     yield ""
     yield "| clients | answers a second | × one client | p50, ms | p99, ms |"
     yield "|---|---|---|---|---|"

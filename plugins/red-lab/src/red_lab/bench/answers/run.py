@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,20 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import redhost
 from red_lab.bench.answers.over_http import measure_http
-from red_lab.bench.answers.subject import MAX_TOKENS, Subject
+from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
 from red_lab.bench.answers.systems import FLOOR, LARGE, SYSTEMS, Answering
 from red_lab.bench.answers.texts import Case, cases, pick, works
 from red_lab.bench.peers.worker import ask
 from red_lab.bench.rounds import in_turns_over, percentile, spread, times
 from red_lab.bench.section import SectionSettings
+from red_lab.newsgroups import rows
 from red_lab.progress import Bar
 
 __all__ = ["BACKBONES", "measure"]
 
-PEERS = ("sentence-transformers", "onnxruntime", "scikit-learn")
+PEERS = ("sentence-transformers", "onnxruntime", "onnxscript", "scikit-learn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,33 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
         subject, texts["lines"], runs=-(-settings.runs // 2), seconds=min(3.0, settings.runs)
     )
     bar.update(len(chosen) + 1, "http")
-    return {"cases": timed, "http": http, "memory": memory}
+    engines = _engines(subject, posts=4 * load.posts)
+    return {"cases": timed, "http": http, "memory": memory, "engines": engines}
+
+
+def _engines(subject: Subject, *, posts: int) -> dict[str, Any]:
+    """Return how the engines answer posts: how far h is from torch's, labels that agree, accuracy.
+
+    Args:
+        subject: What answers.
+        posts: How many.
+    """
+    chosen = random.Random(1).sample(rows("train"), posts)  # noqa: S311  (a sample, no secret)
+    texts, answered = [row.text for row in chosen], dict[str, tuple[list[str], Tensor]]()
+    for device in (None, *ENGINES):
+        with subject.host(device) as host:
+            labels = [answer.label for answer in host.predict(texts)]
+            answered[device or "torch"] = labels, host.composed.backbone.encode(texts)
+    plain, h = answered["torch"]
+    return {
+        device: {
+            "posts": posts,
+            "agree": sum(a == b for a, b in zip(labels, plain, strict=True)) / posts,
+            "accuracy": sum(a == r.label for a, r in zip(labels, chosen, strict=True)) / posts,
+            "away": float(((own - h).norm(dim=1) / h.norm(dim=1)).max()),
+        }
+        for device, (labels, own) in answered.items()
+    }
 
 
 def _timed(

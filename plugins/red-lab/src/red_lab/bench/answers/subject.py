@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import warnings
@@ -19,12 +20,16 @@ from red_lab.bench.answers.texts import EXPERT_ROWS, training_rows
 from red_lab.bench.peers.folders import plain
 from red_lab.newsgroups import TEAMS, encoder, lines
 from red_lab.red.run import smollm2_file
+from redhost.registry.environment.trust import trust
 from redhost.testing import Environment
 
-__all__ = ["MAX_TOKENS", "Subject", "prepare"]
+__all__ = ["ENGINES", "MAX_TOKENS", "Subject", "prepare"]
 
 MAX_TOKENS = 128
 """Where every side cuts a text."""
+
+ENGINES = ("onnx", "onnx-int8")
+"""Devices of redhost-onnx."""
 
 BACKGROUND = 32
 
@@ -42,6 +47,32 @@ class Subject:
     model: Path
     onnx: Path
     home: Path
+
+    @contextmanager
+    def host(self, device: str | None = None) -> Iterator[redhost.Host]:
+        """Open the home, or that of an engine; its encoder is loaded within the block.
+
+        Args:
+            device: One of `ENGINES`; None for torch.
+        """
+        if device is None:
+            yield redhost.Host.open(self.home)
+            return
+        folder = self.home.parent
+        set_so = {
+            "REDHOST_CONFIG": str(folder / "config"),
+            "REDHOST_ONNX_CACHE": str(folder / "onnx"),
+        }
+        before = {name: os.environ.get(name) for name in set_so}
+        os.environ.update(set_so)
+        try:
+            trust("redhost-onnx")
+            home = folder / f"home-{device}"
+            yield redhost.Host.open(home, backbone=folder.name, device=device)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name)
+                os.environ |= {} if value is None else {name: value}
 
     @classmethod
     def under(cls, folder: Path, name: str) -> Subject:
@@ -68,6 +99,11 @@ def prepare(*, name: str, folder: str) -> dict[str, Any]:
     if not (subject.home / "current").exists():
         shutil.rmtree(subject.home.parent / "packages", ignore_errors=True)
         _compose(name, source, subject)
+    with _on_path(subject.home.parent / "packages" / "site"):
+        for device in ENGINES:
+            if not (subject.home.parent / f"home-{device}" / "current").exists():
+                with subject.host(device) as host:
+                    host.recompose(accept=True)
     return {}
 
 

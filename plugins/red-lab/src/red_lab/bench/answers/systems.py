@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.answers.subject import MAX_TOKENS, Subject
+from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
 from red_lab.bench.answers.texts import HEAD_ROWS, pick, training_rows
 
 __all__ = ["FLOOR", "LARGE", "SYSTEMS", "Answering", "memory"]
@@ -22,7 +23,12 @@ BATCH = 32
 """Texts of a pass, where a side takes more in pieces: sentence-transformers' own number."""
 
 FLOOR = "transformers, padded"
-LARGE = ("sentence-transformers", "onnxruntime", "redhost")
+LARGE = (
+    "sentence-transformers",
+    "onnxruntime",
+    "redhost",
+    *(f"redhost, {device}" for device in ENGINES),
+)
 """Who takes many texts shortest first; one padded pass in the order given wastes most of it."""
 
 
@@ -100,11 +106,18 @@ def _redhost(subject: Subject) -> Answering:
     return redhost.Host.open(subject.home).predict
 
 
+def _redhost_on(device: str, subject: Subject) -> Answering:
+    with subject.host(device) as host:
+        host.predict(["loaded now"])
+    return host.predict
+
+
 SYSTEMS: Mapping[str, Callable[[Subject], Answering]] = {
     FLOOR: _transformers,
     "sentence-transformers": _sentence_transformers,
     "onnxruntime": _onnxruntime,
     "redhost": _redhost,
+    **{f"redhost, {device}": partial(_redhost_on, device) for device in ENGINES},
     "sentence-transformers, logistic head": _logistic,
 }
 

@@ -1,0 +1,167 @@
+"""Texts of all lengths in one pass: their tokens side by side, one row of them.
+
+    | texts of the smallest tile, filling | texts of the next, filling | … |
+
+Every text keeps its tile (`backbones.tiles`), so texts are sorted by it, and each section is filled
+with tokens that nobody reads until its tiles are whole: linear layers then take it as it is.
+Attention and activations go text by text, those of one length together. A text costs what its own
+tokens do and its share of one pass, whatever stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .tiles import Run, tile_of
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Query, key and value ``(B, H, T, W)`` of texts → ``(B, T, H, W)``."""
+
+BY_TEXT = "redhost_by_text"
+"""The name under which transformers finds the attention of a pack."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pack:
+    """The tokens of one pass.
+
+    Attributes:
+        index: Which texts it has, in its order.
+        ids: Their token ids, and filling, ``(1, N)``.
+        places: Where each token stands in its text, ``(1, N)``.
+        runs: Its texts, by length.
+        sections: How many tokens go through in tiles of how many rows.
+    """
+
+    index: Sequence[int]
+    ids: Tensor
+    places: Tensor
+    runs: tuple[Run, ...]
+    sections: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int]], index: Sequence[int]) -> Pack:
+        """Return the pack of some texts, sorted by tile and length.
+
+        Args:
+            ids: Token ids of all texts.
+            index: Which of them.
+        """
+        row, places, runs, sections = list[int](), list[int](), list[Run](), list[tuple[int, int]]()
+        for tile, texts in groupby(index, key=lambda n: tile_of(len(ids[n]))):
+            begin = len(row)
+            for tokens, same in groupby(texts, key=lambda n: len(ids[n])):
+                start, count = len(row), 0
+                for count, n in enumerate(same, start=1):  # noqa: B007  (how many there were)
+                    row += ids[n]
+                    places += range(tokens)
+                runs.append(Run(start=start, texts=count, tokens=tokens))
+            filling = [0] * (-(len(row) - begin) % tile)
+            row += filling
+            places += filling
+            sections.append((len(row) - begin, tile))
+        return cls(
+            index=index,
+            ids=torch.tensor([row]),
+            places=torch.tensor([places]),
+            runs=tuple(runs),
+            sections=tuple(sections),
+        )
+
+
+def packs(ids: Sequence[Sequence[int]], *, tokens: int) -> Iterator[Pack]:
+    """Yield packs of all texts.
+
+    Args:
+        ids: Token ids of each text.
+        tokens: About how many share a pass.
+    """
+    order = sorted(range(len(ids)), key=lambda n: (tile_of(len(ids[n])), len(ids[n])))
+    some, size = list[int](), 0
+    for n in order:
+        if some and size + len(ids[n]) > tokens:
+            yield Pack.of(ids, some)
+            some, size = [], 0
+        some.append(n)
+        size += len(ids[n])
+    if some:
+        yield Pack.of(ids, some)
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: Tensor | None,
+    *,
+    runs: Sequence[Run],
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Return attention ``(1, N, H, W)`` within each text of a pack, as transformers computes it.
+
+    Args:
+        module: The attention's module.
+        query: ``(1, H, N, W)``.
+        key: The same, of as many heads as there are.
+        value: Likewise.
+        _mask: None: nothing is masked but what a causal module masks by itself.
+        runs: The texts.
+        options: What else transformers gives.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa_attention_forward(module, q, k, v, None, **options)[0]
+
+    return by_text(plain, query, key, value, runs=runs), None
+
+
+@contextmanager
+def attending(model: Any) -> Iterator[None]:
+    """Let an encoder of transformers attend within texts, in the packs of a ``with`` block."""
+    config = model.config
+    before = getattr(config, "_attn_implementation", None)
+    if before is None:  # one of ours, which does by itself
+        yield
+        return
+    _register()
+    config._attn_implementation = BY_TEXT
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+@cache
+def _register() -> None:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(BY_TEXT, attend)
+
+
+def by_text(
+    attention: Attention, query: Tensor, key: Tensor, value: Tensor, *, runs: Sequence[Run]
+) -> Tensor:
+    """Return attention ``(1, N, H, W)`` within each text; zero for the filling.
+
+    Args:
+        attention: What a text is given.
+        query: ``(1, H, N, W)``.
+        key: The same, of as many heads as there are.
+        value: Likewise.
+        runs: The texts.
+    """
+    parts = [x[0].transpose(0, 1) for x in (query, key, value)]  # (N, H, W)
+    out = query.new_zeros(parts[0].shape)
+    for run in runs:
+        run.of(out).copy_(attention(*(run.of(x).transpose(1, 2) for x in parts)))
+    return out[None]

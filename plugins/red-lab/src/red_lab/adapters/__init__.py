@@ -1,0 +1,1 @@
+"""Adapters trained apart on real texts, and who chooses among them."""

@@ -1,0 +1,263 @@
+"""Bring what is wrong: a loud expert, a wreck on the disk, a second backbone, changed byte code."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import py_compile
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from safetensors.torch import load, save
+
+import redhost
+from red_lab.kills.home import Watched
+from red_lab.kills.run import outcome, require
+from redhost.registry.environment import trust
+from redhost.testing import Environment, Kill
+
+__all__ = [
+    "BYTE_CODE",
+    "WRECKS",
+    "changed_plugins",
+    "installed",
+    "loud_newcomers",
+    "second_backbone",
+    "wrecks",
+]
+
+LOUD = (2**11, 2**13, 2**15)
+"""Times as loud as it was; powers of two change no other digit."""
+
+DEEP = 1_100
+"""Folders in each other: deeper than Python recurses."""
+
+Damage = Callable[[Path], object]
+
+
+def loud_newcomers(home: Watched, folder: Path) -> Iterator[Kill]:
+    """Attach a copy of an expert that says the same, thousands of times as loud; it is refused.
+
+    Args:
+        home: Where.
+        folder: For the copies.
+    """
+    for factor in LOUD:
+        package = _write_loud(folder / f"red_expert_loud{factor}", factor)
+        yield Kill(f"{factor:,} times as loud", _let_in(home, package) or home.check())
+
+
+def _let_in(home: Watched, package: Path) -> str | None:
+    """Return what is wrong where an expert that drowns out the others is not refused for that."""
+    try:
+        with home.open() as host:
+            host.attach(package, accept=True)
+    except redhost.errors.ContractError as e:
+        return None if e.found.startswith("not_computable: ") else repr(e)
+    except Exception as e:  # whatever it is, it is what a user would meet
+        return repr(e)
+    return "it was let in"
+
+
+def _write_loud(folder: Path, factor: int) -> Path:
+    """Write range1's package under another id, its V and its canary's Δ times a factor."""
+    files = _files("red_expert_range1")
+    manifest = json.loads(files["expert.json"])
+    manifest |= {"id": "loud", "norm_bound": None, "off_domain": None}
+    for part, name in (("weights", "V"), ("canary", "delta")):
+        file = manifest[part]["file"]
+        tensors = load(files[file])
+        files[file] = save({**tensors, name: tensors[name] * factor})
+        manifest[part]["sha256"] = hashlib.sha256(files[file]).hexdigest()
+    files["expert.json"] = json.dumps(manifest).encode()
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def wrecks(home: Watched, folder: Path) -> Iterator[Kill]:
+    """Install a copy of an expert and break it; the others are composed as if it were not there.
+
+    Args:
+        home: Where.
+        folder: An empty folder for the copies.
+    """
+    right = outcome(home.publish())
+    home.check()
+    for number, (name, damage) in enumerate(WRECKS.items()):
+        with installed(folder / f"{number}", "red-expert-wreck", "red_expert_range1") as package:
+            damage(package)
+            yield Kill(name, _differs(home, right) or home.check())
+            _flatten(package)
+
+
+def second_backbone(home: Watched, folder: Path) -> Iterator[Kill]:
+    """Install another backbone of the same id; which one is meant is not guessed.
+
+    Args:
+        home: Where.
+        folder: For the copy.
+    """
+    with installed(folder, "red-backbone-second", "red_backbone_tiny"):
+        try:
+            problem: str | None = f"composed on {home.publish().backbone}"
+        except redhost.errors.ContractError as e:
+            problem = None if "red-backbone-second" in str(e) else repr(e)
+        yield Kill("a second backbone", problem or home.check())
+
+
+def changed_plugins(folder: Path) -> Iterator[Kill]:
+    """Bring byte code that Python runs whatever its source says; it ends trust in a plugin.
+
+    Args:
+        folder: An empty folder.
+    """
+    config, evil = folder / "config", folder / "evil.py"
+    for number, (name, (file, mode)) in enumerate(BYTE_CODE.items()):
+        site = Environment(folder / f"{number}")
+        site.folder.mkdir(parents=True)
+        evil.write_text("raise SystemExit('evil')\n", "utf-8")
+        entries = {"redhost.plugins": "odd = odd_plugin"}
+        package = site.install_code("odd-plugin", {"__init__.py": "", "more.py": ""}, entries)
+        with _on_path(site.folder):
+            trust.trust("odd-plugin", folder=config)
+            place = package / file.format(tag=sys.implementation.cache_tag)
+            py_compile.compile(str(evil), cfile=str(place), invalidation_mode=mode)
+            found = trust.is_trusted("odd-plugin", folder=config)
+        compared = mode is py_compile.PycInvalidationMode.CHECKED_HASH
+        yield Kill(name, None if found == compared else f"trusted: {found}")
+
+
+UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
+BYTE_CODE: Mapping[str, tuple[str, py_compile.PycInvalidationMode]] = {
+    "unchecked": ("__pycache__/more.{tag}.pyc", UNCHECKED),
+    "without its source": ("__pycache__/gone.{tag}.pyc", UNCHECKED),
+    "beside its source": ("more.pyc", UNCHECKED),
+    "compared with its source": (
+        "__pycache__/more.{tag}.pyc",
+        py_compile.PycInvalidationMode.CHECKED_HASH,
+    ),
+}
+"""Name → where it lies, and whether Python compares it: the last is the twin, which is harmless."""
+
+
+def _pipe(name: str) -> Damage:
+    def damage(package: Path) -> None:
+        (package / name).unlink()
+        os.mkfifo(package / name)
+
+    return damage
+
+
+def _link(name: str, target: str) -> Damage:
+    def damage(package: Path) -> None:
+        (package / name).unlink()
+        (package / name).symlink_to(target)
+
+    return damage
+
+
+def _nest(package: Path) -> None:
+    for _ in range(DEEP):
+        package /= "d"
+        package.mkdir()
+
+
+def _empty_text(package: Path) -> None:
+    data = (package / "card.jsonl").read_bytes()
+    rows = json.loads((package / "expert.json").read_bytes())["card"]["fit"]
+    empty = b'{"text":"","label":"2","part":"fit"}\n'
+    _card(package, "card.jsonl", empty + data, kind="texts", fit=rows + 1)
+
+
+def _huge_vectors(package: Path) -> None:
+    rows, ones = np.full((8, 128), 1e37, "f4"), np.ones((8, 1), "f4")
+    labels = np.arange(8) % 2
+    gate = {"gate_z": rows, "gate_label": labels, "gate_scale": ones, "gate_shift": ones}
+    data = safetensors.numpy.save({"fit_z": rows, "fit_label": labels, **gate})
+    _card(package, "card.safetensors", data, kind="vectors", fit=8, gate=8)
+
+
+def _card(package: Path, name: str, data: bytes, **changes: object) -> None:
+    """Give a package a card, its manifest and RECORD made to fit."""
+    manifest = json.loads((package / "expert.json").read_bytes())
+    changes |= {"file": name, "sha256": hashlib.sha256(data).hexdigest()}
+    manifest["card"] |= changes
+    (package / "card.jsonl").unlink()
+    (package / name).write_bytes(data)
+    (package / "expert.json").write_text(json.dumps(manifest), "utf-8")
+    Environment(package.parent).seal("red-expert-wreck")
+
+
+INFO = "../red_expert_wreck-0.1.0.dist-info"
+WRECKS: Mapping[str, Damage] = {
+    "1,100 folders deep": _nest,
+    "a pipe in place of the manifest": _pipe("expert.json"),
+    "a pipe in place of the weights": _pipe("expert.safetensors"),
+    "a pipe in place of METADATA": _pipe(f"{INFO}/METADATA"),
+    "a pipe in place of RECORD": _pipe(f"{INFO}/RECORD"),
+    "weights without an end": _link("expert.safetensors", "/dev/zero"),
+    "a card that is a loop": _link("card.jsonl", "card.jsonl"),
+    "a card of 1e37": _huge_vectors,
+    "a card with an empty text": _empty_text,
+}
+"""Name → what is done to an installed package."""
+
+
+def _differs(home: Watched, right: object) -> str | None:
+    """Return what is wrong where a recompose does not go on as if nobody had come."""
+    try:
+        require(outcome(home.publish()), right)
+    except Exception as e:  # an error of ours would be as bad: nobody needs the wreck
+        return repr(e)
+    return None
+
+
+@contextmanager
+def installed(folder: Path, dist: str, origin: str) -> Iterator[Path]:
+    """Install a copy of a package that ships, under another name; yield its folder."""
+    site, kind = Environment(folder), dist.split("-")[1]
+    files, package = _files(origin), site.package(dist)
+    package.mkdir(parents=True)
+    for name, data in {**files, "__init__.py": b""}.items():
+        (package / name).write_bytes(data)
+    if kind == "expert":
+        manifest = {**json.loads(files["expert.json"]), "id": "wreck", "off_domain": None}
+        (package / "expert.json").write_text(json.dumps(manifest), "utf-8")
+    entries = {f"redhost.{kind}s": f"{'wreck' if kind == 'expert' else 'tiny'} = {package.name}"}
+    site.write_info(dist, "0.1.0", package.name, entries)
+    with _on_path(folder):
+        yield package
+
+
+@contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _files(module: str) -> dict[str, bytes]:
+    """Return the data of a package that ships, by name."""
+    spec = importlib.util.find_spec(module)
+    folder = Path(str(spec and spec.origin)).parent
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".py" and p.is_file()}
+
+
+def _flatten(package: Path) -> None:
+    """Take folders in each other apart: who removes them would recurse."""
+    outer, inner = package / "d", package / "d/d"
+    while inner.exists():
+        inner.rename(package / "next")
+        outer.rmdir()
+        (package / "next").rename(outer)
