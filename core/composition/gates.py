@@ -27,11 +27,13 @@ from .harm import GateAnswers, excess_harm
 from .options import RecomposeInputs
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
+"""For every command that composes: `recompose`, `add` and `remove` have both options."""
+
 TRY_HINT = (
     "Nothing was changed. Another --router may do better, 'redhost add --try' says which; --accept "
     "goes on even so."
 )
-"""For every command that composes: `recompose`, `add` and `remove` have both options."""
+"""For a newcomer."""
 
 LOUDEST = 1000
 """Most times that an expert is as loud as the backbone and the others: RMS of ‖W_cΔ‖, in logits.

@@ -288,3 +288,25 @@ def test_evidence_of_own_labels_is_the_energy_score() -> None:
     z = torch.randn(5, 16)
     expected = torch.logsumexp(expert(z) / 2.5, -1)
     torch.testing.assert_close(confidence_of(expert, expert(z), None), expected)
+
+
+@pytest.mark.parametrize(("rank", "labels", "shorter"), [(8, 3, True), (3, 8, False)])
+def test_products_are_multiplied_out_where_that_is_less_to_read(rank, labels, shorter) -> None:
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    generator = torch.Generator().manual_seed(0)
+    expert = redhost.plugins.ClassifierExpert(
+        U=random(rank, 16),
+        V=random(16, rank),
+        W=random(labels, 16),
+        b=random(labels),
+        activation="gelu",
+        labels=[str(n) for n in range(labels)],
+        temperature=2.0,
+    )
+    z, folded = random(20, 16), expert.folded()
+    assert (folded is not expert) is shorter
+    assert folded.labels == expert.labels and folded.temperature == expert.temperature
+    assert folded.state_dict().keys() == (set() if shorter else expert.state_dict().keys())
+    torch.testing.assert_close(folded(z), expert(z), rtol=1e-4, atol=1e-4)

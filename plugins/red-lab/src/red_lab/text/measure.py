@@ -123,6 +123,7 @@ def _random_experts(desk: Desk, composed: redhost.ComposedModel, *, seed: int) -
         for expert in other.bus.parts():
             for p in expert.state_dict().values():
                 p.copy_(p.flatten()[torch.randperm(p.numel(), generator=generator)].view_as(p))
+    other.bus.ensemble.folded.clear()  # products of the weights as they were
     return judge(other, desk.h(desk.test), desk.test).hits.tolist()
 
 
