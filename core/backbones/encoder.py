@@ -164,7 +164,8 @@ class TextEncoder:
         if self.longest is None or len(cut) < self.longest:
             return cut
         # Without a limit transformers warns of a text that is longer than what the blocks read.
-        return list(self.tokenizer(text, truncation=True, max_length=ENDLESS)["input_ids"])
+        with self.lock:
+            return list(self.tokenizer(text, truncation=True, max_length=ENDLESS)["input_ids"])
 
     def batches(
         self, texts: Sequence[str], *, most: int | None = None
@@ -199,7 +200,8 @@ class TextEncoder:
         The tokenizer cuts, so that the marks some encoders end on are still there.
         """
         cut = {} if self.longest is None else {"truncation": True, "max_length": self.longest}
-        ids = list(self.tokenizer(text, **cut)["input_ids"])
+        with self.lock:  # a fingerprint sets the tokenizer differently
+            ids = list(self.tokenizer(text, **cut)["input_ids"])
         if not ids:
             raise UsageError("a text has no tokens", expected="at least one", found=repr(text))
         return ids
