@@ -4,15 +4,25 @@
 
 m is the mean of all N rows: the intercept is not shrunk. Sums of teams add up, so the weights are
 those of one regression on everybody's rows (Hoerl and Kennard 1970).
+
+Scores of zeros and ones become logits by two numbers, β and κ:
+
+    β (w_yᵀ z + b_y − (1 − κ) n_y / N)
+
+With κ = 1 a label starts from its share of the rows, as the regression has it; with κ = 0 all start
+alike. Where labels are uneven neither is right: how far a row lies from the mean says it as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
 
 from .domain_statistics import Statistics
 
@@ -21,6 +31,14 @@ PENALTIES = (3.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 
 SHARPNESS = (4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
 """β that are tried: regression of zeros and ones gives scores between both, logits are wider."""
+
+STARTS = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""κ that are tried, where there are rows enough to tell: two labels, one with twice the rows, .976
+right for .991 (validation rows of Reuters newswire, docs/lab-notes.md)."""
+
+EACH = 8
+"""Rows a label, on average, from which on κ is chosen: of fewer, those left out say the opposite of
+how frequent their labels are."""
 
 SHARE, BETA = 1 / 30, 8.0
 """λ as a share of N, and β, where no rows are at hand to choose them by; best on validation rows of
@@ -34,6 +52,7 @@ class LeastSquares:
     Attributes:
         weight: w_y, ``(Y, D)``.
         bias: b_y, ``(Y,)``.
+        share: n_y / N, ``(Y,)``.
         factor: The lower Cholesky factor of A, ``(D, D)``.
         mean: m, ``(D,)``.
         rows: N.
@@ -41,6 +60,7 @@ class LeastSquares:
 
     weight: Tensor
     bias: Tensor
+    share: Tensor
     factor: Tensor
     mean: Tensor
     rows: float
@@ -65,10 +85,15 @@ class LeastSquares:
         return cls(
             weight=weight,
             bias=counts / rows - weight @ mean,
+            share=counts / rows,
             factor=factor,
             mean=mean,
             rows=rows,
         )
+
+    def logits(self, *, beta: float, kappa: float) -> tuple[Tensor, Tensor]:
+        """Return the weights ``(Y, D)`` and biases ``(Y,)`` of the logits, in float64."""
+        return beta * self.weight, beta * (self.bias - (1 - kappa) * self.share)
 
     def left_out(self, z: Tensor, target: Tensor) -> Tensor:
         """Return the scores ``(N, Y)`` that rows would get had each not been among the sums.
@@ -82,33 +107,53 @@ class LeastSquares:
             target: The index of each row's label, ``(N,)``.
         """
         wide = z.to(torch.float64)
-        one_hot = torch.nn.functional.one_hot(target, len(self.bias)).to(torch.float64)
+        right = one_hot(target, len(self.bias)).to(torch.float64)
         score = wide @ self.weight.T + self.bias
         white = torch.linalg.solve_triangular(self.factor, (wide - self.mean).T, upper=False)
         leverage = (1 / self.rows + white.square().sum(0)).clamp(max=0.999)  # (N,)
-        found: Tensor = one_hot - (one_hot - score) / (1 - leverage[:, None])
+        found: Tensor = right - (right - score) / (1 - leverage[:, None])
         return found
 
 
-def sharpest(
-    score: Tensor, groups: Tensor, target: Tensor, *, prior: Tensor | None = None
-) -> tuple[float, float]:
-    """Return the smallest mean −log p of what rows belong to, and the β it is reached with.
+class Sharpness(NamedTuple):
+    """β and κ, the mean −log p of rows under them, and its standard error."""
 
-        p(k) ∝ Σ over y of k of exp(β score_y + prior_y)
+    loss: float
+    beta: float
+    kappa: float
+    error: float
+
+
+def sharpest(
+    score: Tensor,
+    groups: Tensor,
+    target: Tensor,
+    *,
+    share: Tensor,
+    usual: float = 1.0,
+    prior: Tensor | None = None,
+) -> Sharpness:
+    """Return the smallest mean −log p of what rows belong to, and β and κ it is reached with.
+
+        p(k) ∝ Σ over y of k of exp(β (score_y − (1 − κ) share_y) + prior_y)
 
     Args:
         score: ``(N, Y)``.
         groups: k of each label, ``(Y,)``, ascending from 0; labels themselves where all differ.
         target: What each row belongs to, ``(N,)``.
+        share: Of each label in the rows that were learnt from, ``(Y,)``.
+        usual: κ where there are fewer than `EACH` rows a label.
         prior: Log priors ``(Y,)``; None is 0.
     """
-    losses = []
-    for beta in SHARPNESS:
-        logits = beta * score if prior is None else beta * score + prior
+    starts = STARTS if len(target) >= EACH * len(share) else (usual,)
+    found = []
+    for kappa, beta in product(starts, SHARPNESS):
+        logits = beta * (score - (1 - kappa) * share)
+        logits = logits if prior is None else logits + prior
         belongs = [
             torch.logsumexp(logits[:, groups == k], dim=-1) for k in range(int(groups.max()) + 1)
         ]
-        loss = torch.nn.functional.cross_entropy(torch.stack(belongs, dim=-1), target)
-        losses.append((float(loss), beta))
-    return min(losses)
+        loss = cross_entropy(torch.stack(belongs, dim=-1), target, reduction="none")
+        error = float(loss.std(correction=0)) / len(loss) ** 0.5
+        found.append(Sharpness(float(loss.mean()), beta, kappa, error))
+    return min(found)

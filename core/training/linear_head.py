@@ -1,8 +1,8 @@
 """A linear head over an expert's own labels, solved from sums: no epochs, no step size.
 
-    Δ_y(z) = β w_yᵀ (z − m) + log (n_y + c) / (N + c Y)      w_y: `routers.least_squares`
+    Δ_y(z) = β (w_yᵀ (z − m) + κ n_y / N) + log (n_y + c) / (N + c Y)      `routers.least_squares`
 
-λ and β are those under which the rows, each left out in turn, are likeliest; so no row has to be
+λ, β and κ are those under which the rows, each left out in turn, are likeliest; so no row has to be
 kept from learning for their sake. A row that is the only one of its label says nothing of them:
 without it the label has none.
 """
@@ -48,12 +48,16 @@ def solve_linear_head(z: Tensor, answers: Sequence[str], labels: Sequence[str]) 
     best = []
     for penalty in PENALTIES:
         solved = LeastSquares.solve([statistics], penalty=penalty)
-        score = solved.left_out(z[:MOST_ROWS], target) - statistics.counts / len(z)
-        found = sharpest(score[some], torch.arange(len(place)), target[some], prior=prior[known])
-        best.append((*found, solved))
-    loss, beta, solved = min(best, key=lambda found: found[0])
+        score = solved.left_out(z[:MOST_ROWS], target)[some]
+        labels_apart = torch.arange(len(place))
+        found = sharpest(
+            score, labels_apart, target[some], share=solved.share, usual=0.0, prior=prior[known]
+        )
+        best.append((found, solved))
+    found, solved = min(best, key=lambda tried: tried[0])
     weight, bias = torch.zeros(len(labels), z.shape[1]), prior.float()
-    weight[known] = (beta * solved.weight).float()
-    bias[known] -= (beta * solved.weight @ solved.mean).float()
+    slope, start = solved.logits(beta=found.beta, kappa=found.kappa)
+    weight[known] = slope.float()
+    bias[known] += start.float()
     expert = Linear(W=weight, b=bias, space="labels", labels=tuple(labels))
-    return TrainedExpert(expert=expert.requires_grad_(False).eval(), epoch=0, loss=loss)
+    return TrainedExpert(expert=expert.requires_grad_(False).eval(), epoch=0, loss=found.loss)

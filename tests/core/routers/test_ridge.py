@@ -8,8 +8,14 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.routers.least_squares import LeastSquares, sharpest
-from redhost.core.routers.ridge import RidgeRouter
+from redhost.core.routers.least_squares import (
+    EACH,
+    PENALTIES,
+    LeastSquares,
+    Sharpness,
+    sharpest,
+)
+from redhost.core.routers.ridge import SLACK, RidgeRouter, choose_regression
 from redhost.plugins import ColumnData, Statistics, StatisticsRouter
 
 D = 5
@@ -66,10 +72,65 @@ def test_a_row_left_out_gets_the_score_of_a_regression_without_it() -> None:
 
 def test_sharpness_is_the_one_under_which_the_rows_are_likeliest() -> None:
     score = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.55, 0.45]]).double()
-    groups, right = torch.arange(2), torch.tensor([0, 1, 0])
-    assert sharpest(score, groups, right)[1] == 24.0
-    loss, beta = sharpest(score, groups, 1 - right)
-    assert beta == 4.0 and loss > 1  # wrong ones had better be soft
+    groups, right, share = torch.arange(2), torch.tensor([0, 1, 0]), torch.full((2,), 0.5)
+    assert sharpest(score, groups, right, share=share).beta == 24.0
+    found = sharpest(score, groups, 1 - right, share=share)
+    assert found.beta == 4.0 and found.loss > 1  # wrong ones had better be soft
+
+
+def uneven(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores that have the share of labels in them twice, and whose they are."""
+    g = torch.Generator().manual_seed(0)
+    target = (torch.rand(rows, generator=g) < 0.1).long()
+    score = torch.nn.functional.one_hot(target) * 0.2 + torch.tensor([0.9, 0.1])
+    return score.double() + 0.05 * torch.randn(rows, 2, generator=g), target
+
+
+def test_a_labels_share_is_taken_out_where_rows_say_so() -> None:
+    score, target = uneven(400)
+    share = torch.tensor([0.9, 0.1])
+    found = sharpest(score, torch.arange(2), target, share=share)
+    assert found.kappa == 0.0
+    assert 0 < found.error < found.loss
+
+
+@pytest.mark.parametrize("usual", [0.0, 1.0])
+def test_of_a_few_rows_nobody_tells_what_shares_are_worth(usual: float) -> None:
+    score, target = uneven(2 * EACH - 1)
+    share = torch.tensor([0.9, 0.1])
+    found = sharpest(score, torch.arange(2), target, share=share, usual=usual)
+    assert found.kappa == usual
+
+
+def test_logits_are_the_scores_less_the_share_that_is_taken_out() -> None:
+    z, labels = rows(3, 40)
+    found = LeastSquares.solve([Statistics.of_rows(z, labels)], penalty=3.0)
+    weight, bias = found.logits(beta=6.0, kappa=0.25)
+    score = z.double() @ found.weight.T + found.bias
+    shift = 0.75 * torch.tensor([labels.count(y) / 40 for y in sorted(set(labels))])
+    torch.testing.assert_close(z.double() @ weight.T + bias, 6 * (score - shift.double()))
+
+
+def test_among_penalties_that_rows_hardly_tell_apart_the_largest_is_taken() -> None:
+    """The very likeliest one, where rows have to be given their labels."""
+    data = [column("a", 0), column("b", 2), column("c", 4)]
+    likeliest, taken = choose_regression(data, by_label=True), choose_regression(data)
+    columns, parts = torch.arange(3).repeat_interleave(2), [d.statistics for d in data]
+    z = torch.cat([d.z for d in data])
+    label = torch.arange(3).repeat_interleave(40) * 2 + torch.tensor(
+        [d.statistics.labels.index(y) for d in data for y in d.labels]
+    )
+
+    def of(penalty: float) -> Sharpness:
+        solved = LeastSquares.solve(parts, penalty=penalty)
+        score = solved.left_out(z, label)
+        return sharpest(score, columns, columns[label], share=solved.share)
+
+    losses = {p: of(p) for p in PENALTIES}
+    least = min(losses.values())
+    within = [p for p, x in losses.items() if x.loss <= least.loss + SLACK * least.error]
+    assert taken.penalty == max(within) and losses[taken.penalty].kappa == taken.kappa
+    assert likeliest.penalty <= taken.penalty
 
 
 def test_it_tells_whose_text_it_is() -> None:
@@ -83,7 +144,7 @@ def test_without_rows_the_sums_alone_are_enough() -> None:
     shown = [column("a", 0), column("b", 2)]
     drawn = [dataclasses.replace(d, labels=()) for d in shown]
     router = solved(*drawn)
-    assert router.scale.tolist() == pytest.approx([80 / 30, 8.0])
+    assert router.scale.tolist() == pytest.approx([80 / 30, 8.0, 1.0])
     for k, d in enumerate(shown):
         assert (router(d.z).argmax(-1) == k).float().mean() > 0.85
 

@@ -74,3 +74,14 @@ def test_many_uneven_rows_leave_a_label_its_share() -> None:
     answers = ["a"] * 900 + ["b"] * 100
     found = solve_linear_head(z, answers, ("a", "b")).expert(torch.zeros(1, 12)).softmax(-1)
     assert abs(float(found[0, 0]) - 0.9) < 0.05
+
+
+def test_two_clusters_of_uneven_size_are_cut_between_them_and_not_at_the_mean() -> None:
+    """The mean of all rows lies in the larger one."""
+    g = torch.Generator().manual_seed(0)
+    answers = ["a"] * 360 + ["b"] * 40
+    place = torch.tensor([1.0 if y == "a" else -1.0 for y in answers])
+    z = 0.6 * torch.randn(400, 12, generator=g)
+    z[:, 0] += place
+    found = solve_linear_head(z, answers, ("a", "b")).expert(z).argmax(-1)
+    assert float((found == (place < 0).long()).float().mean()) > 0.96

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import redhost
 from red_lab.text.desk import Desk, best_of, hits
@@ -23,8 +22,7 @@ from red_lab.text.monoliths import MONOLITHS
 from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.evaluation.judge import judge
 from redhost.core.evaluation.ood import evaluate_ood
-from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.routers.least_squares import LeastSquares
+from redhost.core.routers.ridge import choose_regression
 from redhost.core.training.router_data import columns_data
 
 __all__ = ["CURVE", "KINDS", "curve", "measure", "monoliths"]
@@ -83,7 +81,7 @@ def curve(desk: Desk, rows: int | None) -> dict[str, Any]:
 
     Args:
         desk: The corpus.
-        rows: Of each team, the first by the hash of their texts; None for all.
+        rows: Of each team; None for all.
     """
     chosen = list[redhost.Row]()
     for labels in desk.corpus.teams.values():
@@ -106,9 +104,15 @@ def curve(desk: Desk, rows: int | None) -> dict[str, Any]:
 
 
 def _first(given: Sequence[redhost.Row], rows: int | None) -> list[redhost.Row]:
-    """Return the first rows, of every label in turn, so that none is missing."""
+    """Return some rows, of every label in turn, so that none is missing."""
+
+    def place(row: redhost.Row) -> str:
+        # Authors set rows aside by the hash of the text alone: by that, the first of a label with
+        # many rows would all go to the card, and none to the expert.
+        return hashlib.sha256(f"curve {row.text}".encode()).hexdigest()
+
     by_label: dict[str, list[redhost.Row]] = {}
-    for row in sorted(given, key=lambda r: hashlib.sha256(r.text.encode()).hexdigest()):
+    for row in sorted(given, key=place):
         by_label.setdefault(row.label, []).append(row)
     turns = [(n, y, row) for y, all_of in by_label.items() for n, row in enumerate(all_of)]
     turns.sort(key=lambda turn: turn[:2])
@@ -137,22 +141,16 @@ def _no_expert(desk: Desk, composed: redhost.ComposedModel) -> dict[str, list[fl
         raise TypeError("no statistics router")
     router.solve(data)
     share = torch.cat([d.statistics.counts.sum().expand(len(d.statistics.labels)) for d in data])
-    ridge = _ridge(composed, [d.statistics for d in data])
+    ridge = choose_regression(data, by_label=True)
+    weight, bias = ridge.solved.logits(beta=ridge.beta, kappa=ridge.kappa)
     z = desk.z(desk.test)
     with torch.inference_mode():
         discriminant = torch.nn.functional.linear(z, router.weight, router.bias)
-        solved = z.double() @ ridge.weight.T + ridge.bias
+        solved = z.double() @ weight.T + bias
     return {
         "no expert, discriminants": hits(best_of(labels, discriminant + share.log()), desk.test),
         "no expert, ridge": hits(best_of(labels, solved), desk.test),
     }
-
-
-def _ridge(composed: redhost.ComposedModel, parts: Sequence[Statistics]) -> LeastSquares:
-    """Solve with the λ that the composition's router chose, or its share of rows."""
-    scale: Tensor | None = composed.bus.router.state_dict().get("scale")
-    rows = float(sum(p.counts.sum() for p in parts))
-    return LeastSquares.solve(parts, penalty=rows / 30 if scale is None else float(scale[0]))
 
 
 def _form(folder: Path) -> str:
