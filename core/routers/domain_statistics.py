@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -44,6 +45,16 @@ class Statistics:
             counts=torch.bincount(index, minlength=len(names)).to(torch.float64),
             sums=sums,
             scatter=wide.T @ wide,
+        )
+
+    @classmethod
+    def together(cls, parts: Sequence[Statistics]) -> Statistics:
+        """Return the sums of several domains, their labels side by side, added in this order."""
+        return cls(
+            labels=tuple(y for p in parts for y in p.labels),
+            counts=torch.cat([p.counts for p in parts]),
+            sums=torch.cat([p.sums for p in parts]),
+            scatter=reduce(torch.add, [p.scatter for p in parts]),
         )
 
     def first(self, width: int) -> Statistics:
@@ -123,8 +134,8 @@ def within_covariance(parts: Sequence[Statistics]) -> Tensor:
 
 def within_scatter(parts: Sequence[Statistics]) -> tuple[Tensor, float]:
     """Return W = Σ_i S_i − Σ_y s_y s_yᵀ / n_y, ``(D, D)``, and its degrees of freedom N − Y."""
-    scatter = torch.stack([p.scatter for p in parts]).sum(0)
-    between = torch.stack([(p.sums / p.counts[:, None]).T @ p.sums for p in parts]).sum(0)
+    scatter = reduce(torch.add, [p.scatter for p in parts])
+    between = reduce(torch.add, [p.means.T @ p.sums for p in parts])
     rows = float(sum(float(p.counts.sum()) for p in parts))
     classes = sum(len(p.labels) for p in parts)
     return scatter - between, max(rows - classes, 1.0)

@@ -15,7 +15,6 @@ alike. Where labels are uneven neither is right: how far a row lies from the mea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -66,19 +65,17 @@ class LeastSquares:
     rows: float
 
     @classmethod
-    def solve(cls, parts: Sequence[Statistics], *, penalty: float) -> LeastSquares:
-        """Solve for the labels of all parts, in their order.
+    def solve(cls, known: Statistics, *, penalty: float) -> LeastSquares:
+        """Solve for all labels.
 
         Args:
-            parts: Sums, one or more labels each; added in the order given.
+            known: The sums of all rows.
             penalty: λ.
         """
-        sums = torch.cat([p.sums for p in parts])  # (Y, D)
-        counts = torch.cat([p.counts for p in parts])  # (Y,)
-        scatter = torch.stack([p.scatter for p in parts]).sum(0)
+        sums, counts = known.sums, known.counts
         rows = float(counts.sum())
         mean = sums.sum(0) / rows
-        normal = scatter - rows * torch.outer(mean, mean)
+        normal = known.scatter - rows * torch.outer(mean, mean)
         normal.diagonal().add_(penalty)
         factor = torch.linalg.cholesky((normal + normal.T) / 2)
         weight = torch.cholesky_solve((sums - counts[:, None] * mean).T, factor).T
@@ -150,10 +147,15 @@ def sharpest(
     for kappa, beta in product(starts, SHARPNESS):
         logits = beta * (score - (1 - kappa) * share)
         logits = logits if prior is None else logits + prior
-        belongs = [
-            torch.logsumexp(logits[:, groups == k], dim=-1) for k in range(int(groups.max()) + 1)
-        ]
-        loss = cross_entropy(torch.stack(belongs, dim=-1), target, reduction="none")
+        loss = cross_entropy(_of_groups(logits, groups), target, reduction="none")
         error = float(loss.std(correction=0)) / len(loss) ** 0.5
         found.append(Sharpness(float(loss.mean()), beta, kappa, error))
     return min(found)
+
+
+def _of_groups(logits: Tensor, groups: Tensor) -> Tensor:
+    """Return the logsumexp ``(N, K)`` of the logits ``(N, Y)`` of each group."""
+    most = logits.amax(-1, keepdim=True)
+    mass = logits.new_zeros(len(logits), int(groups.max()) + 1)
+    mass.index_add_(1, groups, (logits - most).exp())
+    return mass.clamp_min(torch.finfo(mass.dtype).tiny).log() + most

@@ -35,6 +35,10 @@ from .topk import keep_top
 DENSE = 768
 """How many numbers of z a density is of, at most."""
 
+MOST_ROWS = 2048
+"""Most rows of all cards together that λ, β and κ are chosen by: each costs a product with a
+(D, D) matrix for every λ."""
+
 SLACK = 0.5
 """Standard errors by which rows may be less likely under a larger λ that is taken: a card's few
 rows flatter small ones. Best of 0, ½ and 1 on validation rows of three corpora."""
@@ -155,20 +159,23 @@ def choose_regression(columns: Sequence[ColumnData], *, by_label: bool = False) 
             their column, by one of the largest λ that is `SLACK` from it.
     """
     parts = [d.statistics for d in columns]
+    known = Statistics.together(parts)
     shown = [(k, d) for k, d in enumerate(columns) if d.labels]
     if len(shown) < 2:  # noqa: PLR2004  (rows of one column tell nothing apart)
-        penalty = SHARE * float(sum(p.counts.sum() for p in parts))
-        return Regression(solved=LeastSquares.solve(parts, penalty=penalty), penalty=penalty)
+        penalty = SHARE * float(known.counts.sum())
+        return Regression(solved=LeastSquares.solve(known, penalty=penalty), penalty=penalty)
     groups = torch.cat([torch.full((len(p.labels),), k) for k, p in enumerate(parts)])
     first = [int((groups < k).sum()) for k in range(len(parts))]
     z = torch.cat([d.z for _, d in shown])
     label = torch.tensor(
         [first[k] + d.statistics.labels.index(y) for k, d in shown for y in d.labels]
     )
+    some = slice(None, None, -(-len(z) // MOST_ROWS))
+    z, label = z[some], label[some]
     owner = torch.arange(len(groups)) if by_label else groups
     best = []
     for penalty in PENALTIES:
-        solved = LeastSquares.solve(parts, penalty=penalty)
+        solved = LeastSquares.solve(known, penalty=penalty)
         found = sharpest(solved.left_out(z, label), owner, owner[label], share=solved.share)
         best.append((found, penalty, solved))
     least = min(found for found, _, _ in best)

@@ -47,7 +47,7 @@ def solve_linear_head(z: Tensor, answers: Sequence[str], labels: Sequence[str]) 
     some = several if bool(several.any()) else ~several
     best = []
     for penalty in PENALTIES:
-        solved = LeastSquares.solve([statistics], penalty=penalty)
+        solved = LeastSquares.solve(statistics, penalty=penalty)
         score = solved.left_out(z[:MOST_ROWS], target)[some]
         labels_apart = torch.arange(len(place))
         found = sharpest(

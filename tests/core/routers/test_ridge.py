@@ -52,7 +52,9 @@ def by_hand(z: torch.Tensor, one_hot: torch.Tensor, penalty: float) -> torch.Ten
 
 def test_sums_give_the_weights_of_a_regression_on_all_rows() -> None:
     (za, _), (zb, _) = rows(0), rows(2)
-    found = LeastSquares.solve([column("a", 0).statistics, column("b", 2).statistics], penalty=7.0)
+    found = LeastSquares.solve(
+        Statistics.together([column("a", 0).statistics, column("b", 2).statistics]), penalty=7.0
+    )
     half = torch.arange(80) // 20
     weights = by_hand(torch.cat([za, zb]), torch.nn.functional.one_hot(half), 7.0)
     torch.testing.assert_close(found.weight, weights[:-1].T)
@@ -62,7 +64,7 @@ def test_sums_give_the_weights_of_a_regression_on_all_rows() -> None:
 def test_a_row_left_out_gets_the_score_of_a_regression_without_it() -> None:
     z, labels = rows(1, 24)
     target = torch.tensor(["xy".index(y) for y in labels])
-    found = LeastSquares.solve([Statistics.of_rows(z, labels)], penalty=3.0).left_out(z, target)
+    found = LeastSquares.solve(Statistics.of_rows(z, labels), penalty=3.0).left_out(z, target)
     one_hot = torch.nn.functional.one_hot(target)
     for n in range(len(z)):
         rest = torch.arange(len(z)) != n
@@ -104,7 +106,7 @@ def test_of_a_few_rows_nobody_tells_what_shares_are_worth(usual: float) -> None:
 
 def test_logits_are_the_scores_less_the_share_that_is_taken_out() -> None:
     z, labels = rows(3, 40)
-    found = LeastSquares.solve([Statistics.of_rows(z, labels)], penalty=3.0)
+    found = LeastSquares.solve(Statistics.of_rows(z, labels), penalty=3.0)
     weight, bias = found.logits(beta=6.0, kappa=0.25)
     score = z.double() @ found.weight.T + found.bias
     shift = 0.75 * torch.tensor([labels.count(y) / 40 for y in sorted(set(labels))])
@@ -115,14 +117,17 @@ def test_among_penalties_that_rows_hardly_tell_apart_the_largest_is_taken() -> N
     """The very likeliest one, where rows have to be given their labels."""
     data = [column("a", 0), column("b", 2), column("c", 4)]
     likeliest, taken = choose_regression(data, by_label=True), choose_regression(data)
-    columns, parts = torch.arange(3).repeat_interleave(2), [d.statistics for d in data]
+    columns, known = (
+        torch.arange(3).repeat_interleave(2),
+        Statistics.together([d.statistics for d in data]),
+    )
     z = torch.cat([d.z for d in data])
     label = torch.arange(3).repeat_interleave(40) * 2 + torch.tensor(
         [d.statistics.labels.index(y) for d in data for y in d.labels]
     )
 
     def of(penalty: float) -> Sharpness:
-        solved = LeastSquares.solve(parts, penalty=penalty)
+        solved = LeastSquares.solve(known, penalty=penalty)
         score = solved.left_out(z, label)
         return sharpest(score, columns, columns[label], share=solved.share)
 

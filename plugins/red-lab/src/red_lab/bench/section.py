@@ -28,6 +28,7 @@ SECTIONS: tuple[str, ...] = (
     "decode",
     "peers",
     "scale",
+    "growth",
     "engine",
 )
 """In the order of the page."""

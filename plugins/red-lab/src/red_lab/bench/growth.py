@@ -1,0 +1,240 @@
+"""Section `growth`: what solving a router, asking it, and a card's sums cost, and how that grows.
+
+One number at a time moves: experts, labels, the width of h, rows. Cards and weights are random, for
+seconds and bytes follow from shapes alone; texts are what the tiny backbone reads. The router is
+`ridge`, the one that wide features get, and experts are linear: every expert gets a weight, so the
+query's cost is that of asking all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.bench.bus import tensor_bytes
+from red_lab.bench.rounds import in_turns, spread
+from red_lab.bench.section import SectionSettings
+from red_lab.bench.trunks import open_trunk, texts
+
+__all__ = ["AXES", "TITLE", "exponent", "measure", "measure_shape", "page"]
+
+TITLE = "What grows with what"
+
+SHOWN, ANSWERED, LAST = 32, 4096, 3
+"""Rows that a card shows; rows of a pass; points that an exponent is fitted to, the largest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A composition: experts, labels of each, numbers of h; and rows to sum or to answer."""
+
+    experts: int = 10
+    labels: int = 4
+    width: int = 384
+    rows: int = 1000
+
+
+AXES: Mapping[str, Sequence[Shape]] = {
+    "experts": [Shape(experts=n) for n in (1, 10, 100, 1000)],
+    "labels": [Shape(labels=n) for n in (1, 10, 100, 1000)],
+    "width": [Shape(width=n) for n in (128, 256, 512, 1024, 2048, 4096)],
+    "rows": [Shape(rows=n) for n in (100, 1000, 10_000, 100_000, 1_000_000)],
+}
+"""Labels are those of each of ten experts."""
+
+READ = (100, 1000, 10_000)
+"""Texts that the tiny backbone reads."""
+
+COLUMNS = {
+    "solve": "router solved, s",
+    "query": "one query, ms",
+    "sums": "one card's sums, s",
+    "answer": "rows answered, s",
+    "bytes": "router and experts, MiB",
+    "card": "one card's sums, MiB",
+}
+
+
+class _Made:
+    """A composition of a shape.
+
+    Args:
+        shape: How large.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.generator = torch.Generator().manual_seed(0)
+        self.ids = tuple(f"e{k:04}" for k in range(shape.experts))
+
+    def rows(self, count: int) -> Tensor:
+        """Return bus vectors ``(count, D)``."""
+        return torch.randn(count, self.shape.width, generator=self.generator)
+
+    def answers(self, count: int) -> tuple[str, ...]:
+        """Return labels of so many rows, each label in turn."""
+        return tuple(f"y{n % self.shape.labels}" for n in range(count))
+
+    @cached_property
+    def columns(self) -> list[redhost.plugins.ColumnData]:
+        """What a router learns of each expert."""
+        count = max(SHOWN, 2 * self.shape.labels)
+        labels = self.answers(count)
+        found = []
+        for name in self.ids:
+            z = self.rows(count)
+            sums = redhost.plugins.Statistics.of_rows(z, labels)
+            column = redhost.plugins.ColumnData(
+                column=name, z=z[:SHOWN], statistics=sums, labels=labels[:SHOWN]
+            )
+            found.append(column)
+        return found
+
+    @cached_property
+    def bus(self) -> redhost.Bus:
+        """Experts under a solved router."""
+        shape = self.shape
+        labels = [f"y{n}" for n in range(shape.labels)]
+        experts: dict[str, redhost.plugins.Expert] = {
+            name: redhost.plugins.Linear(
+                W=self.rows(shape.labels),
+                b=torch.zeros(shape.labels),
+                space="labels",
+                labels=tuple(f"{name} {y}" for y in labels),
+            )
+            for name in self.ids
+        }
+        made = redhost.Bus(
+            norm=redhost.LayerNorm(width=shape.width, eps=1e-5),
+            router=self.solved(),
+            experts=experts,
+            classifier=None,
+        )
+        return made.eval().requires_grad_(False)
+
+    def solved(self) -> redhost.plugins.Router:
+        """Return a router that has learnt the columns."""
+        config = redhost.BusConfig(width=self.shape.width, labels=())
+        router = redhost.plugins.build_router("ridge", config, self.ids, 0)
+        if router is None:
+            raise redhost.MissingError("no router ridge", expected="redhost's own", found="none")
+        router.solve(self.columns)
+        return router
+
+
+def measure(settings: SectionSettings) -> dict[str, Any]:
+    """Measure every shape of every axis, and how long the tiny backbone reads texts."""
+    axes = {
+        axis: [
+            {"at": getattr(shape, axis), **measure_shape(shape, rounds=settings.runs)}
+            for shape in shapes
+        ]
+        for axis, shapes in AXES.items()
+    }
+    return {
+        "runs": settings.runs,
+        "threads": torch.get_num_threads(),
+        "axes": axes,
+        "read": list(_read(rounds=settings.runs)),
+    }
+
+
+def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
+    """Time what a shape costs.
+
+    Args:
+        shape: How large.
+        rounds: How often everything is timed, after once that does not count.
+    """
+    made = _Made(shape)
+    bus, query, some = made.bus, made.rows(1), made.rows(min(shape.rows, ANSWERED))
+    labels = made.answers(len(some))
+    parts = [len(some)] * (shape.rows // len(some)) + [shape.rows % len(some)]
+
+    def answer() -> None:
+        for count in filter(None, parts):
+            bus(some[:count])
+
+    def sums() -> None:
+        for count in filter(None, parts):
+            redhost.plugins.Statistics.of_rows(some[:count], labels[:count])
+
+    systems: dict[str, Callable[[], object]] = {
+        "solve": made.solved,
+        "query": partial(bus, query),
+        "sums": sums,
+        "answer": answer,
+    }
+    with torch.inference_mode():
+        seconds = in_turns(systems, rounds=rounds)
+    card = made.columns[0].statistics
+    width, labels_of = shape.width, len(card.labels)
+    return {
+        **{name: spread(took) for name, took in seconds.items()},
+        "bytes": tensor_bytes(bus),
+        "card": 4 * (labels_of * (width + 1) + width * (width + 1) // 2),  # a packed triangle
+    }
+
+
+def _read(*, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield how long the tiny backbone reads so many texts."""
+    trunk = open_trunk("tiny")
+    for count in READ:
+        given = texts(count)
+        took = in_turns({"read": partial(trunk.encode, given)}, rounds=min(rounds, 3))
+        yield {"at": count, "seconds": spread(took["read"])}
+
+
+def exponent(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope of log cost over log size, through the largest points.
+
+    Args:
+        points: Sizes and costs, ascending.
+    """
+    x, y = zip(*[(math.log(a), math.log(b)) for a, b in points[-LAST:]], strict=True)
+    middle, level = sum(x) / len(x), sum(y) / len(y)
+    above = sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True))
+    return above / sum((a - middle) ** 2 for a in x)
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's tables."""
+    base = Shape()
+    lines = [
+        f"Router `ridge`, linear experts, random weights, {found['threads']} thread. Unless the "
+        f"first column says otherwise: {base.experts} experts of {base.labels} labels each, h of "
+        f"{base.width} numbers, {base.rows:,} rows. The last line has the exponent, fitted to the "
+        f"{LAST} largest points: 1 is linear.",
+    ]
+    for axis, points in found["axes"].items():
+        title = "labels of each expert" if axis == "labels" else axis
+        lines += ["", f"| {title} | {' | '.join(COLUMNS.values())} |", "|---" * 7 + "|"]
+        lines += [
+            f"| {p['at']:,} | {' | '.join(map(_cell, COLUMNS, _values(p)))} |" for p in points
+        ]
+        each = zip(*map(_values, points), strict=True)
+        slopes = [
+            exponent([(p["at"], v) for p, v in zip(points, some, strict=True)]) for some in each
+        ]
+        lines.append(f"| exponent | {' | '.join(f'{s:.2f}' for s in slopes)} |")
+    read = [(p["at"], p["seconds"]["median"]) for p in found["read"]]
+    told = ", ".join(f"{n:,} in {s:.2f} s" for n, s in read)
+    lines += ["", f"Texts that the tiny backbone reads: {told}; exponent {exponent(read):.2f}."]
+    return "\n".join(lines)
+
+
+def _values(point: Mapping[str, Any]) -> list[float]:
+    return [point[n] if n in {"bytes", "card"} else point[n]["median"] for n in COLUMNS]
+
+
+def _cell(name: str, value: float) -> str:
+    if name in {"bytes", "card"}:
+        return f"{value / 2**20:,.2f}"
+    return f"{1000 * value:.2f}" if name == "query" else f"{value:.4f}"

@@ -1,0 +1,31 @@
+"""The bench's section `growth`: real small shapes, and the exponents of its page."""
+
+from __future__ import annotations
+
+import pytest
+from red_lab.bench.growth import AXES, Shape, exponent, measure_shape, page
+
+SMALL = Shape(experts=3, labels=2, width=16, rows=50)
+
+
+def test_an_exponent_is_the_slope_of_the_largest_points() -> None:
+    assert exponent([(1, 100), (10, 5), (100, 500), (1000, 50_000)]) == pytest.approx(2.0)
+    assert exponent([(10, 3), (100, 30)]) == pytest.approx(1.0)
+
+
+def test_a_shape_is_measured_as_large_as_it_is() -> None:
+    found = measure_shape(SMALL, rounds=1)
+    assert found["card"] == 4 * (2 * 17 + 16 * 17 // 2)
+    wider = measure_shape(Shape(experts=3, labels=2, width=32, rows=50), rounds=1)
+    assert wider["bytes"] > found["bytes"]
+    assert all(found[n]["median"] > 0 for n in ("solve", "query", "sums", "answer"))
+
+
+def test_the_page_has_every_axis_with_an_exponent_for_each_column() -> None:
+    point = measure_shape(SMALL, rounds=1)
+    axes = {axis: [{"at": 10**n, **point} for n in range(1, 4)] for axis in AXES}
+    read = [{"at": 10**n, "seconds": {"median": 10.0**n}} for n in range(1, 4)]
+    lines = page({"threads": 1, "axes": axes, "read": read}).splitlines()
+    slopes = [line for line in lines if line.startswith("| exponent")]
+    assert slopes == ["| exponent | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 |"] * len(AXES)
+    assert "exponent 1.00" in lines[-1]
