@@ -103,7 +103,7 @@ class Statistics:
         of_all = off.sum(0).square().sum() / len(place)
         scatter, freedom = within_scatter([self])
         trace = float((scatter.trace() / freedom).clamp(min=1e-6))
-        directions = trace**2 / max(float((scatter / freedom).square().sum()), 1e-12)
+        directions = trace**2 / max(float(torch.linalg.vector_norm(scatter) / freedom) ** 2, 1e-12)
         ratio = float(torch.maximum(of_labels, of_all)) / trace
         return (ratio / (1 + len(place) / count) - 1) * math.sqrt(directions / 2)
 
@@ -143,11 +143,11 @@ def within_scatter(parts: Sequence[Statistics]) -> tuple[Tensor, float]:
 
 def shrunk(covariance: Tensor, *, freedom: float) -> Tensor:
     """Return (1 − ρ) Σ + ρ tr(Σ)/D · I ``(D, D)``, symmetric, with ρ by `oas_shrinkage`."""
-    width = covariance.shape[0]
-    scale = covariance.trace() / width
+    scale = covariance.trace() / len(covariance)
     rho = oas_shrinkage(covariance, freedom=freedom)
-    floor = torch.clamp(scale, min=1e-6) * torch.eye(width, dtype=covariance.dtype)
-    return (1 - rho) * (covariance + covariance.T) / 2 + max(rho, 1e-3) * floor
+    found = (covariance + covariance.T).mul_((1 - rho) / 2)
+    found.diagonal().add_(max(rho, 1e-3) * torch.clamp(scale, min=1e-6))
+    return found
 
 
 def oas_shrinkage(covariance: Tensor, *, freedom: float) -> float:
@@ -164,7 +164,7 @@ def oas_shrinkage(covariance: Tensor, *, freedom: float) -> float:
         ρ in [0, 1].
     """
     width = covariance.shape[0]
-    square = float((covariance * covariance).sum())
+    square = float(torch.linalg.vector_norm(covariance)) ** 2
     trace2 = float(covariance.trace()) ** 2
     above = (1 - 2 / width) * square + trace2
     below = (freedom + 1 - 2 / width) * (square - trace2 / width)

@@ -75,9 +75,9 @@ class LeastSquares:
         sums, counts = known.sums, known.counts
         rows = float(counts.sum())
         mean = sums.sum(0) / rows
-        normal = known.scatter - rows * torch.outer(mean, mean)
+        normal = torch.addr(known.scatter, mean, mean, alpha=-rows)
         normal.diagonal().add_(penalty)
-        factor = torch.linalg.cholesky((normal + normal.T) / 2)
+        factor = torch.linalg.cholesky(normal)  # which reads the lower half alone
         weight = torch.cholesky_solve((sums - counts[:, None] * mean).T, factor).T
         return cls(
             weight=weight,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
-from red_lab.bench.growth import AXES, Shape, exponent, measure_shape, page
+from red_lab.bench.growth import AXES, Shape, measure_shape, page
+from red_lab.bench.growth_page import exponent
 
 SMALL = Shape(experts=3, labels=2, width=16, rows=50)
 
@@ -25,7 +28,7 @@ def test_the_page_has_every_axis_with_an_exponent_for_each_column() -> None:
     point = measure_shape(SMALL, rounds=1)
     axes = {axis: [{"at": 10**n, **point} for n in range(1, 4)] for axis in AXES}
     read = [{"at": 10**n, "seconds": {"median": 10.0**n}} for n in range(1, 4)]
-    lines = page({"threads": 1, "axes": axes, "read": read}).splitlines()
+    lines = page({"threads": 1, "base": asdict(SMALL), "axes": axes, "read": read}).splitlines()
     slopes = [line for line in lines if line.startswith("| exponent")]
     assert slopes == ["| exponent | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 |"] * len(AXES)
     assert "exponent 1.00" in lines[-1]

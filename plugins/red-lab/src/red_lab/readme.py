@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from red_lab.bench.growth_page import page as growth_page
 from red_lab.bench.peers.tables import aims
 from red_lab.bench.profile import tables
 from red_lab.bench.scale.page import page as scale_page
@@ -148,6 +149,7 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "install": ("docs/results/install/metrics.json", install_block),
     "profile": ("docs/results/bench/profile.json", tables),
     "scale": ("docs/results/bench/scale.json", scale_page),
+    "growth": ("docs/results/bench/growth.json", growth_page),
 }
 """Name of a block in a page → the file its numbers come from, and how it is written."""
 

@@ -8,9 +8,8 @@ query's cost is that of asking all of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -19,16 +18,17 @@ from torch import Tensor
 
 import redhost
 from red_lab.bench.bus import tensor_bytes
+from red_lab.bench.growth_page import page
 from red_lab.bench.rounds import in_turns, spread
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import open_trunk, texts
 
-__all__ = ["AXES", "TITLE", "exponent", "measure", "measure_shape", "page"]
+__all__ = ["AXES", "TITLE", "measure", "measure_shape", "page"]
 
 TITLE = "What grows with what"
 
-SHOWN, ANSWERED, LAST = 32, 4096, 3
-"""Rows that a card shows; rows of a pass; points that an exponent is fitted to, the largest."""
+SHOWN, ANSWERED = 32, 4096
+"""Rows that a card shows; rows of a pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +51,6 @@ AXES: Mapping[str, Sequence[Shape]] = {
 
 READ = (100, 1000, 10_000)
 """Texts that the tiny backbone reads."""
-
-COLUMNS = {
-    "solve": "router solved, s",
-    "query": "one query, ms",
-    "sums": "one card's sums, s",
-    "answer": "rows answered, s",
-    "bytes": "router and experts, MiB",
-    "card": "one card's sums, MiB",
-}
 
 
 class _Made:
@@ -141,6 +132,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     return {
         "runs": settings.runs,
         "threads": torch.get_num_threads(),
+        "base": asdict(Shape()),
         "axes": axes,
         "read": list(_read(rounds=settings.runs)),
     }
@@ -190,51 +182,3 @@ def _read(*, rounds: int) -> Iterator[dict[str, Any]]:
         given = texts(count)
         took = in_turns({"read": partial(trunk.encode, given)}, rounds=min(rounds, 3))
         yield {"at": count, "seconds": spread(took["read"])}
-
-
-def exponent(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of log cost over log size, through the largest points.
-
-    Args:
-        points: Sizes and costs, ascending.
-    """
-    x, y = zip(*[(math.log(a), math.log(b)) for a, b in points[-LAST:]], strict=True)
-    middle, level = sum(x) / len(x), sum(y) / len(y)
-    above = sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True))
-    return above / sum((a - middle) ** 2 for a in x)
-
-
-def page(found: Mapping[str, Any]) -> str:
-    """Return the section's tables."""
-    base = Shape()
-    lines = [
-        f"Router `ridge`, linear experts, random weights, {found['threads']} thread. Unless the "
-        f"first column says otherwise: {base.experts} experts of {base.labels} labels each, h of "
-        f"{base.width} numbers, {base.rows:,} rows. The last line has the exponent, fitted to the "
-        f"{LAST} largest points: 1 is linear.",
-    ]
-    for axis, points in found["axes"].items():
-        title = "labels of each expert" if axis == "labels" else axis
-        lines += ["", f"| {title} | {' | '.join(COLUMNS.values())} |", "|---" * 7 + "|"]
-        lines += [
-            f"| {p['at']:,} | {' | '.join(map(_cell, COLUMNS, _values(p)))} |" for p in points
-        ]
-        each = zip(*map(_values, points), strict=True)
-        slopes = [
-            exponent([(p["at"], v) for p, v in zip(points, some, strict=True)]) for some in each
-        ]
-        lines.append(f"| exponent | {' | '.join(f'{s:.2f}' for s in slopes)} |")
-    read = [(p["at"], p["seconds"]["median"]) for p in found["read"]]
-    told = ", ".join(f"{n:,} in {s:.2f} s" for n, s in read)
-    lines += ["", f"Texts that the tiny backbone reads: {told}; exponent {exponent(read):.2f}."]
-    return "\n".join(lines)
-
-
-def _values(point: Mapping[str, Any]) -> list[float]:
-    return [point[n] if n in {"bytes", "card"} else point[n]["median"] for n in COLUMNS]
-
-
-def _cell(name: str, value: float) -> str:
-    if name in {"bytes", "card"}:
-        return f"{value / 2**20:,.2f}"
-    return f"{1000 * value:.2f}" if name == "query" else f"{value:.4f}"
