@@ -48,7 +48,7 @@ class Statistics:
         )
 
     @classmethod
-    def together(cls, parts: Sequence[Statistics]) -> Statistics:
+    def union(cls, parts: Sequence[Statistics]) -> Statistics:
         """Return the sums of several domains, their labels side by side, added in this order."""
         return cls(
             labels=tuple(y for p in parts for y in p.labels),

@@ -36,7 +36,7 @@ DENSE = 768
 """How many numbers of z a density is of, at most."""
 
 MOST_ROWS = 2048
-"""Most rows of all cards together that λ, β and κ are chosen by: each costs a product with a
+"""Most rows, of all cards, that λ, β and κ are chosen by: each costs a product with a
 (D, D) matrix for every λ."""
 
 SLACK = 0.5
@@ -159,7 +159,7 @@ def choose_regression(columns: Sequence[ColumnData], *, by_label: bool = False) 
             their column, by one of the largest λ that is `SLACK` from it.
     """
     parts = [d.statistics for d in columns]
-    known = Statistics.together(parts)
+    known = Statistics.union(parts)
     shown = [(k, d) for k, d in enumerate(columns) if d.labels]
     if len(shown) < 2:  # noqa: PLR2004  (rows of one column tell nothing apart)
         penalty = SHARE * float(known.counts.sum())

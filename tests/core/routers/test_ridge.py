@@ -53,7 +53,7 @@ def by_hand(z: torch.Tensor, one_hot: torch.Tensor, penalty: float) -> torch.Ten
 def test_sums_give_the_weights_of_a_regression_on_all_rows() -> None:
     (za, _), (zb, _) = rows(0), rows(2)
     found = LeastSquares.solve(
-        Statistics.together([column("a", 0).statistics, column("b", 2).statistics]), penalty=7.0
+        Statistics.union([column("a", 0).statistics, column("b", 2).statistics]), penalty=7.0
     )
     half = torch.arange(80) // 20
     weights = by_hand(torch.cat([za, zb]), torch.nn.functional.one_hot(half), 7.0)
@@ -119,7 +119,7 @@ def test_among_penalties_that_rows_hardly_tell_apart_the_largest_is_taken() -> N
     likeliest, taken = choose_regression(data, by_label=True), choose_regression(data)
     columns, known = (
         torch.arange(3).repeat_interleave(2),
-        Statistics.together([d.statistics for d in data]),
+        Statistics.union([d.statistics for d in data]),
     )
     z = torch.cat([d.z for d in data])
     label = torch.arange(3).repeat_interleave(40) * 2 + torch.tensor(

@@ -54,8 +54,8 @@ def page(found: Mapping[str, Any]) -> str:
         ]
         lines.append(f"| exponent | {' | '.join(f'{s:.2f}' for s in slopes)} |")
     read = [(p["at"], p["seconds"]["median"]) for p in found["read"]]
-    told = ", ".join(f"{n:,} in {s:.2f} s" for n, s in read)
-    lines += ["", f"Texts that the tiny backbone reads: {told}; exponent {exponent(read):.2f}."]
+    seconds = ", ".join(f"{n:,} in {s:.2f} s" for n, s in read)
+    lines += ["", f"Texts that the tiny backbone reads: {seconds}; exponent {exponent(read):.2f}."]
     return "\n".join(lines)
 
 
