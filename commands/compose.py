@@ -25,6 +25,7 @@ from .receipts import print_receipt
 
 if TYPE_CHECKING:
     from ..core.composition.options import RecomposeKeywords
+    from ..core.model.composed import ComposedModel
 
 
 @click.command()
@@ -84,7 +85,22 @@ def recompose(
 
 
 @click.command()
-@click.argument("texts", nargs=-1, required=True)
+@click.argument("texts", nargs=-1)
+@click.option(
+    "--in",
+    "source",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Answer the rows of a file: JSON lines, CSV, TSV or Parquet.",
+)
+@click.option(
+    "--out",
+    "target",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where the rows go with their answers, in a format of its suffix; goes on if stopped.",
+)
+@click.option(
+    "--text-field", default="text", show_default=True, help="Field that holds a row's text."
+)
 @home_option
 @click.option(
     "--set",
@@ -98,18 +114,34 @@ def recompose(
 def predict(
     *,
     texts: tuple[str, ...],
+    source: Path | None,
+    target: Path | None,
+    text_field: str,
     home: Path | None,
     sets: float | None,
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Answer TEXTS (or lines of standard input, with -)."""
+    """Answer TEXTS (or lines of standard input, with -), or the rows of a file."""
     lines = _lines(texts)
+    given = [bool(texts), source is not None, target is not None]
+    if given not in ([True, False, False], [False, True, True]):
+        from ..registry.errors import UsageError
+
+        names = ("TEXTS", "--in", "--out")
+        raise UsageError(
+            "nothing says what to answer, or two things do",
+            expected="TEXTS, or --in and --out",
+            found=", ".join(n for n, there in zip(names, given, strict=True) if there) or "none",
+        )
     host = open_host(home, device=device)
-    answers = host.predict(lines, sets=sets)
     if sets is not None:
         for warning in host.set_warnings(sets):
             click.echo(f"warning    {warning}", err=True)
+    if source is not None and target is not None:
+        _print_file(host.composed, source, target, text=text_field, sets=sets, as_json=as_json)
+        return
+    answers = host.predict(lines, sets=sets)
     if as_json:
         print_json(answers)
         return
@@ -120,6 +152,30 @@ def predict(
         label = answer.label if answer.labels is None else ", ".join(answer.labels)
         click.echo(f"{answer.input} → {label}{sure}")
         _print_weights(answer.weights)
+
+
+def _print_file(
+    model: ComposedModel,
+    source: Path,
+    target: Path,
+    *,
+    text: str,
+    sets: float | None,
+    as_json: bool,
+) -> None:
+    """Answer a file, and say what came of it."""
+    from .files import answer_file
+
+    with bar("predict") as progress:
+        rows = progress.stage("rows")
+        done = answer_file(model, source, target, text=text, sets=sets, progress=rows)
+    if as_json:
+        print_json(done)
+        return
+    if done.cut:
+        click.echo(f"{done.cut:,} of {done.rows:,} texts cut after {done.limit} tokens", err=True)
+    declined = f", {done.declined:,} declined" if done.declined else ""
+    click.echo(f"{target}: {done.rows:,} rows{declined}, generation {model.generation}")
 
 
 @click.command()

@@ -1,18 +1,20 @@
 """An author's data: files read as rows, without torch, so that faults are reported at once.
 
 `read_table`, `read_documents` and `read_texts` read files of one kind; `read_rows` reads what a
-task has.
+task has; `read_cells` reads any file's rows one by one, however many there are.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
-import io
+import importlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 2**20
 """Characters of a line; more is a file that lost its line ends."""
+
+BATCH = 1024
+"""Rows of a Parquet file that are read at a time."""
 
 SHOWN = 8
 """Most fields that a message lists."""
@@ -117,7 +122,7 @@ def read_texts(path: str | Path) -> list[BackgroundRow]:
     Raises:
         UsageError: If the file cannot be read, or has no texts.
     """
-    lines = [x.strip() for x in _lines(path, str(path))]
+    lines = (x.strip() for x in _lines(path, str(path)))
     rows = [BackgroundRow(text=x) for x in dict.fromkeys(lines) if x]
     if not rows:
         raise UsageError(f"{path} has no texts", expected="one a line")
@@ -159,38 +164,78 @@ def _answers(
         yield where, row
 
 
+def read_cells(source: str | Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield where each row of a file stands, e.g. ``line 3``, and its cells by field.
+
+    One row at a time: a file may be larger than memory.
+
+    Args:
+        source: As for `read_table`.
+
+    Raises:
+        UsageError: If the file cannot be read; the message names the line.
+    """
+    return _cells(source, "standard input" if str(source) == "-" else str(source))
+
+
+def text_of(cells: Mapping[str, Any], field: str, where: str) -> str:
+    """Return a row's text.
+
+    Args:
+        cells: Its cells.
+        field: Where the text stands.
+        where: The row, for the message.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    text = cells.get(field)
+    if not isinstance(text, str) or not text.strip():
+        raise _missing(cells, where, field, "text", text)
+    return text
+
+
 def _cells(source: str | Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield where each row stands and its cells."""
     suffix = Path(source).suffix.lower()
     if suffix == ".parquet":
         return _parquet(Path(source), name)
     lines = _lines(source, name)
-    first = next((line for line in lines if line.strip()), "{")
+    head = list[str]()
+    for line in lines:
+        head.append(line)
+        if line.strip():
+            break
+    first, lines = head[-1] if head else "{", chain(head, lines)
     if suffix in JSON or (suffix not in DELIMITERS and first.lstrip().startswith("{")):
         return _json(lines, name)
     return _csv(lines, name, DELIMITERS.get(suffix) or ("\t" if "\t" in first else ","))
 
 
-def _lines(source: str | Path, name: str) -> list[str]:
+def _lines(source: str | Path, name: str) -> Iterator[str]:
+    piped = str(source) == "-"
     try:
-        data = sys.stdin.buffer.read() if str(source) == "-" else Path(source).read_bytes()
+        with nullcontext(sys.stdin.buffer) if piped else Path(source).open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                yield _line(raw, number, name)
     except OSError as e:
         raise UsageError(f"cannot read {name}", found=e.strerror or str(e)) from e
-    lines = []
-    for number, raw in enumerate(io.BytesIO(data), start=1):
-        if len(raw) > LONGEST_LINE:
-            raise UsageError(
-                f"{name}, line {number} is too long",
-                expected=f"at most {LONGEST_LINE:,} bytes",
-                found=f"{len(raw):,}",
-            )
-        try:
-            lines.append(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except UnicodeDecodeError as e:
-            raise _encoding(name, number, raw, e.start) from e
-        if "\0" in lines[-1]:
-            raise _encoding(name, number, raw, raw.index(0))
-    return lines
+
+
+def _line(raw: bytes, number: int, name: str) -> str:
+    """Return a line as text, or refuse it."""
+    if len(raw) > LONGEST_LINE:
+        raise UsageError(
+            f"{name}, line {number} is too long",
+            expected=f"at most {LONGEST_LINE:,} bytes",
+            found=f"{len(raw):,}",
+        )
+    try:
+        line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as e:
+        raise _encoding(name, number, raw, e.start) from e
+    if "\0" in line:
+        raise _encoding(name, number, raw, raw.index(0))
+    return line
 
 
 def _encoding(name: str, number: int, raw: bytes, place: int) -> UsageError:
@@ -204,7 +249,7 @@ def _encoding(name: str, number: int, raw: bytes, place: int) -> UsageError:
     )
 
 
-def _json(lines: list[str], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _json(lines: Iterable[str], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -224,7 +269,9 @@ def _json(lines: list[str], name: str) -> Iterator[tuple[str, Mapping[str, Any]]
         yield f"line {number}", cells
 
 
-def _csv(lines: list[str], name: str, delimiter: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _csv(
+    lines: Iterable[str], name: str, delimiter: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     reader = csv.DictReader(lines, delimiter=delimiter)
     try:
         for cells in reader:
@@ -241,24 +288,42 @@ def _csv(lines: list[str], name: str, delimiter: str) -> Iterator[tuple[str, Map
         raise UsageError(f"{name}, line {reader.line_num}", found=str(e)) from e
 
 
-def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def import_parquet(name: str) -> Any:
+    """Return the module that reads and writes Parquet files.
+
+    Args:
+        name: Of the file, for the message.
+
+    Raises:
+        UsageError: If it is not installed.
+    """
     try:
-        import pyarrow.parquet as parquet  # type: ignore[import-not-found]  # noqa: PLR0402
+        importlib.import_module("pyarrow")
+        return importlib.import_module("pyarrow.parquet")
     except ImportError as e:
-        raise UsageError(f"cannot read {name}", hint="pip install pyarrow") from e
+        raise UsageError(
+            f"{name} is a Parquet file, which pyarrow reads and writes",
+            expected="pyarrow",
+            found="none",
+            hint="pip install 'redhost[parquet]'",
+        ) from e
+
+
+def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    parquet = import_parquet(name)
     try:
-        table = parquet.read_table(path).to_pylist()
+        batches = parquet.ParquetFile(path).iter_batches(batch_size=BATCH)
+        rows = (cells for batch in batches for cells in batch.to_pylist())
+        for number, cells in enumerate(rows, start=1):
+            yield f"row {number}", cells
     except (OSError, ValueError) as e:
         raise UsageError(f"cannot read {name}", found=str(e).splitlines()[0]) from e
-    for number, cells in enumerate(table, start=1):
-        yield f"row {number}", cells
 
 
 def _row(cells: Mapping[str, Any], fields: _Fields, where: str, *, owned: bool) -> Row:
     """Return a row's cells as text, label and domain, or refuse them."""
-    text, label, domain = ("" if f is None else cells.get(f) for f in fields)
-    if not isinstance(text, str) or not text.strip():
-        raise _missing(cells, where, fields[0], "text", text)
+    text = text_of(cells, fields[0], where)
+    label, domain = ("" if f is None else cells.get(f) for f in fields[1:])
     if isinstance(label, float) and not math.isfinite(label):
         raise UsageError(where, expected=f"a finite label in {fields[1]!r}", found=str(label))
     bad = isinstance(label, bool) or not isinstance(label, (str, int, float)) or label == ""

@@ -1,0 +1,266 @@
+"""Answers to the rows of a file, in the file's own format, with what its rows had.
+
+Rows are read twice: once to see that every one of them has a text, how many there are, and which
+fields; then to answer them. Answers are kept part by part beside the output until all are there,
+each part whole or absent: a run that was stopped goes on after the last one, and no row is lost or
+answered twice. Of the file no more than a part is in memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..core.training.rows import DELIMITERS, JSON, import_parquet, read_cells, text_of
+from ..registry.atomic import (
+    delete_dir,
+    read_struct,
+    replace,
+    reporting,
+    sync_file,
+    write_atomic,
+    write_struct,
+)
+from ..registry.errors import UsageError
+
+if TYPE_CHECKING:
+    from ..core.model.composed import Answer, ComposedModel
+    from ..core.types import Progress
+
+PART = 1024
+"""Rows of a part: what is computed again after a stop, at most."""
+
+FIELDS = ("answer", "probability", "expert", "weight", "declined")
+"""What every row gets: the label or number, its probability, the heaviest column and its weight."""
+
+SET = "answers"
+"""What it gets as well where label sets are asked for."""
+
+Cells = Mapping[str, Any]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What parts are of: they go on only if nothing of it has changed.
+
+    Attributes:
+        source: SHA-256 of the file.
+        rows: How many it has.
+        fields: Those of its rows, in the order of their first appearance.
+        text: Where the text stands.
+        sets: How often the right label is to be among those of a row; None without sets.
+        generation: The generation that answers.
+    """
+
+    source: str
+    rows: int
+    fields: tuple[str, ...]
+    text: str
+    sets: float | None
+    generation: int | None
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a file.
+
+    Attributes:
+        rows: How many were answered.
+        declined: How many of them as no expert's business.
+        cut: How many were read in part.
+        limit: How many tokens of these were read; None where none was cut.
+    """
+
+    rows: int
+    declined: int
+    cut: int
+    limit: int | None
+
+
+def answer_file(
+    model: ComposedModel,
+    source: Path,
+    target: Path,
+    *,
+    text: str,
+    sets: float | None,
+    progress: Progress,
+) -> Answered:
+    """Answer every row of a file, and write the rows with their answers.
+
+    Args:
+        model: What answers.
+        source: The file: ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``.
+        target: Where the rows go, by its suffix in one of these formats.
+        text: The field that holds a row's text.
+        sets: How often the right label is to be among those of a row; None without sets.
+        progress: Called with how many rows are answered.
+
+    Raises:
+        UsageError: If a row has no text, the target is there or has no such suffix, or parts of
+            another run lie beside it.
+    """
+    write = _writer(target)
+    if target.exists():
+        raise UsageError(
+            f"{target} is there already",
+            expected="a file that is not",
+            found=f"{target.stat().st_size:,} bytes",
+            hint="Give --out another name, or remove it.",
+        )
+    run = _read_through(source, text=text, sets=sets, generation=model.generation)
+    parts = target.with_name(f"{target.name}.parts")
+    _begin(parts, run)
+    files = [parts / f"{n:06}.jsonl" for n in range(-(-run.rows // PART))]
+    rows = (cells for _, cells in read_cells(source))
+    for n, file in enumerate(files, start=1):
+        some = list(islice(rows, PART))
+        if not file.exists():
+            answers = model.answer([cells[text] for cells in some], sets=sets)
+            write_atomic(file, b"".join(map(_encoded, answers)))
+        progress(min(n * PART, run.rows), run.rows)
+    count = Counter[str]()
+    with reporting(target):
+        whole = parts / f"whole{target.suffix}"
+        write(whole, [*run.fields, *_added(sets)], _joined(source, files, count))
+        sync_file(whole)
+        replace(whole, target)
+    delete_dir(parts)
+    limit = count.pop("limit", None)
+    return Answered(rows=run.rows, declined=count["declined"], cut=count["cut"], limit=limit)
+
+
+def _read_through(source: Path, *, text: str, sets: float | None, generation: int | None) -> Run:
+    """Read every row once, before anything is computed."""
+    fields, count = dict[str, None](), 0
+    for where, cells in read_cells(source):
+        text_of(cells, text, f"{source}, {where}")
+        fields.update(dict.fromkeys(cells))
+        count += 1
+    if not count:
+        raise UsageError(f"{source} has no rows", expected=f"rows with {text!r}")
+    if taken := [name for name in _added(sets) if name in fields]:
+        raise UsageError(
+            f"{source} has a field {taken[0]!r} already",
+            expected="other names than those of the answers",
+            found=", ".join(taken),
+            hint="Rename it, or answer the file that it was made from.",
+        )
+    with source.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Run(
+        source=digest,
+        rows=count,
+        fields=tuple(fields),
+        text=text,
+        sets=sets,
+        generation=generation,
+    )
+
+
+def _begin(parts: Path, run: Run) -> None:
+    """Make the folder of parts, or see that the one that is there is of the same run."""
+    file, hint = parts / "run.json", f"Remove {parts} to begin anew."
+    known = read_struct(file, Run, hint=hint)
+    if known is None:
+        write_struct(file, run)
+    elif known != run:
+        other = [n for n in Run.__struct_fields__ if getattr(known, n) != getattr(run, n)]
+        raise UsageError(
+            f"{parts} holds a part of other answers",
+            expected="the same file, options and generation",
+            found=f"another {', '.join(other)}",
+            hint=hint,
+        )
+
+
+def _added(sets: float | None) -> tuple[str, ...]:
+    return FIELDS if sets is None else (*FIELDS, SET)
+
+
+def _encoded(answer: Answer) -> bytes:
+    """Return a line of a part; the last field says where the text was cut."""
+    expert, weight = max(answer.weights.items(), key=lambda pair: pair[1])
+    value = answer.label if answer.value is None else answer.value
+    values = (value, answer.probability, expert, weight, answer.declined)
+    known: dict[str, object] = dict(zip(FIELDS, values, strict=True))
+    if answer.labels is not None:
+        known[SET] = answer.labels
+    return msgspec.json.encode({**known, "cut": answer.cut}) + b"\n"
+
+
+def _joined(source: Path, files: Sequence[Path], count: Counter[str]) -> Iterator[Cells]:
+    """Yield every row with its answer; count those that were declined or cut."""
+    lines = chain.from_iterable(file.read_bytes().splitlines() for file in files)
+    for (_, cells), line in zip(read_cells(source), lines, strict=True):
+        answer = msgspec.json.decode(line)
+        cut = answer.pop("cut")
+        count["declined"] += answer["declined"]
+        if cut is not None:
+            count["cut"] += 1
+            count["limit"] = cut
+        yield {**cells, **answer}
+
+
+Writer = Callable[[Path, Sequence[str], Iterable[Cells]], None]
+
+
+def _writer(target: Path) -> Writer:
+    """Return what writes files of a suffix."""
+    suffix = target.suffix.lower()
+    if suffix in JSON:
+        return _write_json
+    if suffix in DELIMITERS:
+        return partial(_write_table, delimiter=DELIMITERS[suffix])
+    if suffix == ".parquet":
+        import_parquet(str(target))
+        return _write_parquet
+    raise UsageError(
+        f"no format for {target}",
+        expected=", ".join(sorted({*JSON, *DELIMITERS, ".parquet"})),
+        found=suffix or "no suffix",
+    )
+
+
+def _write_json(path: Path, _: Sequence[str], rows: Iterable[Cells]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(cells, ensure_ascii=False) + "\n" for cells in rows)
+
+
+def _write_table(
+    path: Path, fields: Sequence[str], rows: Iterable[Cells], *, delimiter: str
+) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, fields, delimiter=delimiter, lineterminator="\n")
+        table.writeheader()
+        for cells in rows:
+            table.writerow({k: _plain(v) for k, v in cells.items()})
+
+
+def _plain(value: object) -> object:
+    """Return a cell of a table: what is no number and no text as JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else value
+
+
+def _write_parquet(path: Path, fields: Sequence[str], rows: Iterable[Cells]) -> None:
+    """Write rows as those of the first part are: its types are those of the file."""
+    parquet, left, file = import_parquet(str(path)), iter(rows), None
+    arrow: Any = importlib.import_module("pyarrow")
+    try:
+        while some := [{f: cells.get(f) for f in fields} for cells in islice(left, PART)]:
+            table = arrow.Table.from_pylist(some, schema=None if file is None else file.schema)
+            file = file or parquet.ParquetWriter(path, table.schema)
+            file.write_table(table)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError) as e:
+        raise UsageError(f"cannot write {path.name}", found=str(e).splitlines()[0]) from e
+    finally:
+        if file is not None:
+            file.close()

@@ -1,0 +1,168 @@
+"""predict --in and --out: rows with their answers, in every format, however often stopped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import Table, parquet
+
+import redhost
+from redhost.commands import files
+from redhost.commands.files import FIELDS
+
+TEXTS = tuple(f"What is {n} plus {n % 7 + 1}?" for n in range(30))
+
+
+def rows(texts: Sequence[str] = TEXTS) -> list[dict[str, Any]]:
+    return [{"id": n, "question": t, "naïve, key": f'"{n}", ok'} for n, t in enumerate(texts)]
+
+
+def write(path: Path, given: Sequence[dict[str, Any]]) -> Path:
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(r) + "\n" for r in given), "utf-8")
+    elif path.suffix == ".parquet":
+        parquet.write_table(Table.from_pylist(list(given)), path)
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, given[0], delimiter="\t" if path.suffix == ".tsv" else ",")
+            table.writeheader()
+            table.writerows(given)
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    if path.suffix == ".parquet":
+        return list(parquet.read_table(path).to_pylist())
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+def options(source: Path, target: Path) -> list[str]:
+    return ["predict", "--in", str(source), "--out", str(target), "--text-field", "question"]
+
+
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
+
+
+@pytest.mark.parametrize("into", SUFFIXES)
+@pytest.mark.parametrize("of", SUFFIXES)
+def test_rows_keep_what_they_had_and_get_what_predict_answers(
+    call, home, tmp_path, of: str, into: str
+) -> None:
+    target = tmp_path / f"out{into}"
+    code, out, _ = call(*options(write(tmp_path / f"in{of}", rows()), target))
+    assert (code, out) == (0, f"{target}: 30 rows, generation 1\n")
+    found, answers = read(target), redhost.Host.open(home).predict(TEXTS)
+    for row, given, answer in zip(found, rows(), answers, strict=True):
+        assert {k: str(row[k]) for k in given} == {k: str(v) for k, v in given.items()}
+        assert row["answer"] == answer.label
+        assert float(row["probability"]) == answer.probability
+        assert row["expert"] == max(answer.weights, key=lambda k: answer.weights[k])
+        assert float(row["weight"]) == max(answer.weights.values())
+    assert not (tmp_path / f"out{into}.parts").exists()
+
+
+def test_parquet_keeps_the_types_of_numbers(call, home, tmp_path) -> None:
+    target = tmp_path / "out.parquet"
+    assert call(*options(write(tmp_path / "in.parquet", rows()), target))[0] == 0
+    assert [r["id"] for r in read(target)] == list(range(30))
+    assert {type(r["declined"]) for r in read(target)} == {bool}
+
+
+def test_label_sets_are_a_field_of_their_own(call, home, tmp_path) -> None:
+    source, target = write(tmp_path / "in.jsonl", rows()), tmp_path / "out.jsonl"
+    code, out, _ = call(*options(source, target), "--set", "90%", "--json")
+    assert code == 0 and json.loads(out)["rows"] == 30
+    expected = redhost.Host.open(home).predict(TEXTS, sets=0.9)
+    assert [tuple(r["answers"]) for r in read(target)] == [a.labels for a in expected]
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ([{"question": "x"}, {"question": " "}], ("line 2", "'question'", "' '")),
+        ([{"question": "x"}, {"question": 5}], ("line 2", "'question'", "5")),
+        ([{"text": "x"}], ("line 1", "no such field among 'text'", "--text-field")),
+        ([{"question": "x", "answer": "y"}], ("'answer' already",)),
+        ([], ("has no rows",)),
+    ],
+)
+def test_a_row_that_cannot_be_answered_is_named_before_anything_is_computed(
+    call, home, tmp_path, given, parts
+) -> None:
+    source, target = write(tmp_path / "in.jsonl", given), tmp_path / "out.csv"
+    code, _, err = call(*options(source, target))
+    assert code == 2 and all(part in err for part in parts)
+    assert not target.exists() and not (tmp_path / "out.csv.parts").exists()
+
+
+def test_nothing_is_written_over_and_no_format_is_guessed(call, home, tmp_path) -> None:
+    source = write(tmp_path / "in.csv", rows())
+    code, _, err = call(*options(source, source))
+    assert code == 2 and "is there already" in err
+    code, _, err = call(*options(source, tmp_path / "out.xlsx"))
+    assert code == 2 and ".parquet" in err
+    assert call("predict", "--in", str(source))[0] == 2
+    assert call("predict", "x", *options(source, tmp_path / "out.csv")[1:])[0] == 2
+    assert call("predict")[0] == 2
+
+
+def test_what_was_stopped_goes_on_only_with_the_same_file_and_options(
+    call, home, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(files, "PART", 8)
+    source, target = write(tmp_path / "in.csv", rows()), tmp_path / "out.csv"
+    whole = tmp_path / "whole.csv"
+    assert call(*options(source, whole))[0] == 0
+    answered = list[int]()
+    answer = redhost.ComposedModel.answer
+
+    def stop(self: redhost.ComposedModel, texts: Sequence[str], **given: Any) -> Any:
+        answered.append(len(texts))
+        if sum(answered) > 16:
+            raise KeyboardInterrupt
+        return answer(self, texts, **given)
+
+    monkeypatch.setattr(redhost.ComposedModel, "answer", stop)
+    assert call(*options(source, target))[0] != 0
+    assert sorted(p.name for p in (tmp_path / "out.csv.parts").iterdir()) == [
+        "000000.jsonl",
+        "000001.jsonl",
+        "run.json",
+    ]
+    code, _, err = call(*options(source, target), "--set", "90%")
+    assert code == 2 and "another sets" in err
+    monkeypatch.setattr(redhost.ComposedModel, "answer", answer)
+    assert call(*options(source, target))[0] == 0
+    assert target.read_bytes() == whole.read_bytes()
+    assert [row["id"] for row in read(target)] == [str(n) for n in range(30)]
+
+
+def test_a_killed_run_loses_no_row_and_doubles_none(home, tmp_path) -> None:
+    texts = [f"What is {n} plus {n % 89}?" for n in range(3 * files.PART + 5)]
+    source, target = write(tmp_path / "in.jsonl", rows(texts)), tmp_path / "out.jsonl"
+    command = [sys.executable, "-P", "-m", "redhost", *options(source, target)]
+    environment = {**os.environ, "REDHOST_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    first = tmp_path / "out.jsonl.parts" / "000000.jsonl"
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    while not first.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert first.exists() and not target.exists()
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert f"{len(texts):,} rows".encode() in done.stdout
+    assert [row["id"] for row in read(target)] == list(range(len(texts)))
+    assert set(FIELDS) <= read(target)[0].keys()
