@@ -88,9 +88,17 @@ def text_block(metrics: Mapping[str, Any]) -> str:
     for key, title in titles.items():
         cells = (m["systems"][key or m["best"]]["accuracy"] for m in corpora)
         lines.append(f"| {title} | {' | '.join(f'{a:.3f}' for a in cells)} |")
-    rows = ", ".join(str(m["rows"]) for m in corpora)
-    seeds = max(m["seeds"] for m in corpora)
-    note = f"Rows: {rows}; {seeds} seeds. [All figures](docs/results/text/README.md)."
+    rows, seeds = (", ".join(str(m[key]) for m in corpora) for key in ("rows", "seeds"))
+
+    def away(other: str) -> str:
+        pairs = ((m["systems"]["routed"], m["systems"][other or m["best"]]) for m in corpora)
+        return ", ".join(f"{100 * (a['accuracy'] - b['accuracy']):+.1f}" for a, b in pairs)
+
+    note = (
+        f"Rows: {rows}; seeds: {seeds}. In points, the teams' experts are {away('')} from the best "
+        f"model that learnt from everybody's rows, and {away('no expert, ridge')} from no expert. "
+        "[All figures](docs/results/text/README.md)."
+    )
     return "\n".join([*lines, "", note])
 
 
