@@ -5,7 +5,7 @@ B batch, D model width, E experts, K columns (E, or E+1 with the backbone column
 C labels of the backbone's classifier, L labels of the whole bus.
 
     z = LayerNorm(h)                                   (B, D)
-    α = softmax(router(z))                             (B, K)
+    α = softmax(router(z) / T)                         (B, K)
     ĥ = h + Σ_i α_i Δ_i(z)                             (B, D)      seed 001, section 4.4.3
     p = softmax(W_c ĥ + Σ_i α_i Δ_i^logit(z))          (B, C)
 
@@ -111,7 +111,7 @@ class Bus(nn.Module):
         """
         z = self.norm(h)
         signals = RouterSignals(z, ensemble=self.ensemble, reads=self.router.reads)
-        alpha = torch.softmax(self.router(signals.z, signals), dim=-1)  # (B, K)
+        alpha = self.router.weights(signals.z, signals)  # (B, K)
         if self.router.output == "mixture":
             return self.mixture(h, z, alpha), alpha
         # Only here the weights are known to be the router's, so all but `chosen` are zero.
@@ -123,9 +123,9 @@ class Bus(nn.Module):
         return RouterSignals(z, ensemble=self.ensemble, reads=reads)
 
     def weights(self, z: Tensor) -> Tensor:
-        """Return α = softmax(router(z)), ``(B, K)``."""
+        """Return α = softmax(router(z) / T), ``(B, K)``."""
         signals = self.signals(z, reads=self.router.reads)
-        return torch.softmax(self.router(signals.z, signals), dim=-1)
+        return self.router.weights(signals.z, signals)
 
     # -- answers for given weights --------------------------------------------------------------
 

@@ -167,11 +167,13 @@ class BusRouter(nn.Module):
         output: How the bus combines by the weights: the residual sum, or the mixture Σ α_k p_k.
         chosen: How many columns have a weight in each row, the others' logits being −∞; None
             for all.
+        temperature: T of the weights; above 1 they are more even. It is not trained with.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset()
     output: ClassVar[Literal["mixture", "residual"]] = "residual"
     chosen: int | None = None
+    temperature: float = 1.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -192,6 +194,10 @@ class BusRouter(nn.Module):
             signals: The rest of what it reads; None where there are no experts yet.
         """
         raise NotImplementedError
+
+    def weights(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
+        """Return α = softmax(logits / T), ``(B, K)``, for what `forward` takes."""
+        return torch.softmax(self(z, signals) / self.temperature, dim=-1)
 
     def log_density(self, z: Tensor) -> Tensor | None:  # noqa: ARG002  (kinds that know it)
         """Return log p(z) under the experts' rows ``(B,)``, up to a constant; None for most kinds.

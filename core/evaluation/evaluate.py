@@ -204,9 +204,8 @@ def _systems(composed: ComposedModel, data: Sequence[ColumnData]) -> dict[str, S
     def routed_by(kind: type[Router]) -> System:
         router = kind(width=width, columns=bus.columns)
         router.solve(data)
-        return lambda h, z, _: bus.probabilities(
-            h, z, torch.softmax(router(bus.layout.router_input(z)), -1)
-        )
+        read = bus.layout.router_input
+        return lambda h, z, _: bus.probabilities(h, z, router.weights(read(z)))
 
     return {
         "backbone": fixed(torch.zeros_like(experts)),

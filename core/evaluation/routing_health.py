@@ -162,7 +162,7 @@ def _warnings(health: Health, norms: Mapping[str, float]) -> Iterator[str]:
     if health.flips is not None and health.flips > THRASHING:
         yield (
             f"thrashing: {health.flips:.0%} of the routes flipped since the generation before. Try "
-            "--level row, which keeps the other columns, or a closed form (evidence)."
+            "cards with more rows, a closed form (evidence), or --level row."
         )
     most, least = (f(norms, key=lambda i: norms[i], default="") for f in (max, min))
     ratio = norms[most] / max(norms[least], 1e-12) if norms else 0.0

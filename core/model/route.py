@@ -97,7 +97,7 @@ class Chooser:
         if not texts:
             return torch.zeros(0, len(self.columns))
         with torch.inference_mode():
-            return torch.softmax(self.router(self._read(texts)), dim=-1)
+            return self.router.weights(self._read(texts))
 
     def _read(self, texts: Sequence[str]) -> Tensor:
         """Return what the router reads, ``(N, W)``."""
@@ -110,7 +110,7 @@ class Chooser:
 
     def after(self, prompts: Iterable[Sequence[int]]) -> Tensor:
         """Return α ``(N, K)`` after tokens by number, where text is generated."""
-        return torch.softmax(self.router(self._last(prompts)), dim=-1)
+        return self.router.weights(self._last(prompts))
 
     def _last(self, prompts: Iterable[Sequence[int]]) -> Tensor:
         """Return what the router reads after the last token of each prompt, ``(N, W)``."""

@@ -6,6 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
+from ...registry.errors import UsageError
+from ...registry.package.rules import TEMPERATURE
 from ..bus.bus import BusConfig
 from .attention import AttentionRouter
 from .base import AnswerLikelihoods, ColumnData, Router
@@ -63,17 +65,27 @@ def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int)
     """Build an untrained router of a built-in kind; return None for a kind not known here.
 
     Args:
-        kind: The kind, with options after a colon: ``topk:k=2,noise=0.1``.
+        kind: The kind, with options after a colon: ``topk:k=2,noise=0.1``. Every kind has
+            ``temperature``, which divides its logits once it is trained.
         bus: What it is built for.
         columns: The columns' names.
         seed: Where random initial weights come from.
 
     Raises:
-        UsageError: If the kind has no such option.
+        UsageError: If the kind has no such option, or not with that value.
     """
     name, given = parse_kind(kind)
     for candidate in KINDS:
         if candidate.kind == name:
-            options = read_options(name, given, candidate.options)
-            return candidate(width=bus.router_width, columns=columns, seed=seed, **options)
+            options = read_options(name, given, {**candidate.options, "temperature": float})
+            temperature = options.pop("temperature", 1.0)
+            if not 1 / TEMPERATURE <= temperature <= TEMPERATURE:
+                raise UsageError(
+                    f"option 'temperature' of router {name!r}",
+                    expected=f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
+                    found=f"{temperature:g}",
+                )
+            router = candidate(width=bus.router_width, columns=columns, seed=seed, **options)
+            router.temperature = temperature
+            return router
     return None

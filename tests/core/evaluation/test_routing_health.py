@@ -66,7 +66,9 @@ def test_collapse_and_dead_experts_are_seen(composed) -> None:
 def test_thrashing_is_routes_that_flip_between_generations(composed) -> None:
     one, two = (with_routes(composed, w) for w in ([1.0, 0, 0, 0], [0, 1.0, 0, 0]))
     found = health(two, one)
-    assert found.flips == 1 and any(w.startswith("thrashing") for w in found.warnings)
+    [warning] = [w for w in found.warnings if w.startswith("thrashing")]
+    assert found.flips == 1 and "100% of the routes flipped" in warning
+    assert "cards with more rows" in warning
     assert health(two, two).flips == 0
 
 

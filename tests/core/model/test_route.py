@@ -24,7 +24,9 @@ def forget_experts(host: redhost.Host) -> None:
         shutil.rmtree(host.home / "store" / digest)
 
 
-@pytest.mark.parametrize("kind", ["ridge", "statistics", "quadratic", "topk:k=1", "linear"])
+@pytest.mark.parametrize(
+    "kind", ["ridge", "statistics", "quadratic:temperature=4", "topk:k=1", "linear"]
+)
 def test_weights_are_those_of_the_answers_without_a_byte_of_an_expert(
     installed, home, kind
 ) -> None:

@@ -72,6 +72,37 @@ def test_same_seed_same_bits(kind: str) -> None:
     assert all(torch.equal(one.state_dict()[k], two.state_dict()[k]) for k in one.state_dict())
 
 
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_a_temperature_divides_the_logits_of_the_same_weights(kind: str) -> None:
+    data = columns("a", "b", "c")
+    plain, warm = fit(kind, data), fit(f"{kind}:temperature=4", data)
+    assert (plain.temperature, warm.temperature) == (1.0, 4.0)
+    assert all(torch.equal(v, warm.state_dict()[k]) for k, v in plain.state_dict().items())
+    z = torch.cat([d.z for d in data])
+    logits = plain(z)
+    assert torch.equal(plain.weights(z), torch.softmax(logits, -1))
+    assert torch.equal(warm.weights(z), torch.softmax(logits / 4, -1))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "found"),
+    [
+        ("0", "between 0.001 and 1000", "0"),
+        ("0.0005", "between 0.001 and 1000", "0.0005"),
+        ("inf", "between 0.001 and 1000", "inf"),
+        ("nan", "0 or more", "nan"),
+        ("warm", "a number", "'warm'"),
+    ],
+)
+def test_no_temperature_makes_weights_that_are_no_numbers(value, expected, found) -> None:
+    with pytest.raises(redhost.UsageError) as caught:
+        build(f"topk:k=1,temperature={value}", ("a", "b"))
+    assert caught.value.exit_code == 2
+    assert str(caught.value) == (
+        f"option 'temperature' of router 'topk': expected {expected}, found {found}"
+    )
+
+
 def test_another_seed_gives_another_mlp() -> None:
     one, two = fit("mlp", columns("a", "b"), seed=0), fit("mlp", columns("a", "b"), seed=1)
     assert not torch.equal(one.state_dict()["weight"], two.state_dict()["weight"])

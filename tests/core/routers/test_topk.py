@@ -132,9 +132,9 @@ def test_options_of_a_kind_are_written_after_its_name() -> None:
         ("topk:k=two", "a whole number"),
         ("topk:noise=nan", "0 or more"),
         ("topk:k=-1", "0 or more"),
-        ("topk:top=2", "balance, k, noise"),
+        ("topk:top=2", "balance, k, noise, temperature"),
         ("topk:k", "name=value"),
-        ("linear:k=2", "no options"),
+        ("linear:k=2", "expected temperature, found k"),
     ],
 )
 def test_bad_options_are_wrong_usage(kind: str, message: str) -> None:
