@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 import redhost
-from redhost.core.backbones.interventions.layout import read_tokens
+from redhost.core.backbones.encoder import blocks_of
+from redhost.core.backbones.interventions import hooked
+from redhost.core.backbones.interventions.layout import bus_part, read_tokens, with_layout
 from redhost.core.backbones.tokens import start_of, tokenize
 from redhost.core.model.build import make_expert_module
 from redhost.core.model.composed import ComposedModel
@@ -163,6 +167,80 @@ def test_the_bus_says_of_every_token_what_pefts_model_says(
             expected = torch.softmax(theirs(input_ids=torch.tensor([tokens])).logits[0], -1)
             found = adapted.bus.alone(h, adapted.bus.norm(h), n)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScaledMlp:
+    """What a plugin may bring: the output of a block's MLP, multiplied."""
+
+    by: torch.Tensor
+    lowest: int = 1
+    changes_h: bool = True
+    rowwise: bool = True
+    key: str = ""
+
+    def apply(self, encoder):
+        mlp = blocks_of(encoder.model)[1][self.lowest].mlp
+        return hooked(encoder, (mlp, lambda module, inputs, output: output * self.by))
+
+
+class Scale(redhost.Expert):
+    def __init__(self, by: torch.Tensor) -> None:
+        super().__init__(space="hidden", labels=())
+        self.by = torch.nn.Parameter(by)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z
+
+    def intervention(self, backbone: redhost.Backbone) -> ScaledMlp:
+        return ScaledMlp(self.by)
+
+
+def test_a_plugins_form_that_works_row_by_row_goes_on_as_an_adapter_does(
+    adapted, speaker, speaker_model
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    scale = Scale(1 + torch.randn(speaker.width, generator=torch.Generator().manual_seed(1)))
+    wide = with_layout(speaker, {"scaled": scale})
+    columns = ("scaled", "backbone")
+    parts = {"scaled": bus_part(scale, speaker)}
+    norm = redhost.LayerNorm(width=speaker.width, eps=speaker.eps)
+    router: Any = Always(0, len(columns))
+    bus = redhost.Bus(
+        norm=norm,
+        router=router,
+        experts=parts,
+        classifier=speaker.classifier,
+        task=speaker.task,
+        backbone_column=True,
+        layout=wide.layout,
+    )
+    model = dataclasses.replace(adapted, backbone=wide, bus=bus)
+    assert routes_once(model)
+    theirs = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32).eval()
+    for prompt in PROMPTS.values():
+        ids = torch.tensor([ids_of(model, prompt)])
+        made = [t.id for t in generate(model, prompt, max_tokens=LONG, temperature=0)]
+        plain, expected = (
+            _go_on(theirs, ids, scale.by.detach() if scaled else None) for scaled in (False, True)
+        )
+        assert made == expected[: len(made)] != plain[: len(made)] and len(made) > 1
+
+
+def _go_on(model: Any, ids: torch.Tensor, by: torch.Tensor | None) -> list[int]:
+    """Return what a model of transformers goes on with, with a block changed by hand."""
+    mlp, by = model.model.layers[1].mlp, torch.ones(()) if by is None else by
+    hook = mlp.register_forward_hook(lambda _m, _i, output: output * by)
+    with contextlib.ExitStack() as stack:
+        stack.callback(hook.remove)
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=LONG,
+        )
+    return [int(t) for t in out[0, ids.shape[1] :]]
 
 
 def test_without_an_adapter_every_token_is_routed(composed, adapted) -> None:
