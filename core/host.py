@@ -193,7 +193,6 @@ class Host:
             UsageError: If the backbone does not generate, or the prompt is too long for it.
             InputTypeError: If the prompt is no text.
         """
-        [prompt] = as_list((prompt,), str, "text")
         return generate(
             self.composed, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
         )

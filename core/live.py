@@ -25,10 +25,12 @@ from ..registry.errors import (
     SwapInProgressError,
 )
 from ..registry.home.locks import Leases
+from .backbones.tokens import start_of
 from .composition.options import RecomposeKeywords
 from .composition.select import ExpertSource
 from .host import Host
 from .model.composed import Answer, ComposedModel
+from .model.decode import session_of
 from .model.route import Route
 from .model.stored import GenerationLoader
 from .plugins.manager import Plugins
@@ -286,19 +288,24 @@ class Live:
 
 
 def _warm_up(model: ComposedModel) -> None:
-    """Let a generation answer a few texts of its own.
+    """Let a generation answer a few texts of its own, or tell a first token.
 
     Raises:
         CompositionError: If what it answers is no number.
     """
-    rows = model.evaluation or model.background
-    texts = [row.text for row in rows[:PROBES]] or ["warm-up"]
-    for answer in model.answer(texts):
-        numbers = [answer.probability, answer.value, *answer.weights.values()]
-        if not all(math.isfinite(x) for x in numbers if x is not None):
+    trunk, rows = model.backbone.trunk, model.evaluation or model.background
+    if model.backbone.task.head.vocabulary:
+        p, alpha = session_of(model, ids := [start_of(trunk)]).step(ids)
+        found = {"": [*p.tolist(), *alpha.tolist()]}
+    else:
+        texts = [row.text for row in rows[:PROBES]] or ["warm-up"]
+        answers = model.answer(texts)
+        found = {a.input: [a.probability, a.value, *a.weights.values()] for a in answers}
+    for text, numbers in found.items():
+        if wrong := [x for x in numbers if x is not None and not math.isfinite(x)]:
             raise CompositionError(
-                f"generation {model.generation} answers {answer.input!r} with no number",
+                f"generation {model.generation} answers {text!r} with no number",
                 expected="finite probabilities and weights",
-                found=str(answer.probability),
+                found=str(wrong[0]),
                 hint="Compose anew with 'redhost recompose'.",
             )

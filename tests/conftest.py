@@ -16,7 +16,7 @@ import venv
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,9 @@ import hypothesis
 import pytest
 
 import redhost
+from redhost.registry.package.discover import from_folder
+from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
+from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.testing import Environment
 
 # The same examples in every run: a test that fails by chance says nothing of the change at hand.
@@ -359,3 +362,77 @@ def documents() -> Callable[..., list[dict[str, str]]]:
         return [{"text": text, "document": f"{name}-{n}"} for n, text in made]
 
     return of
+
+
+@pytest.fixture(scope="session")
+def speaker_folder(speaker_model, tmp_path_factory) -> Path:
+    """The language model as a backbone package's folder."""
+    from redhost.core.training.new_backbone import new_backbone
+
+    project = tmp_path_factory.mktemp("speaker-package")
+    background = [
+        redhost.authoring.BackgroundRow(text=f"Nothing of note, {n}; else?") for n in range(8)
+    ]
+    new_backbone(
+        project,
+        "speaker",
+        f"hf:{speaker_model}",
+        task=redhost.plugins.make_task("generation"),
+        background=background,
+    )
+    return package_in(project)
+
+
+@pytest.fixture(scope="session")
+def rows_of(documents) -> Callable[..., list[redhost.Row]]:
+    """Return the function from a domain to its documents."""
+    return lambda name, count=24: [
+        redhost.Row(text=d["text"], label="", domain=d["document"]) for d in documents(name, count)
+    ]
+
+
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "sums": {"r": 4, "target_modules": ["q_proj", "v_proj"], "use_rslora": True},
+    "tales": {"r": 2, "target_modules": ["layers.1.mlp.up_proj"], "use_dora": True},
+    "code": {"r": 3, "target_modules": ["o_proj", "down_proj"], "lora_bias": True},
+}
+
+
+@pytest.fixture(scope="session")
+def saved_adapters(speaker_model, tmp_path_factory) -> dict[str, Path]:
+    """Adapters of the language model as PEFT saves them, by id; none of them says little."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    folders = {}
+    for n, (name, options) in enumerate(ADAPTERS.items()):
+        folder = tmp_path_factory.mktemp(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(n)
+            model = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32)
+            made = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **options))
+            with torch.no_grad():
+                for key, p in made.named_parameters():
+                    if "lora_" in key:
+                        p.add_(0.05 * torch.randn_like(p))
+            made.save_pretrained(folder)
+        folders[name] = folder
+    return folders
+
+
+@pytest.fixture(scope="session")
+def adapter_packages(saved_adapters, speaker_folder, rows_of, tmp_path_factory) -> dict[str, Path]:
+    """Each of them as a package's folder; none has learnt anything, which its import says."""
+    from redhost.core.training.adapter import import_adapter
+
+    made = {}
+    for name, folder in saved_adapters.items():
+        project = tmp_path_factory.mktemp("imported") / f"red-expert-{name}"
+        files = {n: (folder / n).read_bytes() for n in (CONFIG, WEIGHTS)}
+        plan = ExpertPlan(id=name, form="lora")
+        with suppress(redhost.errors.HarmError):  # what it wrote is there to look at
+            import_adapter(project, plan, files, rows_of(name), package=from_folder(speaker_folder))
+        made[name] = package_in(project)
+    return made

@@ -33,7 +33,7 @@ class FeatureSegment:
         width: How many numbers it is.
         normalised: Whether the bus norm is applied to it.
         moved: Whether it is h', so that its readers read h' − h.
-        own_pass: Whether it is an adapter's: a second pass through the blocks that it adapts.
+        own_pass: Whether it is h' of a second pass, made row by row, as an adapter's is.
         compute: Texts → the segment ``(N, width)``; None where it follows from h.
         readers: The experts that read it, by id; or `ROUTER`.
     """

@@ -22,6 +22,7 @@ from ..backbones.interventions import Intervention
 from ..backbones.interventions.layout import intervention_of
 from ..backbones.tokens import RunningContext, start_of, tokenize, update_context
 from ..bus.experts import InTrunkExpert
+from ..types import as_list
 from .composed import ComposedModel
 
 UNFINISHED = "\ufffd"
@@ -69,9 +70,11 @@ def generate(
         seed: Where draws come from.
 
     Raises:
+        InputTypeError: If the prompt is no text.
         UsageError: If the backbone does not generate, the prompt is too long for it, or a number
             is out of its range.
     """
+    [prompt] = as_list((prompt,), str, "text")
     if max_tokens < 1:
         raise UsageError("too few tokens", expected="at least 1", found=str(max_tokens))
     if not 0 <= temperature < math.inf:
@@ -109,7 +112,7 @@ def _continue(
 ) -> Iterator[Token]:
     trunk = model.backbone.trunk
     end = getattr(trunk.tokenizer, "eos_token_id", None)
-    session = ChosenSession(model, ids) if routes_once(model) else DecodingSession(model)
+    session = session_of(model, ids)
     reader = TokenReader(trunk, ids)
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):
@@ -149,6 +152,11 @@ class TokenReader:
 
     def _text(self) -> str:
         return str(self.trunk.tokenizer.decode(self.ids, clean_up_tokenization_spaces=False))
+
+
+def session_of(model: ComposedModel, prompt: list[int]) -> DecodingSession | ChosenSession:
+    """Return what goes on with the tokens of a prompt, its start included."""
+    return ChosenSession(model, prompt) if routes_once(model) else DecodingSession(model)
 
 
 class DecodingSession:

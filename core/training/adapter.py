@@ -35,8 +35,9 @@ from ..types import Progress, Row
 from .context import AuthoringContext, open_for_training
 from .data import DataSplits, split_rows
 from .expert import ExpertSettings, TrainedExpert
+from .in_trunk import train_inside
 from .linear_head import solve_linear_head
-from .lora_run import adapter_files, fresh_adapter, train_adapter
+from .lora_run import adapter_files, fresh_adapter
 from .packaging import AdapterDraft, ExpertDraft, save_expert
 from .recipe import GenerationRecipe, Recipe, TrainedProject
 
@@ -220,8 +221,9 @@ class TrainedAdapterRecipe(AdapterRecipe):
             z = self.norm(self.context.encode([r.text for r in splits.train]))
             solved = solve_linear_head(z, [r.label for r in splits.train], self.labels)
             start = solved.expert.state_dict()
-        expert, epochs = train_adapter(
-            replace(self, files=files).expert(start),
+        expert = replace(self, files=files).expert(start)
+        trained = train_inside(
+            expert,
             splits.train,
             backbone=self.backbone,
             norm=self.norm,
@@ -234,7 +236,7 @@ class TrainedAdapterRecipe(AdapterRecipe):
         head = None if expert.W is None else expert.state_dict()
         learnt = {n: head[n] for n in ("W", "b")} if head else None
         made = adapter_files(expert, files[CONFIG])
-        return replace(self, files=made, head=learnt, epochs=epochs)
+        return replace(self, files=made, head=learnt, epochs=trained.epoch)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,15 +1,18 @@
-"""Train an expert that writes inside the trunk: everything else frozen, gradients through blocks.
+"""Train an expert that acts inside the trunk: gradients through the upper blocks, no others.
 
-    loss = CE(softmax(W_c (h + G(x))), y) + λ · mean over background of ‖W_c G(x)‖²
+    loss = task loss(W z' + b, y),  z' = LayerNorm(h')       where it has labels of its own
+    loss = task loss(W_c h', y) + λ · mean over background of ‖W_c (h' − h)‖²     else
 
-G is what the expert's step adds to h (`core.backbones.interventions.graft`). The states below the
-block it reads are computed once; only the blocks above are run again.
+h' is what the encoder gives with it (`core.backbones.interventions`). The states below its lowest
+block are computed once; only the blocks above are run again. The head of an adapter starts from the
+regression on z, so that the blocks do not learn what the frozen ones know already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 
 import torch
@@ -18,117 +21,128 @@ from torch import Tensor
 from ...registry.errors import UsageError
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import BATCH
-from ..backbones.interventions import states_with
-from ..backbones.interventions.graft import Graft, added_by, token_step
-from ..backbones.interventions.tap import Tap, block_at
+from ..backbones.interventions import Intervention
+from ..backbones.interventions.graft import moved_by, moved_states, states_below
+from ..backbones.interventions.layout import intervention_of
+from ..backbones.tokens import start_of, tokenize
 from ..bus.experts import Expert
+from ..bus.tasks import Unit
 from ..types import Progress, Row
-from .expert import ExpertRun, ExpertSettings, TrainedExpert, init_expert
+from .expert import ExpertRun, ExpertSettings, TrainedExpert
+
+TOKENS = 512
+"""Of a batch, at most, where every token has the logits of a vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
-    """B rows of one token length: ids, the states below the tap, h and targets."""
+    """Texts of one token length: ids, the states below the expert, h and targets of N rows."""
 
     ids: Tensor
-    states: Tensor
+    states: Tensor | None
     h: Tensor
     targets: Tensor
 
 
-def train_graft(
+def train_inside(
+    expert: Expert,
     rows: Sequence[Row],
     *,
     backbone: Backbone,
-    reads: str,
-    writes: str,
+    norm: Callable[[Tensor], Tensor],
     settings: ExpertSettings,
-    labels: Sequence[str],
     valid: Sequence[Row] = (),
     background: Sequence[str] = (),
     checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> TrainedExpert:
-    """Train a step from block `reads` to block `writes` on its domain's rows.
+    """Train an expert that changes h, and its head where it has one, on its domain's rows.
 
     Args:
+        expert: What is trained, in place.
         rows: What it learns.
-        backbone: The frozen backbone, with a classifier.
-        reads: The block it reads.
-        writes: The block it writes to, `reads` or a later one.
+        backbone: The frozen backbone.
+        norm: The bus norm.
         settings: How; dropout and noise are laid on no state.
-        labels: The labels the expert may answer.
         valid: Rows to stop early on; without them the last epoch is taken.
-        background: Texts to leave alone.
+        background: Texts to leave alone, where it writes hidden states.
         checkpoint: Written now and then; training goes on from it where it exists.
         progress: Called with (epochs done, epochs in all).
+
+    Raises:
+        UsageError: If it has no labels of its own, and the backbone has no classifier.
     """
-    width, head = backbone.width, backbone.task.head
-    expert = init_expert(settings, width=width, out=width, labels=labels)
-    run = _GraftRun(expert, settings, backbone=backbone, reads=reads, writes=writes, rows=len(rows))
-    data, held_out = (
-        run.batches([x.text for x in r], head.targets([x.label for x in r], backbone.labels))
-        for r in (rows, valid)
-    )
-    others = run.batches(background, torch.zeros(len(background)))  # no loss reads these targets
+    acts = intervention_of(expert, backbone)
+    assert acts  # noqa: S101  (who calls this knows that it acts there)
+    own = expert.space == "labels"
+    if backbone.classifier is None and not own:
+        raise UsageError(
+            "an expert that writes inside the trunk answers through the backbone's classifier",
+            expected="a backbone with labels",
+            found=f"{backbone.name!r} without",
+        )
+    kind = _TokenRun if backbone.task.unit is Unit.TOKEN else _InsideRun
+    run = kind(expert, settings, acts=acts, backbone=backbone, norm=norm, rows=len(rows))
+    data, held_out = (run.batches(some) for some in (rows, valid))
+    hidden = () if own else [Row(text=t, label="") for t in background]
+    others = run.batches(hidden, answered=False)
     for _ in run.epochs(checkpoint, progress):
         run.train_through(data, others)
         run.remember(run.loss_through(held_out) if held_out else None)
     return run.finish(validated=bool(held_out))
 
 
-class _GraftRun(ExpertRun):
-    """An expert's training whose logits come through the trunk's upper blocks."""
+class _InsideRun(ExpertRun):
+    """The training of an expert whose answers come through the upper blocks."""
 
     def __init__(
         self,
         expert: Expert,
         settings: ExpertSettings,
         *,
+        acts: Intervention,
         backbone: Backbone,
-        reads: str,
-        writes: str,
+        norm: Callable[[Tensor], Tensor],
         rows: int,
     ) -> None:
-        if backbone.classifier is None:
-            raise UsageError(
-                "an expert that writes inside the trunk answers through the backbone's classifier",
-                expected="a backbone with labels",
-                found=f"{backbone.name!r} without",
-            )
         super().__init__(expert, settings, head=backbone.task.head, rows=rows)
-        self.trunk, self.classifier = backbone.trunk, backbone.classifier
-        self.graft = Graft(
-            read=block_at(self.trunk, reads),
-            write=block_at(self.trunk, writes),
-            step=token_step(expert, width=backbone.width, eps=backbone.eps),
-        )
+        self.acts, self.backbone, self.norm = acts, backbone, norm
+        own = expert.space == "labels"
+        self.names: Sequence[str] = expert.labels if own else backbone.labels
 
-    def batches(self, texts: Sequence[str], targets: Tensor) -> list[_Batch]:
-        """Return texts in batches of one length, with the states below the tap computed once."""
-        made = []
-        for index, ids in self.trunk.batches(texts, most=BATCH):
+    def batches(self, rows: Sequence[Row], *, answered: bool = True) -> list[_Batch]:
+        """Return rows in batches of one length, with the states below computed once."""
+        made, trunk = list[_Batch](), self.backbone.trunk
+        answers = [r.label for r in rows]
+        targets = self.head.targets(answers, self.names) if answered else torch.zeros(len(rows))
+        for index, ids in trunk.batches([r.text for r in rows], most=BATCH):
+            ids = ids[: len(index)]  # noqa: PLW2901  (a device other than a CPU gets full batches)
             with torch.no_grad():
-                states = states_with(self.trunk, ids, Tap(block=self.graft.read))
-                h = self.trunk.pool(self.trunk.hidden_states(ids))[: len(index)]
+                states = states_below(trunk, ids, self.acts)
+                h = trunk.pool(trunk.hidden_states(ids))
             made.append(_Batch(ids=ids, states=states, h=h, targets=targets[index]))
         return made
 
     def train_through(self, data: Sequence[_Batch], others: Sequence[_Batch]) -> None:
-        """Take one step for as many batches as make up the batch size, in shuffled order."""
-        order = torch.randperm(len(data), generator=self.generator).tolist()
-        several = max(1, self.settings.batch // BATCH)
-        for start in range(0, len(order), several):
-            self.descend(self._losses([data[n] for n in order[start : start + several]], others))
+        """Take one step whenever as many rows are together as make up a batch, shuffled."""
+        chosen = list[_Batch]()
+        for n in torch.randperm(len(data), generator=self.generator).tolist():
+            chosen.append(data[n])
+            if sum(len(b.ids) for b in chosen) >= self.settings.batch:
+                self.descend(self._losses(chosen, others))
+                chosen = []
+        if chosen:
+            self.descend(self._losses(chosen, others))
 
     def _losses(self, chosen: Sequence[_Batch], others: Sequence[_Batch]) -> Iterator[Tensor]:
         """Yield what the loss of a step is the sum of, one graph at a time."""
         rows = sum(len(b.h) for b in chosen)
         for batch in chosen:
             yield self.head.loss(self.logits(batch), batch.targets) * len(batch.h) / rows
-        if others and self.settings.off_domain > 0:
-            n = int(torch.randint(len(others), (), generator=self.generator))
-            added = self.added(others[n]) @ self.classifier.T
+        classifier = self.backbone.classifier
+        if others and self.settings.off_domain > 0 and classifier is not None:
+            other = others[int(torch.randint(len(others), (), generator=self.generator))]
+            added = (self.moved(other) - other.h) @ classifier.T
             yield self.settings.off_domain * added.square().sum(-1).mean()
 
     def loss_through(self, data: Sequence[_Batch]) -> float:
@@ -139,11 +153,39 @@ class _GraftRun(ExpertRun):
                 float(self.head.loss(self.logits(b), b.targets)) * len(b.h) / rows for b in data
             )
 
-    def added(self, batch: _Batch) -> Tensor:
-        """Return G ``(B, D)``."""
-        made = added_by(self.trunk, batch.ids, self.graft, states=batch.states)
-        return made[: len(batch.h)]
+    def moved(self, batch: _Batch) -> Tensor:
+        """Return h' ``(B, D)``."""
+        return moved_by(self.backbone.trunk, batch.ids, self.acts, states=batch.states)
 
     def logits(self, batch: _Batch) -> Tensor:
-        """Return W_c (h + G), ``(B, C)``."""
-        return (batch.h + self.added(batch)) @ self.classifier.T
+        """Return W z' + b ``(B, L)``, or W_c h' ``(B, C)``."""
+        moved, classifier = self.moved(batch), self.backbone.classifier
+        if self.expert.space == "labels" or classifier is None:
+            made: Tensor = self.expert(self.norm(moved))
+            return made
+        return moved @ classifier.T
+
+
+class _TokenRun(_InsideRun):
+    """The same where text is generated: every token is a row."""
+
+    def batches(self, rows: Sequence[Row], *, answered: bool = True) -> list[_Batch]:  # noqa: ARG002
+        """Return passages in batches of one length, with the states below computed once."""
+        made, trunk = list[_Batch](), self.backbone.trunk
+        start = start_of(trunk)
+        tokens = sorted(([start, *tokenize(trunk, r.text)] for r in rows), key=len)
+        for length, same in groupby(tokens, key=len):
+            most = max(1, TOKENS // length)
+            while some := list(islice(same, most)):
+                whole = torch.tensor(some, device=trunk.device)
+                ids = whole[:, :-1]
+                with torch.no_grad():
+                    states = states_below(trunk, ids, self.acts)
+                    h = trunk.hidden_states(ids).flatten(0, 1)
+                made.append(_Batch(ids=ids, states=states, h=h, targets=whole[:, 1:].flatten()))
+        return made
+
+    def moved(self, batch: _Batch) -> Tensor:
+        """Return h' ``(N, D)`` of every token."""
+        trunk = self.backbone.trunk
+        return moved_states(trunk, batch.ids, self.acts, states=batch.states).flatten(0, 1)

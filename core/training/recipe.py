@@ -42,9 +42,10 @@ from .expert import (
     TrainedExpert,
     expert_logits,
     fit_temperature,
+    init_expert,
     train_expert,
 )
-from .in_trunk import train_graft
+from .in_trunk import train_inside
 from .linear_head import solve_linear_head
 from .packaging import CardFile, ExpertDraft, statistics_card, texts_card, vectors_card
 
@@ -187,13 +188,15 @@ class Recipe:
         if self.plan.writes_tap == FINAL:
             trained = self._train_on_bus(checkpoint, progress)
         else:
-            trained = train_graft(
+            width = backbone.width
+            graft = init_expert(self.settings, width=width, out=width, labels=self.labels)
+            graft.reads_tap, graft.writes_tap = self.plan.reads_tap, self.plan.writes_tap
+            trained = train_inside(
+                graft,
                 self.splits.train,
                 backbone=backbone,
-                reads=self.plan.reads_tap,
-                writes=self.plan.writes_tap,
+                norm=self.norm,
                 settings=self.settings,
-                labels=self.labels,
                 valid=self.splits.valid,
                 background=self.others,
                 checkpoint=checkpoint,

@@ -9,6 +9,7 @@ from .core.evaluation.evaluate import Evaluation
 from .core.host import Host
 from .core.live import Live
 from .core.model.composed import Answer, ComposedModel
+from .core.model.decode import Token, generate
 from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
 from .core.receipt import Receipt
@@ -35,10 +36,12 @@ __all__ = [
     "Route",
     "Router",
     "Row",
+    "Token",
     "UsageError",
     "authoring",
     "compose",
     "errors",
+    "generate",
     "hookimpl",
     "jobs",
     "plugins",

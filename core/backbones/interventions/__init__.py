@@ -39,6 +39,16 @@ class Intervention(Protocol):
         ...
 
     @property
+    def rowwise(self) -> bool:
+        """Whether it changes one token's row at a time, in bits that no other row decides.
+
+        Then texts share its pass; and if it changes h, text may be generated with it, and a host
+        chooses a router that runs it where it has a weight and nowhere else. A product with a
+        matrix is so where the encoder has its layer (`TextEncoder.with_linears`).
+        """
+        ...
+
+    @property
     def key(self) -> str:
         """Names its rows in the feature cache where they are the same for every expert, else ''."""
         ...

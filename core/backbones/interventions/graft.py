@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 
 from ...bus.bus import LayerNorm
@@ -36,6 +35,7 @@ class Graft:
     write: int
     step: Step
     changes_h: bool = field(default=True, init=False)
+    rowwise: bool = field(default=False, init=False)
     key: str = field(default="", init=False)
 
     @property
@@ -68,29 +68,6 @@ def token_step(expert: Expert, *, width: int, eps: float) -> Step:
         return flat.reshape(*states.shape[:-1], -1)
 
     return step
-
-
-def added_by(
-    encoder: TextEncoder, ids: Tensor, intervention: Intervention, *, states: Tensor | None = None
-) -> Tensor:
-    """Return G ``(B, D)`` of token ids ``(B, T)``: what an intervention adds to h.
-
-    Only the blocks from its lowest on are run twice, once without it and once with it; gradients
-    reach its weights.
-
-    Args:
-        encoder: The frozen encoder.
-        ids: The tokens.
-        intervention: One that changes h.
-        states: The states ``(B, T, D)`` below its lowest block, where they are known.
-    """
-    below = intervention.lowest - 1
-    if states is None and below >= 0:
-        states = states_with(encoder, ids, Tap(block=below))
-    with from_states(encoder, states, block=below):
-        with torch.no_grad():
-            plain = encoder.pool(encoder.hidden_states(ids))
-        return encoder.pool(states_with(encoder, ids, intervention)) - plain
 
 
 def moved_by(

@@ -20,7 +20,6 @@ from ..encoder import TextEncoder
 from ..tokens import context_layout, token_states
 from . import Intervention, InTrunk, states_with
 from .graft import Graft, moved_by, moved_states, token_step
-from .lora import Lora
 from .tap import FINAL, Tap, block_at
 
 
@@ -67,7 +66,7 @@ def compute_features(
             return moved_by(encoder, ids, intervention)
         return encoder.pool(states_with(encoder, ids, intervention))
 
-    return encoder.encode(texts, compute=compute, alone=not isinstance(intervention, Lora))
+    return encoder.encode(texts, compute=compute, alone=not intervention.rowwise)
 
 
 def compute_token_rows(
@@ -107,7 +106,7 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
             width=backbone.width,
             normalised=not moved,
             moved=moved,
-            own_pass=isinstance(acts, Lora),
+            own_pass=acts.changes_h and acts.rowwise,
             compute=partial(compute, acts, backbone.trunk),
             readers=tuple(readers),
         )
@@ -186,9 +185,10 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
         acts = expert.intervention(backbone)
         if not isinstance(acts, Intervention):
             found = type(acts).__name__
-        elif backbone.task.unit is Unit.TOKEN and not isinstance(acts, Lora):
+        elif backbone.task.unit is Unit.TOKEN and not (acts.changes_h and acts.rowwise):
             # Else the cache of keys and values is the backbone's own.
-            code, wanted = "tap_unknown", "an expert above the blocks for text, or an adapter"
+            code = "tap_unknown"
+            wanted = "an expert above the blocks for text, or one that changes h row by row"
             found = "one inside"
         elif backbone.trunk.features is not None and not acts.changes_h:
             code, wanted, found = "tap_unknown", "one that changes h, which is of layers", "a tap"

@@ -96,6 +96,7 @@ class Lora:
     lowest: int
     key: str
     changes_h: bool = field(default=True, init=False)
+    rowwise: bool = field(default=True, init=False)
 
     @contextmanager
     def apply(self, encoder: TextEncoder) -> Iterator[None]:

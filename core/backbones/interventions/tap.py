@@ -44,6 +44,7 @@ class Tap:
 
     block: int
     changes_h: bool = field(default=False, init=False)
+    rowwise: bool = field(default=False, init=False)
 
     @property
     def lowest(self) -> int:

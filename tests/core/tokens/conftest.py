@@ -15,7 +15,6 @@ from redhost.core.composition.recompose import RecomposeResult
 from redhost.core.model.composed import ComposedModel
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_documents
-from redhost.core.training.new_backbone import new_backbone
 from redhost.core.training.recipes import train_package
 from redhost.registry.package.project import ExpertPlan, package_in, write_plan
 
@@ -31,33 +30,8 @@ def speaker(speaker_model) -> redhost.Backbone:
 
 
 @pytest.fixture(scope="session")
-def speaker_folder(speaker_model, tmp_path_factory) -> Path:
-    """The language model as a backbone package's folder."""
-    project = tmp_path_factory.mktemp("speaker-package")
-    background = [
-        redhost.authoring.BackgroundRow(text=f"Nothing of note, {n}; else?") for n in range(8)
-    ]
-    new_backbone(
-        project,
-        "speaker",
-        f"hf:{speaker_model}",
-        task=redhost.plugins.make_task("generation"),
-        background=background,
-    )
-    return package_in(project)
-
-
-@pytest.fixture(scope="session")
 def context(speaker_folder) -> AuthoringContext:
     return redhost.authoring.open_for_training(speaker_folder)
-
-
-@pytest.fixture(scope="session")
-def rows_of(documents) -> Callable[..., list[redhost.Row]]:
-    """Return the function from a domain to its documents."""
-    return lambda name, count=24: [
-        redhost.Row(text=d["text"], label="", domain=d["document"]) for d in documents(name, count)
-    ]
 
 
 @pytest.fixture(scope="session")

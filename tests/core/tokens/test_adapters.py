@@ -2,90 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import redhost
-from redhost.core.backbones.interventions.layout import read_tokens
+from redhost.core.backbones.encoder import blocks_of
+from redhost.core.backbones.interventions import hooked
+from redhost.core.backbones.interventions.layout import bus_part, read_tokens, with_layout
 from redhost.core.backbones.tokens import start_of, tokenize
 from redhost.core.model.build import make_expert_module
 from redhost.core.model.composed import ComposedModel
 from redhost.core.model.decode import ChosenSession, generate, routes_once
-from redhost.core.training.adapter import import_adapter
 from redhost.core.training.data import split_documents
 from redhost.core.training.recipes import train_package
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.registry.package.readers import read_expert
 
 PROMPTS = {"sums": "3 + 4 = ", "tales": "the cat sat ", "code": "def f3(x):"}
 LONG = 24
 
-KINDS: dict[str, dict[str, Any]] = {
-    "sums": {"r": 4, "target_modules": ["q_proj", "v_proj"], "use_rslora": True},
-    "tales": {"r": 2, "target_modules": ["layers.1.mlp.up_proj"], "use_dora": True},
-    "code": {"r": 3, "target_modules": ["o_proj", "down_proj"], "lora_bias": True},
-}
-
 
 @pytest.fixture(scope="module")
-def saved(speaker_model, tmp_path_factory) -> dict[str, Path]:
-    """Adapters of the language model as PEFT saves them, by id; none of them says little."""
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    folders = {}
-    for n, (name, options) in enumerate(KINDS.items()):
-        folder = tmp_path_factory.mktemp(name)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.manual_seed(n)
-            model = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32)
-            made = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **options))
-            with torch.no_grad():
-                for key, p in made.named_parameters():
-                    if "lora_" in key:
-                        p.add_(0.05 * torch.randn_like(p))
-            made.save_pretrained(folder)
-        folders[name] = folder
-    return folders
-
-
-@pytest.fixture(scope="module")
-def packages(saved, speaker_folder, rows_of, tmp_path_factory) -> dict[str, Path]:
-    """Each of them as a package's folder."""
-    made = {}
-    for name, folder in saved.items():
-        project = tmp_path_factory.mktemp("imported") / f"red-expert-{name}"
-        files = {n: (folder / n).read_bytes() for n in (CONFIG, WEIGHTS)}
-        plan = ExpertPlan(id=name, form="lora")
-        with suppress(
-            redhost.errors.HarmError
-        ):  # it has learnt nothing, and the package is written to look at
-            import_adapter(project, plan, files, rows_of(name), package=from_folder(speaker_folder))
-        made[name] = package_in(project)
-    return made
-
-
-@pytest.fixture(scope="module")
-def adapted(speaker_folder, packages) -> ComposedModel:
+def adapted(speaker_folder, adapter_packages) -> ComposedModel:
     """The three, under the default router."""
     torch.set_num_threads(1)
-    return redhost.compose(speaker_folder, list(packages.values())).composed
+    return redhost.compose(speaker_folder, list(adapter_packages.values())).composed
 
 
 @pytest.fixture(scope="module")
-def peft_says(saved, speaker_model) -> Callable[[str, list[int], int], list[int]]:
+def peft_says(saved_adapters, speaker_model) -> Callable[[str, list[int], int], list[int]]:
     """Return the function from an adapter's name and tokens to what PEFT's model goes on with."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -94,7 +48,7 @@ def peft_says(saved, speaker_model) -> Callable[[str, list[int], int], list[int]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32)
-            named = PeftModel.from_pretrained(model, saved[name], adapter_name=name).eval()
+            named = PeftModel.from_pretrained(model, saved_adapters[name], adapter_name=name).eval()
             named.set_adapter(name)
             tokens = torch.tensor([ids])
             out = named.generate(
@@ -137,7 +91,7 @@ def chosen(model: ComposedModel, name: str) -> ComposedModel:
     return dataclasses.replace(model, bus=bus)
 
 
-@pytest.mark.parametrize("name", [*KINDS])
+@pytest.mark.parametrize("name", [*PROMPTS])
 def test_it_goes_on_token_for_token_as_pefts_generate(adapted, peft_says, name) -> None:
     model = chosen(adapted, name)
     bare = chosen(adapted, "backbone")
@@ -195,7 +149,9 @@ def test_the_backbones_column_speaks_as_the_backbone_does(adapted, speaker) -> N
     torch.testing.assert_close(p, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_bus_says_of_every_token_what_pefts_model_says(adapted, saved, speaker_model) -> None:
+def test_the_bus_says_of_every_token_what_pefts_model_says(
+    adapted, saved_adapters, speaker_model
+) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -206,11 +162,85 @@ def test_the_bus_says_of_every_token_what_pefts_model_says(adapted, saved, speak
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32)
-            theirs = PeftModel.from_pretrained(model, saved[name]).eval()
+            theirs = PeftModel.from_pretrained(model, saved_adapters[name]).eval()
         with torch.inference_mode():
             expected = torch.softmax(theirs(input_ids=torch.tensor([tokens])).logits[0], -1)
             found = adapted.bus.alone(h, adapted.bus.norm(h), n)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScaledMlp:
+    """What a plugin may bring: the output of a block's MLP, multiplied."""
+
+    by: torch.Tensor
+    lowest: int = 1
+    changes_h: bool = True
+    rowwise: bool = True
+    key: str = ""
+
+    def apply(self, encoder):
+        mlp = blocks_of(encoder.model)[1][self.lowest].mlp
+        return hooked(encoder, (mlp, lambda module, inputs, output: output * self.by))
+
+
+class Scale(redhost.Expert):
+    def __init__(self, by: torch.Tensor) -> None:
+        super().__init__(space="hidden", labels=())
+        self.by = torch.nn.Parameter(by)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z
+
+    def intervention(self, backbone: redhost.Backbone) -> ScaledMlp:
+        return ScaledMlp(self.by)
+
+
+def test_a_plugins_form_that_works_row_by_row_goes_on_as_an_adapter_does(
+    adapted, speaker, speaker_model
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    scale = Scale(1 + torch.randn(speaker.width, generator=torch.Generator().manual_seed(1)))
+    wide = with_layout(speaker, {"scaled": scale})
+    columns = ("scaled", "backbone")
+    parts = {"scaled": bus_part(scale, speaker)}
+    norm = redhost.LayerNorm(width=speaker.width, eps=speaker.eps)
+    router: Any = Always(0, len(columns))
+    bus = redhost.Bus(
+        norm=norm,
+        router=router,
+        experts=parts,
+        classifier=speaker.classifier,
+        task=speaker.task,
+        backbone_column=True,
+        layout=wide.layout,
+    )
+    model = dataclasses.replace(adapted, backbone=wide, bus=bus)
+    assert routes_once(model)
+    theirs = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32).eval()
+    for prompt in PROMPTS.values():
+        ids = torch.tensor([ids_of(model, prompt)])
+        made = [t.id for t in generate(model, prompt, max_tokens=LONG, temperature=0)]
+        plain, expected = (
+            _go_on(theirs, ids, scale.by.detach() if scaled else None) for scaled in (False, True)
+        )
+        assert made == expected[: len(made)] != plain[: len(made)] and len(made) > 1
+
+
+def _go_on(model: Any, ids: torch.Tensor, by: torch.Tensor | None) -> list[int]:
+    """Return what a model of transformers goes on with, with a block changed by hand."""
+    mlp, by = model.model.layers[1].mlp, torch.ones(()) if by is None else by
+    hook = mlp.register_forward_hook(lambda _m, _i, output: output * by)
+    with contextlib.ExitStack() as stack:
+        stack.callback(hook.remove)
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=LONG,
+        )
+    return [int(t) for t in out[0, ids.shape[1] :]]
 
 
 def test_without_an_adapter_every_token_is_routed(composed, adapted) -> None:

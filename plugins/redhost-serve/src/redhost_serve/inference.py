@@ -1,15 +1,20 @@
-"""The routes of the Open Inference Protocol v2: health, metadata, infer; and whose a text is."""
+"""The routes of the Open Inference Protocol v2: health, metadata, infer; route and generate."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
+import redhost
+from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import (
+    EVENTS,
     body,
+    event,
     reply,
     request_body_for,
     require_model,
@@ -19,6 +24,9 @@ from redhost_serve.reply import (
 from redhost_serve.service import Service
 from redhost_serve.wire import (
     MODEL,
+    Failure,
+    GenerateReply,
+    GenerateRequest,
     InferReply,
     InferRequest,
     Metadata,
@@ -27,6 +35,7 @@ from redhost_serve.wire import (
     RouteReply,
     RouteRequest,
     TensorMetadata,
+    generate_reply,
     infer_reply,
     route_reply,
     texts_of,
@@ -61,6 +70,15 @@ def inference_routes(service: Service) -> APIRouter:
         methods=["POST"],
         responses=responses_for(RouteReply, 400, 503),
         openapi_extra=request_body_for(RouteRequest),
+    )
+    generated = responses_for(GenerateReply, 400, 503)
+    generated[200]["content"][EVENTS] = {"schema": {"type": "string"}}
+    routes.add_api_route(
+        "/v1/generate",
+        answers.generate,
+        methods=["POST"],
+        responses=generated,
+        openapi_extra=request_body_for(GenerateRequest),
     )
     return routes
 
@@ -110,6 +128,41 @@ class InferenceRoutes:
         wanted = await body(request, RouteRequest)
         return reply(route_reply(await self.service.route(wanted.texts)))
 
+    async def generate(self, request: Request) -> Response:
+        """Go on with a prompt; one generation makes all of its tokens."""
+        wanted = await body(request, GenerateRequest)
+        generation, tokens = await self.service.generate(
+            wanted.prompt,
+            max_tokens=wanted.max_tokens,
+            temperature=wanted.temperature,
+            seed=wanted.seed,
+        )
+        if wanted.stream:
+            return StreamingResponse(_events(generation, tokens), media_type=EVENTS)
+        made = []
+        async for token in tokens:
+            made.append(token)
+            if await request.is_disconnected():  # nobody reads the rest
+                break
+        return reply(generate_reply(generation, made))
+
+
+async def _events(
+    generation: int | None, tokens: AsyncIterator[redhost.Token]
+) -> AsyncIterator[bytes]:
+    """Yield an event a token, and the whole without its tokens; or what went wrong."""
+    made = []
+    try:
+        async for token in tokens:
+            made.append(token)
+            yield event("token", token)
+    except HttpProblem as e:
+        yield event("error", Failure(error=e.reason))
+        return
+    whole = generate_reply(generation, made)
+    whole.tokens = []
+    yield event("end", whole)
+
 
 def _ready(*statuses: int) -> dict[int | str, dict[str, object]]:
     responses = responses_for(Ready, *statuses)
@@ -119,14 +172,15 @@ def _ready(*statuses: int) -> dict[int | str, dict[str, object]]:
 def _metadata(service: Service) -> ModelMetadata:
     bus = service.live.composed.bus
     answers = "probability" if bus.task.head.probabilities else "value"
+    outputs = [
+        TensorMetadata(name="label", datatype="BYTES", shape=[-1]),
+        TensorMetadata(name=answers, datatype="FP64", shape=[-1]),
+        TensorMetadata(name="weights", datatype="FP64", shape=[-1, len(bus.columns)]),
+    ]
     return ModelMetadata(
         name=MODEL,
         versions=[str(service.live.generation)],
         platform="redhost",
         inputs=[TensorMetadata(name="text", datatype="BYTES", shape=[-1])],
-        outputs=[
-            TensorMetadata(name="label", datatype="BYTES", shape=[-1]),
-            TensorMetadata(name=answers, datatype="FP64", shape=[-1]),
-            TensorMetadata(name="weights", datatype="FP64", shape=[-1, len(bus.columns)]),
-        ],
+        outputs=[] if bus.task.head.vocabulary else outputs,  # `infer` tells no tokens
     )

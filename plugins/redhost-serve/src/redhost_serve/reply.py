@@ -14,10 +14,21 @@ import redhost
 from redhost_serve.problems import HttpProblem, problem_of
 from redhost_serve.wire import MODEL, Failure, decode
 
-__all__ = ["body", "reply", "request_body_for", "require_model", "responses_for", "run_in_thread"]
+__all__ = [
+    "EVENTS",
+    "body",
+    "event",
+    "reply",
+    "request_body_for",
+    "require_model",
+    "responses_for",
+    "run_in_thread",
+]
 
 S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R")
+
+EVENTS = "text/event-stream"
 
 REASONS = {
     400: "The body is not what this route reads.",
@@ -36,6 +47,11 @@ REASONS = {
 def reply(value: object, *, status: int = 200) -> Response:
     """Answer with JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def event(name: str, value: object) -> bytes:
+    """Return a server-sent event; JSON has no line breaks."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
 def require_model(name: str) -> None:

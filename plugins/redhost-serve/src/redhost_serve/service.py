@@ -6,7 +6,8 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from redhost_serve.batcher import Batcher, FullError
 from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
+from redhost_serve.writer import Writer
 
 __all__ = ["Candidate", "Options", "Service"]
 
@@ -37,7 +39,7 @@ class Options:
     """How a service runs.
 
     Attributes:
-        queue: How many requests may wait.
+        queue: How many requests may wait, and how many texts may be gone on with at a time.
         batch: Most texts of a batch; 1 answers one request at a time.
         wait: Seconds a batch waits for more.
         body: Most bytes of a request's body.
@@ -86,14 +88,15 @@ class Service:
     listing: Sequence[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        """Start the batcher."""
+        """Start the threads that answer."""
         self.metrics = Metrics(
             generation=lambda: self.live.generation,
             alive=self.live.alive,
-            waiting=lambda: len(self.batcher) + len(self.choosing),
+            waiting=lambda: len(self.batcher) + len(self.choosing) + len(self.writer),
         )
         self.batcher = self._batcher(self.live.predict)
         self.choosing = self._batcher(self.live.route)
+        self.writer = Writer(queue=self.options.queue)
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
 
@@ -133,9 +136,40 @@ class Service:
         """
         return await self._ask(self.choosing, texts)
 
+    async def generate(
+        self, prompt: str, *, max_tokens: int, temperature: float, seed: int
+    ) -> tuple[int | None, AsyncIterator[redhost.Token]]:
+        """Go on with a prompt: return the generation that does, and its tokens as they come.
+
+        Raises:
+            HttpProblem: As `ask` does, here and where the tokens are read; 400 as well where the
+                backbone does not generate text.
+        """
+        with self._problems():
+            model = self.live.composed  # read once: a swap changes nothing for this text
+            tokens = self.writer.write(
+                lambda: redhost.generate(
+                    model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
+                )
+            )
+            await anext(tokens)
+        return model.generation, self._written(tokens)
+
+    async def _written(self, tokens: AsyncIterator[A | None]) -> AsyncIterator[A]:
+        with self._problems():
+            async for token in tokens:
+                if token is not None:
+                    yield token
+
     async def _ask(self, batcher: Batcher[A], texts: Sequence[str]) -> list[A]:
-        try:
+        with self._problems():
             return await batcher.ask(texts)
+
+    @contextmanager
+    def _problems(self) -> Iterator[None]:
+        """Say what goes wrong in a block as a client may know it."""
+        try:
+            yield
         except FullError:
             raise HttpProblem(
                 503, "too many requests wait; try again", headers={"Retry-After": "1"}
@@ -146,7 +180,7 @@ class Service:
             raise problem_of(e, otherwise=503) from None
         except Exception:
             log.exception("generation %s failed", self.live.generation)
-            raise HttpProblem(503, "the generation failed on these texts") from None
+            raise HttpProblem(503, "the generation failed on this") from None
 
     def change(self, how: Callable[[], object]) -> tuple[int | None, int | None]:
         """Change the generation and count how it went.
@@ -215,5 +249,5 @@ class Service:
 
     def close(self) -> None:
         """Answer what waits and stop."""
-        self.batcher.close()
-        self.choosing.close()
+        for answers in (self.batcher, self.choosing, self.writer):
+            answers.close()

@@ -14,11 +14,14 @@ from redhost_serve.problems import HttpProblem
 __all__ = [
     "MAX_CHARACTERS",
     "MAX_TEXTS",
+    "MAX_TOKENS",
     "MODEL",
     "Attach",
     "Change",
     "Detach",
     "Failure",
+    "GenerateReply",
+    "GenerateRequest",
     "InferReply",
     "InferRequest",
     "LoadRequest",
@@ -35,6 +38,7 @@ __all__ = [
     "TextTensor",
     "Wanted",
     "decode",
+    "generate_reply",
     "infer_reply",
     "route_reply",
     "texts_of",
@@ -45,6 +49,7 @@ MODEL = "redhost"
 
 MAX_TEXTS = 64
 MAX_CHARACTERS = 4096
+MAX_TOKENS = 4096
 
 T = TypeVar("T", bound=Struct)
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS)]
@@ -159,6 +164,43 @@ class RouteReply(Struct, kw_only=True):
     routes: list[Routed]
 
 
+class GenerateRequest(Struct, kw_only=True):
+    """A prompt to go on with, as `redhost generate` does with the same numbers.
+
+    Attributes:
+        prompt: The text; may be empty.
+        max_tokens: How many at most.
+        temperature: T; 0 takes the most probable token.
+        seed: Where draws come from.
+        stream: Whether each token is sent as soon as it is chosen, as a server-sent event.
+    """
+
+    prompt: Annotated[str, Meta(max_length=MAX_CHARACTERS)]
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] = 100
+    temperature: Annotated[float, Meta(ge=0)] = 1.0
+    seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    stream: bool = False
+
+
+class GenerateReply(Struct, kw_only=True):
+    """What was added to a prompt, all by one generation.
+
+    Attributes:
+        generation: Its number.
+        expert: The column with the largest weight after the prompt; where adapters are composed it
+            goes on alone. Null where the text ends at once.
+        weights: Of each column, after the prompt.
+        text: What was added.
+        tokens: The tokens; none at the end of a stream, which sent them.
+    """
+
+    generation: int | None
+    expert: str | None
+    weights: dict[str, float]
+    text: str
+    tokens: list[redhost.Token] = []
+
+
 class Change(Struct, kw_only=True):
     """A swap or a rollback.
 
@@ -256,6 +298,18 @@ def route_reply(routes: Sequence[redhost.Route]) -> RouteReply:
     return RouteReply(
         generation=routes[0].generation,
         routes=[Routed(expert=r.expert, weights=r.weights) for r in routes],
+    )
+
+
+def generate_reply(generation: int | None, tokens: Sequence[redhost.Token]) -> GenerateReply:
+    """Return the answer to a request to go on with a prompt."""
+    weights = tokens[0].weights if tokens else {}
+    return GenerateReply(
+        generation=generation,
+        expert=max(weights, key=weights.__getitem__) if weights else None,
+        weights=weights,
+        text="".join(t.text for t in tokens),
+        tokens=list(tokens),
     )
 
 

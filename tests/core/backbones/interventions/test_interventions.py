@@ -14,7 +14,7 @@ import torch
 import redhost
 from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions import Intervention, InTrunk, PassEnded, hooked
-from redhost.core.backbones.interventions.graft import added_by
+from redhost.core.backbones.interventions.graft import moved_by
 from redhost.core.backbones.interventions.layout import (
     bus_part,
     check_inside,
@@ -41,6 +41,7 @@ class ScaledMlp:
     by: torch.Tensor
     lowest: int = 1
     changes_h: bool = True
+    rowwise: bool = True
     key: str = ""
 
     def apply(self, encoder):
@@ -85,8 +86,7 @@ def learnt(form, backbone, texts_of) -> torch.Tensor:
     for _ in range(15):
         optimizer.zero_grad()
         for index, ids in backbone.trunk.batches([t for t, _ in data]):
-            h = backbone.trunk.pool(backbone.trunk.hidden_states(ids)).detach()
-            h = (h + added_by(backbone.trunk, ids, form["ScaledMlp"](by)))[: len(index)]
+            h = moved_by(backbone.trunk, ids, form["ScaledMlp"](by))[: len(index)]
             target = torch.tensor([place[data[n][1]] for n in index])
             loss = torch.nn.functional.cross_entropy(h @ backbone.classifier.T, target)
             loss.backward()
@@ -185,18 +185,26 @@ def test_a_form_that_cannot_act_here_is_left_out_with_its_reason(
     assert left_out["scaled"].code == code and reason in left_out["scaled"].reason
 
 
-def test_where_text_is_generated_nothing_acts_inside(form, backbone) -> None:
+def test_where_text_is_generated_only_what_works_row_by_row_acts_inside(form, backbone) -> None:
     import dataclasses
 
     generating = dataclasses.replace(backbone, task=redhost.plugins.make_task("generation"))
-    found = check_inside(form["Scale"](torch.ones(backbone.width)), generating)
-    assert found is not None and found.code == "tap_unknown" and found.field == "form"
+    scale, by = form["Scale"], torch.ones(backbone.width)
+    for options in ({}, {"rowwise": False}, {"changes_h": False}):
+
+        class Other(scale):
+            def intervention(self, backbone, options=options):
+                return form["ScaledMlp"](self.by, **options)
+
+        found = check_inside(Other(by), generating)
+        assert (found is None) is (not options)
+        assert found is None or (found.code, found.field) == ("tap_unknown", "form")
 
 
 @pytest.mark.parametrize("lowest", [0, 2])
 def test_every_block_is_run_once_below_and_above_the_lowest(bare, lowest: int) -> None:
     class Shift:
-        changes_h, key = True, ""
+        changes_h, rowwise, key = True, False, ""
 
         def __init__(self) -> None:
             self.lowest = lowest
@@ -230,7 +238,7 @@ def test_one_that_only_reads_gives_what_it_ended_the_pass_with(bare) -> None:
     """A reader of another kind than a tap: the states before a block's MLP, for one expert only."""
 
     class Stop:
-        lowest, changes_h, key = 1, False, ""
+        lowest, changes_h, rowwise, key = 1, False, False, ""
 
         def apply(self, encoder):
             def stop(_module, _inputs, output):

@@ -9,7 +9,7 @@ import redhost
 import redhost.testing
 from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions import states_with
-from redhost.core.backbones.interventions.graft import Graft, added_by, from_states
+from redhost.core.backbones.interventions.graft import Graft, from_states, moved_by
 from redhost.core.backbones.interventions.layout import compute_features
 from redhost.core.backbones.interventions.tap import Tap, block_at
 
@@ -109,7 +109,7 @@ def test_passes_start_above_known_states(bare) -> None:
 def test_gradients_reach_the_step_and_not_the_trunk(bare) -> None:
     [(_, ids)] = list(bare.trunk.batches(TEXTS[:1]))
     weight = torch.zeros(bare.width, bare.width, requires_grad=True)
-    made = added_by(
+    made = moved_by(
         bare.trunk,
         ids,
         Graft(read=0, write=0, step=lambda s: s @ weight),

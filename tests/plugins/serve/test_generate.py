@@ -1,0 +1,231 @@
+"""Text that a generating backbone goes on with, over HTTP: the host's, token for token."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from redhost_serve.client import Client
+from redhost_serve.server import running
+from redhost_serve.service import Options, Service
+from redhost_serve.wire import MAX_CHARACTERS, MAX_TOKENS
+
+import redhost
+from redhost.testing import Environment
+
+GENERATE = "/v1/generate"
+PROMPT = "3 + 4 = "
+REQUEST = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+LONG = {**REQUEST, "max_tokens": 400}
+
+
+@pytest.fixture(scope="module")
+def speaking(speaker_folder, adapter_packages, tmp_path_factory) -> redhost.Host:
+    """A home where text is generated: generation 1 has three adapters, 2 one of them."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("speaking")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        environment = Environment(folder)
+        for package in (speaker_folder, *adapter_packages.values()):
+            environment.install(package.parents[1])
+        host = redhost.Host.open(
+            tmp_path_factory.mktemp("home"),
+            backbone="speaker",
+            plugins=redhost.plugins.Plugins(()),
+        )
+        host.recompose(accept=True)
+        for name in ("sums", "tales"):
+            environment.uninstall(f"red-expert-{name}")
+        host.recompose(accept=True)
+    return host
+
+
+@pytest.fixture
+def serve(speaking) -> Callable[..., contextlib.AbstractContextManager[tuple[str, Service]]]:
+    """Return what serves generation 1 while a block runs."""
+
+    def call(live: redhost.Live | None = None, **options: Any) -> Any:
+        live = live or redhost.Live(speaking.session)
+        live.swap(1)
+        return running(live, options=Options(**options))
+
+    return call
+
+
+def stream(url: str, request: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each server-sent event as it comes."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    with contextlib.closing(connection):
+        connection.request("POST", GENERATE, json.dumps({**request, "stream": True}))
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert (answer.getheader("Content-Type") or "").startswith("text/event-stream")
+        while name := answer.readline().decode():
+            data = answer.readline().decode()
+            assert answer.readline() == b"\n"
+            yield name.strip().removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, "the cat sat ", "def f3(x):", ""])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.5, "seed": 7}])
+def test_it_is_the_hosts_text_token_for_token_streamed_or_not(
+    speaking, serve, prompt, options
+) -> None:
+    expected = [
+        asdict(t) for t in redhost.generate(speaking.load(1), prompt, max_tokens=12, **options)
+    ]
+    with serve() as (url, _), Client(url) as client:
+        reply = client.post(GENERATE, {"prompt": prompt, "max_tokens": 12, **options})
+        *tokens, end = stream(url, {"prompt": prompt, "max_tokens": 12, **options})
+        [route] = client.post("/v1/route", {"texts": [prompt or " "]}).body["routes"]
+    assert reply.status == 200 and len(expected) > 1
+    assert reply.body["tokens"] == expected == [value for _, value in tokens]
+    assert {name for name, _ in tokens} == {"token"}
+    assert end == ("end", {**reply.body, "tokens": []})
+    assert reply.body["generation"] == 1
+    assert reply.body["text"] == "".join(t["text"] for t in expected)
+    if prompt:
+        assert reply.body["expert"] == route["expert"]
+        assert reply.body["weights"] == pytest.approx(route["weights"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"prompt": 3},
+        {"prompt": "a" * (MAX_CHARACTERS + 1)},
+        {"prompt": "a" * 600},  # more tokens than the model reads
+        {"prompt": "a", "max_tokens": 0},
+        {"prompt": "a", "max_tokens": MAX_TOKENS + 1},
+        {"prompt": "a", "temperature": -1},
+        {"prompt": "a", "temperature": "hot"},
+        {"prompt": "a", "seed": -1},
+        {"prompt": "a", "stream": 1},
+    ],
+)
+def test_what_is_wrong_is_400_and_one_line_streamed_or_not(serve, wrong) -> None:
+    with serve() as (url, _), Client(url) as client:
+        for request in (wrong, {"stream": True, **wrong}):
+            reply = client.post(GENERATE, request)
+            assert reply.status == 400 and set(reply.body) == {"error"}
+            assert "\n" not in reply.body["error"] and "aaaa" not in reply.body["error"]
+
+
+def test_a_body_over_the_limit_is_413(serve) -> None:
+    with serve(body=100) as (url, _), Client(url) as client:
+        assert client.post(GENERATE, {"prompt": "a" * 101}).status == 413
+        assert client.post(GENERATE, REQUEST).status == 200
+
+
+def test_the_backbone_decides_what_is_answered(serve, shared) -> None:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [PROMPT]}
+    with serve() as (url, _), Client(url) as client, Client(shared) as labels:
+        refused = client.post("/v2/models/redhost/infer", {"inputs": [tensor]})
+        assert refused.status == 400 and "next tokens" in refused.body["error"]
+        assert client.get("/v2/models/redhost").body["outputs"] == []
+        assert client.get("/v2/health/ready").status == 200
+        refused = labels.post(GENERATE, REQUEST)
+        assert refused.status == 400 and "does not generate" in refused.body["error"]
+
+
+def test_each_text_ends_on_the_generation_it_began_with(speaking, serve) -> None:
+    """Two at once, a swap in the middle: neither text is another than alone."""
+    alone = {
+        n: [*redhost.generate(speaking.load(n), PROMPT, max_tokens=400, temperature=0)]
+        for n in (1, 2)
+    }
+    assert [t.id for t in alone[1]] != [t.id for t in alone[2]]
+    live = redhost.Live(speaking.session)
+    with serve(live) as (url, service):
+        texts = [stream(url, LONG) for _ in range(2)]
+        begun = [[next(text) for _ in range(3)] for text in texts]
+        with live.composed.backbone.trunk.lock:  # both wait for their next token
+            live.swap(2)
+            assert len(service.writer) == 2 and live.alive() == (1, 2)
+        later = [*stream(url, LONG)]
+        ended = [[*first, *text] for first, text in zip(begun, texts, strict=True)]
+        for events, number in ((ended[0], 1), (ended[1], 1), (later, 2)):
+            *tokens, (_, end) = events
+            assert [t["id"] for _, t in tokens] == [t.id for t in alone[number]]
+            assert end["generation"] == number
+        assert live.alive() == (2,)
+
+
+def test_texts_at_once_come_along_token_by_token(serve) -> None:
+    """One that came first does not keep the others waiting."""
+    with serve() as (url, service):
+        first, second = stream(url, LONG), stream(url, REQUEST)
+        next(first)
+        assert [name for name, _ in second][-1] == "end"
+        assert len(service.writer) == 1
+        assert [name for name, _ in first][-1] == "end"
+
+
+def test_so_many_texts_may_be_under_way_and_one_more_is_503(serve, until) -> None:
+    with serve(queue=1) as (url, service), Client(url) as client:
+        text = stream(url, LONG)
+        next(text)
+        for request in (REQUEST, {**REQUEST, "stream": True}):
+            reply = client.post(GENERATE, request)
+            assert reply.status == 503 and "too many" in reply.body["error"]
+        text.close()  # type: ignore[attr-defined]
+        until(lambda: len(service.writer) == 0)
+        assert client.post(GENERATE, REQUEST).status == 200
+
+
+def test_a_client_that_hangs_up_ends_its_text(serve, until) -> None:
+    for more in ({}, {"stream": True}):
+        with serve() as (url, service):
+            connection = http.client.HTTPConnection(url.removeprefix("http://"))
+            connection.request("POST", GENERATE, json.dumps({**LONG, **more}))
+            until(lambda service=service: len(service.writer) == 1)
+            connection.close()
+            until(lambda service=service: len(service.writer) == 0)
+            text = service.metrics.text().decode()
+            assert "redhost_queue_requests 0.0" in text
+
+
+def test_a_text_that_breaks_off_says_so_and_the_next_is_answered(speaking, serve) -> None:
+    live = redhost.Live(speaking.session)
+    with serve(live) as (url, service), Client(url) as client:
+        trunk, steps = live.composed.backbone.trunk, 0
+
+        def breaks(_: object, inputs: object) -> None:
+            nonlocal steps
+            steps += 1
+            if steps % 5 == 0:  # the prompt is read twice; the fourth token breaks off
+                raise RuntimeError("shapes of " + PROMPT)
+
+        hook = trunk.model.register_forward_pre_hook(breaks)
+        reply = client.post(GENERATE, REQUEST)
+        assert (reply.status, reply.body) == (503, {"error": "the generation failed on this"})
+        events = [*stream(url, REQUEST)]
+        assert [name for name, _ in events] == ["token"] * 3 + ["error"]
+        assert events[-1][1] == reply.body and len(service.writer) == 0
+        hook.remove()
+        assert client.post(GENERATE, REQUEST).status == 200
+
+
+def test_many_at_once_are_each_answered_as_alone(speaking, serve) -> None:
+    prompts = [f"{n} + 4 = " for n in range(8)]
+    model = speaking.load(1)
+    alone = [
+        [t.id for t in redhost.generate(model, p, max_tokens=12, temperature=0)] for p in prompts
+    ]
+    with serve() as (url, _), ThreadPoolExecutor(8) as pool:
+
+        def ask(prompt: str) -> list[int]:
+            with Client(url) as client:
+                body = client.post(GENERATE, {**REQUEST, "prompt": prompt}).body
+            return [t["id"] for t in body["tokens"]]
+
+        assert [*pool.map(ask, prompts)] == alone
