@@ -18,6 +18,7 @@ from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions import hooked
 from redhost.core.backbones.interventions.layout import bus_part, read_tokens, with_layout
 from redhost.core.backbones.tokens import start_of, tokenize
+from redhost.core.bus.signals import BusRouter
 from redhost.core.model.build import make_expert_module
 from redhost.core.model.composed import ComposedModel
 from redhost.core.model.decode import ChosenSession, generate, routes_once
@@ -67,12 +68,8 @@ def ids_of(model: ComposedModel, text: str) -> list[int]:
     return [start_of(trunk), *tokenize(trunk, text)]
 
 
-class Always(torch.nn.Module):
+class Always(BusRouter):
     """A router of one column."""
-
-    reads = frozenset[str]()
-    chosen = None
-    output = "residual"
 
     def __init__(self, column: int, columns: int) -> None:
         super().__init__()
