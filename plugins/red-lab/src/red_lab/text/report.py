@@ -72,7 +72,7 @@ def run(names: Sequence[str], extent: Extent, *, out: Path, work: Path) -> Path:
         every = json.loads(path.read_text("utf-8")) if path.exists() else {}
         every[f"{name} {extent.encoder}"] = metrics
         path.write_text(json.dumps(every, indent=2, sort_keys=True) + "\n", "utf-8")
-        write_page(every, out / "README.md")
+        write_page(json.loads(path.read_text("utf-8")), out / "README.md")  # in the file's order
     return path
 
 
