@@ -122,7 +122,10 @@ def predict(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Answer TEXTS (or lines of standard input, with -), or the rows of a file."""
+    """Answer TEXTS, or the rows of a file.
+
+    - among TEXTS stands for the lines of standard input.
+    """
     lines = _lines(texts)
     given = [bool(texts), source is not None, target is not None]
     if given not in ([True, False, False], [False, True, True]):
