@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from redhost_serve import http_cost, load_test_run, report
+from redhost_serve.client import Client
 from redhost_serve.load_test import distinguishing_texts, golden_answers
 from redhost_serve.process import ServerProcess
 from redhost_serve.server import running
 from redhost_serve.service import Options
+from redhost_serve.soak import soak
 
 import redhost
 
@@ -28,8 +30,8 @@ def test_the_page_is_written_from_its_metrics() -> None:
 
 def test_a_command_writes_its_part_and_leaves_the_other(tmp_path) -> None:
     metrics = json.loads((ROOT / "docs/results/serve/metrics.json").read_text("utf-8"))
-    report.note(tmp_path, storm=metrics["storm"])
-    report.note(tmp_path, bench=metrics["bench"])
+    for part in ("storm", "soak", "bench"):
+        report.note(tmp_path, **{part: metrics[part]})
     assert (tmp_path / "README.md").read_text() == "\n".join(
         report.page(metrics | _machine(tmp_path))
     )
@@ -89,3 +91,44 @@ def test_without_the_server_the_lab_says_what_to_install(monkeypatch) -> None:
     with pytest.raises(redhost.MissingError, match="pip install redhost-serve") as e:
         command()
     assert e.value.exit_code == 3
+
+
+def test_a_soak_changes_experts_between_answers(home, open_live) -> None:
+    host = redhost.Host.open(home, plugins=redhost.plugins.Plugins(()))
+    texts, ids = [row.text for row in host.composed.evaluation], host.composed.bus.ids
+    seen, columns = list[int](), len(host.composed.bus.columns)
+    with running(open_live(home), token=TOKEN) as (url, _):
+        found = soak(
+            ServerProcess(url=url, pid=os.getpid()),
+            texts,
+            ids,
+            token=TOKEN,
+            answers=6400,
+            changes=4,
+            progress=lambda done, of: seen.append(of - done),
+        )
+        with Client(url) as client:
+            weights = client.infer(texts[:1]).body["outputs"]
+    assert (seen[0], seen[-1]) == (6336, 0)
+    points = found["points"]
+    assert [p["answers"] for p in points[:2]] == [0, 320] and points[-1]["answers"] == 6400
+    assert [points[0]["changes"], points[-1]["changes"]] == [0, 4]
+    assert next(o["shape"] for o in weights if o["name"] == "weights") == [1, columns]  # all back
+    assert found["growth"] == points[-1]["memory"] / points[1]["memory"] - 1
+
+
+def test_a_soak_that_is_refused_says_so(home, open_live) -> None:
+    with (
+        running(open_live(home), token=TOKEN) as (url, _),
+        pytest.raises(redhost.errors.PluginError) as e,
+    ):
+        soak(
+            ServerProcess(url=url, pid=os.getpid()),
+            ["What is 1 plus 1?"],
+            ["red.nobody"],
+            token=TOKEN,
+            answers=6400,
+            changes=2,
+            progress=lambda *_: None,
+        )
+    assert e.value.found == "404"

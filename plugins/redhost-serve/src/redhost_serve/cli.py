@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-__all__ = ["bench", "serve", "storm"]
+__all__ = ["bench", "serve", "soak", "storm"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -122,6 +123,37 @@ def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
     from redhost_serve.report import note
 
     click.echo(note(out, storm=measure(seconds=seconds, swaps=swaps, clients=clients)))
+
+
+@click.command()
+@click.option(
+    "--answers",
+    default=1_000_000,
+    show_default=True,
+    type=click.IntRange(min=6400),
+    help="How many texts are answered.",
+)
+@click.option(
+    "--changes",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="How often an expert goes or comes back.",
+)
+@click.option(
+    "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
+)
+def soak(*, answers: int, changes: int, out: Path) -> None:
+    """Answer a million texts while experts come and go; note the server's memory."""
+    from redhost_serve.report import note
+    from redhost_serve.soak import measure
+
+    with click.progressbar(length=answers, label="soak", file=sys.stderr) as bar:
+
+        def progress(done: int, _: int) -> None:
+            bar.update(min(done, answers) - bar.pos)
+
+        click.echo(note(out, soak=measure(answers=answers, changes=changes, progress=progress)))
 
 
 @click.command()

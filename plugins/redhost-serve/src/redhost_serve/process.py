@@ -47,12 +47,13 @@ def compose_home(home: Path) -> redhost.Host:
 
 
 @contextlib.contextmanager
-def serving(home: Path, *options: str) -> Iterator[ServerProcess]:
+def serving(home: Path, *options: str, log: Path | None = None) -> Iterator[ServerProcess]:
     """Run ``redhost serve`` on a free port while the block runs.
 
     Args:
         home: The home to serve.
         options: More of the command's options.
+        log: Where it logs to; by default where this process does.
 
     Raises:
         MissingError: If it does not start.
@@ -60,9 +61,12 @@ def serving(home: Path, *options: str) -> Iterator[ServerProcess]:
     arguments = ("-m", "redhost", "serve", "--home", str(home), "--port", "0", *options)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # the same bits and less waiting
     command = redhost.plugins.python_command(*arguments)
-    with subprocess.Popen(  # noqa: S603  (our own command)
-        command, stdout=subprocess.PIPE, text=True, env=environment
-    ) as child:
+    with (
+        contextlib.nullcontext() if log is None else log.open("w") as errors,
+        subprocess.Popen(  # noqa: S603  (our own command)
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as child,
+    ):
         try:
             line = child.stdout.readline() if child.stdout else ""
             _, found, url = line.strip().partition(" on ")

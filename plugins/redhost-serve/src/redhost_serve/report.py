@@ -19,7 +19,7 @@ def note(out: Path, **parts: Mapping[str, Any]) -> Path:
 
     Args:
         out: The folder.
-        parts: ``storm`` or ``bench``.
+        parts: ``storm``, ``soak`` or ``bench``.
     """
     out.mkdir(parents=True, exist_ok=True)
     path = out / "metrics.json"
@@ -35,13 +35,16 @@ def page(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Return the lines of the page."""
     yield "# Serving"
     yield ""
-    yield "Written by `redhost serve-storm` and `redhost lab bench --serve` from `metrics.json`; do"
+    yield "Written by `redhost serve-storm`, `redhost serve-soak` and"
+    yield "`redhost lab bench --serve` from `metrics.json`; do"
     cores = metrics["machine"]["cores"]
     yield f"not edit. The tiny backbone, {cores} cores that others share: read"
     yield "ratios rather than seconds."
     yield ""
     if "storm" in metrics:
         yield from _storm(metrics["storm"])
+    if "soak" in metrics:
+        yield from _soak(metrics["soak"])
     if "bench" in metrics:
         yield from _bench(metrics["bench"])
 
@@ -67,6 +70,21 @@ def _storm(s: Mapping[str, Any]) -> Iterator[str]:
     yield f"| a swap: median, worst | {1e3 * took['median']:.0f} ms, {1e3 * took['worst']:.0f} ms |"
     yield f"| memory, after over before | {memory['growth']:+.1%} of {memory['before'] >> 20} MiB |"
     yield f"| generations in memory, 5 seconds after | {s['alive']} |"
+    yield ""
+
+
+def _soak(s: Mapping[str, Any]) -> Iterator[str]:
+    first, last = s["points"][1], s["points"][-1]
+    yield "## The soak"
+    yield ""
+    yield f"One client asks for {last['answers']:,} answers, 64 texts a request, while experts are"
+    yield f"taken out and put back, {last['changes']:,} changes in all. Resident memory grows by"
+    yield f"{s['growth']:+.1%} from the first {first['answers']:,} answers to the last."
+    yield ""
+    yield "| answers | changes | resident, MiB |"
+    yield "|---|---|---|"
+    for point in s["points"]:
+        yield f"| {point['answers']:,} | {point['changes']:,} | {point['memory'] / 2**20:.0f} |"
     yield ""
 
 
