@@ -55,9 +55,15 @@ coverage: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check 'ray>=2.60,<3'
 	touch $@
 
-test-full: .venv/browser .venv/ray docs release-test
+# Encoders and generations on onnxruntime; a minute of it is torch's exporter.
+.venv/onnx: .venv/packages
+	$(BIN)/pip install -q --disable-pip-version-check 'onnx>=1.17' 'onnxruntime>=1.32,<2' 'onnxscript>=0.7,<1'
+	touch $@
+
+test-full: .venv/browser .venv/ray .venv/onnx docs release-test
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx
 
 # Hours, room by room; stopped at any moment, it goes on from there. `make mutate ROOMS=store` is one.
 mutate: .venv/packages

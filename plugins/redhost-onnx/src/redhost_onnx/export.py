@@ -7,6 +7,8 @@ import logging
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from redhost.authoring import TextEncoder
 
-__all__ = ["exported"]
+__all__ = ["exported", "silent"]
 
 log = logging.getLogger("redhost")
 
@@ -90,8 +92,7 @@ def _export(encoder: TextEncoder, path: Path) -> None:
         0: torch.export.Dim("texts", min=1, max=4096),
         1: torch.export.Dim("tokens", min=2, max=max(longest, 32)),
     }
-    with encoder.lock, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter's own parts
+    with encoder.lock, torch.no_grad(), silent():
         torch.onnx.export(
             _States(encoder).eval(),
             (torch.arange(34).reshape(2, 17) % encoder.model.config.vocab_size,),
@@ -103,6 +104,19 @@ def _export(encoder: TextEncoder, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keep what the exporter says of its own parts to itself, in a ``with`` block."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _quantized(path: Path) -> Path:
