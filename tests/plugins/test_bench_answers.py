@@ -53,9 +53,14 @@ def found() -> dict[str, Any]:
             "memory": {"idle": 2**30, "busy": 2**30},
         },
         "memory": dict.fromkeys(SYSTEMS, 2**30),
+        "resting": {"experts": 5, "bytes": 2**30},
         "engines": {
             name: {"posts": 256, "agree": agree, "accuracy": 0.5, "away": away}
             for name, agree, away in (("torch", 1.0, 0.0), ("onnx", 1.0, 1e-6))
+        },
+        "cold": {
+            name: {"seconds": {"median": 2.5}, "times": ratio(0.5)}
+            for name in ("transformers", "redhost onnx predict")
         },
     }
     return {
@@ -136,7 +141,15 @@ def test_a_ratio_is_of_pairs_and_a_percentile_was_seen() -> None:
 
 def test_every_side_and_case_is_on_the_page(found) -> None:
     shown = page(found)
-    for name in (*SYSTEMS, "1 line", "64 lines", "10,000 lines", "1,024", "500.0 (1,000.0)"):
+    for name in (
+        *SYSTEMS,
+        "1 line",
+        "64 lines",
+        "10,000 lines",
+        "1,024",
+        "500.0 (1,000.0)",
+        "`redhost onnx predict` | 2.50",
+    ):
         assert name in shown
     assert "missed" not in shown
     rows_of_tables = [line for line in shown.splitlines() if line.startswith("|")]
@@ -153,6 +166,7 @@ def test_every_side_and_case_is_on_the_page(found) -> None:
         (("http", "times", "ratio"), 1.16),
         (("http", "clients", "32", "times", "ratio"), 3.9),
         (("http", "clients", "32", "p99"), 0.031),
+        (("http", "memory", "busy"), 1.4 * 2**30),
     ],
 )
 def test_each_aim_can_be_missed(found, place, value) -> None:

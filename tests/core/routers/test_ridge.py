@@ -9,6 +9,7 @@ import torch
 
 import redhost
 from redhost.core.routers.least_squares import (
+    BETA,
     EACH,
     PENALTIES,
     LeastSquares,
@@ -200,3 +201,42 @@ def test_texts_of_nobodys_do_not_outweigh_experts_of_a_few_rows() -> None:
     assert float(right.double().mean()) > 0.6
     beside = solved(column("a", 0), column("b", 2), dataclasses.replace(background, z=z[:40]))
     assert torch.isfinite(beside.weight).all()
+
+
+def test_logits_are_those_of_the_regression_with_the_chosen_numbers() -> None:
+    data = [column("a", 0), column("b", 2)]
+    router, found = solved(*data), choose_regression(data)
+    assert router.scale.tolist() == pytest.approx([found.penalty, found.beta, found.kappa])
+    assert found.beta != BETA  # or nothing would show that it counts
+    z = rows(3)[0]
+    weight, bias = found.solved.logits(beta=found.beta, kappa=found.kappa)
+    scores = (z.double() @ weight.T + bias).view(len(z), 2, 2)
+    torch.testing.assert_close(router(z), scores.logsumexp(-1).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_of_k_columns_the_others_have_no_weight() -> None:
+    data = [column("a", 0), column("b", 2), column("c", 4)]
+    router, z = RidgeRouter(width=D, columns=("a", "b", "c"), k=2), rows(3)[0]
+    router.solve(data)
+    finite = router(z).isfinite()
+    assert (finite.sum(-1) == 2).all()
+    assert torch.equal(finite, solved(*data)(z) > solved(*data)(z).amin(-1, keepdim=True))
+
+
+def test_of_very_many_rows_some_choose(monkeypatch) -> None:
+    rows_seen = list[int]()
+
+    def seen(score: torch.Tensor, *rest: torch.Tensor, share: torch.Tensor) -> Sharpness:
+        rows_seen.append(len(score))
+        return sharpest(score, *rest, share=share)
+
+    monkeypatch.setattr("redhost.core.routers.ridge.MOST_ROWS", 30)
+    monkeypatch.setattr("redhost.core.routers.ridge.sharpest", seen)
+    choose_regression([column("a", 0), column("b", 2)])
+    assert rows_seen == [27] * len(PENALTIES)  # every third of 80
+
+
+def test_rows_enough_are_eight_a_label() -> None:
+    score, target = uneven(2 * EACH)
+    found = sharpest(score, torch.arange(2), target, share=torch.tensor([0.9, 0.1]), usual=0.3)
+    assert found.kappa != 0.3

@@ -15,6 +15,9 @@ ONE, MANY, LARGE = 1.15, 1.1, 0.95
 HTTP, MANY_CLIENTS, TAIL = 1.15, 4.0, 3.0
 """Aims: times a call in process; rate of 32 clients over that of one; their p99 over p50."""
 
+HELD = 1.3
+"""Aim: times the memory of encoder and experts."""
+
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's part of the page."""
@@ -33,6 +36,10 @@ def page(found: Mapping[str, Any]) -> str:
         if "engines" in measured:  # not in a file from before there were any
             lines += ["", *_engines(measured["engines"])]
         lines += ["", *_http(measured["http"])]
+        if "resting" in measured:
+            lines += ["", _resting(measured)]
+        if "cold" in measured:
+            lines += ["", *_cold(measured["cold"])]
     lines += ["", "| aim | found | |", "|---|---|---|"]
     lines += [
         f"| {aim} | {seen} | {'met' if met else '**missed**'} |" for aim, seen, met in aims(found)
@@ -54,6 +61,10 @@ def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
             aim = f"{name}, {case}: at least {LARGE:g} × sentence-transformers' rate"
             found_aims.append((aim, f"{rate:.2f} ×", rate >= LARGE))
         found_aims += _http_aims(name, measured["http"])
+        if "resting" in measured:
+            ratio = measured["http"]["memory"]["busy"] / measured["resting"]["bytes"]
+            aim = f"{name}, the server's memory: at most {HELD:g} × encoder and experts"
+            found_aims.append((aim, f"{ratio:.2f} ×", ratio <= HELD))
     return found_aims
 
 
@@ -130,6 +141,24 @@ def _http(http: Mapping[str, Any]) -> Iterator[str]:
             f"| {count} | {x['rate']['median']:,.1f} | {_times(x['times'])} "
             f"| {1000 * x['p50']:.1f} | {1000 * x['p99']:.1f} |"
         )
+
+
+def _cold(cold: Mapping[str, Any]) -> Iterator[str]:
+    yield "| a process for one line | seconds | × transformers, which gives vectors alone |"
+    yield "|---|---|---|"
+    for name, x in cold.items():
+        shown = f"`{name}`" if name.startswith("redhost") else name
+        yield f"| {shown} | {x['seconds']['median']:.2f} | {_times(x['times'])} |"
+
+
+def _resting(measured: Mapping[str, Any]) -> str:
+    least, held = measured["resting"], measured["http"]["memory"]["busy"]
+    return (
+        "A process with the encoder by transformers, the tensors of the "
+        f"{least['experts']} experts and nothing else holds {least['bytes'] / 2**20:,.0f} MiB "
+        "after 32 lines; the server, "
+        f"after its clients, {held / least['bytes']:.2f} times as much."
+    )
 
 
 def _size(case: str) -> tuple[int, str]:

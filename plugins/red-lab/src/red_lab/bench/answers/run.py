@@ -19,6 +19,7 @@ from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
 from red_lab.bench.answers.systems import FLOOR, LARGE, SYSTEMS, Answering
 from red_lab.bench.answers.texts import Case, cases, pick, works
 from red_lab.bench.peers.worker import ask
+from red_lab.bench.processes import PYTHON, REDHOST, Process, take_turns
 from red_lab.bench.rounds import in_turns_over, percentile, spread, times
 from red_lab.bench.section import SectionSettings
 from red_lab.newsgroups import rows
@@ -71,6 +72,17 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     }
 
 
+COLD = """
+import sys
+import torch
+from transformers import AutoModel, AutoTokenizer
+tokenizer, model = (x.from_pretrained(sys.argv[1]) for x in (AutoTokenizer, AutoModel))
+with torch.inference_mode():
+    model.eval()(**tokenizer(sys.argv[2], return_tensors="pt"))
+"""
+"""The least that a process does for one line: its vectors, and no answer."""
+
+
 def _versions() -> dict[str, str]:
     try:
         return {name: metadata.version(name) for name in PEERS}
@@ -102,7 +114,34 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     )
     bar.update(len(chosen) + 1, "http")
     engines = _engines(subject, posts=4 * load.posts)
-    return {"cases": timed, "http": http, "memory": memory, "engines": engines}
+    at_rest = ask("systems:resting", package=__package__, name=name, folder=str(folder.absolute()))
+    return {
+        "cases": timed,
+        "http": http,
+        "memory": memory,
+        "resting": {key: at_rest[key] for key in ("experts", "bytes")},
+        "engines": engines,
+        "cold": _cold(subject, texts["lines"][0], rounds=settings.runs),
+    }
+
+
+def _cold(subject: Subject, text: str, *, rounds: int) -> dict[str, Any]:
+    """Return what a process takes that answers one line and ends, side by side."""
+    env = {"OMP_NUM_THREADS": "1"}
+    commands = {
+        "transformers": (*PYTHON, COLD, str(subject.model), text),
+        "redhost predict": (*REDHOST, "predict", "--home", str(subject.home), text),
+        "redhost onnx predict": (*REDHOST, "onnx", "predict", str(subject.exported), text),
+    }
+    seen = take_turns(
+        {name: Process(command=command, env=env) for name, command in commands.items()},
+        rounds=rounds,
+    )
+    seconds = {name: [x.seconds for x in found] for name, found in seen.items()}
+    return {
+        name: {"seconds": spread(found), "times": times(found, seconds["transformers"])}
+        for name, found in seconds.items()
+    }
 
 
 def _engines(subject: Subject, *, posts: int) -> dict[str, Any]:

@@ -74,6 +74,11 @@ class Subject:
                 os.environ.pop(name)
                 os.environ |= {} if value is None else {name: value}
 
+    @property
+    def exported(self) -> Path:
+        """Where the generation lies that answers without torch."""
+        return self.home.parent / "exported"
+
     @classmethod
     def under(cls, folder: Path, name: str) -> Subject:
         """Return the places of a backbone under a folder."""
@@ -104,6 +109,10 @@ def prepare(*, name: str, folder: str) -> dict[str, Any]:
             if not (subject.home.parent / f"home-{device}" / "current").exists():
                 with subject.host(device) as host:
                     host.recompose(accept=True)
+    if not subject.exported.exists():
+        from redhost_onnx.generation import export_generation
+
+        export_generation(redhost.Host.open(subject.home).composed, subject.exported)
     return {}
 
 

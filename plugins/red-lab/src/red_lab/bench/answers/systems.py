@@ -15,7 +15,7 @@ import redhost
 from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
 from red_lab.bench.answers.texts import HEAD_ROWS, pick, training_rows
 
-__all__ = ["FLOOR", "LARGE", "SYSTEMS", "Answering", "memory"]
+__all__ = ["FLOOR", "LARGE", "SYSTEMS", "Answering", "memory", "resting"]
 
 Answering = Callable[[Sequence[str]], object]
 
@@ -139,3 +139,23 @@ def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]
     for start in range(0, len(chosen), step):
         answer(chosen[start : start + step])
     return {}
+
+
+def resting(*, folder: str, name: str) -> dict[str, Any]:
+    """Hold an encoder and the experts' tensors, nothing of ours; tell what that takes at rest.
+
+    Args:
+        folder: Where the subjects lie.
+        name: The backbone's.
+    """
+    from safetensors.torch import load_file
+
+    torch.set_num_threads(1)
+    subject = Subject.under(Path(folder), name)
+    encode = _transformers(subject)
+    experts = [load_file(path) for path in subject.home.glob("store/*/expert.safetensors")]
+    for text in pick("lines")[:BATCH]:
+        encode([text])
+    status = Path("/proc/self/status").read_text("ascii")
+    [kib] = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
+    return {"experts": len(experts), "bytes": int(kib) * 1024}
