@@ -171,6 +171,7 @@ bench: .venv/peers
 	$(BIN)/redhost lab bench
 	$(BIN)/redhost lab bench --serve
 	$(BIN)/redhost serve-storm
+	$(BIN)/redhost serve-soak
 
 clean:
 	rm -rf .venv build dist .redhost

@@ -58,6 +58,7 @@ def found() -> dict[str, Any]:
             name: {"posts": 256, "agree": agree, "accuracy": 0.5, "away": away}
             for name, agree, away in (("torch", 1.0, 0.0), ("onnx", 1.0, 1e-6))
         },
+        "author": {"texts": 2000, "first": 50.0, "second": 5.0, "encoder": 45.0},
         "cold": {
             name: {"seconds": {"median": 2.5}, "times": ratio(0.5)}
             for name in ("transformers", "redhost onnx predict")
@@ -167,6 +168,7 @@ def test_every_side_and_case_is_on_the_page(found) -> None:
         (("http", "clients", "32", "times", "ratio"), 3.9),
         (("http", "clients", "32", "p99"), 0.031),
         (("http", "memory", "busy"), 1.4 * 2**30),
+        (("author", "encoder"), 39.0),
     ],
 )
 def test_each_aim_can_be_missed(found, place, value) -> None:
@@ -177,6 +179,13 @@ def test_each_aim_can_be_missed(found, place, value) -> None:
     cell[place[-1]] = value
     assert [met for _, _, met in aims(found)].count(False) == 1
     assert page(found).count("**missed**") == 1
+
+
+def test_an_experts_seconds_are_an_aim_of_their_own(found) -> None:
+    found["backbones"]["minilm"]["author"] |= {"first": 61.0, "encoder": 60.0}
+    assert [met for _, _, met in aims(found)].count(False) == 1
+    found["backbones"]["minilm"]["author"]["texts"] = 100  # a trial
+    assert all(met for _, _, met in aims(found))
 
 
 def test_the_floor_is_the_first_side_and_many_texts_go_without_it() -> None:

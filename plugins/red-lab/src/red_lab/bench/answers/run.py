@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import redhost
+from red_lab.bench.answers.author import AUTHOR_ROWS
 from red_lab.bench.answers.over_http import measure_http
 from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
 from red_lab.bench.answers.systems import FLOOR, LARGE, SYSTEMS, Answering
@@ -115,12 +116,20 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     bar.update(len(chosen) + 1, "http")
     engines = _engines(subject, posts=4 * load.posts)
     at_rest = ask("systems:resting", package=__package__, name=name, folder=str(folder.absolute()))
+    training = ask(
+        "author:author",
+        package=__package__,
+        name=name,
+        folder=str(folder.absolute()),
+        texts=min(AUTHOR_ROWS // load.share, settings.texts),
+    )
     return {
         "cases": timed,
         "http": http,
         "memory": memory,
         "resting": {key: at_rest[key] for key in ("experts", "bytes")},
         "engines": engines,
+        "author": {key: training[key] for key in ("texts", "encoder", "first", "second")},
         "cold": _cold(subject, texts["lines"][0], rounds=settings.runs),
     }
 
