@@ -55,7 +55,9 @@ class StoredExperts:
     plugins: Plugins
 
     def load(self, member: Member) -> StoredExpert:
-        """Read every byte of an expert and build it; its card is parsed when it is looked at.
+        """Read every byte of an expert and build it; its card is read again when it is looked at.
+
+        Sums over wide features are tens of megabytes, and nothing that answers looks at them.
 
         Raises:
             IntegrityError: If what is stored is not what was composed.
@@ -63,10 +65,7 @@ class StoredExperts:
         """
         files = self.store.expert(member.digest, who=member.id)
         made = make_expert_module(files, bus=self.bus, plugins=self.plugins, providers={})
-        manifest, name = files.manifest, files.manifest.card.file
-        card = {} if name is None else {name: files.files[name]}  # so that the weights may go
-        read = partial(read_card, manifest, card, task=self.bus.task)
-        return made.unwrap(f"stored expert {member.id!r}"), read
+        return made.unwrap(f"stored expert {member.id!r}"), partial(self._card, member)
 
     def defer(self, member: Member) -> StoredExpert:
         """Read an expert's manifest alone; one that taps the trunk is loaded at once."""
