@@ -57,6 +57,7 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "Written by `redhost lab red` from `metrics.json`; do not edit.",
         "",
         f"{plan['seeds']} seeds, {metrics['rows']} test questions in all{_seen(metrics)}. "
+        f"{'Every range is drawn equally often. ' if plan['stratified'] else ''}"
         f"Base: top {base['last_blocks']} blocks and a global head{HEADS[base['head']]}, AdamW "
         f"{base['learning_rate']:g}, {base['precision']}, "
         f"{base['epochs']} epochs, batches of {base['batch']}, on {base['share']:.0%} of the "
