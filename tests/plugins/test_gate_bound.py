@@ -70,6 +70,11 @@ def test_four_times_the_rows_halve_it_and_twice_the_norm_doubles_it() -> None:
     assert gate_gap_bound(norm=3.0, radius=1.0, columns=K, rows=100) == bound  # rounded up
 
 
+def test_at_the_rows_of_a_card_it_decides_nothing() -> None:
+    """However small the gate's norm: half a nat and more, for five columns and 300 rows."""
+    assert gate_gap_bound(norm=0.0, radius=24.0, columns=5, rows=300) > 0.5
+
+
 def test_its_two_terms_are_those_of_the_formula() -> None:
     """At norm 0, where Λζ = 1 and the level's share of δ is a half."""
     found = gate_gap_bound(norm=0.0, radius=5.0, columns=4, rows=50, delta=0.1)
