@@ -76,7 +76,7 @@ def test_an_answer_is_right_when_it_rounds_to_the_sum() -> None:
 
 
 def test_linear_experts_agree_and_their_averages_are_exact() -> None:
-    found = linear.measure(0, alpha=EVEN, descent=linear.Descent(steps=2000))
+    found = linear.measure(linear.train(0, descent=linear.Descent(steps=2000)), alpha=EVEN)
     for name in ("oracle", "uniform", "parameters"):
         assert max(score(found["A exact"][name])["max"].values()) < 1e-9
     sgd = found["A sgd"]
@@ -212,6 +212,12 @@ def test_the_committed_page_is_written_from_its_metrics(committed, tmp_path) -> 
     assert (tmp_path / "README.md").read_bytes() == (RESULTS / "README.md").read_bytes()
     for picture in re.findall(r"\]\((.+?)\)", (tmp_path / "README.md").read_text("utf-8")):
         assert (RESULTS / picture).exists()
+
+
+def test_all_three_experiments_are_drawn_along_the_diagonal() -> None:
+    picture = (RESULTS / "diagonal.svg").read_text("utf-8")
+    for name in ("A along a = b", "B along a = b", "C along a = b", "parameters averaged", "base"):
+        assert f"<!-- {name} -->" in picture
 
 
 def test_the_page_would_follow_a_changed_number(committed, tmp_path) -> None:

@@ -7,6 +7,7 @@ import torch
 from red_lab.red.experts import Outputs
 from red_lab.red.judge import flipped, hits, judge, worst_case
 from red_lab.red.queries import LABELS, Query
+from red_lab.red.summary import errors
 
 from .conftest import rows
 
@@ -52,3 +53,13 @@ def test_judge_counts_ranges_swaps_and_present_classes_only() -> None:
     assert figures["macro"] == 0.75 and figures["worst"] == 0.5
     assert figures["swap_consistency"] == 0.0
     assert figures["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
+    assert figures["distances"] == {"0": 2, "1": 1}
+
+
+def test_errors_of_all_seeds_are_counted_together() -> None:
+    found = errors([{"0": 90, "1": 3, "10": 2}, {"0": 95, "1": 4, "9": 1}])
+    assert found["wrong"] == 10 and found["one"] == 0.7 and found["ten"] == 0.2
+    assert (found["median"], found["p90"], found["most"]) == (1, 10, 10)
+    assert errors([{"0": 7}]) == {"wrong": 0} | dict.fromkeys(
+        ("one", "ten", "median", "p90", "most")
+    )

@@ -49,6 +49,11 @@ def test_the_same_command_twice_gives_the_same_metrics_but_for_times(model, tmp_
     named |= {"moe_residual", "hard", "centroid", "red", "red_joint"}
     assert named <= written[0]["systems"].keys()
     assert written[0]["systems"]["red"]["accuracy"].keys() == {"mean", "low", "high", "seeds"}
+    for system in written[0]["systems"].values():
+        rows = written[0]["rows"]
+        assert system["errors"]["wrong"] == round(rows * (1 - system["accuracy"]["mean"]))
+    assert written[0]["paired_boundary"].keys() == {"RED - MoE, residual", "RED - oracle, residual"}
+    assert all(-1 <= c <= 1 for c in written[0]["cosine"].values() if c is not None)
 
 
 def test_plans_that_differ_write_to_folders_that_differ() -> None:

@@ -35,6 +35,9 @@ def test_residual_experts_learn_their_range_and_the_monolith_is_as_large() -> No
     assert hits(torch.softmax(outputs.base, -1), train).mean() < 0.1
     assert hits(outputs.residual(oracle(train)), train).mean() > 0.9
     assert hits(outputs.residual(torch.full((200, 5), 0.2)), train).mean() < 0.9
+    alpha = torch.rand(200, 5)
+    moved = torch.softmax(family.moved(base.h, alpha) @ base.classifier.T, -1)
+    torch.testing.assert_close(moved, outputs.residual(alpha))
 
 
 def test_the_penalty_keeps_experts_small_on_the_others_questions() -> None:

@@ -17,6 +17,7 @@ from red_lab.options import WORK, out_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
+from red_lab.seeds.command import seeds
 from red_lab.shrink import shrink
 from red_lab.sparse import sparse
 from red_lab.taps import taps
@@ -97,6 +98,7 @@ for command in (
     mutants,
     red,
     robust,
+    seeds,
     shrink,
     sparse,
     taps,

@@ -33,6 +33,7 @@ from .game_json import read_game, solve_json
 from .gate_distillation import distil_gate
 from .gate_networks import NetworkGate, TabularGate
 from .gates import envelope, gate_of_model, model_of_gate, normaliser
+from .generalisation import gate_gap_bound
 from .primal_dual import (
     PrimalDualSettings,
     cross_entropies,
@@ -82,6 +83,7 @@ __all__ = [
     "envelope",
     "expert_divergences",
     "floored",
+    "gate_gap_bound",
     "gate_of_model",
     "jensen_shannon",
     "kl",

@@ -116,6 +116,13 @@ class Family:
             heads = self.form in {"linear", "mlp"}
             return Outputs(base=torch.zeros_like(base) if heads else base, add=deltas)
 
+    def moved(self, h: Tensor, alpha: Tensor) -> Tensor:
+        """Return h + Σ α_i Δ_i ``(N, D)`` for α ``(N, E)``; of experts that write hidden states."""
+        z = normed(h)
+        with torch.inference_mode():
+            deltas = torch.stack([e(z) for e in self.experts], dim=1)
+            return h + torch.einsum("ne,ned->nd", alpha, deltas)
+
     def relative_size(self, h: Tensor) -> list[float]:
         """Return ‖Δ_i‖ / ‖h‖, the mean over rows, of each expert that writes hidden states."""
         if self.form != "residual":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from red_lab.red.experts import NAMES, Outputs
 from red_lab.red.queries import LABELS, Query, boundary
 
-__all__ = ["answers", "flipped", "hits", "judge", "swaps", "worst_case"]
+__all__ = ["answers", "distances", "flipped", "hits", "judge", "swaps", "worst_case"]
 
 
 def answers(p: Tensor) -> list[str]:
@@ -43,7 +44,16 @@ def judge(p: Tensor, queries: Sequence[Query]) -> dict[str, Any]:
         "boundary": _mean(right, [boundary(q) for q in queries]),
         "macro_f1": _macro_f1(answers(p), [q.label for q in queries]),
         "swap_consistency": swaps(answers(p), queries),
+        "distances": distances(answers(p), queries),
     }
+
+
+def distances(answered: Sequence[str], queries: Sequence[Query]) -> dict[str, int]:
+    """Return how many answers are how far from the true one, by distance: what an error is."""
+    counts = Counter(
+        abs(int(answer) - int(query.label)) for answer, query in zip(answered, queries, strict=True)
+    )
+    return {str(distance): count for distance, count in sorted(counts.items())}
 
 
 def swaps(answered: Sequence[str], queries: Sequence[Query]) -> float | None:

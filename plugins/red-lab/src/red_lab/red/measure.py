@@ -82,6 +82,7 @@ def measure(
         "hits": {name: hits(p, data.test).tolist() for name, p in systems.items()},
         "router_accuracy": float((alpha.argmax(-1) == oracle(data.test).argmax(-1)).float().mean()),
         "relative_size": dict(zip(NAMES, residual.relative_size(test.h), strict=True)),
+        "cosine": _cosine(residual, test, alpha),
         "curves": _curves(test, families, alpha, seed=setting.seed),
         "confusion": _confusion(alpha, data.test),
         "parameters": {n: f.parameters for n, f in families.items()}
@@ -214,6 +215,16 @@ def _confusion(alpha: Tensor, queries: Sequence[Query]) -> list[list[float]]:
         alpha[owner == k].mean(0).tolist() if bool((owner == k).any()) else [0.0] * len(NAMES)
         for k in range(len(NAMES))
     ]
+
+
+def _cosine(family: Family, test: _Test, alpha: Tensor) -> dict[str, float | None]:
+    """Return the mean cosine of h and h + Σ α_i Δ_i over each range's questions: RED's drift."""
+    moved = torch.cosine_similarity(test.h, family.moved(test.h, alpha), dim=-1)
+    owner = oracle(test.queries).argmax(-1)
+    return {
+        name: float(moved[owner == k].mean()) if bool((owner == k).any()) else None
+        for k, name in enumerate(NAMES)
+    }
 
 
 def _flops(base: FrozenBase, families: Mapping[str, Family]) -> dict[str, int]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from red_lab.red.advantages import advantages, spread
+from red_lab.red.claims import claims
 from red_lab.red.experts import NAMES
 from red_lab.red.figures import draw
 from red_lab.red.measure import SHARES
@@ -38,6 +40,8 @@ def page(metrics: Mapping[str, Any]) -> str:
         *_systems(metrics),
         *_paired(metrics),
         *published_table(metrics),
+        *claims(metrics),
+        *advantages(metrics),
         *_curves(metrics),
         *_ablations(metrics),
         *_cost(metrics),
@@ -53,6 +57,7 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "Written by `redhost lab red` from `metrics.json`; do not edit.",
         "",
         f"{plan['seeds']} seeds, {metrics['rows']} test questions in all{_seen(metrics)}. "
+        f"{'Every range is drawn equally often. ' if plan['stratified'] else ''}"
         f"Base: top {base['last_blocks']} blocks and a global head{HEADS[base['head']]}, AdamW "
         f"{base['learning_rate']:g}, {base['precision']}, "
         f"{base['epochs']} epochs, batches of {base['batch']}, on {base['share']:.0%} of the "
@@ -76,13 +81,16 @@ def _seen(metrics: Mapping[str, Any]) -> str:
 
 
 def _systems(metrics: Mapping[str, Any]) -> list[str]:
-    head = ["system", "accuracy", "95 %", *NAMES, "macro", "worst", "boundary", "swaps"]
+    more = ["macro", "worst", "spread", "boundary", "macro F1", "swaps"]
+    head = ["system", "accuracy", "95 %", *NAMES, *more]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, s in titled(metrics["systems"]).items():
         a = s["accuracy"]
         cells = [f"{a['mean']:.4f}", f"{a['low']:.4f}–{a['high']:.4f}"]
         cells += [_cell(s["domains"][d]) for d in NAMES]
-        cells += [_cell(s[k]) for k in ("macro", "worst", "boundary", "swap_consistency")]
+        cells += [_cell(s[k]) for k in ("macro", "worst")]
+        cells.append(_cell(spread(s)))
+        cells += [_cell(s[k]) for k in ("boundary", "macro_f1", "swap_consistency")]
         title = f"**{name}**" if name == "RED" else name
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return [*lines, "", "![accuracy by range](ranges.svg)", ""]

@@ -12,10 +12,10 @@ import numpy as np
 from red_lab.intervals import Array, interval
 from red_lab.red.experts import NAMES
 from red_lab.red.plan import Plan
-from red_lab.red.queries import Data
+from red_lab.red.queries import Data, boundary
 from red_lab.red.seen import seen
 
-__all__ = ["key_of", "summarise", "table", "titled"]
+__all__ = ["errors", "key_of", "summarise", "table", "titled"]
 
 KEYS: Mapping[str, str] = {
     "global head": "global",
@@ -45,37 +45,28 @@ def summarise(
     """Return the metrics over all seeds: means, intervals by cluster, paired differences."""
     clusters = _clusters(datasets)
     every = {n: _all([m["hits"][n] for m in measured]) for n in measured[0]["hits"]}
-    systems = {}
-    for name, values in every.items():
-        low, high = interval(values, clusters)
-        own = [m["systems"][name] for m in measured]
-        systems[key_of(name)] = {
-            "title": name,
-            "accuracy": {
-                "mean": float(values.mean()),
-                "low": low,
-                "high": high,
-                "seeds": len(measured),
-            },
-            "domains": {d: _mean([t["domains"][d] for t in own]) for d in NAMES},
-            **{
-                key: _mean([t[key] for t in own])
-                for key in ("macro", "worst", "boundary", "macro_f1", "swap_consistency")
-            },
-        }
     return {
         "schema": "red-lab.red/2",
         "plan": asdict(plan),
         "rows": len(clusters),
         "distinct": measured[0]["distinct"],
         "seen": seen(plan.backbone, datasets),
-        "systems": systems,
+        "systems": {
+            key_of(name): _system(name, hits, clusters, [m["systems"][name] for m in measured])
+            for name, hits in every.items()
+        },
         "paired": {
             f"RED - {other}": _paired(every["RED"] - every[other], clusters)
             for other in ("MoE, residual", "MoE, mlp", "MoE, linear", "monolith", "global head")
         },
+        "base_kept": {
+            title: _still_right(every["global head"], every[title])
+            for title in ("RED", "MoE, residual", "MoE, linear")
+        },
+        "paired_boundary": _paired_boundary(every, clusters, datasets),
         "router_accuracy": _mean([m["router_accuracy"] for m in measured]),
         "relative_size": {d: _mean([m["relative_size"][d] for m in measured]) for d in NAMES},
+        "cosine": {d: _mean([m["cosine"][d] for m in measured]) for d in NAMES},
         "curves": _curves(measured),
         "confusion": np.mean([m["confusion"] for m in measured], axis=0).tolist(),
         "parameters": measured[0]["parameters"],
@@ -85,6 +76,62 @@ def summarise(
         | _medians([m["seconds"] for m in measured]),
         "peak_memory_mb": max(m["peak_memory_mb"] for m in measured),
     }
+
+
+def _system(
+    title: str, hits: Array, clusters: Sequence[str], own: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return one system's figures over all seeds."""
+    low, high = interval(hits, clusters)
+    return {
+        "title": title,
+        "accuracy": {"mean": float(hits.mean()), "low": low, "high": high, "seeds": len(own)},
+        "domains": {d: _mean([t["domains"][d] for t in own]) for d in NAMES},
+        **{
+            key: _mean([t[key] for t in own])
+            for key in ("macro", "worst", "boundary", "macro_f1", "swap_consistency")
+        },
+        "errors": errors([t["distances"] for t in own]),
+    }
+
+
+def errors(own: Sequence[Mapping[str, int]]) -> dict[str, float | int | None]:
+    """Return what the wrong answers of all seeds are: how many, and how far from the true ones.
+
+    Args:
+        own: Of every seed, how many answers are how far off, by distance.
+
+    Returns:
+        ``wrong``: how many; ``one`` and ``ten``: which share of them is off by one and by ten;
+        ``median``, ``p90`` and ``most``: of the distances. None where nothing is wrong.
+    """
+    away = np.array([int(d) for t in own for d, n in t.items() if d != "0" for _ in range(n)])
+    if not len(away):
+        return {"wrong": 0} | dict.fromkeys(("one", "ten", "median", "p90", "most"))
+    return {
+        "wrong": len(away),
+        "one": float((away == 1).mean()),
+        "ten": float((away == 10).mean()),  # noqa: PLR2004
+        "median": float(np.median(away)),
+        "p90": float(np.quantile(away, 0.9)),
+        "most": int(away.max()),
+    }
+
+
+def _still_right(before: Array, after: Array) -> float | None:
+    """Return the share of what was answered rightly before that still is."""
+    right = before == 1.0
+    return float(after[right].mean()) if right.any() else None
+
+
+def _paired_boundary(
+    every: Mapping[str, Array], clusters: Sequence[str], datasets: Sequence[Data]
+) -> dict[str, dict[str, float]]:
+    """Return RED less others on the questions beside a border between ranges."""
+    near = np.array([boundary(q) for data in datasets for q in data.test])
+    own = [c for c, here in zip(clusters, near, strict=True) if here]
+    others = ("MoE, residual", "oracle, residual") if own else ()
+    return {f"RED - {o}": _paired((every["RED"] - every[o])[near], own) for o in others}
 
 
 def _curves(measured: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:

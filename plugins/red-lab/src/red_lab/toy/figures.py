@@ -32,6 +32,14 @@ BARS = {
     "parameters": "parameters averaged",
     "alone": "base, or one expert, alone",
 }
+AVERAGES = {name: BARS[name] for name in ("uniform", "parameters")}
+DIAGONALS: Mapping[str, Mapping[str, str]] = {
+    "A sgd": AVERAGES,
+    "B": AVERAGES,
+    "C scaled, exact": {"uniform": "base and all, mixed", "alone": "base"},
+}
+"""Which combinations are drawn beside the experts, with their names in the legend."""
+
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "red-lab.toy",
     "font.size": 8.0,
@@ -41,14 +49,18 @@ STYLE: dict[Any, Any] = {
 
 
 def draw(
-    metrics: Mapping[str, Any], answers: Mapping[str, Systems], *, experts: Tensor, out: Path
+    metrics: Mapping[str, Any],
+    answers: Mapping[str, Systems],
+    *,
+    experts: Mapping[str, Tensor],
+    out: Path,
 ) -> None:
     """Write the figures of `FIGURES`.
 
     Args:
         metrics: What `summarise` returned, for the bars.
         answers: One seed's answers by experiment, for the other two.
-        experts: That seed's answers of B's experts, ``(E, N)``.
+        experts: That seed's answers of A's and B's experts and C's residuals, ``(E, N)``.
         out: The folder.
 
     Raises:
@@ -59,8 +71,9 @@ def draw(
             _bars(ax, metrics["systems"][experiment], title)
         handles, labels = axes[0].get_legend_handles_labels()
         axes[0].figure.legend(handles, labels, loc="outside lower center", ncols=len(BARS))
-    with _figure(out / FIGURES[1], size=(6.0, 4.5), shape=(1, 1)) as axes:
-        _diagonal(axes[0], answers["B"], experts)
+    with _figure(out / FIGURES[1], size=(12.0, 4.2), shape=(1, 3)) as axes:
+        for ax, (name, drawn) in zip(axes, DIAGONALS.items(), strict=True):
+            _diagonal(ax, name, answers[name], experts[name], drawn)
     with _figure(out / FIGURES[2], size=(9.0, 3.4), shape=(1, 3)) as axes:
         for ax, name in zip(axes, ("exact", "near", "rough"), strict=True):
             _heat(ax, answers[f"C scaled, {name}"]["uniform"], f"{name} base")
@@ -104,16 +117,18 @@ def _bars(ax: Axes, systems: Mapping[str, Any], title: str) -> None:
     ax.set(title=title, ylabel="accuracy", ylim=(0, 1.05))
 
 
-def _diagonal(ax: Axes, systems: Systems, experts: Tensor) -> None:
-    """Draw what B's experts and their averages say along a = b."""
+def _diagonal(
+    ax: Axes, experiment: str, systems: Systems, experts: Tensor, drawn: Mapping[str, str]
+) -> None:
+    """Draw what experts, or residuals, and their combinations say along a = b."""
     line = [n for n, (a, b) in enumerate(grid().x.tolist()) if a == b]
     numbers = range(1, SIDE + 1)
     for n, answers in enumerate(experts):
         ax.plot(numbers, (UNITS * answers[line]).tolist(), lw=0.9, label=f"expert {PLACES[n]}")
-    for name, style in (("uniform", "k-"), ("parameters", "k:")):
-        ax.plot(numbers, (UNITS * systems[name][line]).tolist(), style, lw=1.5, label=BARS[name])
+    for (name, label), style in zip(drawn.items(), ("k-", "k:"), strict=True):
+        ax.plot(numbers, (UNITS * systems[name][line]).tolist(), style, lw=1.5, label=label)
     ax.plot(numbers, [2 * a for a in numbers], "--", color="0.5", lw=1.0, label="a + b")
-    ax.set(title="B along a = b", xlabel="a", ylabel="answer, in units of the sum")
+    ax.set(title=f"{experiment[0]} along a = b", xlabel="a", ylabel="answer, in units of the sum")
     ax.legend(fontsize=6)
 
 

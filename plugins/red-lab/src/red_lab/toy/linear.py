@@ -6,6 +6,7 @@ descent comes depends on the condition number of a segment's Hessian E[x̃ x̃�
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,16 @@ from torch import Tensor
 
 from red_lab.toy.data import Systems, grid, systems
 
-__all__ = ["TRUE", "Descent", "conditions", "design", "least_squares", "measure"]
+__all__ = [
+    "TRUE",
+    "Descent",
+    "conditions",
+    "design",
+    "least_squares",
+    "measure",
+    "outputs",
+    "train",
+]
 
 TRUE = (0.5, 0.5, 0.0)
 MIDDLE = 2
@@ -54,21 +64,38 @@ def least_squares(rows: Tensor, targets: Tensor) -> Tensor:
     return weights
 
 
-def measure(seed: int, *, alpha: Tensor, descent: Descent) -> dict[str, Systems]:
-    """Fit the five experts both ways.
+def train(seed: int, *, descent: Descent) -> dict[str, Tensor]:
+    """Return the five experts' weights ``(E, 3)``, fitted both ways.
 
     Args:
         seed: First weights and the order of rows; least squares has neither.
-        alpha: The learned router's weights, ``(N, E)``.
         descent: How the second way runs.
     """
     home = grid().home
-    exact = least_squares(design(home), grid().y[home])
     generator = torch.Generator().manual_seed(seed)
     return {
-        "A exact": _use(exact, alpha=alpha),
-        "A sgd": _use(_descend(descent, generator).double(), alpha=alpha),
+        "A exact": least_squares(design(home), grid().y[home]),
+        "A sgd": _descend(descent, generator).double(),
     }
+
+
+def outputs(weights: Tensor) -> Tensor:
+    """Return what experts of weights ``(…, 3)`` answer on the whole grid, ``(…, N)``."""
+    return weights @ design(torch.arange(len(grid().y))).T
+
+
+def measure(experts: Mapping[str, Tensor], *, alpha: Tensor) -> dict[str, Systems]:
+    """Use the experts of each way to fit in every way.
+
+    Args:
+        experts: Weights ``(E, 3)``.
+        alpha: The learned router's weights, ``(N, E)``.
+    """
+    found = {}
+    for name, weights in experts.items():
+        answers, averaged = outputs(weights), outputs(weights.mean(0))
+        found[name] = systems(answers, alpha=alpha, averaged=averaged, alone=answers[MIDDLE])
+    return found
 
 
 def _descend(descent: Descent, generator: torch.Generator) -> Tensor:
@@ -83,11 +110,3 @@ def _descend(descent: Descent, generator: torch.Generator) -> Tensor:
         error = (x * weights[:, None]).sum(-1) - targets.gather(1, picked)
         weights = weights - descent.rate * 2 * (error[..., None] * x).mean(1)
     return weights
-
-
-def _use(weights: Tensor, *, alpha: Tensor) -> Systems:
-    everywhere = design(torch.arange(len(grid().y)))
-    outputs = weights @ everywhere.T
-    return systems(
-        outputs, alpha=alpha, averaged=everywhere @ weights.mean(0), alone=outputs[MIDDLE]
-    )

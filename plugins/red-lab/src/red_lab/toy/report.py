@@ -71,7 +71,8 @@ def _figures() -> list[str]:
     return [
         "![Accuracy by segment, intervals over seeds](accuracy.svg)",
         "",
-        "![B's experts and their averages along a = b, seed 0](diagonal.svg)",
+        "![Experts of A and B with their averages, and C's base, residuals and mixture, along "
+        "a = b, seed 0](diagonal.svg)",
         "",
         "![Error of C's uniform mixture over the grid, seed 0](mix-error.svg)",
         "",

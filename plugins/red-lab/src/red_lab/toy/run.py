@@ -50,13 +50,14 @@ class Measured:
         answers: The answers of every system, by experiment.
         routed: Share of a segment's points that the router gives to their expert.
         numbers: Those of the propositions.
-        experts: The answers of B's experts, ``(E, N)``, for a figure.
+        experts: What the experts of A and B answer, and C's residuals on the exact base,
+            ``(E, N)``, for a figure.
     """
 
     answers: Mapping[str, Systems]
     routed: float
     numbers: Mapping[str, Mapping[str, float]]
-    experts: Tensor
+    experts: Mapping[str, Tensor]
 
 
 def run(*, seeds: int, out: Path, effort: Effort | None = None) -> Path:
@@ -85,6 +86,7 @@ def measure(seed: int, *, effort: Effort) -> Measured:
     """Train everything with one seed."""
     router = bus.learn_router(seed, steps=effort.router_steps)
     alpha = bus.route(router)
+    lines = linear.train(seed, descent=effort.descent)
     networks = nonlinear.train(seed, recipe=effort.recipe)
     residuals = residual.train(seed, recipe=effort.residual)
     on_bus = {
@@ -92,7 +94,7 @@ def measure(seed: int, *, effort: Effort) -> Measured:
         for n in residual.BASES
     }
     answers = {
-        **linear.measure(seed, alpha=alpha, descent=effort.descent),
+        **linear.measure(lines, alpha=alpha),
         **nonlinear.measure(networks, alpha=alpha),
         **{f"C {n}": r.use(alpha=alpha) for n, r in residuals.items()},
         **on_bus,
@@ -107,7 +109,11 @@ def measure(seed: int, *, effort: Effort) -> Measured:
         answers=answers,
         routed=float(chosen.double().mean()),
         numbers=numbers,
-        experts=nonlinear.outputs(networks["B"]),
+        experts={
+            "A sgd": linear.outputs(lines["A sgd"]),
+            "B": nonlinear.outputs(networks["B"]),
+            "C scaled, exact": residuals["scaled, exact"].parts,
+        },
     )
 
 

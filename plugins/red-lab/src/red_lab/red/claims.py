@@ -1,0 +1,146 @@
+"""What the seed claims of RED, judged by a run's own figures: every word of it is chosen here.
+
+A claim holds, does not hold, or was not measured; which, is a rule over metrics.json (seed 001,
+4.1 and 4.4.4; the table of 4.4.5 is in `red_lab.red.advantages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from red_lab.red.experts import NAMES
+from red_lab.red.measure import SHARES
+
+__all__ = [
+    "LEVEL",
+    "PLACE",
+    "boundary",
+    "claims",
+    "difficulty",
+    "drift",
+    "errors",
+    "left",
+    "wrong_routes",
+]
+
+PLACE = SHARES.index(0.3)
+"""Where the q that sentences are about stands in the curves."""
+
+LEVEL = 0.005
+"""Accuracies that differ by less, half a point, are called level."""
+
+
+def claims(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the section on the seed's claims."""
+    found = (
+        ("4.1, difficulty increases across ranges", difficulty(metrics)),
+        ("4.1, errors can be interpreted", errors(metrics)),
+        ("4.4.4 A, experts refine h and prevent drift", drift(metrics)),
+        ("4.4.4 B, wrong routes cost little, since residuals are small", wrong_routes(metrics)),
+        ("4.4.4 C, experts help each other on boundary samples", boundary(metrics)),
+    )
+    lines = [f"- {claim}: **{holds}**. {why}" for claim, (holds, why) in found]
+    return ["## What the seed claims", "", *lines, ""]
+
+
+def difficulty(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """Judge whether the base answers every range worse than the one before."""
+    accuracies = _ranges(metrics, "global")
+    named = ", ".join(f"{d} {a:.3f}" for d, a in accuracies.items())
+    hardest = min(accuracies, key=lambda d: accuracies[d])
+    easiest = max(accuracies, key=lambda d: accuracies[d])
+    why = f"The base alone answers {named}: {easiest} is the easiest, {hardest} the hardest."
+    return _holds(all(a > b for a, b in pairwise(accuracies.values()))), why
+
+
+def errors(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """Judge whether most wrong answers of RED are off by one or by ten: a slip in one digit."""
+    found = metrics["systems"]["red"].get("errors")
+    if found is None:
+        return "not measured", "This run was made before distances were counted."
+    if not found["wrong"]:
+        return "not measured", "RED answers nothing wrongly."
+    why = (
+        f"Of RED's {found['wrong']} wrong answers {found['one']:.1%} are off by one and "
+        f"{found['ten']:.1%} by ten; half of them by at most {found['median']:.0f}, nine in ten by "
+        f"at most {found['p90']:.0f}, the farthest by {found['most']}."
+    )
+    return _holds(found["one"] + found["ten"] > 1 / 2), why
+
+
+def drift(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """Judge whether every Δ is shorter than h, and say what is left of h and of its answers."""
+    sizes = metrics["relative_size"]
+    longer = [d for d, size in sizes.items() if size >= 1]
+    why = f"‖Δ‖/‖h‖ is {min(sizes.values()):.2f} to {max(sizes.values()):.2f}: "
+    why += f"{len(longer)} of {len(sizes)} are as long as h or longer."
+    if "cosine" not in metrics:
+        return _holds(not longer), f"{why} How far h turns was not measured in this run."
+    turned = ", ".join(f"{d} {c:.2f}" for d, c in metrics["cosine"].items() if c is not None)
+    why += f" Mean cosine of h and ĥ: {turned}."
+    shares = {name: s for name, s in metrics["base_kept"].items() if s is not None}
+    if shares:
+        listed = ", ".join(f"{name} {s:.1%}" for name, s in shares.items())
+        why += f" Of what the base answers rightly alone, still right: {listed}."
+    return _holds(not longer), why
+
+
+def wrong_routes(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """Judge whether RED keeps more of its accuracy than the mixture over the same experts."""
+    titles = {"flipped": "routes flipped at random", "worst": "an adversary moving mass"}
+    parts, better = [], []
+    for kind, title in titles.items():
+        red, mixture = (left(metrics, kind, name) for name in ("RED", "MoE, residual"))
+        better.append(red > mixture + LEVEL)
+        parts.append(f"with {title} {red:.1%} against {mixture:.1%}, {_than(red, mixture)}")
+    why = f"At q = {SHARES[PLACE]:g} RED keeps of its accuracy, beside the mixture over the same "
+    return _holds(all(better)), f"{why}experts: {'; '.join(parts)}."
+
+
+def boundary(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """Judge whether RED at borders is above the mixture, and above the row's own expert alone."""
+    systems = metrics["systems"]
+    own, red, mixture = (systems[k]["boundary"] for k in ("oracle", "red", "moe_residual"))
+    if red is None:
+        return "not measured", "No test question lies at a border."
+    why = (
+        f"Within two of a border RED answers {red:.3f}, the mixture over the same experts "
+        f"{mixture:.3f}, the question's own expert alone (label-informed) {own:.3f}"
+    )
+    pairs = metrics.get("paired_boundary")
+    if pairs:
+        listed = "; ".join(
+            f"{name} {100 * d['mean']:+.2f} ({100 * d['low']:+.2f} … {100 * d['high']:+.2f})"
+            for name, d in pairs.items()
+        )
+        helped = all(d["low"] > 0 for d in pairs.values())
+        return _holds(helped), f"{why}; in points, 95 %: {listed}. {_help(helped)}"
+    helped = red > own + LEVEL and red > mixture + LEVEL
+    return _holds(helped), f"{why}. {_help(helped)}"
+
+
+def left(metrics: Mapping[str, Any], kind: str, name: str) -> float:
+    """Return which share of a system's accuracy is left at q = .3; 0 where there is none."""
+    curve: Sequence[float] = metrics["curves"][kind][name]
+    return curve[PLACE] / curve[0] if curve[0] else 0.0
+
+
+def _ranges(metrics: Mapping[str, Any], system: str) -> dict[str, float]:
+    domains = metrics["systems"][system]["domains"]
+    return {d: domains[d] for d in NAMES if domains[d] is not None}
+
+
+def _holds(true: bool) -> str:
+    return "holds" if true else "does not hold"
+
+
+def _help(helped: bool) -> str:
+    return "Together they answer more than each alone." if helped else "There is no mutual help."
+
+
+def _than(one: float, other: float) -> str:
+    if abs(one - other) <= LEVEL:
+        return "as much"
+    return "more" if one > other else "less"

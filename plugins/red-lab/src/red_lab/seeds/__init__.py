@@ -1,0 +1,1 @@
+"""`redhost lab seeds`: every claim and requirement of the four seeds, and what became of it."""

@@ -1,0 +1,151 @@
+"""The rows of the four seeds, as data: what each claims, its status, and the figures that show it.
+
+Figures are never written into a row: it names a results file and the path of a number in it.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+import redhost
+
+__all__ = ["SEEDS", "STATUSES", "Check", "Figure", "Row", "Seed", "Status", "read_rows"]
+
+Seed = Literal["000", "001", "002", "003"]
+Status = Literal["works", "departs", "half", "missing"]
+
+STATUSES: Mapping[Status, str] = {
+    "works": "it is there as the seed has it, or was measured and came out as the seed says",
+    "departs": "done otherwise, or it came out otherwise; the row says how",
+    "half": "a part of it is there; the row says which is not",
+    "missing": "not there, or not measured",
+}
+SEEDS: Mapping[Seed, str] = {
+    "000": "toy experiments",
+    "001": "residual expert decomposition on arithmetic",
+    "002": "modular learning of robust generative models",
+    "003": "modular neural composition",
+}
+SIGNS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+
+
+class Figure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A number of a results file.
+
+    Attributes:
+        name: What it is called in the table.
+        file: The results file, relative to docs/results.
+        path: Keys and places on the way to the number, with `` > `` between.
+        form: How it is printed, as in ``format``.
+    """
+
+    name: str
+    file: str
+    path: str
+    form: str = ".3f"
+
+    def value(self, results: Path) -> float:
+        """Return the number.
+
+        Raises:
+            redhost.MissingError: If the file is gone, or has no number there.
+        """
+        try:
+            found = _read(results / self.file)
+            for key in self.path.split(" > "):
+                found = found[int(key) if isinstance(found, list) else key]
+        except (OSError, LookupError, TypeError, ValueError) as e:
+            raise self._gone(type(e).__name__) from e
+        if not isinstance(found, int | float):
+            raise self._gone(type(found).__name__)
+        return found
+
+    def _gone(self, found: str) -> redhost.MissingError:
+        return redhost.MissingError(
+            f"the figure {self.name!r} of the seeds' table is gone",
+            expected=f"a number at {self.path} of {self.file}",
+            found=found,
+            hint="run the command that writes that file, or change the row in seeds.toml",
+        )
+
+
+class Check(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A comparison that a row's sentence rests on: two of its figures, or one and a number."""
+
+    left: str
+    sign: Literal["<", "<=", ">", ">=", "=="]
+    right: str | float
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One claim or requirement.
+
+    Attributes:
+        seed: ``000`` … ``003``.
+        section: Where in the seed.
+        claim: What is claimed or required, in a few words.
+        status: What became of it.
+        code: Modules or what they define, by dotted name.
+        commands: As they are typed.
+        page: The page that shows it, relative to docs/results.
+        figures: What is shown.
+        note: What came out; every comparison of ours in it has a check.
+        checks: What has to be true of the figures for the note to be.
+        reason: The page that says why it departs, relative to docs/results.
+    """
+
+    seed: Seed
+    section: str
+    claim: str
+    status: Status
+    code: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    page: str = ""
+    figures: tuple[Figure, ...] = ()
+    note: str = ""
+    checks: tuple[Check, ...] = ()
+    reason: str = ""
+
+    def values(self, results: Path) -> dict[str, float]:
+        """Return the figures by name.
+
+        Raises:
+            redhost.MissingError: If one is gone.
+            redhost.UsageError: If what the note rests on is no longer true.
+        """
+        values = {f.name: f.value(results) for f in self.figures}
+        for check in self.checks:
+            right = values[check.right] if isinstance(check.right, str) else check.right
+            if not SIGNS[check.sign](values[check.left], right):
+                raise redhost.UsageError(
+                    f"seed {self.seed}, {self.section}: {self.note}",
+                    expected=f"{check.left} {check.sign} {check.right}",
+                    found=f"{values[check.left]} and {right}",
+                    hint="say in seeds.toml what came out now",
+                )
+        return values
+
+
+def read_rows() -> Sequence[Row]:
+    """Return every row, in the seeds' order."""
+    data = files(__package__).joinpath("seeds.toml").read_bytes()
+    return msgspec.toml.decode(data, type=dict[str, tuple[Row, ...]])["rows"]
+
+
+@cache
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text("utf-8"))

@@ -1,0 +1,148 @@
+"""What a RED page says of the seed's claims is chosen by its figures, on both sides of a rule."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from red_lab.red.advantages import advantages, spread
+from red_lab.red.claims import boundary, claims, difficulty, drift, errors, left, wrong_routes
+from red_lab.red.experts import NAMES
+
+RED = Path(__file__).parents[3] / "docs" / "results" / "red"
+
+
+def system(*accuracies: float, boundary: float = 0.5) -> dict[str, Any]:
+    return {"domains": dict(zip(NAMES, accuracies, strict=True)), "boundary": boundary}
+
+
+@pytest.fixture
+def metrics() -> dict[str, Any]:
+    """Figures under which every claim holds."""
+    titles = ("RED", "MoE, residual", "MoE, linear")
+    curve = {
+        t: [0.8, 0.7, 0.6, q, 0.4, 0.3, 0.2] for t, q in zip(titles, (0.6, 0.4, 0.2), strict=True)
+    }
+    return {
+        "systems": {
+            "global": system(0.9, 0.8, 0.7, 0.6, 0.5),
+            "red": system(0.9, 0.9, 0.9, 0.9, 0.8, boundary=0.9)
+            | {"errors": {"wrong": 20, "one": 0.4, "ten": 0.2, "median": 1, "p90": 12, "most": 30}},
+            "moe_residual": system(0.9, 0.9, 0.9, 0.9, 0.7, boundary=0.8),
+            "moe_linear": system(0.6, 0.6, 0.6, 0.6, 0.5),
+            "uniform_probabilities_linear": system(0.1, 0.1, 0.1, 0.1, 0.0),
+            "oracle": system(1, 1, 1, 1, 1, boundary=0.85),
+        },
+        "relative_size": dict.fromkeys(NAMES, 0.5),
+        "cosine": dict.fromkeys(NAMES, 0.9) | {"range5": None},
+        "base_kept": {"RED": 0.99, "MoE, residual": 0.98, "MoE, linear": None},
+        "curves": {"flipped": copy.deepcopy(curve), "worst": copy.deepcopy(curve)},
+        "paired_boundary": {
+            f"RED - {o}": {"mean": 0.1, "low": 0.01, "high": 0.2}
+            for o in ("MoE, residual", "oracle, residual")
+        },
+    }
+
+
+def test_every_claim_can_hold(metrics) -> None:
+    lines = [line for line in claims(metrics) if line.startswith("- ")]
+    assert len(lines) == 5 and all(": **holds**. " in line for line in lines)
+
+
+def test_difficulty_increases_only_if_every_range_is_harder_than_the_one_before(metrics) -> None:
+    metrics["systems"]["global"]["domains"]["range3"] = 0.8
+    holds, why = difficulty(metrics)
+    assert holds == "does not hold" and "range1 is the easiest, range5 the hardest" in why
+
+
+def test_errors_are_interpreted_where_most_are_slips_of_one_digit(metrics) -> None:
+    found = metrics["systems"]["red"]["errors"]
+    assert "20 wrong answers 40.0% are off by one and 20.0% by ten" in errors(metrics)[1]
+    assert (
+        "half of them by at most 1, nine in ten by at most 12, the farthest by 30"
+        in errors(metrics)[1]
+    )
+    found["ten"] = 0.1
+    assert errors(metrics)[0] == "does not hold"
+    found["wrong"] = 0
+    assert errors(metrics) == ("not measured", "RED answers nothing wrongly.")
+    del metrics["systems"]["red"]["errors"]
+    assert errors(metrics)[0] == "not measured"
+
+
+def test_experts_as_long_as_h_do_not_refine_it(metrics) -> None:
+    assert "0 of 5" in drift(metrics)[1] and "RED 99.0%, MoE, residual 98.0%." in drift(metrics)[1]
+    metrics["relative_size"]["range2"] = 1.0
+    del metrics["cosine"]
+    holds, why = drift(metrics)
+    assert holds == "does not hold" and "0.50 to 1.00: 1 of 5" in why and "was not measured" in why
+
+
+@pytest.mark.parametrize("kind", ["flipped", "worst"])
+def test_wrong_routes_have_to_cost_less_in_both_ways(metrics, kind) -> None:
+    assert left(metrics, kind, "RED") == pytest.approx(0.75)
+    assert ", more" in wrong_routes(metrics)[1]
+    metrics["curves"][kind]["MoE, residual"][3] = 0.6
+    holds, why = wrong_routes(metrics)
+    assert holds == "does not hold" and "75.0% against 75.0%, as much" in why
+
+
+@pytest.mark.parametrize("other", ["MoE, residual", "oracle, residual"])
+def test_help_at_borders_is_more_than_the_mixture_and_than_the_own_expert(metrics, other) -> None:
+    metrics["paired_boundary"][f"RED - {other}"]["low"] = -0.01
+    assert boundary(metrics)[0] == "does not hold"
+    assert "+10.00 (-1.00 … +20.00)" in boundary(metrics)[1]
+
+
+def test_without_intervals_help_has_to_be_half_a_point(metrics) -> None:
+    del metrics["paired_boundary"]
+    assert boundary(metrics)[0] == "holds"
+    metrics["systems"]["oracle"]["boundary"] = 0.896
+    assert boundary(metrics)[0] == "does not hold" and "no mutual help" in boundary(metrics)[1]
+    metrics["systems"]["red"]["boundary"] = None
+    assert boundary(metrics)[0] == "not measured"
+
+
+def row(metrics: dict[str, Any], name: str) -> list[str]:
+    [line] = [line for line in advantages(metrics) if line.startswith(f"| {name}")]
+    return line.strip("| ").split(" | ")
+
+
+def test_the_table_of_advantages_says_what_came_out(metrics) -> None:
+    routes = row(metrics, "robustness")
+    assert routes[1:5] == ["25.0% / 25.0%", "nothing is routed", "50.0% / 50.0%", "75.0% / 75.0%"]
+    assert routes[-1] == "as the seed says"
+    metrics["curves"]["worst"]["MoE, linear"][3] = 0.6
+    assert row(metrics, "robustness")[-1] == "not as the seed says"
+    frozen = row(metrics, "backbone")
+    assert frozen[1] == "frozen" and frozen[4] == "frozen, 99.0% of its right answers stay right"
+
+
+def test_a_balanced_system_is_one_whose_worst_range_is_high(metrics) -> None:
+    assert spread(metrics["systems"]["red"]) == pytest.approx(0.1)
+    found = row(metrics, "per range")
+    assert found[4] == "0.800, 0.100" and found[-1].endswith(
+        ", and of a mixture over the same experts"
+    )
+    metrics["systems"]["moe_residual"]["domains"]["range5"] = 0.797
+    assert "not above that of a mixture" in row(metrics, "per range")[-1]
+    metrics["systems"]["moe_linear"] = system(0.9, 0.9, 0.9, 0.9, 0.9)
+    assert row(metrics, "per range")[-1] == "RED's worst range is not the highest"
+
+
+def test_what_the_departures_say_of_all_runs_is_so() -> None:
+    runs = {p.parent.name: json.loads(p.read_text("utf-8")) for p in RED.glob("*/metrics.json")}
+    assert len(runs) > 5
+    for run in runs.values():
+        assert {rule(run)[0] for rule in (difficulty, wrong_routes, boundary)} == {"does not hold"}
+    assert {name for name, run in runs.items() if drift(run)[0] == "holds"} == {
+        "smollm2-addition-held-out"
+    }
+    alike, drawn = runs["smollm2-addition-seed-stratified"], runs["smollm2-addition-seed"]
+    assert difficulty(alike)[1].endswith("range3 the hardest.")
+    assert "range3 is the easiest, range5 the hardest" in difficulty(drawn)[1]
+    gap = alike["paired"]["RED - MoE, residual"]
+    assert gap["low"] < 0 < gap["high"]
