@@ -51,13 +51,13 @@ def upstream(speaker_model, saved_adapters, tmp_path_factory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", "--device", "cpu"]
-    quiet = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    settings = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with (
         (models / "log").open("wb") as log,
         subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port)],
             cwd=models,
-            env=quiet,
+            env=settings,
             stdout=log,
             stderr=log,
         ) as server,
