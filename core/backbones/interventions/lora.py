@@ -11,6 +11,7 @@ for as long. Operations and their order are PEFT's, and so is every bit.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ from ....registry.package.safetensors_check import sha256_hex, show
 from ...bus.experts import Expert, Space
 from ..backbone import Backbone
 from ..encoder import TextEncoder, blocks_of, linears_of
+from ..tiles import tiled
 from . import hooked
 
 
@@ -78,7 +80,24 @@ class LoraLayer(nn.Module):
 
     def forward(self, x: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
         """Return y ``(…, out)`` for x ``(…, in)`` and what the layer itself gives of it."""
-        added: Tensor = self.B(self.A(x))
+        return self._sum(self.B(self.A(x)), output, bias, c)
+
+    def add_to(
+        self, output: Tensor, x: Tensor, *, tile: int, bias: Tensor | None, c: Tensor | None
+    ) -> None:
+        """Make y of what the layer itself gives, ``(N, out)``, in its place; N is a tile at most.
+
+        Without gradients. Where s is a power of two, s (x Aᵀ) Bᵀ is exact, and one operation that
+        rounds once gives the bits of two.
+        """
+        inner = tiled(x, tile, self.A.weight, None)
+        added = tiled(inner, tile, self.B.weight, self.B.bias)
+        if c is None and math.frexp(self.scale)[0] == 0.5:  # noqa: PLR2004
+            output.add_(added, alpha=self.scale)
+        else:
+            output.copy_(self._sum(added, output, bias, c))
+
+    def _sum(self, added: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
         if c is None:
             return output + added * self.scale
         product = output if bias is None else output - bias
