@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -101,6 +102,11 @@ class TextEncoder:
     def kernels(self) -> str:
         """Name what the bits of h come from: part of what identifies a stored feature."""
         return KERNELS
+
+    @cached_property
+    def blocks(self) -> nn.ModuleList:
+        """The model's transformer blocks."""
+        return blocks_of(self.model)[1]
 
     @property
     def device(self) -> torch.device:

@@ -114,7 +114,7 @@ def from_states(encoder: TextEncoder, states: Tensor | None, *, block: int) -> I
     The blocks below compute nothing and hand on what they got; the block itself gives `states`.
     Above block −1 every block is run.
     """
-    below = list(blocks_of(encoder.model)[1])[: block + 1]
+    below = list(encoder.blocks)[: block + 1]
 
     def known(*_: object, **__: object) -> object:
         return states

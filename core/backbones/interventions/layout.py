@@ -21,7 +21,7 @@ from ..tokens import context_layout, token_states
 from . import Intervention, InTrunk, states_with
 from .graft import Graft, moved_by, moved_states, token_step
 from .lora import Lora
-from .rows import TOGETHER, encode_kept, moved_together, shares_passes
+from .rows import TOGETHER, encode_with_states, moved_together, shares_passes
 from .tap import FINAL, Tap, block_at
 
 
@@ -71,7 +71,7 @@ class Inside:
     encoder: TextEncoder
 
     @property
-    def together(self) -> bool:
+    def shares(self) -> bool:
         """Whether its texts can share passes with those of others."""
         return isinstance(self.acts, Lora) and shares_passes(self.encoder)
 
@@ -96,14 +96,14 @@ def encode_chosen(
     layout, plain = backbone.layout, replace(backbone, layout=None)
     assert layout is not None  # noqa: S101  (what has no layout has nobody inside)
     makers = [s.compute for s in layout.segments]
-    acts = {n: m.acts for n, m in enumerate(makers) if isinstance(m, Inside) and m.together}
+    acts = {n: m.acts for n, m in enumerate(makers) if isinstance(m, Inside) and m.shares}
     parts, size = [layout.pad(torch.empty(0, layout.width))], TOGETHER if acts else len(texts) or 1
     for start in range(0, len(texts), size):
         some = [*texts[start : start + size]]
         if acts:
-            h, kept = encode_kept(backbone.trunk, some, [*acts.values()])
+            h, states = encode_with_states(backbone.trunk, some, [*acts.values()])
         else:
-            h, kept = plain.encode(some), []
+            h, states = plain.encode(some), []
         wide = layout.pad(h)
         wanted = choose(wide)
         places = [numbers for _, numbers in layout.parts(wide)]
@@ -113,7 +113,7 @@ def encode_chosen(
                 backbone.trunk,
                 [some[n] for n, _ in pairs],
                 [acts[s] for _, s in pairs],
-                [kept[n] for n, _ in pairs],
+                [states[n] for n, _ in pairs],
             )
             for (n, s), row in zip(pairs, rows, strict=True):
                 places[s][n] = row

@@ -1,6 +1,6 @@
 """Texts, each with what acts inside for it alone, in passes that they share.
 
-The pass that gives h is kept at the blocks where interventions begin. Texts then go on from there
+The states of the pass that gives h are held where interventions begin. Texts then go on from there
 side by side in packs (`backbones.packs`): a layer computes what all have in common once, and what
 an adapter adds for its own rows. A text's bits are those of a pass of its own.
 """
@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import torch
 from torch import Tensor, nn
 
-from ..encoder import TextEncoder, blocks_of
+from ..encoder import TextEncoder
 from ..packs import Pack
 from . import Intervention, hooked
 from .graft import block_below, from_states
@@ -24,7 +24,7 @@ from .lora import Lora, LoraLayer
 from .tap import states_of
 
 TOGETHER = 64
-"""Texts whose states are kept at a time: T · D numbers each, of each block where acts begin."""
+"""Texts whose states are held at a time: T · D numbers each, of each block where acts begin."""
 
 States = Mapping[int, Tensor]
 """Block → the states ``(T, D)`` of one text above it."""
@@ -36,30 +36,29 @@ def shares_passes(encoder: TextEncoder) -> bool:
     return packed and encoder.engine is None and type(encoder).passes is TextEncoder.passes
 
 
-def encode_kept(
+def encode_with_states(
     encoder: TextEncoder, texts: Sequence[str], acts: Collection[Intervention]
 ) -> tuple[Tensor, list[States]]:
     """Return h ``(N, D)``, and each text's states where some of the interventions begin."""
-    blocks = blocks_of(encoder.model)[1]
     below = sorted({block_below(encoder, a) for a in acts} - {-1})
-    seen, kept = dict[int, Tensor](), list[States]({} for _ in texts)
+    seen, held = dict[int, Tensor](), list[States]({} for _ in texts)
 
     def note(block: int, _: nn.Module, _inputs: object, output: object) -> None:
         seen[block] = states_of(output)
 
     def keep(pack: Pack) -> None:
         for n, part in zip(pack.index, _each(pack), strict=True):
-            kept[n] = {block: states[0, part] for block, states in seen.items()}
+            held[n] = {block: states[0, part] for block, states in seen.items()}
 
-    with hooked(encoder, *((blocks[b], partial(note, b)) for b in below)):
-        return encoder.encode(texts, after=keep), kept
+    with hooked(encoder, *((encoder.blocks[b], partial(note, b)) for b in below)):
+        return encoder.encode(texts, after=keep), held
 
 
 def moved_together(
     encoder: TextEncoder,
     texts: Sequence[str],
     acts: Sequence[Intervention],
-    kept: Sequence[States],
+    states: Sequence[States],
 ) -> Tensor:
     """Return h' ``(N, D)`` of texts, each with an intervention of its own.
 
@@ -67,7 +66,7 @@ def moved_together(
         encoder: The encoder, which `shares_passes`.
         texts: N of them; one may be there several times.
         acts: What acts for each; all are row by row.
-        kept: What `encode_kept` returned for each.
+        states: What `encode_with_states` returned for each.
     """
     out = torch.empty(len(texts), encoder.width)
     kinds = [_kind(encoder, a) for a in acts]
@@ -75,16 +74,16 @@ def moved_together(
     for (block, _), same in groupby(order, key=lambda n: kinds[n]):
         index = list(same)
         some = [acts[n] for n in index]
-        states = [kept[n][block] for n in index] if block >= 0 else None
+        begin = [states[n][block] for n in index] if block >= 0 else None
 
         @contextmanager
         def going_on(
             pack: Pack,
             block: int = block,
             some: Sequence[Intervention] = some,
-            states: Sequence[Tensor] | None = states,
+            begin: Sequence[Tensor] | None = begin,
         ) -> Iterator[None]:
-            known = None if states is None else _side_by_side(pack, states)
+            known = None if begin is None else _side_by_side(pack, begin)
             with (
                 _acting(encoder, pack, [some[n] for n in pack.index]),
                 from_states(encoder, known, block=block),
@@ -166,12 +165,9 @@ def _by_rows(encoder: TextEncoder, pack: Pack, acts: Sequence[Lora]) -> Iterator
 
 def tile_at(pack: Pack, start: int) -> int:
     """Return how many rows a tile has where a text of a pack begins."""
-    end = 0
-    for rows, tile in pack.sections:
-        end += rows
-        if start < end:
-            return tile
-    raise IndexError(start)
+    ends = accumulate(rows for rows, _ in pack.sections)
+    tiles = (tile for _, tile in pack.sections)
+    return next(tile for end, tile in zip(ends, tiles, strict=True) if start < end)
 
 
 def _add(

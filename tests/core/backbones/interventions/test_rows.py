@@ -23,7 +23,11 @@ from redhost.core.backbones.interventions.layout import (
     with_layout,
 )
 from redhost.core.backbones.interventions.lora import LoraExpert
-from redhost.core.backbones.interventions.rows import encode_kept, moved_together, shares_passes
+from redhost.core.backbones.interventions.rows import (
+    encode_with_states,
+    moved_together,
+    shares_passes,
+)
 
 from .test_lora import TARGETS, encoder_of, expert_of, model_of, save
 
@@ -76,11 +80,11 @@ def test_each_text_has_the_bits_of_a_pass_of_its_own(adapted, data) -> None:
     chosen = data.draw(st.lists(pairs, min_size=1, max_size=12))
     texts = [text for text, _ in chosen]
     with torch.inference_mode():
-        h, kept = encode_kept(trunk, texts, [*acts.values()])
+        h, states = encode_with_states(trunk, texts, [*acts.values()])
         assert torch.equal(h, trunk.encode(texts))
-        together = moved_together(trunk, texts, [acts[n] for _, n in chosen], kept)
+        rows = moved_together(trunk, texts, [acts[n] for _, n in chosen], states)
         alone = [compute_features(acts[n], trunk, [text]) for text, n in chosen]
-    assert torch.equal(together, torch.cat(alone))
+    assert torch.equal(rows, torch.cat(alone))
     assert torch.equal(trunk.encode(texts), h)  # nothing is left behind
 
 
@@ -89,7 +93,7 @@ def test_rows_that_want_an_adapter_get_it_and_no_other_is_run(adapted, monkeypat
     wide = with_layout(backbone, experts)
     assert wide.layout is not None and shares_passes(wide.trunk)
     makers = [s.compute for s in wide.layout.segments]
-    assert all(isinstance(m, Inside) and m.together for m in makers)
+    assert all(isinstance(m, Inside) and m.shares for m in makers)
     texts = TEXTS * 12  # more than are held at a time
     wanted = torch.zeros(len(texts), len(makers), dtype=torch.bool)
     wanted[torch.arange(0, len(texts), 2), torch.arange(0, len(texts), 2) % len(makers)] = True
@@ -130,9 +134,9 @@ def test_a_pass_over_the_upper_blocks_runs_no_lower_one(adapted, count) -> None:
     hooks = [p.register_forward_hook(counted(n)) for n, p in enumerate(products)]
     texts = TEXTS[:3] * count
     with torch.inference_mode():
-        _, kept = encode_kept(trunk, texts, [acts])
+        _, states = encode_with_states(trunk, texts, [acts])
         before = dict(calls)
-        moved_together(trunk, texts, [acts] * len(texts), kept)
+        moved_together(trunk, texts, [acts] * len(texts), states)
     for hook in hooks:
         hook.remove()
     assert before[0] == before[1] == before[2] > 0
