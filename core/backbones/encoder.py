@@ -10,8 +10,9 @@ import io
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -33,6 +34,9 @@ log = logging.getLogger("redhost")
 
 Pooling = Literal["last", "mean"]
 FeatureChoice = Features | Literal["wide"] | None
+
+Around = Callable[[Pack], AbstractContextManager[None]]
+"""A pack → what holds while it is computed."""
 
 BATCH = 32
 """Texts of a pass, at most."""
@@ -99,6 +103,11 @@ class TextEncoder:
         """Name what the bits of h come from: part of what identifies a stored feature."""
         return KERNELS
 
+    @cached_property
+    def blocks(self) -> nn.ModuleList:
+        """The model's transformer blocks."""
+        return blocks_of(self.model)[1]
+
     @property
     def device(self) -> torch.device:
         """Where the encoder lives."""
@@ -110,6 +119,8 @@ class TextEncoder:
         *,
         compute: Callable[[Tensor], Tensor] | None = None,
         alone: bool = True,
+        around: Around | None = None,
+        after: Callable[[Pack], None] | None = None,
     ) -> Tensor:
         """Return h ``(N, D)``, each row's bits independent of the other texts.
 
@@ -117,6 +128,8 @@ class TextEncoder:
             texts: N of them.
             compute: Token ids ``(B, T)`` → rows ``(B, D)``, where something else than h is wanted.
             alone: Whether that gets one text at a time, since nobody knows whether it mixes rows.
+            around: Holds while a pack is computed, where texts go through in packs.
+            after: Called with each pack once it is computed.
         """
         ids = [self.tokens(t) for t in texts]
         if not ids:
@@ -124,7 +137,11 @@ class TextEncoder:
         order, parts = list[int](), list[Tensor]()
         with self.lock, torch.inference_mode():
             passes = (
-                self.passes(ids) if compute is None else self._computed(ids, compute, alone=alone)
+                self._packed(ids, around, after)
+                if around or after
+                else self.passes(ids)
+                if compute is None
+                else self._computed(ids, compute, alone=alone)
             )
             for index, rows in passes:
                 order += index
@@ -148,8 +165,19 @@ class TextEncoder:
         if self.device.type != "cpu" or not self.tiles.is_packed:
             yield from self._computed(ids, lambda batch: self.pool(self.hidden_states(batch)))
             return
+        yield from self._packed(ids)
+
+    def _packed(
+        self,
+        ids: Sequence[list[int]],
+        around: Around | None = None,
+        after: Callable[[Pack], None] | None = None,
+    ) -> Iterator[tuple[Sequence[int], Tensor]]:
         for pack in packs(ids, tokens=PASS_TOKENS):
-            states = self._states_of(pack)[0]
+            with nullcontext() if around is None else around(pack):
+                states = self._states_of(pack)[0]
+            if after is not None:
+                after(pack)
             yield pack.index, torch.cat([self.pool(run.of(states)) for run in pack.runs])
 
     def _computed(

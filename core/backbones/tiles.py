@@ -182,6 +182,14 @@ def _tiled(linear: nn.Linear, tile: int, sections: Sections) -> Forward:
     return forward
 
 
+def tiled(rows: Tensor, tile: int, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x Wᵀ + b of rows ``(N, D)`` that go through in tiles, as those of a layer do."""
+    count = len(rows)
+    if filling := -count % tile:
+        rows = torch.constant_pad_nd(rows, (0, 0, 0, filling))
+    return _products(rows, [(count + filling, tile)], weight, bias)[:count]
+
+
 def _products(rows: Tensor, sections: Sections, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + b of rows ``(N, D)``, tile by tile."""
     if len(rows) == sections[0][1]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...registry.errors import MissingError, UsageError
 from ..backbones.backbone import Backbone
+from ..backbones.interventions.layout import encode_chosen
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
 from ..bus.layout import WideNorm
@@ -156,14 +157,14 @@ class ComposedModel:
         backbone, layout, reads = self.backbone, self.backbone.layout, self.bus.router.reads
         if layout is None or not layout.segments or reads & {*SIGNALS, QUERY}:
             return backbone.encode(texts)
-        h = layout.pad(replace(backbone, layout=None).encode(texts))
-        active = self.bus.weights(self.bus.norm(h)) > 0
-        for segment, part in layout.parts(h):
-            readers = [self.bus.ids.index(i) for i in segment.readers if i in self.bus.ids]
-            rows = active[:, readers].any(-1).nonzero().flatten()
-            if segment.compute is not None and len(rows):
-                part[rows] = segment.compute([texts[int(n)] for n in rows])
-        return h
+        ids = self.bus.ids
+        readers = [[ids.index(i) for i in s.readers if i in ids] for s in layout.segments]
+
+        def choose(h: Tensor) -> Tensor:
+            active = self.bus.weights(self.bus.norm(h)) > 0
+            return torch.stack([active[:, some].any(-1) for some in readers], dim=-1)
+
+        return encode_chosen(backbone, texts, choose)
 
     def declines(self, h: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
         """Return which rows are declined, ``(N,)``.

@@ -186,6 +186,7 @@ def _weights(
         sha256=config.sha256,
         modules={n.removeprefix(prefix): x.shape for n, x in expert.adapter.layers.items()},
         prefix=prefix,
+        saved={n.removeprefix(prefix): x for n, x in expert.adapter.saved.items()} or UNSET,
     )
     head = {n: t for n, t in (("W", expert.W), ("b", expert.b)) if t is not None}
     added = package.tensors("head.safetensors", head) if head else UNSET

@@ -178,10 +178,13 @@ class AdapterRef(FileRef, frozen=True, kw_only=True):
         sha256: Of its bytes.
         modules: What it adapts: the backbone's name of each linear module, with (out, in).
         prefix: What stands before these names in the adapter, such as ``bert.``.
+        saved: The tensors of modules that it brings whole (PEFT's ``modules_to_save``), by the
+            backbone's name, each with its shape.
     """
 
     modules: Modules
     prefix: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_]{1,100}\.)?$(?!\n)")] = ""
+    saved: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
 
 
 class Training(_Closed, frozen=True, kw_only=True):

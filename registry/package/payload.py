@@ -105,9 +105,16 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
         return
     found = {n: layer.shape for n, layer in read.value.layers.items()}
     promised = {f"{ref.prefix}{n}": shape for n, shape in ref.modules.items()}
-    if others := sorted({n for n, _ in promised.items() ^ found.items()}):
-        expected = f"the modules and shapes of {manifest.weights.file}"
-        yield Violation("adapter_misfit", "adapter.modules", expected, listed(others), _REBUILD)
+    whole = {f"{ref.prefix}{n}": tuple(shape) for n, shape in (ref.saved or {}).items()}
+    for field, listing, has in (
+        ("modules", promised, found),
+        ("saved", whole, dict(read.value.saved)),
+    ):
+        if others := sorted({n for n, _ in listing.items() ^ has.items()}):
+            expected = f"the modules and shapes of {manifest.weights.file}"
+            yield Violation(
+                "adapter_misfit", f"adapter.{field}", expected, listed(others), _REBUILD
+            )
     if manifest.rank != read.value.rank:
         found_ = str(manifest.rank)
         yield Violation("manifest_field", "rank", str(read.value.rank), found_, _REBUILD)

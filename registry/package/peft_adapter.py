@@ -2,6 +2,7 @@
 
     adapter_config.json         which modules, ranks and scales
     adapter_model.safetensors   base_model.model.PREFIX MODULE . lora_A.weight (R, in) …
+                                and every tensor of the modules that are saved whole
 
 What is computed with them is in `core.backbones.interventions.lora`. A key of the configuration
 that would compute something else is refused by its name, unless it is off: null, false or empty.
@@ -44,6 +45,8 @@ MAX_NAME, MAX_NAMES = 200, 1000
 _PLAIN = re.compile(r"\^?(?:[\w.-]|\\\.)+")
 """A name, as PEFT writes it; to PEFT it is a pattern."""
 
+_MODULE = re.compile(rf"[\w.-]{{1,{MAX_NAME}}}")
+
 START = "base_model.model."
 """What PEFT puts before every name."""
 
@@ -74,6 +77,9 @@ _VALUES = {
 }
 """What a key may be, where msgspec does not say it."""
 
+Shapes = Mapping[str, tuple[int, ...]]
+"""Name of a tensor of the model → its shape."""
+
 _HINT = "Only LoRA, rsLoRA and DoRA of linear layers can be imported; see the author's guide."
 FOREIGN = "Train the adapter on this backbone, or install the backbone it was trained on."
 _REBUILD = "Save the adapter again with PEFT."
@@ -98,6 +104,7 @@ class AdapterConfig(Struct, frozen=True, kw_only=True):
     exclude_modules: str | Names | None = None
     layers_to_transform: int | tuple[int, ...] | None = None
     layers_pattern: str | Names | None = None
+    modules_to_save: Names | None = None
     init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] | None = True
 
 
@@ -125,12 +132,14 @@ class Adapter:
         layers: By the module's name, as the adapter has it.
         biases: Module → number of entries, of those whose bias it brings.
         tensors: Module → role (A, B, b, m or bias) → the name of the tensor.
+        saved: Tensor of a module that is saved whole, as the model names it → its shape.
     """
 
     config: AdapterConfig
     layers: Mapping[str, AdapterLayer]
     biases: Mapping[str, int]
     tensors: Mapping[str, Mapping[str, str]]
+    saved: Shapes
 
     @property
     def rank(self) -> int:
@@ -162,7 +171,8 @@ def read_adapter(config: bytes, weights: bytes) -> Adapter:
     """
     parsed = parse_config(config).or_refuse()
     header = read_header(weights).or_refuse()
-    tensors, strange = _by_module(header)
+    saved = _saved(header, parsed)
+    tensors, strange = _by_module({n: x for n, x in header.items() if n not in saved})
     refuse(strange)
     layers, biases = dict[str, AdapterLayer](), dict[str, int]()
     wrong = list[Violation]()
@@ -176,11 +186,18 @@ def read_adapter(config: bytes, weights: bytes) -> Adapter:
         if "bias" in info:
             biases[module] = math.prod(info["bias"].shape)
     wrong += _biases(parsed, layers, biases)
+    whole = {name.removeprefix(START): header[name] for name, read in saved.items() if read}
+    wrong += (
+        _wrong("weights_tensors", f"{WEIGHTS} {name}", "floats", info.dtype, _REBUILD)
+        for name, info in whole.items()
+        if info.dtype == "I64"
+    )
     refuse(wrong)
     if not layers:
         raise Refused(_wrong("weights_tensors", WEIGHTS, "lora_A and lora_B", "none", _REBUILD))
     refuse(check_finite(weights, header, largest=LARGEST))
-    return Adapter(config=parsed, layers=layers, biases=biases, tensors=tensors)
+    shapes = {name: info.shape for name, info in whole.items()}
+    return Adapter(config=parsed, layers=layers, biases=biases, tensors=tensors, saved=shapes)
 
 
 @checked
@@ -239,6 +256,13 @@ def check_targets(adapter: Adapter, linears: Linears, *, who: str) -> Iterator[V
     if without := sorted(targets - modules.keys()):
         expected = f"tensors for every module that {CONFIG} targets"
         yield _wrong("adapter_misfit", WEIGHTS, expected, f"none for {listed(without)}", _REBUILD)
+    yield from _heads(adapter, prefix, who=who)
+    saved = {n.removeprefix(prefix): shape for n, shape in adapter.saved.items()}
+    yield from check_saved(saved, linears, who=who)
+    whole = (n for n in linears if saved_module(adapter.config, f"{prefix}{n}.weight"))
+    if without := sorted(n for n in whole if f"{n}.weight" not in saved):
+        expected = f"tensors for every module that {CONFIG} saves"
+        yield _wrong("adapter_misfit", WEIGHTS, expected, f"none for {listed(without)}", _REBUILD)
     sizes = ((n.removeprefix(prefix), size) for n, size in adapter.biases.items())
     for name, size in sizes:
         if name in linears and linears[name][0] != size:
@@ -257,12 +281,59 @@ def check_modules(modules: Linears, linears: Linears, *, who: str) -> Iterator[V
             )
 
 
+def check_saved(saved: Shapes, linears: Linears, *, who: str) -> Iterator[Violation]:
+    """Yield a violation for each saved tensor of a linear module that has it in another shape.
+
+    What else a backbone's modules have, embeddings and norms, is asked when it is open. GPT-2's
+    weights lie the other way round.
+    """
+    for name, shape in sorted(saved.items()):
+        module, _, part = name.rpartition(".")
+        if (found := linears.get(module)) is None:
+            continue
+        fits: dict[str, tuple[tuple[int, ...], ...]] = {
+            "weight": (tuple(found), tuple(reversed(found))),
+            "bias": ((found[0],),),
+        }
+        if shape not in fits.get(part, ()):
+            expected = " or ".join(map(show, fits.get(part, ()))) or "no such tensor"
+            yield _misfit(name, f"{expected}, as in backbone {who!r}", show(shape))
+
+
+def head_misfit(module: str, *, who: str) -> Violation:
+    """Return the violation of a saved module that no backbone has: its model's own head."""
+    hint = (
+        f"A head comes from the package's labels: take the tensors of {module!r} out of {WEIGHTS}, "
+        "and one is solved from your rows."
+    )
+    return _wrong(
+        "adapter_misfit",
+        f"{CONFIG} modules_to_save",
+        f"modules of backbone {who!r}",
+        f"{module!r}, which is none of them: a head, or another model's",
+        hint,
+    )
+
+
+def saved_module(config: AdapterConfig, name: str) -> str | None:
+    """Return the module that is saved whole which has the tensor of a name, if one has.
+
+    A name in `modules_to_save` is the end of a module's, in the middle of a word as well (PEFT's
+    `_set_trainable`).
+    """
+    parts, ends = name.split("."), config.modules_to_save or ()
+    modules = (".".join(parts[:n]) for n in range(1, len(parts)))
+    return next((m for m in modules if m.endswith(ends)), None)
+
+
 def is_target(config: AdapterConfig, name: str) -> bool | None:
     """Tell whether PEFT adapts the linear module of a name (its `check_target_module_exists`).
 
     None where a pattern decides, which is not matched here: then the tensors say it.
     """
     targets, excluded = config.target_modules, config.exclude_modules or ()
+    if any(f".{x}." in f".{name}." for x in config.modules_to_save or ()):
+        return False
     if isinstance(targets, str) or isinstance(excluded, str):
         return None
     if _ends(name, excluded) or not _ends(name, targets):
@@ -308,6 +379,29 @@ def ends_name(pattern: str, name: str) -> bool:
         return False
     pairs = zip(signs, name[start:], strict=True)
     return all(a in (b, ".") or (a, b) == ("\0", ".") for a, b in pairs)
+
+
+def _heads(adapter: Adapter, prefix: str, *, who: str) -> Iterator[Violation]:
+    """Yield a violation for each saved module beside the backbone, by what it lacks before it."""
+    names = (n for n in adapter.saved if not n.startswith(prefix))
+    for module in sorted({m for n in names if (m := saved_module(adapter.config, n))}):
+        yield head_misfit(module, who=who)
+
+
+def _saved(header: Mapping[str, TensorInfo], config: AdapterConfig) -> dict[str, bool]:
+    """Return the tensors of modules that are saved whole, and whether PEFT reads them.
+
+    With ``bias: all`` it writes biases of its own wrapper as well, and never reads them.
+    """
+    found = dict[str, bool]()
+    for name in header:
+        inner = name.removeprefix(START)
+        module = saved_module(config, inner) if name != inner else None
+        if module is not None:
+            part = inner.removeprefix(f"{module}.")
+            own = part.startswith(("original_module.", "modules_to_save."))
+            found[name] = not (own and part.endswith("bias") and config.bias == "all")
+    return found
 
 
 def _by_module(
@@ -398,12 +492,15 @@ def _numbers(config: AdapterConfig) -> Iterator[Violation]:
 def _patterns(config: AdapterConfig) -> Iterator[Violation]:
     """Yield a violation for each key that is no name: a pattern of strangers may match for ever."""
     layers = config.layers_pattern or ()
+    if odd := [x for x in config.modules_to_save or () if not _MODULE.fullmatch(x)]:
+        expected = "names of modules, or ends of names"
+        yield _wrong("adapter_config", f"{CONFIG} modules_to_save", expected, _shown(odd[0]), _HINT)
     keys: dict[str, Names] = {
         "rank_pattern": tuple(config.rank_pattern or ()),
         "alpha_pattern": tuple(config.alpha_pattern or ()),
         "layers_pattern": (layers,) if isinstance(layers, str) else layers,
     }
-    others = ("target_modules", "exclude_modules", "layers_to_transform")
+    others = ("target_modules", "exclude_modules", "layers_to_transform", "modules_to_save")
     for name, some in {**keys, **{n: getattr(config, n) for n in others}}.items():
         if isinstance(some, tuple) and len(some) > MAX_NAMES:
             expected, found = f"at most {MAX_NAMES:,}", f"{len(some):,}"

@@ -15,7 +15,7 @@ from ..errors import ContractError, short
 from .checked import Violation, listed
 from .forms import ADAPTER, FORMS, TASKS, VALUE, Shapes
 from .manifest import BUS_API, BackboneManifest, ExpertManifest, parts_of
-from .peft_adapter import check_modules
+from .peft_adapter import check_modules, check_saved
 from .safetensors_check import TensorInfo
 
 MAX_ROWS = 256
@@ -328,6 +328,8 @@ def _modules(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Vio
     """Without a list of its linear modules, the backbone itself is asked when it is open."""
     if expert.adapter and backbone.linears:
         yield from check_modules(expert.adapter.modules, backbone.linears, who=backbone.id)
+        saved = {n: tuple(shape) for n, shape in (expert.adapter.saved or {}).items()}
+        yield from check_saved(saved, backbone.linears, who=backbone.id)
 
 
 def _known_labels(

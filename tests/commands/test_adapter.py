@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import redhost
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
@@ -40,7 +41,7 @@ def save_adapter(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Save:
             made = get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj"], **options}))
             with torch.no_grad():
                 for name, p in made.named_parameters():
-                    if "lora_" in name:
+                    if "lora_" in name or ".modules_to_save." in name:
                         p.add_(0.3 * torch.randn_like(p))
             folder = tmp_path_factory.mktemp("adapter")
             made.save_pretrained(folder)
@@ -61,7 +62,7 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
     environment, plain, save_adapter, rows, call, tmp_path, monkeypatch
 ) -> None:
     environment.install(plain)
-    adapter = save_adapter(r=4)
+    adapter = save_adapter(r=4, modules_to_save=["layers.2.mlp.up_proj", "norm"])
     options = ("--backbone", "tiny-random", "--home", str(tmp_path / "home"))
     made = call("new-expert", "parity", "--from", f"peft:{adapter}", "--data", rows, *options)
     assert made[0] == 0, made
@@ -74,6 +75,9 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
         "redhost.expert/1.3",
     )
     assert set(manifest["adapter"]["modules"]) == {f"layers.{n}.self_attn.q_proj" for n in range(3)}
+    saved = manifest["adapter"]["saved"]
+    assert saved.keys() >= {"norm.weight", "layers.0.input_layernorm.weight"}
+    assert "layers.2.mlp.up_proj.weight" in saved and len(saved) == 14
     for name in (CONFIG, WEIGHTS):
         assert (folder / name).read_bytes() == (adapter / name).read_bytes()
     assert call("pack", "red-expert-parity", *options)[0] == 0
@@ -137,7 +141,7 @@ def test_blocks_and_targets_are_an_adapters(call) -> None:
     ("change", "more", "message"),
     [
         ("a pickle alone", (), "nothing is unpickled here"),
-        ("modules_to_save", (), "modules_to_save"),
+        ("a head", (), "A head comes from the package's labels"),
         ("no folder", (), "adapter_config.json"),
         ("", ("--form", "mlp"), "--from peft:DIR"),
         ("", ("--rank", "4"), "--from peft:DIR"),
@@ -151,9 +155,11 @@ def test_what_cannot_be_taken_in_leaves_nothing_behind(
     adapter = save_adapter()
     if change == "a pickle alone":
         (adapter / WEIGHTS).rename(adapter / "adapter_model.bin")
-    elif change == "modules_to_save":
+    elif change == "a head":
         config = json.loads((adapter / CONFIG).read_text())
         (adapter / CONFIG).write_text(json.dumps(config | {"modules_to_save": ["score"]}))
+        head = {"base_model.model.score.weight": torch.ones(2, 128)}
+        save_file(load_file(adapter / WEIGHTS) | head, adapter / WEIGHTS)
     elif change == "no folder":
         adapter = tmp_path / "nowhere"
     options = ("--backbone", "tiny-random", *more)

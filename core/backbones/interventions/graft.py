@@ -91,17 +91,17 @@ def moved_states(
 ) -> Tensor:
     """Return the states ``(B, T, D)`` that `moved_by` pools."""
     states = states_below(encoder, ids, intervention) if states is None else states
-    with from_states(encoder, states, block=_below(encoder, intervention)):
+    with from_states(encoder, states, block=block_below(encoder, intervention)):
         return states_with(encoder, ids, intervention)
 
 
 def states_below(encoder: TextEncoder, ids: Tensor, intervention: Intervention) -> Tensor | None:
     """Return the states ``(B, T, D)`` that `moved_by` starts from; None for the first block's."""
-    below = _below(encoder, intervention)
+    below = block_below(encoder, intervention)
     return states_with(encoder, ids, Tap(block=below)) if below >= 0 else None
 
 
-def _below(encoder: TextEncoder, intervention: Intervention) -> int:
+def block_below(encoder: TextEncoder, intervention: Intervention) -> int:
     """Return the block above which an intervention's pass starts: what h is made of is passed."""
     below, layers = intervention.lowest - 1, encoder.features.layers if encoder.features else ()
     return min(below, *(n - 1 for n in layers if n), below)
@@ -114,7 +114,7 @@ def from_states(encoder: TextEncoder, states: Tensor | None, *, block: int) -> I
     The blocks below compute nothing and hand on what they got; the block itself gives `states`.
     Above block −1 every block is run.
     """
-    below = list(blocks_of(encoder.model)[1])[: block + 1]
+    below = list(encoder.blocks)[: block + 1]
 
     def known(*_: object, **__: object) -> object:
         return states

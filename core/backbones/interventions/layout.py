@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -20,6 +20,8 @@ from ..encoder import TextEncoder
 from ..tokens import context_layout, token_states
 from . import Intervention, InTrunk, states_with
 from .graft import Graft, moved_by, moved_states, token_step
+from .lora import Lora
+from .rows import TOGETHER, encode_with_states, moved_together, shares_passes
 from .tap import FINAL, Tap, block_at
 
 
@@ -54,6 +56,73 @@ def bus_part(expert: Expert, backbone: Backbone) -> Expert:
 def _moves(acts: Intervention, expert: Expert) -> bool:
     """Return whether an expert's Δ is what it makes of h, and not something that it reads of it."""
     return acts.changes_h and expert.space == "hidden"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inside:
+    """Texts → what an intervention reads or makes of them, in a pass of its own.
+
+    Attributes:
+        acts: The intervention.
+        encoder: The encoder.
+    """
+
+    acts: Intervention
+    encoder: TextEncoder
+
+    @property
+    def shares(self) -> bool:
+        """Whether its texts can share passes with those of others."""
+        return isinstance(self.acts, Lora) and shares_passes(self.encoder)
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Return r or h' ``(N, D)``."""
+        return compute_features(self.acts, self.encoder, texts)
+
+
+def encode_chosen(
+    backbone: Backbone, texts: Sequence[str], choose: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return h̃ ``(N, …)``, in which what acts inside is run for the rows that want it.
+
+    Where the encoder allows it, these go on from the states of the first pass, all in the same
+    passes (`interventions.rows`); otherwise each segment has a pass of its own.
+
+    Args:
+        backbone: With a layout.
+        texts: N of them.
+        choose: h̃ of h alone → which rows want each segment, ``(N, S)``.
+    """
+    layout, plain = backbone.layout, replace(backbone, layout=None)
+    assert layout is not None  # noqa: S101  (what has no layout has nobody inside)
+    makers = [s.compute for s in layout.segments]
+    acts = {n: m.acts for n, m in enumerate(makers) if isinstance(m, Inside) and m.shares}
+    parts, size = [layout.pad(torch.empty(0, layout.width))], TOGETHER if acts else len(texts) or 1
+    for start in range(0, len(texts), size):
+        some = [*texts[start : start + size]]
+        if acts:
+            h, states = encode_with_states(backbone.trunk, some, [*acts.values()])
+        else:
+            h, states = plain.encode(some), []
+        wide = layout.pad(h)
+        wanted = choose(wide)
+        places = [numbers for _, numbers in layout.parts(wide)]
+        pairs = [(n, s) for s in acts for n in wanted[:, s].nonzero().flatten().tolist()]
+        if pairs:
+            rows = moved_together(
+                backbone.trunk,
+                [some[n] for n, _ in pairs],
+                [acts[s] for _, s in pairs],
+                [states[n] for n, _ in pairs],
+            )
+            for (n, s), row in zip(pairs, rows, strict=True):
+                places[s][n] = row
+        for s, make in enumerate(makers):
+            index = [] if s in acts else wanted[:, s].nonzero().flatten().tolist()
+            if make is not None and index:
+                places[s][index] = make([some[n] for n in index])
+        parts.append(wide)
+    return torch.cat(parts)
 
 
 def compute_features(
@@ -99,7 +168,6 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
             acting.setdefault(key, (acts, []))[1].append(expert_id)
     if not acting and not context:
         return backbone
-    compute = compute_token_rows if by_token else compute_features
     segments = [
         FeatureSegment(
             key=acts.key or f"inside {experts[readers[0]].source}",
@@ -107,7 +175,9 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
             normalised=not moved,
             moved=moved,
             own_pass=acts.changes_h and acts.rowwise,
-            compute=partial(compute, acts, backbone.trunk),
+            compute=partial(compute_token_rows, acts, backbone.trunk)
+            if by_token
+            else Inside(acts=acts, encoder=backbone.trunk),
             readers=tuple(readers),
         )
         for (_, moved), (acts, readers) in sorted(acting.items(), key=_place)

@@ -4,12 +4,14 @@
     y = c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ) + b            DoRA; c = m / ‖W + s B A‖, row by row
 
 A and B are linear layers of the encoder while the adapter acts, so their rows go through in the
-same tiles (`backbones.tiles`). Operations and their order are PEFT's, and so is every bit.
+same tiles (`backbones.tiles`). Biases, and modules that are saved whole, have the adapter's numbers
+for as long. Operations and their order are PEFT's, and so is every bit.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,19 +23,24 @@ import torch
 from torch import Tensor, nn
 
 from ....registry.errors import ContractError
+from ....registry.package.checked import listed
 from ....registry.package.manifest import ExpertManifest
 from ....registry.package.peft_adapter import (
     CONFIG,
     FOREIGN,
+    START,
     WEIGHTS,
     Adapter,
     check_targets,
+    head_misfit,
     read_adapter,
+    saved_module,
 )
-from ....registry.package.safetensors_check import sha256_hex
+from ....registry.package.safetensors_check import sha256_hex, show
 from ...bus.experts import Expert, Space
 from ..backbone import Backbone
 from ..encoder import TextEncoder, blocks_of, linears_of
+from ..tiles import tiled
 from . import hooked
 
 
@@ -73,7 +80,24 @@ class LoraLayer(nn.Module):
 
     def forward(self, x: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
         """Return y ``(…, out)`` for x ``(…, in)`` and what the layer itself gives of it."""
-        added: Tensor = self.B(self.A(x))
+        return self._sum(self.B(self.A(x)), output, bias, c)
+
+    def add_to(
+        self, output: Tensor, x: Tensor, *, tile: int, bias: Tensor | None, c: Tensor | None
+    ) -> None:
+        """Make y of what the layer itself gives, ``(N, out)``, in its place; N is a tile at most.
+
+        Without gradients. Where s is a power of two, s (x Aᵀ) Bᵀ is exact, and one operation that
+        rounds once gives the bits of two.
+        """
+        inner = tiled(x, tile, self.A.weight, None)
+        added = tiled(inner, tile, self.B.weight, self.B.bias)
+        if c is None and math.frexp(self.scale)[0] == 0.5:  # noqa: PLR2004
+            output.add_(added, alpha=self.scale)
+        else:
+            output.copy_(self._sum(added, output, bias, c))
+
+    def _sum(self, added: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
         if c is None:
             return output + added * self.scale
         product = output if bias is None else output - bias
@@ -86,13 +110,13 @@ class Lora:
 
     Attributes:
         layers: What is added, with the encoder's module and c ``(1, out)``.
-        biases: Modules with the bias they have while it acts.
+        own: Modules, names of their parameters, and what these are while it acts.
         lowest: The lowest block that it changes.
         key: The digest of the adapter: experts that share one share its rows.
     """
 
     layers: Sequence[tuple[LoraLayer, nn.Module, Tensor | None]]
-    biases: Sequence[tuple[nn.Module, nn.Parameter]]
+    own: Sequence[tuple[nn.Module, str, nn.Parameter]]
     lowest: int
     key: str
     changes_h: bool = field(default=True, init=False)
@@ -104,9 +128,9 @@ class Lora:
         products = [linear for layer, _, _ in self.layers for linear in (layer.A, layer.B)]
         hooks = [(module, partial(_add, layer, c)) for layer, module, c in self.layers]
         with encoder.lock, ExitStack() as stack:
-            for module, bias in self.biases:
-                stack.callback(setattr, module, "bias", module.bias)
-                module.bias = bias
+            for module, name, parameter in self.own:
+                stack.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, parameter)
             stack.enter_context(encoder.with_linears(products))
             stack.enter_context(hooked(encoder, *hooks))
             yield
@@ -158,6 +182,9 @@ class LoraExpert(Expert):
             for module, layer in adapter.layers.items()
         )
         self.biases = nn.ParameterList(part(module, "bias") for module in adapter.biases)
+        self.saved = nn.ParameterList(
+            tensors[f"{START}{name}"].to(torch.float32) for name in adapter.saved
+        )
         self.W = None if head is None else nn.Parameter(head["W"].to(torch.float32))
         self.b = None if head is None else nn.Parameter(head["b"].to(torch.float32))
 
@@ -193,16 +220,44 @@ class LoraExpert(Expert):
             weight = cast("Tensor", module.weight)
             c = layer.magnitude(weight if isinstance(module, nn.Linear) else weight.T)
             layers.append((layer, module, c))
-        biases = []
-        for name, bias in zip(self.adapter.biases, self.biases, strict=True):
-            owner = modules.get(name.removeprefix(prefix))
-            found = getattr(owner, "bias", None)
-            if owner is None or not isinstance(found, Tensor) or found.shape != bias.shape:
-                expected = f"a module {name.removeprefix(prefix)!r} with {len(bias)} biases"
-                raise ContractError(who, expected=expected, found="none", hint=FOREIGN)
-            biases.append((owner, bias if on_cpu else nn.Parameter(bias.to(trunk.device))))
-        names = (n.removeprefix(prefix) for n in (*self.adapter.layers, *self.adapter.biases))
-        return Lora(layers=layers, biases=biases, lowest=_lowest(trunk, [*names]), key=self.key)
+        self._check_saved(prefix, trunk.model, who=who)
+        whole = list[tuple[nn.Module, str, nn.Parameter]]()
+        for name, parameter in self._parameters_of_its_own():
+            owner, _, part = name.removeprefix(prefix).rpartition(".")
+            found = getattr(modules.get(owner), part, None)
+            if not isinstance(found, nn.Parameter) or found.shape != parameter.shape:
+                expected = f"a module {owner!r} with a {part} of {show(tuple(parameter.shape))}"
+                given = show(tuple(found.shape)) if isinstance(found, Tensor) else "none"
+                raise ContractError(who, expected=expected, found=given, hint=FOREIGN)
+            if isinstance(modules[owner], nn.Linear) and part == "weight":
+                parameter.data = parameter.data.t().contiguous().t()  # as `Tiles` has it
+            placed = parameter if on_cpu else nn.Parameter(parameter.to(trunk.device))
+            whole.append((modules[owner], part, placed))
+        changed = (*self.adapter.layers, *(name for name, _ in self._parameters_of_its_own()))
+        names = [n.removeprefix(prefix) for n in changed]
+        return Lora(layers=layers, own=whole, lowest=_lowest(trunk, names), key=self.key)
+
+    def _parameters_of_its_own(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters of the encoder that it has of its own, by the adapter's names."""
+        yield from zip((f"{n}.bias" for n in self.adapter.biases), self.biases, strict=True)
+        yield from zip(self.adapter.saved, self.saved, strict=True)
+
+    def _check_saved(self, prefix: str, model: nn.Module, *, who: str) -> None:
+        """Check that what is saved whole is a module of the encoder, and all of it is there.
+
+        Raises:
+            ContractError: If it is not.
+        """
+        adapter, modules = self.adapter, {f"{prefix}{n}" for n, _ in model.named_modules()}
+        for name in adapter.saved:
+            module = saved_module(adapter.config, name)
+            if module is not None and module not in modules:
+                raise head_misfit(module, who=type(model).__name__).error(who)
+        parts = (f"{prefix}{n}" for n, _ in model.named_parameters())
+        whole = {n for n in parts if saved_module(adapter.config, n)}
+        if without := sorted(whole - adapter.saved.keys()):
+            expected = f"tensors for every module that {CONFIG} saves"
+            raise ContractError(who, expected=expected, found=f"none for {listed(without)}")
 
 
 def _lowest(trunk: TextEncoder, names: Sequence[str]) -> int:

@@ -176,7 +176,7 @@ def test_a_host_computes_the_canary_from_its_tokens(installed, take_in, adapter,
     [
         ({"target_modules": ["up_proj"]}, ContractError, "layers.0.mlp.up_proj"),
         ({"target_modules": ["down_proj"]}, ContractError, "only modules"),
-        ({"modules_to_save": ["score"]}, RedhostError, "modules_to_save"),
+        ({"modules_to_save": ["q_proj"]}, ContractError, "config.json saves, found none"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_is_written(

@@ -15,6 +15,7 @@ from redhost_serve.server import running
 from redhost_serve.service import Options
 
 import redhost
+from redhost.testing import Environment
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +58,28 @@ def shared(
     shutil.copytree(composed_home, home)
     with running(open_live(home), options=Options(seconds=1.0)) as (url, _):
         yield url
+
+
+@pytest.fixture(scope="session")
+def speaking(speaker_folder, adapter_packages, tmp_path_factory) -> redhost.Host:
+    """A home where text is generated: generation 1 has three adapters, 2 one of them."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("speaking")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        environment = Environment(folder)
+        for package in (speaker_folder, *adapter_packages.values()):
+            environment.install(package.parents[1])
+        host = redhost.Host.open(
+            tmp_path_factory.mktemp("home"),
+            backbone="speaker",
+            plugins=redhost.plugins.Plugins(()),
+        )
+        host.recompose(accept=True)
+        for name in ("sums", "tales"):
+            environment.uninstall(f"red-expert-{name}")
+        host.recompose(accept=True)
+    return host
 
 
 @pytest.fixture(scope="session")

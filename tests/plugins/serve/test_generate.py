@@ -11,41 +11,17 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-import torch
 from redhost_serve.client import Client
 from redhost_serve.server import running
 from redhost_serve.service import Options, Service
 from redhost_serve.wire import MAX_CHARACTERS, MAX_TOKENS
 
 import redhost
-from redhost.testing import Environment
 
 GENERATE = "/v1/generate"
 PROMPT = "3 + 4 = "
 REQUEST = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
 LONG = {**REQUEST, "max_tokens": 400}
-
-
-@pytest.fixture(scope="module")
-def speaking(speaker_folder, adapter_packages, tmp_path_factory) -> redhost.Host:
-    """A home where text is generated: generation 1 has three adapters, 2 one of them."""
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("speaking")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        environment = Environment(folder)
-        for package in (speaker_folder, *adapter_packages.values()):
-            environment.install(package.parents[1])
-        host = redhost.Host.open(
-            tmp_path_factory.mktemp("home"),
-            backbone="speaker",
-            plugins=redhost.plugins.Plugins(()),
-        )
-        host.recompose(accept=True)
-        for name in ("sums", "tales"):
-            environment.uninstall(f"red-expert-{name}")
-        host.recompose(accept=True)
-    return host
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,53 +23,9 @@ from redhost.registry.package.peft_adapter import (
     parse_config,
     read_adapter,
 )
-from redhost.registry.package.readers import read_adapter_folder, read_expert
-from redhost.registry.package.rules import check_compatible
+from redhost.registry.package.readers import read_adapter_folder
 
-Tensors = dict[str, "np.ndarray[Any, Any]"]
-Files = dict[str, Any]
-R, D = 4, 16
-MODULES = [f"encoder.layer.{n}.attention.self.{m}" for n in range(2) for m in ("query", "value")]
-LINEARS = {**dict.fromkeys(MODULES, (D, D)), "encoder.layer.0.intermediate.dense": (32, D)}
-START = "base_model.model."
-
-
-def config(**changes: Any) -> dict[str, Any]:
-    """Return a configuration as PEFT writes it, shortened."""
-    known = {
-        "peft_type": "LORA",
-        "task_type": "SEQ_CLS",
-        "base_model_name_or_path": "somebody/some-model",
-        "peft_version": "0.17.0",
-        "inference_mode": True,
-        "lora_dropout": 0.1,
-        "loftq_config": {},
-        "megatron_config": None,
-        "r": R,
-        "lora_alpha": 8,
-        "target_modules": ["query", "value"],
-        "init_lora_weights": True,
-        "bias": "none",
-        "use_dora": False,
-        "use_rslora": False,
-        "rank_pattern": {},
-        "alpha_pattern": {},
-        "modules_to_save": None,
-    }
-    return {k: v for k, v in (known | changes).items() if v is not ...}
-
-
-def tensors(modules: list[str] = MODULES, *, r: int = R) -> Tensors:
-    rng = np.random.default_rng(0)
-    made: Tensors = {}
-    for module in modules:
-        made[f"{START}{module}.lora_A.weight"] = rng.normal(size=(r, D)).astype("f4")
-        made[f"{START}{module}.lora_B.weight"] = rng.normal(size=(D, r)).astype("f4")
-    return made
-
-
-def files(made: Tensors | None = None, **changes: Any) -> tuple[bytes, bytes]:
-    return json.dumps(config(**changes)).encode(), save(tensors() if made is None else made)
+from .peft_files import LINEARS, MODULES, START, D, R, Tensors, bias, config, files, tensors
 
 
 def first(made: Tensors) -> str:
@@ -114,6 +69,8 @@ def test_scales_follow_rank_alpha_and_their_patterns() -> None:
     assert found == dict(zip(MODULES, [(4, 15), (4, 4), (9, 10), (9, 8 / 3)], strict=True))
 
 
+SAVES: dict[str, Any] = {"modules_to_save": ["pooler.dense", "Norm"]}
+
 REFUSED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
     "no JSON": ((b"\x80\x04pickle", save(tensors())), "adapter_config", "file", "utf"),
     "a list": ((b"[]", save(tensors())), "adapter_config", "file", "list"),
@@ -127,11 +84,35 @@ REFUSED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
     ),
     "another method": (files(peft_type="LOHA"), "adapter_config", "peft_type", "LOHA"),
     "no method": (files(peft_type=...), "adapter_config", "peft_type", "None"),
-    "modules to save": (
-        files(modules_to_save=["classifier"]),
+    "a pattern for modules to save": (
+        files(modules_to_save=["(a|a)+"]),
+        "adapter_config",
+        "modules_to_save",
+        "(a|a)+",
+    ),
+    "modules to save that are no list": (
+        files(modules_to_save="classifier"),
         "adapter_config",
         "modules_to_save",
         "classifier",
+    ),
+    "a saved module of whole numbers": (
+        files(tensors() | {f"{START}pooler.dense.weight": np.ones((D, D), "i8")}, **SAVES),
+        "weights_tensors",
+        "pooler.dense.weight",
+        "I64",
+    ),
+    "a saved module that is infinite": (
+        files(tensors() | {f"{START}pooler.dense.weight": np.full((D, D), np.inf, "f4")}, **SAVES),
+        "weights_not_finite",
+        "pooler.dense.weight",
+        "NaN",
+    ),
+    "a saved module beside a tensor of another": (
+        files(tensors() | {f"{START}words.weight": np.ones((2, 2), "f4")}, **SAVES),
+        "weights_tensors",
+        "words.weight",
+        "another",
     ),
     "a method of tomorrow": (files(use_tomorrow=True), "adapter_config", "use_tomorrow", "True"),
     "aLoRA": (
@@ -284,10 +265,6 @@ def test_what_is_no_adapter_is_refused_by_name(case: str) -> None:
         error = v.error("the adapter")
         assert isinstance(error, RedhostError) and "the adapter" in str(error)
         assert v.expected and v.found and v.hint and len(v.reason) < 1000
-
-
-def bias(module: str, size: int = D, *, end: str = "base_layer.bias") -> Tensors:
-    return {f"{START}{module}.{end}": np.ones(size, "f4")}
 
 
 def test_biases_are_read_where_the_configuration_says_so() -> None:
@@ -486,109 +463,3 @@ def test_a_folder_is_read_as_peft_wrote_it(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).mkdir()
     [wrong] = read_adapter_folder(tmp_path).violations
     assert (wrong.code, wrong.expected) == ("weights_missing", "a regular file")
-
-
-# -- in a package ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def package(make_expert: Any) -> Callable[..., Files]:
-    """Return the function that makes an adapter's package, with changes to its manifest."""
-    import hashlib
-
-    def make(change: dict[str, Any] | None = None, **parts: bytes) -> Files:
-        raw, weights = files()
-        rows = {"z": np.ones((2, D), "f4"), "delta": np.ones((2, D), "f4")}
-        given = {
-            CONFIG: raw,
-            WEIGHTS: weights,
-            "canary.safetensors": save(rows | {"tokens": np.ones((2, 5), "i8")}),
-        } | {n.replace("__", "."): data for n, data in parts.items()}
-        sha = {n: hashlib.sha256(data).hexdigest() for n, data in given.items()}
-        modules = {n: [D, D] for n in MODULES}
-        made = {
-            "schema": "redhost.expert/1.3",
-            "form": "lora",
-            "activation": "identity",
-            "rank": R,
-            "weights": {"file": WEIGHTS, "sha256": sha[WEIGHTS]},
-            "adapter": {"file": CONFIG, "sha256": sha[CONFIG], "modules": modules},
-            "canary.sha256": sha["canary.safetensors"],
-        }
-        if "head.safetensors" in given:
-            made["head"] = {"file": "head.safetensors", "sha256": sha["head.safetensors"]}
-        whole: Files = make_expert(
-            "a", change={k: v for k, v in (made | (change or {})).items() if v is not ...}
-        )
-        return {**whole, **given}
-
-    return make
-
-
-def test_a_package_of_an_adapter_is_valid(package: Any) -> None:
-    read = read_expert(package()).unwrap("it")
-    assert read.manifest.form == "lora" and read.files[CONFIG] == files()[0]
-    assert {CONFIG, WEIGHTS} <= read.files.keys()
-    same = read_expert(package(adapter_config__json=files()[0] + b"\n")).unwrap("it")
-    assert same.digest != read.digest
-
-
-def heads(*, rows: int = 3, value: float = 1.0) -> bytes:
-    return save({"W": np.full((rows, D), value, "f4"), "b": np.ones(rows, "f4")})
-
-
-OWN = {"writes.space": "labels"}
-
-
-def cases() -> Iterator[tuple[str, dict[str, Any], dict[str, bytes], str, str]]:
-    """Yield name, changes to the manifest, other parts, code and field."""
-    modules = {n: [D, D] for n in MODULES}
-    yield "no adapter", {"adapter": ...}, {}, "manifest_field", "adapter"
-    yield "another form", {"form": "linear", "rank": 0}, {}, "manifest_field", "adapter"
-    yield "another rank", {"rank": 5}, {}, "manifest_field", "rank"
-    yield "no rank", {"rank": 0}, {}, "manifest_field", "rank"
-    yield "logits", {"writes.space": "logits"}, {}, "manifest_field", "writes.space"
-    yield "a tap", {"reads.tap": "1"}, {}, "manifest_field", "reads.tap"
-    yield "no head", OWN, {}, "manifest_field", "head"
-    yield "a head of nobody", {}, {"head__safetensors": heads()}, "manifest_field", "head"
-    yield "another head", OWN, {"head__safetensors": heads(rows=2)}, "head_tensors", "head"
-    yield "NaN", OWN, {"head__safetensors": heads(value=np.nan)}, "head_not_finite", "head"
-    yield "1e9", OWN, {"head__safetensors": heads(value=1e9)}, "head_range", "head"
-    fewer = {n: [D, D] for n in MODULES[1:]}
-    yield "modules", {"adapter.modules": fewer}, {}, "adapter_misfit", "adapter.modules"
-    other = modules | {MODULES[0]: [D, 3]}
-    yield "shapes", {"adapter.modules": other}, {}, "adapter_misfit", "adapter.modules"
-    yield "prefix", {"adapter.prefix": "bert."}, {}, "adapter_misfit", "adapter.modules"
-    yield "path", {"adapter.prefix": "../"}, {}, "manifest_field", "adapter.prefix"
-    yield "digest", {"adapter.sha256": "0" * 64}, {}, "adapter_digest", CONFIG
-    z = {"z": np.ones((2, D), "f4"), "delta": np.ones((2, D), "f4")}
-    yield "no tokens", {}, {"canary__safetensors": save(z)}, "canary_tensors", "canary"
-    bad = save(z | {"tokens": np.full((2, 5), -1, "i8")})
-    yield "tokens", {}, {"canary__safetensors": bad}, "canary_tensors", "canary"
-    pissa = files(init_lora_weights="pissa")[0]
-    yield "PiSSA", {}, {"adapter_config__json": pissa}, "adapter_config", CONFIG
-
-
-@pytest.mark.parametrize(
-    ("change", "parts", "code", "field"), [c[1:] for c in cases()], ids=[c[0] for c in cases()]
-)
-def test_a_package_that_is_not_what_it_says_is_refused(package, change, parts, code, field) -> None:
-    wrong = read_expert(package(change, **parts)).violations
-    assert (code, True) in {(v.code, v.field.startswith(field)) for v in wrong}, wrong
-    assert all(v.expected and v.found and v.hint for v in wrong)
-
-
-def test_the_backbones_list_is_held_against_it_and_an_older_one_has_none(
-    package: Any, make_backbone: Any
-) -> None:
-    import msgspec
-
-    manifest = read_expert(package()).unwrap("it").manifest
-    older = make_backbone()
-    assert not [v for v in check_compatible(manifest, older) if v.code == "adapter_misfit"]
-    newer = msgspec.structs.replace(older, linears=LINEARS)
-    assert not [v for v in check_compatible(manifest, newer) if v.code == "adapter_misfit"]
-    for linears in (dict.fromkeys(LINEARS, (9, D)), {"other": (D, D)}):
-        other = msgspec.structs.replace(older, linears=linears)
-        wrong = [v for v in check_compatible(manifest, other) if v.code == "adapter_misfit"]
-        assert len(wrong) == len(MODULES) and re.search(r"encoder\.layer", wrong[0].field)

@@ -41,6 +41,11 @@ TARGETS = {
     "llama": ["q_proj", "v_proj", "o_proj", "down_proj"],
     "gpt2": ["c_attn", "mlp.c_proj"],
 }
+SAVED = {  # norms, an embedding, a linear layer, a part of a block with all that is in it
+    "bert": ["LayerNorm", "word_embeddings", "output.dense", "layer.1.output", "layer.2"],
+    "llama": ["norm", "embed_tokens", "gate_proj", "layers.1.mlp", "layers.2"],
+    "gpt2": ["ln_1", "wpe", "mlp.c_fc", "h.1.attn", "h.2"],
+}
 TEXTS = ["red 1 a", "green 22 c", "blue 3", "red 45 b", "red 1 b", "x", "green 2"]
 
 
@@ -70,7 +75,11 @@ def save(model: Any, folder: Path, **options: Any) -> tuple[bytes, bytes]:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, p in made.named_parameters():
-            if "lora_" in name or ("bias" in name and p.requires_grad):
+            if (
+                "lora_" in name
+                or ".modules_to_save." in name
+                or ("bias" in name and p.requires_grad)
+            ):
                 p.add_(0.1 * torch.randn(p.shape, generator=generator))
     made.save_pretrained(folder)
     return (folder / CONFIG).read_bytes(), (folder / WEIGHTS).read_bytes()
@@ -87,7 +96,11 @@ def peft_of(model: Any, folder: Path) -> Any:
     """Return PEFT's model of an adapter, without PEFT's wrapper."""
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(model, folder).eval().base_model.model
+    made = PeftModel.from_pretrained(model, folder).eval().base_model.model
+    for module in made.modules():  # a block that is saved whole has a copy, which packs do not see
+        if hasattr(module, "config"):
+            module.config = model.config
+    return made
 
 
 @st.composite
@@ -111,11 +124,13 @@ def configs(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         options["alpha_pattern"] = {names[-1]: draw(st.integers(1, 40))}
     if isinstance(options["target_modules"], list) and kind == "bert" and draw(st.booleans()):
         options["layers_to_transform"] = draw(st.lists(st.integers(0, 2), min_size=1, unique=True))
+    if draw(st.booleans()):
+        options["modules_to_save"] = [draw(st.sampled_from(SAVED[kind]))]
     return kind, options
 
 
 @settings(
-    deadline=None, max_examples=24, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=32, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(case=configs())
 def test_any_adapter_computes_what_peft_does_to_the_last_bit(bare, tmp_path_factory, case) -> None:
@@ -226,6 +241,27 @@ def test_the_encoder_is_left_as_it_was_even_if_a_pass_fails(bert, top) -> None:
         raise ZeroDivisionError
     assert bert.fingerprint() == before and bert.trunk.tiles is tiles
     assert [(set(vars(m)), len(m._forward_hooks)) for m in bert.trunk.model.modules()] == modules
+
+
+def test_a_saved_module_that_it_has_not_or_not_all_of_is_refused_by_name(bert, tmp_path) -> None:
+    model = copy.deepcopy(bert.trunk.model)
+    raw, weights = save(model, tmp_path, target_modules=["query"], modules_to_save=["LayerNorm"])
+    assert expert_of((raw, weights)).intervention(bert).lowest == 0  # that of the embeddings
+    tensors = load_tensors(weights)
+    norm = "base_model.model.embeddings.LayerNorm.weight"
+    head = {"base_model.model.final.LayerNorm.weight": torch.ones(64)}
+    cases = [
+        (tensors | head, "'final.LayerNorm', which is none of them: a head.*comes from the pack"),
+        ({n: t for n, t in tensors.items() if n != norm}, "none for 'embeddings.LayerNorm.weight'"),
+        (tensors | {norm: torch.ones(65)}, r"a weight of \(65\), found \(64\)"),
+        (
+            tensors | {norm.replace("weight", "scale"): torch.ones(64)},
+            "'embeddings.*' with a scale",
+        ),
+    ]
+    for made, message in cases:
+        with pytest.raises(ContractError, match=message):
+            expert_of((raw, save_tensors(made))).intervention(bert)
 
 
 def test_experts_of_one_adapter_share_its_rows_and_others_do_not(bert, top) -> None:

@@ -1,0 +1,182 @@
+"""Texts, each with what acts inside for it alone, in passes that they share.
+
+The states of the pass that gives h are held where interventions begin. Texts then go on from there
+side by side in packs (`backbones.packs`): a layer computes what all have in common once, and what
+an adapter adds for its own rows. A text's bits are those of a pass of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, groupby
+
+import torch
+from torch import Tensor, nn
+
+from ..encoder import TextEncoder
+from ..packs import Pack
+from . import Intervention, hooked
+from .graft import block_below, from_states
+from .lora import Lora, LoraLayer
+from .tap import states_of
+
+TOGETHER = 64
+"""Texts whose states are held at a time: T · D numbers each, of each block where acts begin."""
+
+States = Mapping[int, Tensor]
+"""Block → the states ``(T, D)`` of one text above it."""
+
+
+def shares_passes(encoder: TextEncoder) -> bool:
+    """Tell whether texts can go on side by side: in packs of torch's, on a CPU."""
+    packed = encoder.device.type == "cpu" and encoder.tiles.is_packed
+    return packed and encoder.engine is None and type(encoder).passes is TextEncoder.passes
+
+
+def encode_with_states(
+    encoder: TextEncoder, texts: Sequence[str], acts: Collection[Intervention]
+) -> tuple[Tensor, list[States]]:
+    """Return h ``(N, D)``, and each text's states where some of the interventions begin."""
+    below = sorted({block_below(encoder, a) for a in acts} - {-1})
+    seen, held = dict[int, Tensor](), list[States]({} for _ in texts)
+
+    def note(block: int, _: nn.Module, _inputs: object, output: object) -> None:
+        seen[block] = states_of(output)
+
+    def keep(pack: Pack) -> None:
+        for n, part in zip(pack.index, _each(pack), strict=True):
+            held[n] = {block: states[0, part] for block, states in seen.items()}
+
+    with hooked(encoder, *((encoder.blocks[b], partial(note, b)) for b in below)):
+        return encoder.encode(texts, after=keep), held
+
+
+def moved_together(
+    encoder: TextEncoder,
+    texts: Sequence[str],
+    acts: Sequence[Intervention],
+    states: Sequence[States],
+) -> Tensor:
+    """Return h' ``(N, D)`` of texts, each with an intervention of its own.
+
+    Args:
+        encoder: The encoder, which `shares_passes`.
+        texts: N of them; one may be there several times.
+        acts: What acts for each; all are row by row.
+        states: What `encode_with_states` returned for each.
+    """
+    out = torch.empty(len(texts), encoder.width)
+    kinds = [_kind(encoder, a) for a in acts]
+    order = sorted(range(len(texts)), key=lambda n: (kinds[n], id(acts[n])))  # side by side
+    for (block, _), same in groupby(order, key=lambda n: kinds[n]):
+        index = list(same)
+        some = [acts[n] for n in index]
+        begin = [states[n][block] for n in index] if block >= 0 else None
+
+        @contextmanager
+        def going_on(
+            pack: Pack,
+            block: int = block,
+            some: Sequence[Intervention] = some,
+            begin: Sequence[Tensor] | None = begin,
+        ) -> Iterator[None]:
+            known = None if begin is None else _side_by_side(pack, begin)
+            with (
+                _acting(encoder, pack, [some[n] for n in pack.index]),
+                from_states(encoder, known, block=block),
+            ):
+                yield
+
+        out[index] = encoder.encode([texts[n] for n in index], around=going_on)
+    return out
+
+
+def _kind(encoder: TextEncoder, acts: Intervention) -> tuple[int, int]:
+    """Return what texts of one pass share: where it begins, and what is there for all its rows."""
+    by_rows = isinstance(acts, Lora) and not acts.own
+    return block_below(encoder, acts), 0 if by_rows else id(acts)
+
+
+def _each(pack: Pack) -> Iterator[slice]:
+    """Yield where each text of a pack stands in it."""
+    for run in pack.runs:
+        for n in range(run.texts):
+            start = run.start + n * run.tokens
+            yield slice(start, start + run.tokens)
+
+
+def _side_by_side(pack: Pack, states: Sequence[Tensor]) -> Tensor:
+    """Return the states ``(1, N, D)`` of a pack; zeros for the filling."""
+    out = states[0].new_zeros(1, pack.ids.shape[1], states[0].shape[-1])
+    for n, part in zip(pack.index, _each(pack), strict=True):
+        out[0, part] = states[n]
+    return out
+
+
+def _acting(
+    encoder: TextEncoder, pack: Pack, acts: Sequence[Intervention]
+) -> AbstractContextManager[None]:
+    """Let what acts for each text of a pack do so."""
+    adapters = [a for a in acts if isinstance(a, Lora) and not a.own]
+    return _by_rows(encoder, pack, adapters) if adapters else acts[0].apply(encoder)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Part:
+    """What one adapter adds to a layer's rows.
+
+    Attributes:
+        layer: What it adds.
+        c: See `LoraLayer.magnitude`.
+        tiles: Where its rows begin and end, tile by tile; the last of a text may not be full.
+    """
+
+    layer: LoraLayer
+    c: Tensor | None
+    tiles: Sequence[tuple[int, int, int]]
+
+
+@contextmanager
+def _by_rows(encoder: TextEncoder, pack: Pack, acts: Sequence[Lora]) -> Iterator[None]:
+    """Let each adapter act on the rows of its own texts."""
+    by_id, spans = dict[int, Lora](), dict[int, list[tuple[int, int, int]]]()
+    for one, part in zip(acts, _each(pack), strict=True):
+        by_id[id(one)], tile = one, tile_at(pack, part.start)
+        own = spans.setdefault(id(one), [])
+        if own and own[-1][1:] == (part.start, tile):
+            own[-1] = (own[-1][0], part.stop, tile)
+        else:
+            own.append((part.start, part.stop, tile))
+    parts = dict[nn.Module, list[_Part]]()
+    for key, own in spans.items():
+        tiles = [
+            (row, min(row + tile, stop), tile)
+            for start, stop, tile in own
+            for row in range(start, stop, tile)
+        ]
+        for layer, module, c in by_id[key].layers:
+            parts.setdefault(module, []).append(_Part(layer=layer, c=c, tiles=tiles))
+    with hooked(encoder, *((module, partial(_add, some)) for module, some in parts.items())):
+        yield
+
+
+def tile_at(pack: Pack, start: int) -> int:
+    """Return how many rows a tile has where a text of a pack begins."""
+    ends = accumulate(rows for rows, _ in pack.sections)
+    tiles = (tile for _, tile in pack.sections)
+    return next(tile for end, tile in zip(ends, tiles, strict=True) if start < end)
+
+
+def _add(
+    parts: Sequence[_Part], module: nn.Module, inputs: tuple[Tensor], output: Tensor
+) -> Tensor:
+    """Add to each tile what its adapter adds, while it is in the CPU's cache."""
+    x, out = inputs[0][0], output[0]
+    bias = module.bias if isinstance(module.bias, Tensor) else None
+    for part in parts:
+        for start, stop, tile in part.tiles:
+            part.layer.add_to(out[start:stop], x[start:stop], tile=tile, bias=bias, c=part.c)
+    return output

@@ -1,0 +1,197 @@
+"""An adapter in its package, and modules that it saves whole: what has to agree with what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS, check_targets, read_adapter
+from redhost.registry.package.readers import read_expert
+from redhost.registry.package.rules import check_compatible
+
+from .peft_files import LINEARS, MODULES, START, D, R, bias, files, tensors, whole
+
+Files = dict[str, Any]
+SAVES: dict[str, Any] = {"modules_to_save": ["pooler.dense", "Norm"]}
+
+
+def test_modules_that_are_saved_whole_are_read_and_held_against_the_backbones() -> None:
+    saved = whole("pooler.dense") | {f"{START}layer.1.LayerNorm.weight": np.ones(D, "f4")}
+    read = read_adapter(*files(tensors() | saved, **SAVES)).unwrap("it")
+    assert [*read.layers] == sorted(MODULES) and not read.biases
+    assert read.saved == {
+        "layer.1.LayerNorm.weight": (D,),  # "Norm" is an end of its name
+        "pooler.dense.bias": (D,),
+        "pooler.dense.weight": (D, D),
+    }
+    linears = {**LINEARS, "pooler.dense": (D, D)}
+    assert not [*check_targets(read, linears, who="tiny")]
+    wrong = [*check_targets(read, {**LINEARS, "pooler.dense": (D, 9)}, who="tiny")]
+    assert [(v.code, v.field, v.expected, v.found) for v in wrong] == [
+        (
+            "adapter_misfit",
+            f"{WEIGHTS} pooler.dense.weight",
+            f"({D}, 9) or (9, {D}), as in backbone 'tiny'",
+            f"({D}, {D})",
+        )
+    ]
+    two = {**linears, "other.pooler.dense": (D, D)}
+    [missing] = check_targets(read, two, who="tiny")
+    assert missing.found == "none for 'other.pooler.dense'" and "saves" in missing.expected
+
+
+def test_a_layer_in_a_saved_module_is_no_target_of_lora() -> None:
+    saved = [MODULES[0], MODULES[2]]
+    made = tensors(MODULES[1::2]) | whole(*saved)
+    read = read_adapter(*files(made, modules_to_save=["query"])).unwrap("it")
+    assert [*read.layers] == sorted(MODULES[1::2]) and len(read.saved) == 4
+    assert not [*check_targets(read, LINEARS, who="tiny")]
+
+
+def test_what_peft_writes_beside_a_saved_modules_bias_is_not_read() -> None:
+    made = tensors() | whole("pooler.dense")
+    made |= bias("pooler.dense", end="original_module.bias")
+    made |= bias("pooler.dense", end="modules_to_save.bias")
+    read = read_adapter(*files(made, bias="all", **SAVES)).unwrap("it")
+    assert {*read.saved} == {"pooler.dense.bias", "pooler.dense.weight"} and not read.biases
+    read = read_adapter(*files(made, **SAVES)).unwrap("it")
+    assert [v.code for v in check_targets(read, {**LINEARS, "pooler.dense": (D, D)}, who="x")] == []
+    assert len(read.saved) == 4  # the open backbone, which has no such module, refuses it
+
+
+def test_a_head_of_the_adapters_model_is_refused_by_name() -> None:
+    named = {n.replace(START, f"{START}bert."): t for n, t in tensors().items()}
+    made = named | whole("classifier")
+    read = read_adapter(*files(made, modules_to_save=["classifier", "score"])).unwrap("it")
+    [wrong] = check_targets(read, LINEARS, who="tiny")
+    assert (wrong.code, wrong.field) == ("adapter_misfit", f"{CONFIG} modules_to_save")
+    assert "'classifier'" in wrong.found and "backbone 'tiny'" in wrong.expected
+    assert wrong.hint.startswith("A head comes from the package's labels")
+    without = read_adapter(*files(named, modules_to_save=["classifier", "score"])).unwrap("it")
+    assert not [*check_targets(without, LINEARS, who="tiny")]  # names of nothing, as to PEFT
+
+
+@pytest.fixture
+def package(make_expert: Any) -> Callable[..., Files]:
+    """Return the function that makes an adapter's package, with changes to its manifest."""
+    import hashlib
+
+    def make(change: dict[str, Any] | None = None, **parts: bytes) -> Files:
+        raw, weights = files()
+        rows = {"z": np.ones((2, D), "f4"), "delta": np.ones((2, D), "f4")}
+        given = {
+            CONFIG: raw,
+            WEIGHTS: weights,
+            "canary.safetensors": save(rows | {"tokens": np.ones((2, 5), "i8")}),
+        } | {n.replace("__", "."): data for n, data in parts.items()}
+        sha = {n: hashlib.sha256(data).hexdigest() for n, data in given.items()}
+        modules = {n: [D, D] for n in MODULES}
+        made = {
+            "schema": "redhost.expert/1.3",
+            "form": "lora",
+            "activation": "identity",
+            "rank": R,
+            "weights": {"file": WEIGHTS, "sha256": sha[WEIGHTS]},
+            "adapter": {"file": CONFIG, "sha256": sha[CONFIG], "modules": modules},
+            "canary.sha256": sha["canary.safetensors"],
+        }
+        if "head.safetensors" in given:
+            made["head"] = {"file": "head.safetensors", "sha256": sha["head.safetensors"]}
+        whole: Files = make_expert(
+            "a", change={k: v for k, v in (made | (change or {})).items() if v is not ...}
+        )
+        return {**whole, **given}
+
+    return make
+
+
+def test_a_package_of_an_adapter_is_valid(package: Any) -> None:
+    read = read_expert(package()).unwrap("it")
+    assert read.manifest.form == "lora" and read.files[CONFIG] == files()[0]
+    assert {CONFIG, WEIGHTS} <= read.files.keys()
+    same = read_expert(package(adapter_config__json=files()[0] + b"\n")).unwrap("it")
+    assert same.digest != read.digest
+
+
+def heads(*, rows: int = 3, value: float = 1.0) -> bytes:
+    return save({"W": np.full((rows, D), value, "f4"), "b": np.ones(rows, "f4")})
+
+
+OWN = {"writes.space": "labels"}
+
+
+def cases() -> Iterator[tuple[str, dict[str, Any], dict[str, bytes], str, str]]:
+    """Yield name, changes to the manifest, other parts, code and field."""
+    modules = {n: [D, D] for n in MODULES}
+    yield "no adapter", {"adapter": ...}, {}, "manifest_field", "adapter"
+    yield "another form", {"form": "linear", "rank": 0}, {}, "manifest_field", "adapter"
+    yield "another rank", {"rank": 5}, {}, "manifest_field", "rank"
+    yield "no rank", {"rank": 0}, {}, "manifest_field", "rank"
+    yield "logits", {"writes.space": "logits"}, {}, "manifest_field", "writes.space"
+    yield "a tap", {"reads.tap": "1"}, {}, "manifest_field", "reads.tap"
+    yield "no head", OWN, {}, "manifest_field", "head"
+    yield "a head of nobody", {}, {"head__safetensors": heads()}, "manifest_field", "head"
+    yield "another head", OWN, {"head__safetensors": heads(rows=2)}, "head_tensors", "head"
+    yield "NaN", OWN, {"head__safetensors": heads(value=np.nan)}, "head_not_finite", "head"
+    yield "1e9", OWN, {"head__safetensors": heads(value=1e9)}, "head_range", "head"
+    fewer = {n: [D, D] for n in MODULES[1:]}
+    yield "modules", {"adapter.modules": fewer}, {}, "adapter_misfit", "adapter.modules"
+    other = modules | {MODULES[0]: [D, 3]}
+    yield "shapes", {"adapter.modules": other}, {}, "adapter_misfit", "adapter.modules"
+    yield "prefix", {"adapter.prefix": "bert."}, {}, "adapter_misfit", "adapter.modules"
+    yield "path", {"adapter.prefix": "../"}, {}, "manifest_field", "adapter.prefix"
+    yield "digest", {"adapter.sha256": "0" * 64}, {}, "adapter_digest", CONFIG
+    z = {"z": np.ones((2, D), "f4"), "delta": np.ones((2, D), "f4")}
+    yield "no tokens", {}, {"canary__safetensors": save(z)}, "canary_tensors", "canary"
+    bad = save(z | {"tokens": np.full((2, 5), -1, "i8")})
+    yield "tokens", {}, {"canary__safetensors": bad}, "canary_tensors", "canary"
+    pissa = files(init_lora_weights="pissa")[0]
+    norm = {"adapter.saved": {"encoder.LayerNorm.weight": [D]}}
+    yield "saved", norm, {}, "adapter_misfit", "adapter.saved"
+    yield "PiSSA", {}, {"adapter_config__json": pissa}, "adapter_config", CONFIG
+
+
+@pytest.mark.parametrize(
+    ("change", "parts", "code", "field"), [c[1:] for c in cases()], ids=[c[0] for c in cases()]
+)
+def test_a_package_that_is_not_what_it_says_is_refused(package, change, parts, code, field) -> None:
+    wrong = read_expert(package(change, **parts)).violations
+    assert (code, True) in {(v.code, v.field.startswith(field)) for v in wrong}, wrong
+    assert all(v.expected and v.found and v.hint for v in wrong)
+
+
+def test_what_it_saves_whole_is_in_its_manifest(package: Any, make_backbone: Any) -> None:
+    import msgspec
+
+    made = files(tensors() | whole("pooler.dense"), modules_to_save=["dense"])
+    parts = dict(zip(("adapter_config__json", "adapter_model__safetensors"), made, strict=True))
+    [wrong] = read_expert(package(**parts)).violations
+    assert (wrong.code, wrong.field) == ("adapter_misfit", "adapter.saved")
+    saved = {"pooler.dense.weight": [D, D], "pooler.dense.bias": [D]}
+    manifest = read_expert(package({"adapter.saved": saved}, **parts)).unwrap("it").manifest
+    for rows, fields in ((D, []), (9, ["bias", "weight"])):
+        linears = {**LINEARS, "pooler.dense": (rows, D)}
+        backbone = msgspec.structs.replace(make_backbone(), linears=linears)
+        wrong = [v for v in check_compatible(manifest, backbone) if v.code == "adapter_misfit"]
+        assert [v.field for v in wrong] == [f"{WEIGHTS} pooler.dense.{x}" for x in fields]
+
+
+def test_the_backbones_list_is_held_against_it_and_an_older_one_has_none(
+    package: Any, make_backbone: Any
+) -> None:
+    import msgspec
+
+    manifest = read_expert(package()).unwrap("it").manifest
+    older = make_backbone()
+    assert not [v for v in check_compatible(manifest, older) if v.code == "adapter_misfit"]
+    newer = msgspec.structs.replace(older, linears=LINEARS)
+    assert not [v for v in check_compatible(manifest, newer) if v.code == "adapter_misfit"]
+    for linears in (dict.fromkeys(LINEARS, (9, D)), {"other": (D, D)}):
+        other = msgspec.structs.replace(older, linears=linears)
+        wrong = [v for v in check_compatible(manifest, other) if v.code == "adapter_misfit"]
+        assert len(wrong) == len(MODULES) and re.search(r"encoder\.layer", wrong[0].field)
