@@ -1,6 +1,6 @@
 from . import authoring, errors, jobs, plugins, testing
 from .core.backbones.backbone import Backbone
-from .core.bus.bus import Bus, BusConfig, LayerNorm
+from .core.bus.bus import Bus, BusConfig
 from .core.bus.experts import Expert
 from .core.composition.options import RecomposeOptions
 from .core.composition.prepare import compose
@@ -9,8 +9,7 @@ from .core.evaluation.evaluate import Evaluation
 from .core.host import Host
 from .core.live import Live
 from .core.model.composed import Answer, ComposedModel
-from .core.model.decode import Token, generate
-from .core.model.route import Route
+from .core.model.decode import generate
 from .core.plugins.hooks import hookimpl
 from .core.receipt import Receipt
 from .core.routers.base import Router
@@ -26,17 +25,14 @@ __all__ = [
     "Evaluation",
     "Expert",
     "Host",
-    "LayerNorm",
     "Live",
     "MissingError",
     "Receipt",
     "RecomposeOptions",
     "RecomposeResult",
     "RedhostError",
-    "Route",
     "Router",
     "Row",
-    "Token",
     "UsageError",
     "authoring",
     "compose",

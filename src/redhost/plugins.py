@@ -1,13 +1,14 @@
 """What a plugin is made with: routers and what they learn from, expert forms, states and leases."""
 
 from .core.backbones.interventions import Intervention, PassEnded, hooked
-from .core.bus.bus import BusConfig
+from .core.bus.bus import BusConfig, LayerNorm
 from .core.bus.evidence import off_domain_norm
 from .core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
 from .core.bus.signals import RouterSignals, router_signal
 from .core.bus.tasks import Head, Task, make_task, register_task
 from .core.composition.select import Installed
 from .core.model.decode import Token
+from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
 from .core.plugins.manager import Plugins, PluginState
 from .core.routers import build_router
@@ -28,6 +29,7 @@ __all__ = [
     "Head",
     "Installed",
     "Intervention",
+    "LayerNorm",
     "Lease",
     "Leases",
     "Linear",
@@ -36,6 +38,7 @@ __all__ = [
     "PassEnded",
     "PluginState",
     "Plugins",
+    "Route",
     "Router",
     "RouterSettings",
     "RouterSignals",

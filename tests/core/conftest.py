@@ -100,7 +100,7 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         gate: Sequence[redhost.authoring.CardRow] | None = None,
         card: redhost.authoring.CardFile | None = None,
     ) -> Path:
-        norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+        norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
         data = labelled(name, 40)
         h = backbone.encode([t for t, _ in data])
         assert backbone.classifier is not None

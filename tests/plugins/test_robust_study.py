@@ -44,7 +44,7 @@ def made_up(kind: str, *, seed: int = 0) -> Problem:
     generator = torch.Generator().manual_seed(seed)
     classes = EACH * len(DOMAINS)
     means = 1.5 * torch.randn(classes, WIDTH, generator=generator)
-    norm = redhost.LayerNorm(width=WIDTH, eps=1e-5)
+    norm = redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5)
 
     def part(rows: int) -> DataPart:
         target = torch.arange(rows) % classes

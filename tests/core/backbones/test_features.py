@@ -43,7 +43,7 @@ def test_h_is_the_pooled_states_of_its_layers_each_normalised(model_folder, wide
 
 def test_the_bus_norm_leaves_it_as_it_is(wide) -> None:
     h = wide.encode(TEXTS)
-    z = redhost.LayerNorm(width=wide.width, eps=wide.eps)(h)
+    z = redhost.plugins.LayerNorm(width=wide.width, eps=wide.eps)(h)
     torch.testing.assert_close(z, h, atol=1e-3, rtol=1e-3)
 
 

@@ -80,7 +80,7 @@ def make_bus(
     g = torch.Generator().manual_seed(99)
     columns = len(experts) + backbone_column
     return redhost.Bus(
-        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=Fixed(logits or [0.0] * columns),
         experts=experts,
         classifier=torch.randn(C, D, generator=g) if classifier else None,
@@ -96,7 +96,7 @@ def h() -> Tensor:
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
 def test_layer_norm_has_no_affine(h: Tensor, eps: float) -> None:
-    norm = redhost.LayerNorm(width=D, eps=eps)
+    norm = redhost.plugins.LayerNorm(width=D, eps=eps)
     variance = h.var(-1, unbiased=False, keepdim=True)
     torch.testing.assert_close(norm(h), (h - h.mean(-1, keepdim=True)) / (variance + eps).sqrt())
     assert (norm.width, norm.eps) == (D, eps)

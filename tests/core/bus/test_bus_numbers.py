@@ -39,7 +39,7 @@ def numbers(*, classifier: Tensor | None, backbone_column: bool = False) -> redh
     if classifier is not None:
         experts["c"] = residual(3)
     return redhost.Bus(
-        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=redhost.plugins.as_router(nn.Identity()),
         experts=experts,
         classifier=classifier,

@@ -130,7 +130,7 @@ EXPERTS: Mapping[str, Callable[[], redhost.Expert]] = {
 def make_bus(router: BusRouter, *, strategy: ForwardStrategy | None = "dense") -> redhost.Bus:
     """A bus of one expert for each space, and the backbone."""
     return redhost.Bus(
-        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=router,
         experts={name: make() for name, make in EXPERTS.items()},
         classifier=drawn(99, C, D),
@@ -272,7 +272,7 @@ def test_a_gathered_bus_reads_no_weights_of_who_has_no_say(h: Tensor, others) ->
 
     def finite(strategy: ForwardStrategy, router: BusRouter) -> bool:
         bus = redhost.Bus(
-            norm=redhost.LayerNorm(width=D, eps=1e-5),
+            norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
             router=router,
             experts=experts,
             classifier=drawn(99, C, D),
@@ -292,7 +292,7 @@ def tapped(
 ) -> redhost.Bus:
     experts = {"a": low_rank(1), "b": low_rank(2)}
     return redhost.Bus(
-        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=Plain(2),
         experts=experts,
         classifier=drawn(99, C, D),
@@ -312,7 +312,7 @@ def segment(reader: str, *, normalised: bool = True) -> FeatureSegment:
 def test_an_expert_with_a_tap_reads_its_own_chunk(h: Tensor, strategy: ForwardStrategy) -> None:
     wide = torch.cat([h, 3.0 * drawn(6, B, D)], -1)
     bus = tapped(segments=(segment("b"),), strategy=strategy)
-    norm, (a, b) = redhost.LayerNorm(width=D, eps=1e-5), bus.parts()
+    norm, (a, b) = redhost.plugins.LayerNorm(width=D, eps=1e-5), bus.parts()
     z, r = norm(h), norm(wide[:, D:])
     assert torch.equal(bus.norm(wide), torch.cat([z, r], -1))
     p, alpha = bus(wide)

@@ -26,7 +26,7 @@ OUT = {"hidden": 16, "logits": 6, "labels": 2}
 @pytest.fixture(scope="module")
 def world(backbone):
     """Features of one domain and of another."""
-    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     h = backbone.encode([f"red {n}" for n in range(30)])
     others = backbone.encode([f"green {n}" for n in range(30)])
     return norm, h, ["ab"[n % 2] for n in range(30)], others, backbone.classifier
@@ -259,7 +259,7 @@ def test_what_is_done_off_the_domain_is_measured_again(expert_folders, backbone_
     _, live, background = redhost.authoring.open_backbone(backbone_folder)
     loaded = read_expert(files).unwrap("it")
     expert = build_expert(loaded.manifest, safetensors.torch.load(loaded.weights))
-    norm = redhost.LayerNorm(width=live.width, eps=live.eps)
+    norm = redhost.plugins.LayerNorm(width=live.width, eps=live.eps)
     measured = redhost.authoring.measure_off_domain(
         expert, "red", live, background, read=lambda texts: norm(live.encode(texts))
     )

@@ -90,7 +90,7 @@ def bus_of(
     columns = (*sorted(experts), "backbone")
     g = torch.Generator().manual_seed(99)
     bus = redhost.Bus(
-        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=topk(columns, k=k),
         experts=experts,
         classifier=torch.randn(C, D, generator=g).to(device),
@@ -213,7 +213,7 @@ def test_a_bus_takes_the_pass_that_suits_it() -> None:
     assert bus_of(many_experts(), None, k=5).ensemble.strategy == "dense"
     assert bus_of(many_experts(), "dense").ensemble.strategy == "dense"
     querying = redhost.Bus(
-        norm=redhost.LayerNorm(width=D, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=Asking(),
         experts=many_experts(),
         classifier=torch.zeros(C, D, device="meta"),

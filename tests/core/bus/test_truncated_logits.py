@@ -23,7 +23,7 @@ def bus() -> redhost.Bus:
 
     config, columns = redhost.BusConfig(width=WIDTH, labels=()), ("a", "b", "backbone")
     return redhost.Bus(
-        norm=redhost.LayerNorm(width=WIDTH, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5),
         router=redhost.plugins.build_router("linear", config, columns, 0),
         experts={"a": expert(1), "b": expert(2)},
         classifier=torch.randn(ANSWERS, WIDTH, generator=generator) * 0.7,

@@ -159,7 +159,7 @@ HIJACKS: Mapping[str, Callable[[int], Material]] = {
 
 
 def card_of(
-    given: Material, norm: redhost.LayerNorm, labels: tuple[str, ...]
+    given: Material, norm: redhost.plugins.LayerNorm, labels: tuple[str, ...]
 ) -> redhost.authoring.CardFile:
     summed = Statistics.of_rows(norm(given.sums[0]), given.sums[1])
     return redhost.authoring.vectors_card(
@@ -181,7 +181,7 @@ def card_of(
 @pytest.fixture(scope="module")
 def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], Path]:
     """Return what makes an expert's package of material."""
-    norm = redhost.LayerNorm(width=WIDTH, eps=backbone.eps)
+    norm = redhost.plugins.LayerNorm(width=WIDTH, eps=backbone.eps)
 
     def build(expert_id: str, given: Material) -> Path:
         given = given.shown(250)

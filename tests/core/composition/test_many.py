@@ -46,7 +46,7 @@ def labelled(place: int, part: str, count: int) -> list[redhost.authoring.CardRo
 def folders(backbone, manifest, tmp_path_factory) -> list[Path]:
     """Forty-one experts as packages' folders, of unequal ranks and in three forms."""
     torch.set_num_threads(1)
-    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     made = []
     for place in range(COUNT):
         rows = labelled(place, "train", 40)

@@ -162,7 +162,7 @@ def test_an_interrupted_recompose_leaves_everything_frozen_and_unchanged(inputs,
 def test_a_statistics_card_teaches_every_kind_of_router(
     backbone, backbone_folder, expert_folders, build_expert, tmp_path, texts_of, router
 ) -> None:
-    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     rows = texts_of("red", 40, start=40)
     z = norm(backbone.encode([t for t, _ in rows]))
     card = redhost.authoring.statistics_card(z, [y for _, y in rows], labels=("a", "b"))

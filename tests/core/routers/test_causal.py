@@ -43,7 +43,7 @@ def bus() -> redhost.Bus:
 
     config = redhost.BusConfig(width=WIDTH, labels=())
     return redhost.Bus(
-        norm=redhost.LayerNorm(width=WIDTH, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5),
         router=redhost.plugins.build_router("linear", config, COLUMNS, 0),
         experts={name: says(token) for name, token in ANSWERS.items()},
         classifier=head,

@@ -202,7 +202,7 @@ def test_a_plugins_form_that_works_row_by_row_goes_on_as_an_adapter_does(
     wide = with_layout(speaker, {"scaled": scale})
     columns = ("scaled", "backbone")
     parts = {"scaled": bus_part(scale, speaker)}
-    norm = redhost.LayerNorm(width=speaker.width, eps=speaker.eps)
+    norm = redhost.plugins.LayerNorm(width=speaker.width, eps=speaker.eps)
     router: Any = Always(0, len(columns))
     bus = redhost.Bus(
         norm=norm,

@@ -105,7 +105,7 @@ def test_cards_without_texts_are_nothing_to_learn_from(
     composed, backbone, backbone_folder, expert_folders, build_expert, texts_of, tmp_path
 ) -> None:
     """From the background alone everything would be lost: refused before and after."""
-    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     rows = texts_of("red", 40, start=40)
     z = norm(backbone.encode([t for t, _ in rows]))
     card = redhost.authoring.statistics_card(z, [y for _, y in rows], labels=("a", "b"))

@@ -202,7 +202,7 @@ def test_too_few_rows_for_a_card_are_refused_before_training(tmp_path, context) 
 
 
 def test_early_stopping_takes_the_best_epoch(context) -> None:
-    norm = redhost.LayerNorm(width=context.backbone.width, eps=1e-5)
+    norm = redhost.plugins.LayerNorm(width=context.backbone.width, eps=1e-5)
     h = torch.randn(40, context.backbone.width, generator=torch.Generator().manual_seed(0))
     noise = ExpertRows(h=h, answers=["xy"[n % 2] for n in range(40)])  # nothing to learn
     trained = redhost.authoring.train_expert(

@@ -30,7 +30,7 @@ def made_up(kind: str, *, rows: int = 150, seed: int = 0) -> Problem:
     """Return Gaussian classes; through a random classifier, or with labels of the experts'."""
     generator = torch.Generator().manual_seed(seed)
     means = 1.5 * torch.randn(CLASSES, WIDTH, generator=generator)
-    norm = redhost.LayerNorm(width=WIDTH, eps=1e-5)
+    norm = redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5)
 
     def part() -> DataPart:
         target = torch.arange(rows) % CLASSES

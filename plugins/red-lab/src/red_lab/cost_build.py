@@ -99,7 +99,7 @@ def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
         for n, name in enumerate(ids)
     }
     bus = redhost.Bus(
-        norm=redhost.LayerNorm(width=width, eps=1e-5),
+        norm=redhost.plugins.LayerNorm(width=width, eps=1e-5),
         router=_router(kind, experts, labels, width=width),
         experts=experts,
         classifier=torch.randn(CLASSES, width, generator=generator) / width**0.5,

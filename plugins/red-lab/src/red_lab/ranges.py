@@ -59,7 +59,7 @@ class RangeTrainingContext:
     reference: redhost.authoring.BackboneRef
     split: Split
     background: tuple[redhost.authoring.BackgroundRow, ...]
-    norm: redhost.LayerNorm
+    norm: redhost.plugins.LayerNorm
 
     def features(self, texts: Sequence[str]) -> Tensor:
         """Return h ``(N, D)``."""
@@ -81,7 +81,7 @@ def open_range_training(folder: Path, split: Split) -> RangeTrainingContext:
         reference=redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
         split=split,
         background=background,
-        norm=redhost.LayerNorm(width=backbone.width, eps=backbone.eps),
+        norm=redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps),
     )
 
 

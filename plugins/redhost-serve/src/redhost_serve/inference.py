@@ -148,7 +148,7 @@ class InferenceRoutes:
 
 
 async def _events(
-    generation: int | None, tokens: AsyncIterator[redhost.Token]
+    generation: int | None, tokens: AsyncIterator[redhost.plugins.Token]
 ) -> AsyncIterator[bytes]:
     """Yield an event a token, and the whole without its tokens; or what went wrong."""
     made = []

@@ -128,7 +128,7 @@ class Service:
         """
         return await self._ask(self.batcher, texts)
 
-    async def route(self, texts: Sequence[str]) -> list[redhost.Route]:
+    async def route(self, texts: Sequence[str]) -> list[redhost.plugins.Route]:
         """Say whose the texts of one request are, by one generation; no expert is run.
 
         Raises:
@@ -138,7 +138,7 @@ class Service:
 
     async def generate(
         self, prompt: str, *, max_tokens: int, temperature: float, seed: int
-    ) -> tuple[int | None, AsyncIterator[redhost.Token]]:
+    ) -> tuple[int | None, AsyncIterator[redhost.plugins.Token]]:
         """Go on with a prompt: return the generation that does, and its tokens as they come.
 
         Raises:

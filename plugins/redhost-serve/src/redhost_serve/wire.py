@@ -198,7 +198,7 @@ class GenerateReply(Struct, kw_only=True):
     expert: str | None
     weights: dict[str, float]
     text: str
-    tokens: list[redhost.Token] = []
+    tokens: list[redhost.plugins.Token] = []
 
 
 class Change(Struct, kw_only=True):
@@ -293,7 +293,7 @@ def texts_of(request: InferRequest) -> list[str]:
     return texts
 
 
-def route_reply(routes: Sequence[redhost.Route]) -> RouteReply:
+def route_reply(routes: Sequence[redhost.plugins.Route]) -> RouteReply:
     """Return the answer to a request for routes."""
     return RouteReply(
         generation=routes[0].generation,
@@ -301,7 +301,9 @@ def route_reply(routes: Sequence[redhost.Route]) -> RouteReply:
     )
 
 
-def generate_reply(generation: int | None, tokens: Sequence[redhost.Token]) -> GenerateReply:
+def generate_reply(
+    generation: int | None, tokens: Sequence[redhost.plugins.Token]
+) -> GenerateReply:
     """Return the answer to a request to go on with a prompt."""
     weights = tokens[0].weights if tokens else {}
     return GenerateReply(

@@ -51,7 +51,7 @@ def routers_of(authors: Authors, kinds: Sequence[str]) -> dict[str, Chooser]:
     A host that composes also runs every adapter on every card, for its gates; not here.
     """
     backbone, columns = authors.context.backbone, (*sorted(authors.packages), BACKBONE)
-    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     cards = {}
     for name, package in authors.packages.items():
         files = read_expert(from_folder(package)).unwrap(name)

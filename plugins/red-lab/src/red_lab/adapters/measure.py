@@ -90,7 +90,7 @@ class _Judge:
     def __init__(self, authors: Authors, rows: Sequence[redhost.Row]) -> None:
         self.authors, self.rows = authors, rows
         self.bare = authors.context.backbone
-        self.norm = redhost.LayerNorm(width=self.bare.width, eps=self.bare.eps)
+        self.norm = redhost.plugins.LayerNorm(width=self.bare.width, eps=self.bare.eps)
         files = {n: files_of(p) for n, p in authors.packages.items()}
         self.acts = {n: expert_of(f).intervention(self.bare) for n, f in files.items()}
         self.passes = Passes(self.bare, next(iter(self.acts.values())))

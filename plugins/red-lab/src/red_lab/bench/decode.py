@@ -89,7 +89,7 @@ def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> re
     if router is None:
         raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
     bus = redhost.Bus(
-        norm=redhost.LayerNorm(width=width, eps=backbone.eps),
+        norm=redhost.plugins.LayerNorm(width=width, eps=backbone.eps),
         router=router,
         experts=parts,
         classifier=head,

@@ -103,7 +103,7 @@ class _Made:
             for name in self.ids
         }
         made = redhost.Bus(
-            norm=redhost.LayerNorm(width=shape.width, eps=1e-5),
+            norm=redhost.plugins.LayerNorm(width=shape.width, eps=1e-5),
             router=self.solved(),
             experts=experts,
             classifier=None,

@@ -63,7 +63,7 @@ def _composed(bare: redhost.Backbone) -> redhost.ComposedModel:
     if router is None:
         raise redhost.UsageError("the host has no linear router")
     bus = redhost.Bus(
-        norm=redhost.LayerNorm(width=width, eps=bare.eps),
+        norm=redhost.plugins.LayerNorm(width=width, eps=bare.eps),
         router=router,
         experts=experts,
         classifier=drawn(LABELS, width),

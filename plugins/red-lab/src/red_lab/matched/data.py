@@ -76,7 +76,7 @@ class Problem:
     valid: DataPart
     test: DataPart
     clusters: tuple[str, ...]
-    norm: redhost.LayerNorm
+    norm: redhost.plugins.LayerNorm
     classifier: Tensor | None
 
     @property

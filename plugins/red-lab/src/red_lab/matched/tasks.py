@@ -47,7 +47,7 @@ def arithmetic(work: Path, *, seed: int, plan: Plan = ADDITION) -> Problem:
     folder.mkdir(parents=True, exist_ok=True)
     stage = Seed(plan, seed, folder)
     base, data = stage.base(plan.base, plan.name), stage.data
-    norm = redhost.LayerNorm(width=base.h.shape[1], eps=1e-5)
+    norm = redhost.plugins.LayerNorm(width=base.h.shape[1], eps=1e-5)
     return Problem(
         name="arithmetic",
         domains=NAMES,
@@ -70,7 +70,9 @@ def text(work: Path) -> Problem:
         validation=False,
         features=None,
     )
-    norm = redhost.LayerNorm(width=desk.context.backbone.width, eps=desk.context.backbone.eps)
+    norm = redhost.plugins.LayerNorm(
+        width=desk.context.backbone.width, eps=desk.context.backbone.eps
+    )
     domains = tuple(sorted(TEAMS))
     labels_of = tuple(tuple(sorted(TEAMS[d])) for d in domains)
     parts = [desk.parts[d] for d in domains]
@@ -87,7 +89,9 @@ def text(work: Path) -> Problem:
     )
 
 
-def _questions(base: FrozenBase, queries: Sequence[Query], norm: redhost.LayerNorm) -> DataPart:
+def _questions(
+    base: FrozenBase, queries: Sequence[Query], norm: redhost.plugins.LayerNorm
+) -> DataPart:
     """Return the questions as drawn, repeats and all."""
     h = base.h[base.rows(queries)]
     return DataPart(
@@ -98,7 +102,7 @@ def _questions(base: FrozenBase, queries: Sequence[Query], norm: redhost.LayerNo
     )
 
 
-def _posts(desk: Desk, rows: Sequence[redhost.Row], norm: redhost.LayerNorm) -> DataPart:
+def _posts(desk: Desk, rows: Sequence[redhost.Row], norm: redhost.plugins.LayerNorm) -> DataPart:
     domains = sorted(TEAMS)
     labels = [y for d in domains for y in sorted(TEAMS[d])]
     h = desk.context.encode([r.text for r in rows])

@@ -134,7 +134,7 @@ class Family:
 
 def normed(h: Tensor) -> Tensor:
     """Return z = LayerNorm(h)."""
-    z: Tensor = redhost.LayerNorm(width=h.shape[-1], eps=1e-5)(h)
+    z: Tensor = redhost.plugins.LayerNorm(width=h.shape[-1], eps=1e-5)(h)
     return z
 
 

@@ -75,7 +75,9 @@ class Desk:
 
     def z(self, given: Sequence[redhost.Row]) -> Tensor:
         """Return bus vectors ``(N, D)``."""
-        norm = redhost.LayerNorm(width=self.context.backbone.width, eps=self.context.backbone.eps)
+        norm = redhost.plugins.LayerNorm(
+            width=self.context.backbone.width, eps=self.context.backbone.eps
+        )
         vectors: Tensor = norm(self.h(given))
         return vectors
 

@@ -36,7 +36,9 @@ def residual_head(desk: Desk) -> list[float]:
     settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
     trained = redhost.authoring.train_expert(
         _rows(desk, everyone),
-        norm=redhost.LayerNorm(width=desk.context.backbone.width, eps=desk.context.backbone.eps),
+        norm=redhost.plugins.LayerNorm(
+            width=desk.context.backbone.width, eps=desk.context.backbone.eps
+        ),
         classifier=None,
         labels=(),
         domain_labels=labels,

@@ -24,7 +24,7 @@ WIDTH = 6
 IDS = tuple(f"segment{n}" for n in range(1, len(PLACES)))
 VALUE = ("value",)
 TASK = redhost.plugins.make_task("regression", resolution=1 / UNITS)
-NORM = redhost.LayerNorm(width=WIDTH, eps=1e-5)
+NORM = redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5)
 
 
 def features() -> Tensor:
@@ -41,7 +41,7 @@ def classifier(name: str) -> Tensor:
 
 def norm_of_a_scalar() -> float:
     """Return the largest |LayerNorm(ŷ)| over the grid, with ŷ handed over as one feature."""
-    norm = redhost.LayerNorm(width=1, eps=1e-5)
+    norm = redhost.plugins.LayerNorm(width=1, eps=1e-5)
     scalar: Tensor = norm(grid().y.float()[:, None])
     return float(scalar.abs().max())
 

@@ -48,7 +48,7 @@ class FamilyContext:
 
     backbone: redhost.Backbone
     reference: redhost.authoring.BackboneRef
-    norm: redhost.LayerNorm
+    norm: redhost.plugins.LayerNorm
     background: tuple[redhost.authoring.BackgroundRow, ...]
     background_h: Tensor
     background_z: dict[str, Tensor]
@@ -61,7 +61,7 @@ class FamilyContext:
 def open_family(folder: Path) -> FamilyContext:
     """Open a backbone package's folder for the authors of the family."""
     manifest, backbone, background = redhost.authoring.open_backbone(folder)
-    norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     texts = sorted({row.text for row in background})
     h = backbone.encode(texts)
     return FamilyContext(

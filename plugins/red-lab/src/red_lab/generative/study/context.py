@@ -76,7 +76,7 @@ class StudyContext:
         self.backbone, self.corpora, self.setting = backbone, corpora, setting
         self.head: Tensor = backbone.classifier
         self.domains = tuple(corpora.passages)
-        self.norm = redhost.LayerNorm(width=backbone.width, eps=backbone.eps)
+        self.norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
         self.features = folder
         self.fingerprint = backbone.fingerprint()
         self.cache = redhost.authoring.FeatureCache(
