@@ -26,6 +26,7 @@ from .receipts import print_receipt
 if TYPE_CHECKING:
     from ..core.composition.options import RecomposeKeywords
     from ..core.model.composed import ComposedModel
+    from .files import FileOptions
 
 
 @click.command()
@@ -109,6 +110,7 @@ def recompose(
     metavar="SHARE",
     help="Answer with a set of labels that holds the right one this often, e.g. 90%.",
 )
+@click.option("--each", is_flag=True, help="Also what every expert alone answers.")
 @device_option
 @json_option("list[core.model.composed.Answer]")
 def predict(
@@ -119,6 +121,7 @@ def predict(
     text_field: str,
     home: Path | None,
     sets: float | None,
+    each: bool,
     device: str | None,
     as_json: bool,
 ) -> None:
@@ -142,19 +145,22 @@ def predict(
         for warning in host.set_warnings(sets):
             click.echo(f"warning    {warning}", err=True)
     if source is not None and target is not None:
-        _print_file(host.composed, source, target, text=text_field, sets=sets, as_json=as_json)
+        options: FileOptions = {"text": text_field, "sets": sets, "each": each}
+        _print_file(host.composed, source, target, as_json=as_json, **options)
         return
-    answers = host.predict(lines, sets=sets)
+    answers = host.predict(lines, sets=sets, each=each)
     if as_json:
         print_json(answers)
         return
     if cut := cut_texts([a.cut for a in answers]):
         click.echo(cut, err=True)
     for answer in answers:
-        sure = "" if answer.probability is None else f"  (p = {answer.probability:.3f})"
         label = answer.label if answer.labels is None else ", ".join(answer.labels)
-        click.echo(f"{answer.input} → {label}{sure}")
+        click.echo(f"{answer.input} → {label}{_sure(answer.probability)}")
         _print_weights(answer.weights)
+        for i, own in (answer.by_expert or {}).items():
+            declined = "  declined" if own.declined else ""
+            click.echo(f"  {i:<12} → {own.label}{_sure(own.probability)}{declined}")
 
 
 def _print_file(
@@ -162,16 +168,15 @@ def _print_file(
     source: Path,
     target: Path,
     *,
-    text: str,
-    sets: float | None,
     as_json: bool,
+    **options: Unpack[FileOptions],
 ) -> None:
     """Answer a file, and say what came of it."""
     from .files import answer_file
 
     with bar("predict") as progress:
         rows = progress.stage("rows")
-        done = answer_file(model, source, target, text=text, sets=sets, progress=rows)
+        done = answer_file(model, source, target, progress=rows, **options)
     if as_json:
         print_json(done)
         return
@@ -206,6 +211,10 @@ def _lines(texts: tuple[str, ...]) -> list[str]:
     """Return the texts that were typed; - stands for the lines of standard input."""
     lines = [x for t in texts for x in (typed(t).splitlines() if t == "-" else [typed(t)])]
     return [x for x in lines if x.strip()]
+
+
+def _sure(probability: float | None) -> str:
+    return "" if probability is None else f"  (p = {probability:.3f})"
 
 
 def _print_weights(weights: dict[str, float]) -> None:

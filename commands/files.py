@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
@@ -46,7 +46,24 @@ FIELDS = ("answer", "probability", "expert", "weight", "declined")
 SET = "answers"
 """What it gets as well where label sets are asked for."""
 
+EACH = "by_expert"
+"""What it gets as well where every expert answers for itself."""
+
 Cells = Mapping[str, Any]
+
+
+class FileOptions(TypedDict):
+    """How rows are answered.
+
+    Attributes:
+        text: The field that holds a row's text.
+        sets: How often the right label is to be among those of a row; None without sets.
+        each: Whether every expert answers for itself as well.
+    """
+
+    text: str
+    sets: float | None
+    each: bool
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +76,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         text: Where the text stands.
         sets: How often the right label is to be among those of a row; None without sets.
         generation: The generation that answers.
+        each: Whether every expert answers for itself as well.
     """
 
     source: str
@@ -67,6 +85,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     text: str
     sets: float | None
     generation: int | None
+    each: bool = False
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,9 +109,8 @@ def answer_file(
     source: Path,
     target: Path,
     *,
-    text: str,
-    sets: float | None,
     progress: Progress,
+    **options: Unpack[FileOptions],
 ) -> Answered:
     """Answer every row of a file, and write the rows with their answers.
 
@@ -100,9 +118,8 @@ def answer_file(
         model: What answers.
         source: The file: ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``.
         target: Where the rows go, by its suffix in one of these formats.
-        text: The field that holds a row's text.
-        sets: How often the right label is to be among those of a row; None without sets.
         progress: Called with how many rows are answered.
+        options: See `FileOptions`.
 
     Raises:
         UsageError: If a row has no text, the target is there or has no such suffix, or parts of
@@ -116,7 +133,7 @@ def answer_file(
             found=f"{target.stat().st_size:,} bytes",
             hint="Give --out another name, or remove it.",
         )
-    run = _read_through(source, text=text, sets=sets, generation=model.generation)
+    run = _read_through(source, model.generation, **options)
     parts = target.with_name(f"{target.name}.parts")
     _begin(parts, run)
     files = [parts / f"{n:06}.jsonl" for n in range(-(-run.rows // PART))]
@@ -124,13 +141,15 @@ def answer_file(
     for n, file in enumerate(files, start=1):
         some = list(islice(rows, PART))
         if not file.exists():
-            answers = model.answer([cells[text] for cells in some], sets=sets)
+            answers = model.answer(
+                [cells[run.text] for cells in some], sets=run.sets, each=run.each
+            )
             write_atomic(file, b"".join(map(_encoded, answers)))
         progress(min(n * PART, run.rows), run.rows)
     count = Counter[str]()
     with reporting(target):
         whole = parts / f"whole{target.suffix}"
-        write(whole, [*run.fields, *_added(sets)], _joined(source, files, count))
+        write(whole, [*run.fields, *_added(run.sets, run.each)], _joined(source, files, count))
         sync_file(whole)
         replace(whole, target)
     delete_dir(parts)
@@ -138,16 +157,16 @@ def answer_file(
     return Answered(rows=run.rows, declined=count["declined"], cut=count["cut"], limit=limit)
 
 
-def _read_through(source: Path, *, text: str, sets: float | None, generation: int | None) -> Run:
+def _read_through(source: Path, generation: int | None, **options: Unpack[FileOptions]) -> Run:
     """Read every row once, before anything is computed."""
-    fields, count = dict[str, None](), 0
+    fields, count, text = dict[str, None](), 0, options["text"]
     for where, cells in read_cells(source):
         text_of(cells, text, f"{source}, {where}")
         fields.update(dict.fromkeys(cells))
         count += 1
     if not count:
         raise UsageError(f"{source} has no rows", expected=f"rows with {text!r}")
-    if taken := [name for name in _added(sets) if name in fields]:
+    if taken := [name for name in _added(options["sets"], options["each"]) if name in fields]:
         raise UsageError(
             f"{source} has a field {taken[0]!r} already",
             expected="other names than those of the answers",
@@ -160,9 +179,8 @@ def _read_through(source: Path, *, text: str, sets: float | None, generation: in
         source=digest,
         rows=count,
         fields=tuple(fields),
-        text=text,
-        sets=sets,
         generation=generation,
+        **options,
     )
 
 
@@ -182,8 +200,8 @@ def _begin(parts: Path, run: Run) -> None:
         )
 
 
-def _added(sets: float | None) -> tuple[str, ...]:
-    return FIELDS if sets is None else (*FIELDS, SET)
+def _added(sets: float | None, each: bool) -> tuple[str, ...]:
+    return (*FIELDS, *((SET,) if sets is not None else ()), *((EACH,) if each else ()))
 
 
 def _encoded(answer: Answer) -> bytes:
@@ -194,6 +212,8 @@ def _encoded(answer: Answer) -> bytes:
     known: dict[str, object] = dict(zip(FIELDS, values, strict=True))
     if answer.labels is not None:
         known[SET] = answer.labels
+    if answer.by_expert is not None:
+        known[EACH] = answer.by_expert
     return msgspec.json.encode({**known, "cut": answer.cut}) + b"\n"
 
 

@@ -137,7 +137,9 @@ class Host:
 
     # -- answering ----------------------------------------------------------------------------
 
-    def predict(self, texts: str | Iterable[str], *, sets: float | None = None) -> list[Answer]:
+    def predict(
+        self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
+    ) -> list[Answer]:
         """Answer one text, or any number of them, with the current generation.
 
         Under a sparse router an expert is read and checked when it is first picked; `composed`
@@ -146,6 +148,7 @@ class Host:
         Args:
             texts: A text, or any iterable of texts.
             sets: How often the right label is to be among an answer's `labels`, e.g. 0.9.
+            each: Whether every expert answers for itself as well: an answer's `by_expert`.
 
         Returns:
             A list with one `Answer` a text, in their order; of one text as well.
@@ -154,7 +157,7 @@ class Host:
             InputTypeError: If it is anything else; it is a `TypeError`.
             UsageError: If label sets are asked for and cannot be had.
         """
-        return self._current(lazy=True).answer(texts, sets=sets)
+        return self._current(lazy=True).answer(texts, sets=sets, each=each)
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
         """Say whose one text is, or any number of them; no expert is read or run.

@@ -101,9 +101,11 @@ class Live:
             )
         return serving
 
-    def predict(self, texts: str | Iterable[str], *, sets: float | None = None) -> list[Answer]:
+    def predict(
+        self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
+    ) -> list[Answer]:
         """Answer texts as `Host.predict` does, all with one generation, which answers name."""
-        return self.composed.answer(texts, sets=sets)
+        return self.composed.answer(texts, sets=sets, each=each)
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
         """Say whose texts are as `Host.route` does, all by one generation, which it names."""

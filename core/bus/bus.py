@@ -215,6 +215,18 @@ class Bus(nn.Module):
         """Return p_i(y|x) of every column alone, ``(B, K, L)``."""
         return torch.stack([self.alone(h, z, k) for k in range(len(self.columns))], dim=1)
 
+    def own_answer(self, h: Tensor, z: Tensor, column: int) -> Tensor:
+        """Return p_i(y|x) over `answered_by`, ``(B, L_i)``; no other expert is run."""
+        outputs = self.ensemble.expert_outputs(z, [(column, None)])
+        p = self.probabilities(h, z, self.only(z, column), outputs=outputs)
+        own = self.own_labels.get(column)
+        return p[:, : len(self.shared_labels) or 1] if own is None else p[:, own.to(p.device)]
+
+    def answered_by(self, column: int) -> tuple[str, ...]:
+        """Return the labels that an expert answers with: its own, or the backbone's."""
+        own = self.own_labels.get(column)
+        return self.shared_labels if own is None else tuple(self.labels[n] for n in own.tolist())
+
     # -- parts ----------------------------------------------------------------------------------
 
     @property

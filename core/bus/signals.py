@@ -206,3 +206,7 @@ class BusRouter(nn.Module):
             z: What the router reads of bus vectors, ``(B, W)``.
         """
         return None
+
+    def log_densities(self, z: Tensor) -> Tensor | None:  # noqa: ARG002  (kinds that know them)
+        """Return log p_k(z) under each column's rows ``(B, K)``; None where `log_density` is."""
+        return None

@@ -21,6 +21,7 @@ from ..bus.tasks import NONE, Prediction, Unit
 from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
 from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
+from .each import ExpertAnswer, answers_by_expert
 from .route import Chooser
 
 
@@ -38,6 +39,7 @@ class Answer:
         cut: How many tokens of the text were read, where it has more; None where all were.
         declined: Whether it is declined as no expert's business; the label is then `none`.
         labels: The label set that was asked for, the most probable first; None where none was.
+        by_expert: What each expert alone answers, by id; None where that was not asked for.
     """
 
     input: str
@@ -49,6 +51,7 @@ class Answer:
     cut: int | None = None
     declined: bool = False
     labels: tuple[str, ...] | None = None
+    by_expert: dict[str, ExpertAnswer] | None = None
 
     def _repr_html_(self) -> str:
         bars = "".join(
@@ -92,12 +95,15 @@ class ComposedModel:
     calibration: Calibration | None = None
     decline: float | None = None
 
-    def answer(self, texts: str | Iterable[str], *, sets: float | None = None) -> list[Answer]:
+    def answer(
+        self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
+    ) -> list[Answer]:
         """Answer one text, or texts one by one in the order given.
 
         Args:
             texts: The texts.
             sets: How often the right label is to be in an answer's label set, 0–1; None for none.
+            each: Whether every expert is to answer for itself as well (`by_expert`).
 
         Raises:
             InputTypeError: If it is anything else.
@@ -108,9 +114,11 @@ class ComposedModel:
         if not texts:
             return []
         with torch.inference_mode():
-            p, alpha = self.bus(h := self.features(texts))
+            h = self.backbone.encode(texts) if each else self.features(texts)
+            p, alpha = self.bus(h)
             declined = self.declines(h, p, alpha).tolist()
             labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
+            by_expert = self._by_expert(h) if each else [None] * len(texts)
         predictions = self.bus.task.head.read(p, self.bus.labels)
         answers = []
         cuts = self.backbone.cuts(texts)
@@ -129,6 +137,7 @@ class ComposedModel:
                     cut=cuts[n],
                     declined=declined[n],
                     labels=labels[n],
+                    by_expert=by_expert[n],
                 )
             )
         return answers
@@ -201,6 +210,9 @@ class ComposedModel:
         if self.calibration is None:
             return ()
         return too_few(self.calibration.rows(self.bus.ids), 1 - level)
+
+    def _by_expert(self, h: Tensor) -> list[dict[str, ExpertAnswer]]:
+        return answers_by_expert(self.bus, h, calibration=self.calibration, share=self.decline)
 
     def _declined_answer(self, p: Tensor) -> Prediction:
         """Return the answer to a declined text, of which the bus says ``(L,)``."""

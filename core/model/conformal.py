@@ -14,14 +14,15 @@ t = −∞: nothing is declined, every label is in the set.
     familiarity(x) = log max_y p(y|x) / (1 − max_y p(y|x)) + log p(z) / √(D / 2)
 
 with log p(z) from routers that know a density, in units of its spread under a Gaussian. `none` is
-no y.
+no y. One expert's own answer is declined likewise: with p_i(y|x) and log p_i(z), against the
+scores of its own gate rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import safetensors.torch
 import torch
@@ -74,16 +75,21 @@ class Calibration:
         group: The heaviest expert of each row, by its place among the experts, ``(G,)``.
         likelihood: p(y|x) of each row's own label ``(G,)``; None where answers are no labels.
         familiarity: ``(G,)``; None where the composition declines nothing.
+        owner: Of rows that are an expert's own, its place, ``(O,)``; None where the next is.
+        own: How familiar these are to that expert alone, ``(O,)``; None where the composition
+            declines nothing, and in generations made before.
     """
 
     group: Tensor
     likelihood: Tensor | None = None
     familiarity: Tensor | None = None
+    owner: Tensor | None = None
+    own: Tensor | None = None
 
     @classmethod
     def concat(cls, parts: Sequence[Calibration]) -> Calibration:
         """Return the scores of all rows, given those of some after some."""
-        names = ("group", "likelihood", "familiarity")
+        names = [f.name for f in fields(cls)]
         columns = {n: [t for p in parts if (t := getattr(p, n)) is not None] for n in names}
         return cls(**{n: torch.cat(found) for n, found in columns.items() if found})
 
@@ -97,10 +103,20 @@ class Calibration:
         tensors = {n: t.contiguous() for n, t in vars(self).items() if t is not None}
         return safetensors.torch.save(tensors)
 
-    def thresholds(self, scores: Tensor, share: float, *, groups: int) -> Tensor:
-        """Return t of each of so many groups, float64, for scores ``(G,)``."""
-        rows, needed = self.group.bincount(minlength=groups), rows_needed(share)
-        by_group = torch.split(scores[self.group.argsort()], rows.tolist())
+    def thresholds(
+        self, scores: Tensor, share: float, *, groups: int, group: Tensor | None = None
+    ) -> Tensor:
+        """Return t of each of so many groups, float64, for scores ``(G,)``.
+
+        Args:
+            scores: The scores.
+            share: ε.
+            groups: How many there are.
+            group: The group of each row ``(G,)``; by default that of its heaviest expert.
+        """
+        group = self.group if group is None else group
+        rows, needed = group.bincount(minlength=groups), rows_needed(share)
+        by_group = torch.split(scores[group.argsort()], rows.tolist())
         fewest, small = rows.argsort(stable=True), int((rows < needed).sum())
         while 0 < small < groups and rows[fewest[:small]].sum() < needed:
             small += 1
@@ -136,11 +152,32 @@ def familiarity(bus: Bus, h: Tensor, p: Tensor) -> Tensor:
     Raises:
         UsageError: If neither answers nor the router say anything about it.
     """
+    z = bus.layout.router_input(bus.norm(h))
+    return _familiarity(bus, z, labels_of(bus, p), bus.router.log_density(z))
+
+
+def own_familiarity(bus: Bus, z: Tensor, p: Tensor, column: int) -> Tensor:
+    """Return how much texts are like one expert's own, float64 ``(N,)``.
+
+    Args:
+        bus: The bus.
+        z: Bus vectors ``(N, D)``, or z̃.
+        p: What the expert alone answers ``(N, L_i)``.
+        column: Its column.
+
+    Raises:
+        UsageError: If neither answers nor the router say anything about it.
+    """
+    z = bus.layout.router_input(z)
+    densities = bus.router.log_densities(z)
+    return _familiarity(bus, z, p, None if densities is None else densities[:, column])
+
+
+def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tensor:
+    """Return the sum of what probabilities ``(N, L)`` and log p(z) ``(N,)`` say, if they do."""
     terms = list[Tensor]()
     if bus.task.head.distribution:
-        terms.append(labels_of(bus, p).double().amax(-1).logit(eps=SURE))
-    z = bus.layout.router_input(bus.norm(h))
-    density = bus.router.log_density(z)
+        terms.append(p.double().amax(-1).logit(eps=SURE))
     if density is not None:
         terms.append(density.double() / math.sqrt(z.shape[-1] / 2))
     if not terms or bus.task.unit is Unit.TOKEN:
@@ -166,14 +203,24 @@ def calibrate(
         rows: The rows.
         decline: Whether familiarity is wanted.
     """
-    own = None
+    likelihood = None
     if sets_possible(bus):
         target = bus.task.head.targets([r.label for r in rows], bus.labels)
-        own = p.gather(1, target[:, None])[:, 0]
+        likelihood = p.gather(1, target[:, None])[:, 0]
+    if not decline:
+        return Calibration(group=groups_of(bus, alpha), likelihood=likelihood)
+    owner, own = list[Tensor](), list[Tensor]()
+    for column, i in enumerate(bus.ids):
+        mine = torch.tensor([r.domain == i for r in rows], dtype=torch.bool)
+        z = bus.norm(h[mine])
+        own.append(own_familiarity(bus, z, bus.own_answer(h[mine], z, column), column))
+        owner.append(torch.full((len(z),), column))
     return Calibration(
         group=groups_of(bus, alpha),
-        likelihood=own,
-        familiarity=familiarity(bus, h, p) if decline else None,
+        likelihood=likelihood,
+        familiarity=familiarity(bus, h, p),
+        owner=torch.cat(owner),
+        own=torch.cat(own),
     )
 
 

@@ -70,7 +70,11 @@ class QuadraticRouter(LabelledRouter):
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k(z) over the experts, ``(B,)``: the backbone's column is no expert."""
         own = [k for k, column in enumerate(self.columns) if column != BACKBONE]
-        return torch.logsumexp(QuadraticRouter.forward(self, z)[:, own], dim=-1)
+        return torch.logsumexp(self.log_densities(z)[:, own], dim=-1)
+
+    def log_densities(self, z: Tensor) -> Tensor:
+        """Return log p_k(z) ``(B, K)``: these logits, whatever a subclass makes of them."""
+        return QuadraticRouter.forward(self, z)
 
     def _pieces(self, labels: int) -> Iterator[tuple[int, int]]:
         """Yield runs of columns with at most so many labels together, or of one column."""

@@ -84,6 +84,11 @@ class RidgeRouter(LabelledRouter):
         width = self.density.width
         return self.density.log_density(z[:, :width]) * math.sqrt(self.width / width)
 
+    def log_densities(self, z: Tensor) -> Tensor:
+        """Return log p_k of z's first W numbers ``(B, K)``, times √(D / W)."""
+        width = self.density.width
+        return self.density.log_densities(z[:, :width]) * math.sqrt(self.width / width)
+
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Solve the regression: one joins or leaves by its sums, and every weight follows."""
         columns = _evened(columns)

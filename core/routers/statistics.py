@@ -56,6 +56,10 @@ class StatisticsRouter(LabelledRouter):
         norm = ((z @ self.precision) * z).sum(-1)
         return torch.logsumexp(self._logits(z)[:, own], dim=-1) - 0.5 * norm
 
+    def log_densities(self, z: Tensor) -> Tensor:
+        """Return log p_k(z) ``(B, K)``, likewise."""
+        return self._logits(z) - 0.5 * ((z @ self.precision) * z).sum(-1, keepdim=True)
+
     def _column(self, z: Tensor, k: int) -> Tensor:
         """Return logit_k ``(B,)``; a product of its own, whose bits nobody else's labels change."""
         mine = slice(*self._spans[k])

@@ -118,6 +118,17 @@ def test_label_sets_hold_more_labels_the_more_often_they_are_to_hold_the_right_o
     assert "labels" not in call("predict", *texts)[1]
 
 
+def test_each_shows_every_experts_own_answer(home, call) -> None:
+    text = "What is 37 plus 12?"
+    [answer] = json.loads(call("predict", "--each", text, "--json")[1])
+    own = answer["by_expert"]
+    assert list(own) == [f"range{n}" for n in range(1, 6)]
+    assert own["range3"]["label"] == "49" == answer["label"]
+    assert own["range3"]["probability"] == pytest.approx(answer["probability"], abs=0.01)
+    out = call("predict", "--each", text)[1]
+    assert out.count("→") == 6 and "declined" not in out
+
+
 @pytest.mark.parametrize("share", ["100%", "-1%", "five", "5"])
 def test_a_share_that_is_none_is_wrong_usage(home, call, share) -> None:
     code, _, err = call("recompose", f"--decline={share}")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def test_label_sets_are_a_field_of_their_own(call, home, tmp_path) -> None:
     assert code == 0 and json.loads(out)["rows"] == 30
     expected = redhost.Host.open(home).predict(TEXTS, sets=0.9)
     assert [tuple(r["answers"]) for r in read(target)] == [a.labels for a in expected]
+
+
+def test_what_every_expert_answers_is_a_field_of_its_own(call, home, tmp_path) -> None:
+    source, target = write(tmp_path / "in.jsonl", rows()), tmp_path / "out.jsonl"
+    assert call(*options(source, target), "--each")[0] == 0
+    for row, answer in zip(
+        read(target), redhost.Host.open(home).predict(TEXTS, each=True), strict=True
+    ):
+        assert answer.by_expert is not None
+        assert row["by_expert"] == {i: asdict(own) for i, own in answer.by_expert.items()}
 
 
 @pytest.mark.parametrize(
