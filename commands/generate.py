@@ -52,6 +52,7 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     help="Tokens are drawn from p^(1/T); 0 takes the most probable one.",
 )
 @seed_option
+@click.option("--expert", metavar="ID", help="Let one expert, or backbone, go on alone.")
 @click.option("--explain", is_flag=True, help="Say which expert carried which token.")
 @home_option
 @device_option
@@ -62,6 +63,7 @@ def generate(
     max_tokens: int,
     temperature: float,
     seed: int,
+    expert: str | None,
     explain: bool,
     home: Path | None,
     device: str | None,
@@ -75,7 +77,14 @@ def generate(
     from ..core.model.decode import generate as go_on
 
     composed = host.composed  # another may be published before the last token is printed
-    tokens = go_on(composed, text, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    tokens = go_on(
+        composed,
+        text,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        expert=expert,
+    )
     if not as_json:
         stream(text, tokens, explain=explain)
         return

@@ -182,7 +182,13 @@ class Host:
         return self._current(lazy=True).set_warnings(level)
 
     def generate(
-        self, prompt: str, *, max_tokens: int = 100, temperature: float = 1.0, seed: int = 0
+        self,
+        prompt: str,
+        *,
+        max_tokens: int = 100,
+        temperature: float = 1.0,
+        seed: int = 0,
+        expert: str | None = None,
     ) -> Iterator[Token]:
         """Yield the tokens with which the current generation goes on with a prompt.
 
@@ -191,13 +197,19 @@ class Host:
             max_tokens: How many at most.
             temperature: T; 0 takes the most probable token.
             seed: Where draws come from.
+            expert: Who goes on alone, whatever the router says: an expert's id, or `backbone`.
 
         Raises:
             UsageError: If the backbone does not generate, or the prompt is too long for it.
             InputTypeError: If the prompt is no text.
         """
         return generate(
-            self.composed, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
+            self.composed,
+            prompt,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            expert=expert,
         )
 
     def evaluate(

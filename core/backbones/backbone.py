@@ -188,6 +188,13 @@ class Backbone:
         with self.trunk.lock:
             return [longest if long(text) else None for text in texts]
 
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens are read of each text, the trunk's own marks included."""
+        longest = self.trunk.longest
+        cut = {} if longest is None else {"truncation": True, "max_length": longest}
+        with self.trunk.lock:
+            return [len(self.trunk.tokenizer(text, **cut)["input_ids"]) for text in texts]
+
     def token_rows(self, states: Iterable[Tensor]) -> Tensor:
         """Return [ h | c ] ``(N, …)`` of all tokens, given the states ``(T, D)`` of each text."""
         rows = [with_contexts(h, self.layout, eps=self.eps) for h in states]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...registry.errors import UsageError
+from ...registry.errors import UnknownNameError, UsageError
 from ..backbones.encoder import TextEncoder
 from ..backbones.interventions import Intervention
 from ..backbones.interventions.layout import intervention_of
@@ -57,6 +57,7 @@ def generate(
     max_tokens: int = 100,
     temperature: float = 1.0,
     seed: int = 0,
+    expert: str | None = None,
 ) -> Iterator[Token]:
     """Yield the tokens that follow a prompt, each as soon as it is chosen.
 
@@ -68,9 +69,11 @@ def generate(
         max_tokens: How many at most.
         temperature: T; tokens are drawn from p^(1/T), and 0 takes the most probable.
         seed: Where draws come from.
+        expert: Who goes on alone: an expert's id, or `backbone`; None lets the router weigh.
 
     Raises:
         InputTypeError: If the prompt is no text.
+        UnknownNameError: If no such expert is composed.
         UsageError: If the backbone does not generate, the prompt is too long for it, or a number
             is out of its range.
     """
@@ -89,7 +92,8 @@ def generate(
             hint="Ask it with 'redhost predict'.",
         )
     ids = _prompt(model.backbone.trunk, prompt)
-    return _continue(model, ids, max_tokens, temperature, torch.Generator().manual_seed(seed))
+    session = session_of(model, ids, expert=expert)
+    return _continue(session, ids, max_tokens, temperature, torch.Generator().manual_seed(seed))
 
 
 def _prompt(trunk: TextEncoder, prompt: str) -> list[int]:
@@ -104,15 +108,14 @@ def _prompt(trunk: TextEncoder, prompt: str) -> list[int]:
 
 
 def _continue(
-    model: ComposedModel,
+    session: DecodingSession | ChosenSession,
     ids: list[int],
     max_tokens: int,
     temperature: float,
     generator: torch.Generator,
 ) -> Iterator[Token]:
-    trunk = model.backbone.trunk
+    trunk, columns = session.trunk, session.bus.columns
     end = getattr(trunk.tokenizer, "eos_token_id", None)
-    session = session_of(model, ids)
     reader = TokenReader(trunk, ids)
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):
@@ -124,7 +127,7 @@ def _continue(
             text=reader.read(token),
             id=token,
             probability=float(p[token]),
-            weights=dict(zip(model.bus.columns, alpha.tolist(), strict=True)),
+            weights=dict(zip(columns, alpha.tolist(), strict=True)),
         )
         ids = [token]
 
@@ -154,9 +157,22 @@ class TokenReader:
         return str(self.trunk.tokenizer.decode(self.ids, clean_up_tokenization_spaces=False))
 
 
-def session_of(model: ComposedModel, prompt: list[int]) -> DecodingSession | ChosenSession:
-    """Return what goes on with the tokens of a prompt, its start included."""
-    return ChosenSession(model, prompt) if routes_once(model) else DecodingSession(model)
+def session_of(
+    model: ComposedModel, prompt: list[int], *, expert: str | None = None
+) -> DecodingSession | ChosenSession:
+    """Return what goes on with the tokens of a prompt, its start included.
+
+    Args:
+        model: A composition on a generating backbone.
+        prompt: The tokens.
+        expert: The column that goes on alone; None lets the router weigh.
+
+    Raises:
+        UnknownNameError: If there is no such column.
+    """
+    if expert is None and not routes_once(model):
+        return DecodingSession(model)
+    return ChosenSession(model, prompt, expert=expert)
 
 
 class DecodingSession:
@@ -167,15 +183,14 @@ class DecodingSession:
     """
 
     def __init__(self, model: ComposedModel) -> None:
-        self.backbone, self.bus = model.backbone, model.bus
+        self.backbone, self.bus, self.trunk = model.backbone, model.bus, model.backbone.trunk
         self.cache: Any = None
         self.context = RunningContext.empty(self.backbone.width)
 
     @torch.inference_mode()
     def step(self, ids: list[int]) -> tuple[Tensor, Tensor]:
         """Return p(x_t+1 | x_≤t) ``(V,)`` and α ``(K,)`` after more tokens."""
-        trunk = self.backbone.trunk
-        with trunk.lock:
+        with (trunk := self.trunk).lock:
             tokens = torch.tensor([ids], device=trunk.device)
             states, self.cache = trunk.decode_step(tokens, self.cache)
         h = states[0].float().cpu()
@@ -192,18 +207,23 @@ def routes_once(model: ComposedModel) -> bool:
 
 
 class ChosenSession:
-    """A text that one column goes on with, at weight 1: the heaviest after its prompt.
+    """A text that one column goes on with, at weight 1: the heaviest after its prompt, or a given.
 
     Args:
         model: A composition on a generating backbone.
         prompt: The tokens of the prompt, its start included.
+        expert: The column; None lets the router choose.
+
+    Raises:
+        UnknownNameError: If there is no such column.
     """
 
-    def __init__(self, model: ComposedModel, prompt: list[int]) -> None:
+    def __init__(
+        self, model: ComposedModel, prompt: list[int], *, expert: str | None = None
+    ) -> None:
         self.trunk, self.bus = model.backbone.trunk, model.bus
         self.cache: Any = None
-        with torch.inference_mode():
-            self.alpha = model.chooser.after([prompt])[0]
+        self.alpha = _weights(model, prompt, expert)
         self.column = int(self.alpha.argmax())
         acts = None
         if self.column < len(self.bus.ids):
@@ -224,6 +244,17 @@ class ChosenSession:
             return bus.task.head.output(h @ bus.classifier.T)[0], self.alpha
         wide = bus.layout.pad(h)
         return bus.alone(wide, bus.norm(wide), self.column)[0], self.alpha
+
+
+def _weights(model: ComposedModel, prompt: list[int], expert: str | None) -> Tensor:
+    """Return α ``(K,)`` after a prompt, or all of it for the one who is named."""
+    columns = model.bus.columns
+    if expert is None:
+        with torch.inference_mode():
+            return model.chooser.after([prompt])[0]
+    if expert not in columns:
+        raise UnknownNameError("expert", expert, columns)
+    return torch.tensor([float(c == expert) for c in columns])
 
 
 def draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:

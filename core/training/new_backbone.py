@@ -23,8 +23,8 @@ from .packaging import save_backbone
 EVALUATED = 512
 """Most rows that a base stage is evaluated on."""
 
-LEAVE = frozenset({"chat_template.jinja"})
-"""Files of a model folder that a package may carry and does not need."""
+CHAT = "chat_template.jinja"
+"""A file of a model folder that only a backbone which generates text needs."""
 
 
 def new_backbone(
@@ -75,6 +75,8 @@ def new_backbone(
         expected, found = "no rows for a base stage", f"{len(rows)} rows"
         raise UsageError("a generating backbone is taken as it is", expected=expected, found=found)
     base, files = _base(source, revision)  # refused before anything is loaded, or written
+    if not task.head.vocabulary:
+        files.pop(CHAT, None)
     bare = Backbone.load(
         source,
         revision=revision,
@@ -173,4 +175,4 @@ def _longest_input(source: str) -> int | None:
 
 def _carried(path: Path) -> bool:
     """Say whether a file of a model folder belongs into the package: no code, no pickles."""
-    return path.is_file() and path.name.endswith(CARRIED) and path.name not in LEAVE
+    return path.is_file() and path.name.endswith(CARRIED)

@@ -32,12 +32,12 @@ def composed(backbone: Path, folders: list[Path], **options) -> redhost.Composed
 def test_it_is_what_the_expert_answers_where_nobody_else_is_composed(
     backbone_folder, folders
 ) -> None:
-    together = composed(backbone_folder, folders).answer(TEXTS, each=True)
+    answers = composed(backbone_folder, folders).answer(TEXTS, each=True)
     for name, folder in zip(NAMES, folders, strict=True):
         model = composed(backbone_folder, [folder], backbone_column=False)
         alone = model.answer(TEXTS, each=True)
         own = model.bus.own  # labels of its own: not even a sum is between it and the answer
-        for answer, one in zip(together, alone, strict=True):
+        for answer, one in zip(answers, alone, strict=True):
             assert answer.by_expert is not None and one.by_expert is not None
             assert list(answer.by_expert) == list(NAMES)
             assert answer.by_expert[name] == one.by_expert[name]

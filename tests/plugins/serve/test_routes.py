@@ -82,7 +82,7 @@ def test_route_says_whose_a_text_is_as_the_host_does(home, open_live) -> None:
 
 def test_the_listing_shows_experts_generations_and_accuracy(shared) -> None:
     with Client(shared) as client:
-        [model] = client.get("/v1/models").body["data"]
+        model, *_ = client.get("/v1/models").body["data"]
         generations = client.get("/v1/generations").body["data"]
         index = client.post("/v2/repository/index", {}).body
     experts = {x["id"]: x for x in model["experts"]}

@@ -71,7 +71,7 @@ def serve(place: Environment, home: Path, *options: str) -> Iterator[tuple[Clien
 
 def model(client: Client) -> dict[str, Any]:
     client.connection.close()  # an idle one may be gone by now; the next is opened by itself
-    [found] = client.get("/v1/models").body["data"]
+    found, *_ = client.get("/v1/models").body["data"]
     return found
 
 

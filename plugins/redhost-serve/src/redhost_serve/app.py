@@ -16,11 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redhost_serve import wire
+from redhost_serve import openai_wire, wire
 from redhost_serve.admin import admin_routes
 from redhost_serve.inference import inference_routes
 from redhost_serve.limits import RequestLimits
 from redhost_serve.listing import listing_routes
+from redhost_serve.openai_routes import openai_routes
 from redhost_serve.problems import HttpProblem
 from redhost_serve.service import Service
 
@@ -78,6 +79,7 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
 def _add_routes(app: FastAPI, service: Service, *, token: str | None) -> None:
     app.include_router(inference_routes(service))
     app.include_router(listing_routes(service, admin=token is not None))
+    app.include_router(openai_routes(service, admin=token is not None))
     if token is not None:
         app.include_router(admin_routes(service, token=token))
     for path, (name, media) in PAGE.items():
@@ -124,7 +126,7 @@ HANDLERS = {HttpProblem: _problem, HTTPException: _http, RequestValidationError:
 
 def _describe(app: FastAPI) -> None:
     """Declare in the OpenAPI what the routes read and answer, and nothing they never answer."""
-    kinds = [getattr(wire, name) for name in wire.__all__]
+    kinds = [getattr(of, name) for of in (wire, openai_wire) for name in of.__all__]
     structs = [k for k in kinds if isinstance(k, type) and issubclass(k, msgspec.Struct)]
     _, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     schema = app.openapi()

@@ -131,12 +131,15 @@ class InferenceRoutes:
     async def generate(self, request: Request) -> Response:
         """Go on with a prompt; one generation makes all of its tokens."""
         wanted = await body(request, GenerateRequest)
-        generation, tokens = await self.service.generate(
+        model = self.service.composed
+        tokens = await self.service.generate(
+            model,
             wanted.prompt,
             max_tokens=wanted.max_tokens,
             temperature=wanted.temperature,
             seed=wanted.seed,
         )
+        generation = model.generation
         if wanted.stream:
             return StreamingResponse(_events(generation, tokens), media_type=EVENTS)
         made = []

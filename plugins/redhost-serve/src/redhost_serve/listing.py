@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,7 +13,7 @@ from redhost_serve.reply import reply, responses_for, run_in_thread
 from redhost_serve.service import Service
 from redhost_serve.wire import MODEL
 
-__all__ = ["listing_routes"]
+__all__ = ["listing_routes", "models"]
 
 
 def listing_routes(service: Service, *, admin: bool) -> APIRouter:
@@ -46,8 +47,9 @@ class ListingRoutes:
         self.service, self.admin = service, admin
 
     async def models(self) -> Response:
-        """Show the model: its generation, its experts with their states, the last candidate."""
-        return reply(await run_in_thread(lambda: _models(self.service, admin=self.admin)))
+        """Show the composition, its experts' states, the last candidate; and each expert."""
+        found = await run_in_thread(lambda: models(self.service, admin=self.admin))
+        return reply({"object": "list", "data": found})
 
     async def generations(self) -> Response:
         """Show the last generations: parents, experts, accuracy by domain from their receipts."""
@@ -63,15 +65,17 @@ class ListingRoutes:
         return Response(self.service.metrics.text(), headers=headers)
 
 
-def _models(service: Service, *, admin: bool) -> dict[str, Any]:
+def models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
+    """Return the composition as a model, and each of its experts as one whose parent it is."""
     live = service.live
     number = live.generation
     record = None if number is None else live.host.generations.load(number)
-    ids = {m.id for m in record.experts} if record else set()
-    model = {
+    ids = [m.id for m in record.experts] if record else []
+    created = int(datetime.fromisoformat(record.created).timestamp()) if record else 0
+    about = {"object": "model", "created": created, "owned_by": "redhost", "root": MODEL}
+    whole = {
         "id": MODEL,
-        "object": "model",
-        "owned_by": "redhost",
+        **about,
         "ready": service.ready,
         "generation": number,
         "parent": record.parent if record else None,
@@ -81,7 +85,7 @@ def _models(service: Service, *, admin: bool) -> dict[str, Any]:
         "admin": admin,
         "experts": [{**x, "serving": x["id"] in ids} for x in service.experts()],
     }
-    return {"object": "list", "data": [model]}
+    return [whole, *({"id": i, **about, "parent": MODEL} for i in ids)]
 
 
 def _index(service: Service) -> list[dict[str, str]]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+import redhost
+
 __all__ = ["Metrics"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -45,12 +47,43 @@ class Metrics:
         self.swaps = Counter(
             "redhost_swaps", "Changes of generation.", ["outcome"], registry=self.registry
         )
+        self.texts, self.weight, self.declined = (
+            Counter(f"redhost_expert_{name}", what, ["expert"], registry=self.registry)
+            for name, what in (
+                ("texts", "Texts whose largest weight an expert had."),
+                ("weight", "Sum of an expert's weights over all texts."),
+                ("declined", "Texts whose largest weight an expert had, and that were declined."),
+            )
+        )
+        self.expert_seconds = Histogram(
+            "redhost_expert_seconds",
+            "Seconds in the queue and the pass, of texts whose largest weight an expert had.",
+            ["expert"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
         for name, what, read in (
             ("generation", "The generation served; 0 for none.", lambda: generation() or 0),
             ("generations_alive", "Served generations in memory.", lambda: len(alive())),
             ("queue_requests", "Requests that wait.", waiting),
         ):
             Gauge(f"redhost_{name}", what, registry=self.registry).set_function(read)
+
+    def answered(self, answers: Sequence[redhost.Answer], *, seconds: float) -> None:
+        """Count the answers to one request by expert.
+
+        Args:
+            answers: The answers.
+            seconds: How long the request waited for them.
+        """
+        for answer in answers:
+            heaviest = max(answer.weights, key=answer.weights.__getitem__)
+            self.texts.labels(heaviest).inc()
+            self.declined.labels(heaviest).inc(answer.declined)
+            self.expert_seconds.labels(heaviest).observe(seconds)
+            for column, weight in answer.weights.items():
+                if weight:
+                    self.weight.labels(column).inc(weight)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import msgspec
 
 import redhost
 from redhost_serve.batcher import Batcher, FullError
+from redhost_serve.embedding import Embedding, embed
 from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
@@ -92,11 +94,20 @@ class Service:
         self.metrics = Metrics(
             generation=lambda: self.live.generation,
             alive=self.live.alive,
-            waiting=lambda: len(self.batcher) + len(self.choosing) + len(self.writer),
+            waiting=lambda: sum(map(len, self._workers)),
         )
         self.batcher = self._batcher(self.live.predict)
+        self.by_expert = self._batcher(partial(self.live.predict, each=True))
+        self.embedding = self._batcher(lambda texts: embed(self.live.composed, texts))
         self.choosing = self._batcher(self.live.route)
         self.writer = Writer(queue=self.options.queue)
+        self._workers: tuple[Batcher[Any] | Writer, ...] = (
+            self.batcher,
+            self.by_expert,
+            self.embedding,
+            self.choosing,
+            self.writer,
+        )
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
 
@@ -119,14 +130,39 @@ class Service:
         """The home that is served."""
         return self.live.host.home
 
-    async def ask(self, texts: Sequence[str]) -> list[redhost.Answer]:
+    @property
+    def composed(self) -> redhost.ComposedModel:
+        """The generation that answers now. Read it once and use what you got.
+
+        Raises:
+            HttpProblem: 503, if none is served.
+        """
+        with self._problems():
+            return self.live.composed
+
+    async def ask(self, texts: Sequence[str], *, each: bool = False) -> list[redhost.Answer]:
         """Answer the texts of one request, all with one generation.
+
+        Args:
+            texts: The texts.
+            each: Whether every expert answers for itself as well.
 
         Raises:
             HttpProblem: 503 when too many wait, nothing is served or the generation failed; 400
                 for a text that cannot be read. What was sent is not repeated.
         """
-        return await self._ask(self.batcher, texts)
+        start = time.perf_counter()
+        answers = await self._ask(self.by_expert if each else self.batcher, texts)
+        self.metrics.answered(answers, seconds=time.perf_counter() - start)
+        return answers
+
+    async def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        """Return the backbone's vectors of the texts of one request; no expert is run.
+
+        Raises:
+            HttpProblem: As `ask` does; 400 as well where the backbone generates text.
+        """
+        return await self._ask(self.embedding, texts)
 
     async def route(self, texts: Sequence[str]) -> list[redhost.plugins.Route]:
         """Say whose the texts of one request are, by one generation; no expert is run.
@@ -137,23 +173,42 @@ class Service:
         return await self._ask(self.choosing, texts)
 
     async def generate(
-        self, prompt: str, *, max_tokens: int, temperature: float, seed: int
-    ) -> tuple[int | None, AsyncIterator[redhost.plugins.Token]]:
-        """Go on with a prompt: return the generation that does, and its tokens as they come.
+        self,
+        model: redhost.ComposedModel,
+        prompt: str,
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        expert: str | None = None,
+    ) -> AsyncIterator[redhost.plugins.Token]:
+        """Go on with a prompt: return its tokens as they come, all by one generation.
+
+        Args:
+            model: The generation; a swap changes nothing for this text.
+            prompt: The text.
+            max_tokens: As for `redhost.generate`, like the rest.
+            temperature: T.
+            seed: Where draws come from.
+            expert: Who goes on alone.
 
         Raises:
             HttpProblem: As `ask` does, here and where the tokens are read; 400 as well where the
-                backbone does not generate text.
+                backbone does not generate text, 404 where the expert is not composed.
         """
         with self._problems():
-            model = self.live.composed  # read once: a swap changes nothing for this text
             tokens = self.writer.write(
                 lambda: redhost.generate(
-                    model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed
+                    model,
+                    prompt,
+                    max_tokens=max_tokens,
+                    temperature=temperature,
+                    seed=seed,
+                    expert=expert,
                 )
             )
             await anext(tokens)
-        return model.generation, self._written(tokens)
+        return self._written(tokens)
 
     async def _written(self, tokens: AsyncIterator[A | None]) -> AsyncIterator[A]:
         with self._problems():
@@ -174,6 +229,8 @@ class Service:
             raise HttpProblem(
                 503, "too many requests wait; try again", headers={"Retry-After": "1"}
             ) from None
+        except redhost.errors.UnknownNameError as e:
+            raise problem_of(e) from None
         except redhost.UsageError as e:
             raise HttpProblem(400, e.problem) from None
         except redhost.MissingError as e:
@@ -249,5 +306,5 @@ class Service:
 
     def close(self) -> None:
         """Answer what waits and stop."""
-        for answers in (self.batcher, self.choosing, self.writer):
-            answers.close()
+        for worker in self._workers:
+            worker.close()

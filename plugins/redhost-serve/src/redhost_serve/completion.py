@@ -1,0 +1,240 @@
+"""A text that is gone on with, in the shape of OpenAI's API: choices, usage, server-sent events."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+import redhost
+from redhost_serve.problems import HttpProblem
+
+__all__ = ["Completion", "Shape", "UntilStop", "usage"]
+
+
+class UntilStop:
+    """Text that comes in chunks, up to the first of some stop texts.
+
+    What may be the beginning of one is held back until it is clear.
+
+    Args:
+        stops: The stop texts.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.stops, self.held, self.ended = tuple(stops), "", False
+
+    def feed(self, piece: str) -> str:
+        """Return what can be shown after another piece; nothing after a stop text."""
+        if self.ended:
+            return ""
+        self.held += piece
+        places = [at for s in self.stops if (at := self.held.find(s)) >= 0]
+        if places:
+            shown, self.held, self.ended = self.held[: min(places)], "", True
+            return shown
+        begun = max((_overlap(self.held, s) for s in self.stops), default=0)
+        keep = len(self.held) - begun
+        shown, self.held = self.held[:keep], self.held[keep:]
+        return shown
+
+    def rest(self) -> str:
+        """Return what was held back, once there are no more chunks."""
+        shown, self.held = self.held, ""
+        return shown
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return how many characters at the end of a text begin a stop text."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+@dataclass(kw_only=True, eq=False)
+class Completion:
+    """One choice under way.
+
+    Attributes:
+        prompt_tokens: How many tokens the prompt has.
+        limit: How many it may get.
+        stop: Where it ends.
+        tokens: Those made so far.
+        text: What they add, up to a stop text.
+    """
+
+    prompt_tokens: int
+    limit: int
+    stop: UntilStop
+    tokens: list[redhost.plugins.Token] = field(default_factory=list)
+    text: str = ""
+
+    async def chunks(
+        self, tokens: AsyncIterator[redhost.plugins.Token]
+    ) -> AsyncIterator[tuple[str, redhost.plugins.Token | None]]:
+        """Yield the text that each token lets show, and at last what was held back."""
+        async for token in tokens:
+            self.tokens.append(token)
+            shown = self.stop.feed(token.text)
+            self.text += shown
+            yield shown, token
+            if self.stop.ended:
+                return
+        shown = self.stop.rest()
+        self.text += shown
+        if shown:
+            yield shown, None
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended: ``length``, or ``stop`` for a stop text or the model's own end."""
+        full = len(self.tokens) >= self.limit and not self.stop.ended
+        return "length" if full else "stop"
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """α by column after the prompt."""
+        return self.tokens[0].weights if self.tokens else {}
+
+
+def usage(prompt: int, completion: int = 0) -> dict[str, int]:
+    """Return how many tokens were read and made."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How completions are written: as texts, or as messages.
+
+    Attributes:
+        chat: Whether as messages.
+        model: The model's name as the client gave it.
+        generation: The generation that goes on.
+        logprobs: Whether log p of the tokens is written.
+    """
+
+    chat: bool
+    model: str
+    generation: int | None
+    logprobs: bool
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """Return the answer that is not streamed."""
+        choices = [
+            self._choice(n, c.text, c.tokens, finish=c.finish_reason, part=False)
+            for n, c in enumerate(completions)
+        ]
+        return {
+            **self._head("chat.completion" if self.chat else "text_completion"),
+            "choices": choices,
+            **self._foot(completions),
+        }
+
+    def event(self, index: int, text: str, token: redhost.plugins.Token | None) -> bytes:
+        """Return the event of one more piece of a choice."""
+        made = [] if token is None else [token]
+        return self._event([self._choice(index, text, made, finish=None, part=True)])
+
+    def end(self, index: int, completion: Completion) -> bytes:
+        """Return the event that says why a choice ended."""
+        return self._event(
+            [self._choice(index, "", [], finish=completion.finish_reason, part=True)]
+        )
+
+    def last(self, completions: Sequence[Completion], *, counted: bool) -> bytes:
+        """Return the end of a stream, after an event with the usage if that is wanted."""
+        foot = self._event([], **self._foot(completions)) if counted else b""
+        return foot + b"data: [DONE]\n\n"
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        body = {**self._head(kind), "choices": choices, **more}
+        return b"data: %b\n\n" % msgspec.json.encode(body)
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": f"generation-{self.generation}",
+        }
+
+    def _foot(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        counts = usage(
+            sum(c.prompt_tokens for c in completions), sum(len(c.tokens) for c in completions)
+        )
+        weights = [c.weights for c in completions]
+        return {"usage": counts, "redhost": {"generation": self.generation, "weights": weights}}
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[redhost.plugins.Token],
+        *,
+        finish: str | None,
+        part: bool,
+    ) -> dict[str, Any]:
+        made: dict[str, Any] = {"index": index, "finish_reason": finish, "logprobs": None}
+        if self.chat:
+            message = {"role": "assistant", "content": text}
+            made["delta" if part else "message"] = message
+        else:
+            made["text"] = text
+        if self.logprobs and tokens:
+            made["logprobs"] = _chat_logprobs(tokens) if self.chat else _text_logprobs(tokens)
+        return made
+
+
+def _log(token: redhost.plugins.Token) -> float:
+    return math.log(max(token.probability, 1e-45))  # the smallest float32: JSON has no infinity
+
+
+def _text_logprobs(tokens: Sequence[redhost.plugins.Token]) -> dict[str, Any]:
+    starts = [0]
+    for token in tokens:
+        starts.append(starts[-1] + len(token.text))
+    return {
+        "tokens": [t.text for t in tokens],
+        "token_logprobs": [_log(t) for t in tokens],
+        "top_logprobs": None,
+        "text_offset": starts[:-1],
+    }
+
+
+def _chat_logprobs(tokens: Sequence[redhost.plugins.Token]) -> dict[str, Any]:
+    return {
+        "content": [
+            {"token": t.text, "logprob": _log(t), "bytes": [*t.text.encode()], "top_logprobs": []}
+            for t in tokens
+        ]
+    }
+
+
+def render(model: redhost.ComposedModel, messages: Sequence[dict[str, str]]) -> str:
+    """Return the prompt that a conversation is, by the backbone's own chat template.
+
+    Raises:
+        HttpProblem: 400, if the backbone has none, or it cannot render these messages.
+    """
+    tokenizer: Any = model.backbone.trunk.tokenizer
+    if not getattr(tokenizer, "chat_template", None):
+        raise HttpProblem(
+            400, f"backbone {model.backbone.name!r} has no chat template; use /v1/completions"
+        )
+    try:
+        made = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as e:  # a template may raise whatever it likes
+        raise HttpProblem(400, "the backbone's chat template refuses these messages") from e
+    return str(made)

@@ -1,0 +1,244 @@
+"""The routes in the shape of OpenAI's API: models, completions, chat, embeddings, classify."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+import redhost
+from redhost_serve.completion import Completion, Shape, UntilStop, render, usage
+from redhost_serve.listing import models
+from redhost_serve.openai_wire import (
+    AUTO,
+    ChatRequest,
+    ClassifyRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    refuse_unsupported,
+)
+from redhost_serve.problems import HttpProblem
+from redhost_serve.reply import EVENTS, event, reply, request_body_for, responses_for, run_in_thread
+from redhost_serve.service import Service
+from redhost_serve.wire import MODEL, Failure, decode
+
+__all__ = ["openai_routes"]
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+BACKBONE = "backbone"
+"""The column that changes nothing."""
+
+
+def openai_routes(service: Service, *, admin: bool) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        service: Who answers.
+        admin: Whether changes can be made over HTTP.
+    """
+    answers, routes = OpenAiRoutes(service, admin=admin), APIRouter(tags=["openai"])
+    for path, answer, kind in (
+        ("/v1/completions", answers.completions, CompletionRequest),
+        ("/v1/chat/completions", answers.chat, ChatRequest),
+        ("/v1/embeddings", answers.embeddings, EmbeddingRequest),
+        ("/classify", answers.classify, ClassifyRequest),
+    ):
+        responses = responses_for(dict, 400, 404, 503)
+        if issubclass(kind, CompletionRequest | ChatRequest):
+            responses[200]["content"][EVENTS] = {"schema": {"type": "string"}}
+        routes.add_api_route(
+            path,
+            answer,
+            methods=["POST"],
+            responses=responses,
+            openapi_extra=request_body_for(kind),
+        )
+    routes.add_api_route(
+        "/v1/models/{name}", answers.model, responses=responses_for(dict, 404, 503)
+    )
+    return routes
+
+
+class OpenAiRoutes:
+    """What the routes answer.
+
+    Args:
+        service: Who answers.
+        admin: Whether changes can be made over HTTP.
+    """
+
+    def __init__(self, service: Service, *, admin: bool) -> None:
+        self.service, self.admin = service, admin
+
+    async def model(self, name: str) -> Response:
+        """Show one model: the composition, or one of its experts."""
+        found = await run_in_thread(lambda: models(self.service, admin=self.admin))
+        return reply(next((m for m in found if m["id"] == name), None) or _unknown(name))
+
+    async def completions(self, request: Request) -> Response:
+        """Go on with a prompt, or with several."""
+        wanted = await _body(request, CompletionRequest)
+        model, expert = self._named(wanted.model)
+        return await self._go_on(
+            request,
+            wanted,
+            model,
+            wanted.prompts,
+            expert=expert,
+            shape=Shape(
+                chat=False,
+                model=wanted.model,
+                generation=model.generation,
+                logprobs=wanted.logprobs is not None,
+            ),
+        )
+
+    async def chat(self, request: Request) -> Response:
+        """Go on with a conversation, written by the backbone's own template."""
+        wanted = await _body(request, ChatRequest)
+        model, expert = self._named(wanted.model)
+        prompt = render(model, [msgspec.to_builtins(m) for m in wanted.messages])
+        return await self._go_on(
+            request,
+            wanted,
+            model,
+            [prompt],
+            expert=expert,
+            shape=Shape(
+                chat=True,
+                model=wanted.model,
+                generation=model.generation,
+                logprobs=bool(wanted.logprobs),
+            ),
+        )
+
+    async def embeddings(self, request: Request) -> Response:
+        """Return the backbone's vectors of texts."""
+        wanted = await _body(request, EmbeddingRequest)
+        if wanted.model not in AUTO:
+            raise HttpProblem(404, f"vectors are those of {MODEL!r}, whoever answers")
+        found = await self.service.embed(_texts(wanted.input))
+        packed = wanted.encoding_format == "base64"
+        data = [
+            {"object": "embedding", "index": n, "embedding": _vector(e.vector, packed=packed)}
+            for n, e in enumerate(found)
+        ]
+        counts = usage(sum(e.tokens for e in found))
+        del counts["completion_tokens"]
+        body = {"object": "list", "data": data, "model": wanted.model, "usage": counts}
+        return reply({**body, "redhost": {"generation": found[0].generation}})
+
+    async def classify(self, request: Request) -> Response:
+        """Answer texts with labels: the composed ones, or one expert's own."""
+        wanted = await _body(request, ClassifyRequest)
+        model, expert = self._named(wanted.model)
+        if expert == BACKBONE:
+            _unknown(expert)  # it has no answer of its own
+        texts = _texts(wanted.input)
+        answers = await self.service.ask(texts, each=expert is not None)
+        data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
+        counts = usage(sum(model.backbone.token_counts(texts)))
+        body = {
+            "id": f"classify-{uuid.uuid4().hex}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": wanted.model,
+            "data": data,
+            "usage": counts,
+        }
+        return reply({**body, "redhost": {"generation": answers[0].generation}})
+
+    def _named(self, name: str) -> tuple[redhost.ComposedModel, str | None]:
+        """Return the generation that answers, and the expert that a model's name stands for."""
+        model = self.service.composed
+        if name in AUTO:
+            return model, None
+        return (model, name) if name in model.bus.columns else _unknown(name)
+
+    async def _go_on(
+        self,
+        request: Request,
+        wanted: CompletionRequest | ChatRequest,
+        model: redhost.ComposedModel,
+        prompts: Sequence[str],
+        *,
+        expert: str | None,
+        shape: Shape,
+    ) -> Response:
+        counts = model.backbone.token_counts(prompts)
+        begun = [
+            (
+                Completion(prompt_tokens=n, limit=wanted.limit, stop=UntilStop(wanted.stops)),
+                await self.service.generate(
+                    model,
+                    prompt,
+                    max_tokens=wanted.limit,
+                    temperature=1.0 if wanted.temperature is None else wanted.temperature,
+                    seed=wanted.seed or 0,
+                    expert=expert,
+                ),
+            )
+            for prompt, n in zip(prompts, counts, strict=True)
+        ]
+        if wanted.stream:
+            counted = wanted.stream_options is not None and wanted.stream_options.include_usage
+            return StreamingResponse(_events(shape, begun, counted=counted), media_type=EVENTS)
+        for completion, tokens in begun:
+            async for _ in completion.chunks(tokens):
+                if await request.is_disconnected():  # nobody reads the rest
+                    break
+        return reply(shape.whole([completion for completion, _ in begun]))
+
+
+Begun = Sequence[tuple[Completion, AsyncIterator[redhost.plugins.Token]]]
+
+
+async def _events(shape: Shape, begun: Begun, *, counted: bool) -> AsyncIterator[bytes]:
+    """Yield an event a piece of each choice in turn, and the end; or what went wrong."""
+    try:
+        for index, (completion, tokens) in enumerate(begun):
+            async for text, token in completion.chunks(tokens):
+                yield shape.event(index, text, token)
+            yield shape.end(index, completion)
+    except HttpProblem as e:
+        yield event("error", Failure(error=e.reason))
+        return
+    yield shape.last([completion for completion, _ in begun], counted=counted)
+
+
+def _unknown(name: str) -> Any:
+    raise HttpProblem(404, f"no model {name[:64]!r} here; GET /v1/models lists them")
+
+
+async def _body(request: Request, kind: type[S]) -> S:
+    data = await request.body()
+    refuse_unsupported(data)
+    return decode(data, kind)
+
+
+def _texts(given: str | list[str]) -> list[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def _vector(vector: Sequence[float], *, packed: bool) -> list[float] | str:
+    """Return a vector as numbers, or as base64 of little-endian float32."""
+    if not packed:
+        return list(vector)
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _classified(answer: redhost.Answer, expert: str | None) -> dict[str, Any]:
+    """Return the composed answer, or an expert's own."""
+    own = answer if expert is None else (answer.by_expert or {})[expert]
+    found: dict[str, Any] = {"label": own.label, "declined": own.declined}
+    found |= {"value": own.value} if own.probability is None else {"probability": own.probability}
+    return {**found, "weights": answer.weights}

@@ -1,0 +1,242 @@
+"""The routes in the shape of OpenAI's API, read by the official client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+import torch
+from redhost_serve.client import Client
+from redhost_serve.completion import UntilStop
+from redhost_serve.server import running
+from redhost_serve.service import Options
+
+import redhost
+
+TEXT = "What is 37 plus 12?"
+PROMPT = "3 + 4 = "
+SAME: dict[str, Any] = {"max_tokens": 12, "temperature": 0}
+
+
+def client_of(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def labels(shared: str) -> Iterator[openai.OpenAI]:
+    """A client of a server that answers labels."""
+    with client_of(shared) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def texts(speaking: redhost.Host) -> Iterator[openai.OpenAI]:
+    """A client of a server that generates text; its backbone has a chat template."""
+    live = redhost.Live(speaking.session)
+    live.swap(1)
+    tokenizer = live.composed.backbone.trunk.tokenizer
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+        "{% if messages[-1]['content'] == 'no' %}{{ raise_exception('no') }}{% endif %}"
+    )
+    with running(live, options=Options()) as (url, _), client_of(url) as client:
+        yield client
+    tokenizer.chat_template = None
+
+
+def expected(speaking: redhost.Host, prompt: str, **options: Any) -> list[redhost.plugins.Token]:
+    return list(redhost.generate(speaking.load(1), prompt, **{**SAME, **options}))
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+def test_experts_are_models_whose_parent_is_the_composition(labels) -> None:
+    first, *experts = labels.models.list().data
+    assert first.id == "redhost" and first.created > 1_600_000_000
+    assert [m.id for m in experts] == [f"range{n}" for n in range(1, 6)]
+    assert {m.parent for m in experts} == {"redhost"}
+    assert labels.models.retrieve("range3").id == "range3"
+    with pytest.raises(openai.NotFoundError):
+        labels.models.retrieve("range9")
+
+
+# -- vectors and labels ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"encoding_format": "float"}])
+def test_an_embedding_is_the_backbones_vector(labels, composed_home, open_live, options) -> None:
+    found = labels.embeddings.create(model="auto", input=[TEXT, "hello"], **options)
+    backbone = open_live(composed_home).host.composed.backbone
+    h = backbone.encode([TEXT, "hello"])
+    vectors = torch.tensor([e.embedding for e in found.data])
+    assert torch.equal(vectors, h)
+    assert found.usage.prompt_tokens == sum(backbone.token_counts([TEXT, "hello"]))
+    [one] = labels.embeddings.create(model="redhost", input=TEXT).data
+    assert one.embedding == found.data[0].embedding
+
+
+def plain(client: openai.OpenAI) -> Client:
+    """Return a client without OpenAI's ideas of the same server."""
+    return Client(str(client.base_url).removesuffix("/v1/"))
+
+
+def classify(client: openai.OpenAI, body: dict[str, Any]) -> tuple[int, Any]:
+    with plain(client) as sender:
+        reply = sender.post("/classify", body)
+    return reply.status, reply.body
+
+
+def test_classify_answers_for_all_or_for_one(labels, composed_home, open_live) -> None:
+    host = open_live(composed_home).host
+    texts = [TEXT, "What is 8 plus 9?"]
+    for model in ("auto", "range3"):
+        status, body = classify(labels, {"model": model, "input": texts})
+        assert status == 200 and body["redhost"]["generation"] == 3
+        for answer, row in zip(host.predict(texts, each=True), body["data"], strict=True):
+            own = answer if model == "auto" else (answer.by_expert or {})["range3"]
+            assert (row["label"], row["probability"]) == (own.label, own.probability)
+            assert row["weights"] == answer.weights
+    assert classify(labels, {"model": "backbone", "input": texts})[0] == 404
+    assert classify(labels, {"model": "auto", "input": []})[0] == 400
+
+
+def test_a_server_of_labels_generates_nothing_and_the_other_way_round(labels, texts) -> None:
+    with pytest.raises(openai.BadRequestError):
+        labels.completions.create(model="auto", prompt="x")
+    with pytest.raises(openai.BadRequestError):
+        labels.chat.completions.create(model="auto", messages=[{"role": "user", "content": "x"}])
+    with pytest.raises(openai.BadRequestError):
+        texts.embeddings.create(model="auto", input="x")
+    assert classify(texts, {"model": "auto", "input": "x"})[0] == 400
+
+
+# -- completions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["auto", "sums", "code", "backbone"])
+def test_a_completion_is_the_hosts_text_by_all_or_by_one(speaking, texts, model) -> None:
+    expert = None if model == "auto" else model
+    tokens = expected(speaking, PROMPT, expert=expert)
+    made = texts.completions.create(model=model, prompt=PROMPT, logprobs=1, **SAME)
+    [choice] = made.choices
+    assert choice.text == "".join(t.text for t in tokens) and choice.finish_reason == "length"
+    assert choice.logprobs.tokens == [t.text for t in tokens]
+    assert choice.logprobs.token_logprobs == pytest.approx(
+        [math.log(t.probability) for t in tokens]
+    )
+    assert made.usage.completion_tokens == len(tokens) == 12
+    assert made.usage.prompt_tokens == speaking.load(1).backbone.token_counts([PROMPT])[0]
+    assert made.system_fingerprint == "generation-1"
+    chunks = [
+        *texts.completions.create(
+            model=model, prompt=PROMPT, stream=True, stream_options={"include_usage": True}, **SAME
+        )
+    ]
+    assert "".join(p.choices[0].text for p in chunks if p.choices) == choice.text
+    assert chunks[-2].choices[0].finish_reason == "length"
+    assert chunks[-1].usage == made.usage
+
+
+def test_several_prompts_are_several_choices(speaking, texts) -> None:
+    prompts = [PROMPT, "the cat sat "]
+    made = texts.completions.create(model="auto", prompt=prompts, **SAME)
+    found = ["".join(t.text for t in expected(speaking, p)) for p in prompts]
+    assert [c.text for c in made.choices] == found and [c.index for c in made.choices] == [0, 1]
+
+
+def test_a_stop_text_ends_it_and_is_never_shown(speaking, texts) -> None:
+    whole = "".join(t.text for t in expected(speaking, PROMPT))
+    stop = whole[4:6]
+    made = texts.completions.create(model="auto", prompt=PROMPT, stop=[stop, "\x00"], **SAME)
+    [choice] = made.choices
+    assert choice.text == whole[: whole.index(stop)] and choice.finish_reason == "stop"
+    chunks = texts.completions.create(model="auto", prompt=PROMPT, stop=stop, stream=True, **SAME)
+    assert "".join(p.choices[0].text for p in chunks if p.choices) == choice.text
+
+
+@pytest.mark.parametrize(
+    ("stops", "chunks", "shown"),
+    [
+        (["abc"], ["xa", "b", "d"], ["x", "", "abd"]),
+        (["abc"], ["xab", "cd"], ["x", ""]),
+        (["aab"], ["aa", "ab"], ["", "a"]),
+        (["b", "ab"], ["ab"], [""]),
+        ([], ["ab", ""], ["ab", ""]),
+    ],
+)
+def test_what_may_begin_a_stop_text_is_held_back(stops, chunks, shown) -> None:
+    reader = UntilStop(stops)
+    found = [reader.feed(p) for p in chunks]
+    if len(shown) == len(chunks) and not reader.ended:
+        found[-1] += reader.rest()
+    assert found == shown
+
+
+def test_a_conversation_goes_through_the_backbones_template(speaking, texts) -> None:
+    messages: Any = [
+        {"role": "system", "content": "3 "},
+        {"role": "user", "content": "+ 4 = "},
+    ]
+    made = texts.chat.completions.create(model="sums", messages=messages, logprobs=True, **SAME)
+    tokens = expected(speaking, PROMPT, expert="sums")
+    [choice] = made.choices
+    assert choice.message.content == "".join(t.text for t in tokens)
+    assert [t.token for t in choice.logprobs.content] == [t.text for t in tokens]
+    stream = texts.chat.completions.create(model="sums", messages=messages, stream=True, **SAME)
+    chunks = [c.delta.content for p in stream for c in p.choices]
+    assert "".join(chunks) == choice.message.content
+    with pytest.raises(openai.BadRequestError):
+        texts.chat.completions.create(model="auto", messages=[{"role": "user", "content": "no"}])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n": 2},
+        {"top_p": 0.5},
+        {"logprobs": 5},
+        {"echo": True},
+        {"frequency_penalty": 1},
+        {"prompt": [1, 2]},
+        {"max_tokens": 0},
+        {"temperature": -1},
+        {"stop": ["a"] * 5},
+        {"extra_body": {"tools": [{}]}},
+    ],
+)
+def test_what_is_not_there_is_refused_not_left_out(texts, options) -> None:
+    with pytest.raises(openai.BadRequestError):
+        texts.completions.create(**{"model": "auto", "prompt": PROMPT, **SAME, **options})
+
+
+def test_values_that_ask_for_nothing_are_taken(texts) -> None:
+    options: dict[str, Any] = {"n": 1, "top_p": 1, "presence_penalty": 0, "logit_bias": {}}
+    made = texts.completions.create(model="auto", prompt=PROMPT, user="me", **SAME, **options)
+    assert made.choices[0].text
+    with pytest.raises(openai.NotFoundError):
+        texts.completions.create(model="nobody", prompt=PROMPT)
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+
+def test_answers_are_counted_by_expert(labels) -> None:
+    def counts() -> dict[str, float]:
+        with plain(labels) as client:
+            lines = client.get("/metrics").body.decode().splitlines()
+        return {k: float(v) for k, v in (x.rsplit(" ", 1) for x in lines if "expert_" in x[:20])}
+
+    before = counts()
+    assert classify(labels, {"model": "auto", "input": [TEXT] * 3})[0] == 200
+    after = counts()
+    for name, more in {
+        'redhost_expert_texts_total{expert="range3"}': 3,
+        'redhost_expert_weight_total{expert="range3"}': 3,
+        'redhost_expert_seconds_count{expert="range3"}': 3,
+        'redhost_expert_texts_total{expert="range1"}': 0,
+    }.items():
+        assert after.get(name, 0) - before.get(name, 0) == pytest.approx(more, abs=0.02)
