@@ -60,10 +60,16 @@ coverage: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check 'onnx>=1.17' 'onnxruntime>=1.32,<2' 'onnxscript>=0.7,<1'
 	touch $@
 
-test-full: .venv/browser .venv/ray .venv/onnx docs release-test
+# Libraries that a host is plugged into: scikit-learn, and tables of three kinds.
+.venv/interfaces: .venv/packages
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'pandas>=2.2' 'polars>=1'
+	touch $@
+
+test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces docs release-test
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces
 
 # Hours, room by room; stopped at any moment, it goes on from there. `make mutate ROOMS=store` is one.
 mutate: .venv/packages

@@ -206,15 +206,9 @@ def _added(sets: float | None, each: bool) -> tuple[str, ...]:
 
 def _encoded(answer: Answer) -> bytes:
     """Return a line of a part; the last field says where the text was cut."""
-    expert, weight = max(answer.weights.items(), key=lambda pair: pair[1])
-    value = answer.label if answer.value is None else answer.value
-    values = (value, answer.probability, expert, weight, answer.declined)
-    known: dict[str, object] = dict(zip(FIELDS, values, strict=True))
-    if answer.labels is not None:
-        known[SET] = answer.labels
-    if answer.by_expert is not None:
-        known[EACH] = answer.by_expert
-    return msgspec.json.encode({**known, "cut": answer.cut}) + b"\n"
+    from ..core.model.composed import answer_fields
+
+    return msgspec.json.encode({**answer_fields(answer), "cut": answer.cut}) + b"\n"
 
 
 def _joined(source: Path, files: Sequence[Path], count: Counter[str]) -> Iterator[Cells]:

@@ -41,10 +41,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave tests that need a browser, Ray, onnxruntime or a new environment to who names them."""
+    """Leave tests that need a browser, more libraries or an environment to who names them."""
     name = collection_path.name
     named = any(name in Path(a).parts for a in map(str, config.invocation_params.args))
-    return True if name in {"browser", "fresh", "onnx", "ray"} and not named else None
+    return True if name in {"browser", "fresh", "interfaces", "onnx", "ray"} and not named else None
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
 
@@ -142,6 +142,19 @@ class ComposedModel:
             )
         return answers
 
+    def probabilities(self, texts: str | Iterable[str]) -> Tensor:
+        """Return p(y|x) over the bus's `labels` ``(N, L)`` of texts in the order given.
+
+        Raises:
+            InputTypeError: If they are anything else.
+            UsageError: If the backbone answers no labels.
+        """
+        texts = as_list(texts, str, "text")
+        answers_labels(self, "whole texts")
+        with torch.inference_mode():
+            p: Tensor = self.bus(self.features(texts))[0]
+        return p
+
     @cached_property
     def chooser(self) -> Chooser:
         """What says whose a text is, without an expert.
@@ -269,6 +282,23 @@ class ComposedModel:
         """Return the column of each row's own expert, ``(N,)``; −1 where it is not composed."""
         place: dict[str | None, int] = {i: k for k, i in enumerate(self.bus.ids)}
         return torch.tensor([place.get(r.domain, -1) for r in rows], dtype=torch.int64)
+
+
+def answer_fields(answer: Answer) -> dict[str, object]:
+    """Return an answer as fields of a row: what it is, how probable, and whose."""
+    expert, weight = max(answer.weights.items(), key=lambda pair: pair[1])
+    fields: dict[str, object] = {
+        "answer": answer.label if answer.value is None else answer.value,
+        "probability": answer.probability,
+        "expert": expert,
+        "weight": weight,
+        "declined": answer.declined,
+    }
+    if answer.labels is not None:
+        fields["answers"] = list(answer.labels)
+    if answer.by_expert is not None:
+        fields["by_expert"] = {i: asdict(own) for i, own in answer.by_expert.items()}
+    return fields
 
 
 def answers_labels(model: ComposedModel, what: str) -> None:

@@ -24,6 +24,7 @@ PUBLIC = (
     "redhost.authoring",
     "redhost.errors",
     "redhost.jobs",
+    "redhost.pipelines",
     "redhost.plugins",
     "redhost.testing",
     "redhost_robust",

@@ -1,0 +1,127 @@
+"""A host in the shape of a transformers pipeline: called with texts, it returns dictionaries.
+
+What takes ``transformers.pipeline(...)`` takes `pipeline` in its place.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .core.bus.tasks import Unit
+from .core.host import Host
+from .core.model.decode import generate
+from .core.types import as_list
+from .registry.errors import UsageError
+
+__all__ = ["TextClassification", "TextGeneration", "pipeline"]
+
+
+def pipeline(
+    task: str | None = None, *, home: str | Path | None = None, device: str | None = None
+) -> "TextClassification | TextGeneration":
+    """Return the current generation of a home as a pipeline.
+
+    Args:
+        task: ``text-classification`` or ``text-generation``; None takes what the backbone does.
+        home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
+        device: Where the trunk runs, e.g. ``cuda``.
+
+    Raises:
+        MissingError: If nothing has been composed in this home.
+        UsageError: If the backbone does another task.
+    """
+    host = Host.open(home, device=device)
+    made = TextGeneration if host.composed.backbone.task.unit is Unit.TOKEN else TextClassification
+    if task not in (None, made.task):
+        raise UsageError(f"no {task!r} of {host!r}", expected=made.task, found=str(task))
+    return made(host)
+
+
+class TextClassification:
+    """Texts → labels with scores.
+
+    Args:
+        host: Whose current generation answers.
+
+    Raises:
+        UsageError: If its backbone does not answer labels.
+    """
+
+    task = "text-classification"
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        head = host.composed.bus.task.head
+        if not head.distribution or head.vocabulary:
+            raise UsageError(
+                "no such pipeline", expected="a backbone that answers labels", found=head.noun
+            )
+
+    def __call__(self, inputs: str | Iterable[str], *, top_k: int | None = 1) -> list[Any]:
+        """Return the most probable labels of texts.
+
+        Args:
+            inputs: One text, or any iterable of texts.
+            top_k: How many labels; None for all of them.
+
+        Returns:
+            With ``top_k=1`` a dictionary a text with ``label`` and ``score``; else a list of such
+            a text, and for one text that list alone. A declined text's first label is ``none``.
+        """
+        one, texts = isinstance(inputs, str), as_list(inputs, str, "text")
+        if top_k == 1:
+            found = self.host.predict(texts)
+            return [{"label": a.label, "score": a.probability} for a in found]
+        model = self.host.composed
+        rows = model.probabilities(texts).sort(dim=-1, descending=True, stable=True)
+        scores, places = rows.values[:, :top_k].tolist(), rows.indices[:, :top_k].tolist()
+        several = [
+            [{"label": model.bus.labels[n], "score": s} for n, s in zip(at, row, strict=True)]
+            for at, row in zip(places, scores, strict=True)
+        ]
+        return several[0] if one else several
+
+
+class TextGeneration:
+    """Prompts → texts that go on with them.
+
+    Args:
+        host: Whose current generation does.
+    """
+
+    task = "text-generation"
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def __call__(
+        self,
+        text_inputs: str | Iterable[str],
+        *,
+        max_new_tokens: int = 100,
+        do_sample: bool = True,
+        temperature: float = 1.0,
+        seed: int = 0,
+        return_full_text: bool = True,
+    ) -> list[Any]:
+        """Return what follows prompts.
+
+        Args:
+            text_inputs: One prompt, or any iterable of prompts.
+            max_new_tokens: How many tokens at most.
+            do_sample: Whether tokens are drawn; else the most probable one is taken.
+            temperature: T of what is drawn.
+            seed: Where draws come from.
+            return_full_text: Whether the prompt stands before what follows it.
+
+        Returns:
+            A list with one dictionary, of ``generated_text``; of several prompts, a list of those.
+        """
+        one, prompts = isinstance(text_inputs, str), as_list(text_inputs, str, "text")
+        t, model = temperature if do_sample else 0.0, self.host.composed
+        made = []
+        for prompt in prompts:
+            tokens = generate(model, prompt, max_tokens=max_new_tokens, temperature=t, seed=seed)
+            text = "".join(token.text for token in tokens)
+            made.append([{"generated_text": prompt + text if return_full_text else text}])
+        return made[0] if one else made
