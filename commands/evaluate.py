@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Draw which label is taken for which, or with --mixtures those: FILE.svg, .png, .pdf.",
 )
+@click.option(
+    "--curves",
+    metavar="FILE",
+    help="Draw accuracy over confidence, and over the share answered: FILE.svg, .png, .pdf.",
+)
 @click.option("--routing", is_flag=True, help="How the weight is spread: collapse, dead experts.")
 @engine_options
 @device_option
@@ -71,6 +76,7 @@ def evaluate(
     mixtures: bool,
     labels: bool,
     plot: str | None,
+    curves: str | None,
     routing: bool,
     engine: str,
     workers: int,
@@ -88,7 +94,7 @@ def evaluate(
     rows = read_data(home, data, domain_field=domain_field, **fields)
     elsewhere = None if outside is None else [r.text for r in read_texts(outside)]
     host = open_host(home, device=device, engine=engine, workers=workers)
-    if plot is not None:
+    if plot is not None or curves is not None:
         from ..core.evaluation.figures import require_matplotlib
 
         require_matplotlib()  # before anything is computed
@@ -101,9 +107,23 @@ def evaluate(
             ood = host.outside(elsewhere, rows, progress=progress)
     if plot is not None:
         _draw(result, sweep, Path(plot))
+    if curves is not None:
+        _draw_curves(result, Path(curves))
     if as_json:
         _print_as_json(result, outside=ood, mixtures=sweep)
-        return
+    else:
+        _print_all(result, sweep, ood, labels=labels, routing=routing)
+
+
+def _print_all(
+    result: Evaluation,
+    sweep: MixtureSweep | None,
+    ood: OODReport | None,
+    *,
+    labels: bool,
+    routing: bool,
+) -> None:
+    """Print everything that was computed and wanted."""
     _print_evaluation(result)
     if labels and result.labels is not None:
         _print_labels(result)
@@ -125,6 +145,15 @@ def _draw(result: Evaluation, sweep: MixtureSweep | None, path: Path) -> None:
         draw_confusion(result.confusion, path)
     else:
         raise UsageError("there is nothing to draw", expected="a backbone that answers labels")
+
+
+def _draw_curves(result: Evaluation, path: Path) -> None:
+    from ..core.evaluation.figures import draw_reliability
+    from ..registry.errors import UsageError
+
+    if result.reliability is None:
+        raise UsageError("there is nothing to draw", expected="a backbone that answers labels")
+    draw_reliability(result.reliability, path)
 
 
 def _print_labels(result: Evaluation) -> None:
@@ -170,6 +199,8 @@ def _print_evaluation(result: Evaluation) -> None:
             "oracle     n/a: no row names the expert it is for; --domain-field says where the id "
             "of one stands"
         )
+    if result.reliability is not None:
+        click.echo(f"calibration error (ECE) {result.reliability.ece:.3f}")
     if result.bits is not None:
         bits = [
             [n, *(points(row[d]) for d in (*domains, "overall"))] for n, row in result.bits.items()

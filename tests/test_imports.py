@@ -22,6 +22,7 @@ SOURCES = (
             "red-lab",
             "redhost-mechanisms",
             "redhost-onnx",
+            "redhost-report",
             "redhost-robust",
             "redhost-serve",
         )

@@ -77,6 +77,7 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
         "redhost-mechanisms",
         "redhost-onnx",
         "redhost-ray",
+        "redhost-report",
         "redhost-robust",
         "redhost-serve",
     ],

@@ -28,6 +28,7 @@ from ..routers.statistics import StatisticsRouter
 from ..training.router_data import columns_data
 from ..types import Encode, Row
 from .judge import Scores, bits_per_byte, concat_scores, judge, score
+from .reliability import Reliability, reliability
 from .routing_health import routing_health
 
 
@@ -57,6 +58,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         routing: What the routes look like.
         declined: Where a share to decline was given: what share is declined, by domain and
             ``overall``; accuracies are those of all rows, as if none were.
+        reliability: Where one of several labels is answered: how far its probability can be
+            believed, of texts that are declined as well.
         leave_one_out: By expert left out: accuracy by domain after retraining the router.
     """
 
@@ -78,6 +81,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     confusion: dict[str, dict[str, int]] | None = None
     routing: Health | None = None
     declined: dict[str, float] | None = None
+    reliability: Reliability | None = None
     leave_one_out: dict[str, dict[str, float]] | None = None
 
     def _repr_html_(self) -> str:
@@ -128,6 +132,7 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
         macro_f1=None if scores is None else macro_f1(scores),
         confusion=confusion,
         routing=routing_health(composed, h, units, result=result),
+        reliability=None if confusion is None else reliability(result.confidence, result.hits),
         declined=None
         if composed.decline_thresholds is None
         else {

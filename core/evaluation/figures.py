@@ -10,6 +10,7 @@ from typing import Any
 from ...registry.errors import MissingError, UsageError
 from ..label_scores import Confusion
 from .mixtures import MixtureSweep, RouterMixtures
+from .reliability import Reliability
 
 
 def draw_mixtures(sweep: MixtureSweep, path: Path) -> None:
@@ -61,6 +62,32 @@ def draw_confusion(confusion: Confusion, path: Path) -> None:
                 if n:
                     colour = "white" if 2 * n > sum(row) else "black"
                     ax.text(x, y, str(n), ha="center", va="center", color=colour, fontsize=7)
+
+
+def draw_reliability(found: Reliability, path: Path) -> None:
+    """Draw accuracy over confidence, and over the share of rows that is answered.
+
+    Args:
+        found: As an `Evaluation` has it.
+        path: As for `draw_mixtures`.
+
+    Raises:
+        MissingError: If matplotlib is not installed.
+        UsageError: If pictures of this kind cannot be written, or not there.
+    """
+    with _figure(path, columns=2, size=(8, 4)) as (_, [sure, covered]):
+        most = max(b.rows for b in found.bins)
+        sure.plot([0, 1], [0, 1], color="grey", linewidth=1)
+        sure.scatter(
+            [b.confidence for b in found.bins],
+            [b.accuracy for b in found.bins],
+            s=[10 + 90 * b.rows / most for b in found.bins],
+        )
+        sure.set_xlabel(f"confidence (ECE {found.ece:.3f})")
+        sure.set_ylabel("accuracy")
+        covered.plot([c.share for c in found.coverage], [c.accuracy for c in found.coverage])
+        covered.set_xlabel("share of rows answered, the most confident first")
+        covered.set_ylim(0, 1.02)
 
 
 def require_matplotlib() -> Any:

@@ -199,15 +199,35 @@ class ComposedModel:
             p: What the bus answers ``(N, L)``.
             alpha: Its weights ``(N, K)``.
         """
-        declined = torch.zeros(len(h), dtype=torch.bool, device=p.device)
+        declined = self._left_to_nobody(p, alpha)
+        if (limits := self.decline_thresholds) is not None:
+            t = limits.to(p.device)[groups_of(self.bus, alpha)]
+            declined = declined | (familiarity(self.bus, h, p) < t)
+        return declined
+
+    def why_declined(self, text: str) -> str | None:
+        """Return why a text is declined, as one line; None where it is not."""
+        with torch.inference_mode():
+            p, alpha = self.bus(h := self.features([text]))
+            if not bool(self.declines(h, p, alpha)[0]):
+                return None
+            if bool(self._left_to_nobody(p, alpha)[0]) or self.decline_thresholds is None:
+                return "the router leaves it to the backbone, which has no answer of its own"
+            column = int(groups_of(self.bus, alpha)[0])
+            score, t = float(familiarity(self.bus, h, p)[0]), float(self.decline_thresholds[column])
+        return (
+            f"its familiarity {score:.2f} is below {t:.2f}, which all but {self.decline or 0:.2%} "
+            f"of what {self.bus.ids[column]} answers reach"
+        )
+
+    def _left_to_nobody(self, p: Tensor, alpha: Tensor) -> Tensor:
+        """Return which rows the router leaves to a backbone that cannot answer, ``(N,)``."""
+        declined = torch.zeros(len(p), dtype=torch.bool, device=p.device)
         if self.backbone.classifier is None and BACKBONE in self.bus.columns:
             if self.bus.task.head.distribution:
                 declined |= p.argmax(-1) == 0  # `NONE`
             elif not self.bus.task.head.probabilities:  # a number of no expert, as a class is
                 declined |= alpha.argmax(-1) == self.bus.columns.index(BACKBONE)
-        if (thresholds := self.decline_thresholds) is not None:
-            t = thresholds.to(p.device)[groups_of(self.bus, alpha)]
-            declined |= familiarity(self.bus, h, p) < t
         return declined
 
     @cached_property

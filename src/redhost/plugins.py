@@ -13,6 +13,7 @@ from .core.plugins.hooks import hookimpl
 from .core.plugins.manager import Plugins, PluginState
 from .core.routers import build_router
 from .core.routers.base import AnswerLikelihoods, ColumnData, Router, as_router
+from .core.routers.cards import Card
 from .core.routers.domain_statistics import Statistics
 from .core.routers.statistics import StatisticsRouter
 from .core.training.router import RouterSettings, train_router
@@ -23,6 +24,7 @@ from .registry.home.locks import Lease, Leases
 __all__ = [
     "AnswerLikelihoods",
     "BusConfig",
+    "Card",
     "ClassifierExpert",
     "ColumnData",
     "Expert",

@@ -208,6 +208,9 @@ def test_evaluate_draws_which_label_is_taken_for_which(home, call, tmp_path, mon
     data = tmp_path / "rows.csv"
     data.write_text("text,label\nWhat is 3 plus 4?,7\nWhat is 9 plus 4?,13\n")
     plot = ("evaluate", "--data", str(data), "--plot", str(tmp_path / "c.png"))
+    curves = tmp_path / "curves.svg"
+    assert call("evaluate", "--data", str(data), "--curves", str(curves))[0] == 0
+    assert "ECE" in curves.read_text("utf-8")
     assert call(*plot)[0] == 0 and (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = call(*plot)

@@ -22,6 +22,7 @@ CODE = {
     "red-lab": ("lab", "red_lab"),
     "redhost-onnx": ("plugins", "redhost_onnx"),
     "redhost-ray": ("plugins", "redhost_ray"),
+    "redhost-report": ("explain", "redhost_report"),
     "redhost-serve": ("serve", "redhost_serve"),
 }
 """Distribution → a command of redhost it takes part in, and its module."""

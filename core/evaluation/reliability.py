@@ -1,0 +1,83 @@
+"""How far probabilities can be believed: calibration error, reliability, coverage.
+
+    ECE = Σ_b (n_b / N) · |accuracy of b − mean confidence of b|             Guo et al. 2017, eq. 3
+
+over bins of equal width; confidence is the largest probability of a row. Coverage answers the most
+confident rows alone: how right are they, the fewer of them are answered (Geifman & El-Yaniv 2017)?
+"""
+
+from __future__ import annotations
+
+import msgspec
+from torch import Tensor
+
+BINS = 15
+"""As many as in the paper."""
+
+SHARES = tuple(n / 20 for n in range(1, 21))
+"""Shares of the rows that are answered, of the coverage curve."""
+
+
+class Bin(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of about the same confidence.
+
+    Attributes:
+        rows: How many.
+        confidence: Their mean confidence, 0–1.
+        accuracy: Their accuracy, 0–1.
+    """
+
+    rows: int
+    confidence: float
+    accuracy: float
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """The most confident rows.
+
+    Attributes:
+        share: Which share of all rows they are, 0–1.
+        accuracy: Theirs, 0–1.
+    """
+
+    share: float
+    accuracy: float
+
+
+class Reliability(msgspec.Struct, frozen=True, kw_only=True):
+    """How far probabilities can be believed.
+
+    Attributes:
+        ece: The expected calibration error, 0–1.
+        bins: Those that have rows, from unsure to sure.
+        coverage: From the most confident rows alone to all of them.
+    """
+
+    ece: float
+    bins: tuple[Bin, ...]
+    coverage: tuple[Coverage, ...]
+
+
+def reliability(confidence: Tensor, hits: Tensor) -> Reliability:
+    """Return how confidence and accuracy go together.
+
+    Args:
+        confidence: The largest probability of each row ``(N,)``; N at least 1.
+        hits: Whether each row was answered rightly, ``(N,)`` of 0.0 and 1.0.
+    """
+    confidence, hits = confidence.double(), hits.double()
+    place = (confidence * BINS).long().clamp(max=BINS - 1)
+    found = []
+    for n in range(BINS):
+        mine = place == n
+        if rows := int(mine.sum()):
+            sure, right = float(confidence[mine].mean()), float(hits[mine].mean())
+            found.append(Bin(rows=rows, confidence=sure, accuracy=right))
+    gaps = sum(b.rows * abs(b.accuracy - b.confidence) for b in found)
+    ranked = hits[confidence.argsort(descending=True, stable=True)].cumsum(0)
+    counts = [max(1, round(s * len(hits))) for s in SHARES]
+    coverage = (
+        Coverage(share=s, accuracy=float(ranked[n - 1]) / n)
+        for s, n in zip(SHARES, counts, strict=True)
+    )
+    return Reliability(ece=gaps / len(hits), bins=tuple(found), coverage=tuple(coverage))

@@ -1,0 +1,1 @@
+"""Explain an answer, and write a generation down as one page."""

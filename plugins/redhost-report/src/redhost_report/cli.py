@@ -1,0 +1,115 @@
+"""`redhost explain` and `redhost report`. Everything heavy is imported inside commands."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from redhost_report.explain import Explanation
+
+__all__ = ["explain", "report"]
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+home_option = click.option(
+    "--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder (default: .redhost here)."
+)
+device_option = click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.argument("texts", nargs=-1, required=True)
+@home_option
+@device_option
+@click.option("--html", "page", type=FILE, help="Write a page that loads nothing.")
+@json_option
+def explain(
+    *,
+    texts: tuple[str, ...],
+    home: Path | None,
+    device: str | None,
+    page: Path | None,
+    as_json: bool,
+) -> None:
+    """Say why TEXTS (or lines of standard input, with -) are answered as they are.
+
+    Weights, what every expert alone answers, the nearest rows of cards, and why it is declined.
+    """
+    import redhost
+    from redhost_report import explain as explaining
+    from redhost_report.page import explanation_page
+
+    lines = [x for t in texts for x in (sys.stdin.read().splitlines() if t == "-" else [t])]
+    found = explaining.explain(
+        redhost.Host.open(home, device=device), [x for x in lines if x.strip()]
+    )
+    if page is not None:
+        _write(page, explanation_page(found))
+    if as_json:
+        _print_json(found)
+    elif page is None:
+        for one in found:
+            _print(one)
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@home_option
+@device_option
+@click.option("--no-evaluation", is_flag=True, help="Leave the backbone's held-out rows alone.")
+@json_option
+def report(
+    *, file: Path, home: Path | None, device: str | None, no_evaluation: bool, as_json: bool
+) -> None:
+    """Write the current generation to FILE: one page, to send around.
+
+    Its experts, what the receipt proves, and how right it is on the backbone's held-out rows.
+    """
+    import redhost
+    from redhost_report import report as reporting
+    from redhost_report.page import report_page
+
+    found = reporting.report(redhost.Host.open(home, device=device), evaluate=not no_evaluation)
+    _write(file, report_page(found))
+    if as_json:
+        _print_json(found)
+    else:
+        click.echo(f"{file}: generation {found.number}, {len(found.members)} experts")
+
+
+def _write(file: Path, page: str) -> None:
+    import redhost
+
+    try:
+        file.write_text(page, "utf-8")
+    except OSError as e:
+        raise redhost.UsageError(f"cannot write {file}", found=e.strerror or str(e)) from e
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def _print(one: Explanation) -> None:
+    sure = "" if one.probability is None else f"  (p = {one.probability:.3f})"
+    click.echo(f"{one.input} → {one.label}{sure}")
+    if one.declined is not None:
+        click.echo(f"  declined: {one.declined}")
+    for column, weight in one.weights.items():
+        own = one.by_expert.get(column)
+        line = f"  {column:<12} {weight:4.2f} {'█' * round(20 * weight):<20}"
+        if own is not None:
+            p = "" if own.probability is None else f"  (p = {own.probability:.3f})"
+            line += f" → {own.label}{p}{'  declined' if own.declined else ''}"
+        click.echo(line.rstrip())
+    click.echo("  nearest rows of cards")
+    for near in one.nearest:
+        text = near.text if near.text is not None else "(the mean of the label's rows)"
+        click.echo(f"  {near.similarity:6.3f}  {near.expert:<12} {text} → {near.label}")

@@ -1,0 +1,171 @@
+"""Why a text is answered as it is: weights, every expert's own answer, the nearest card rows.
+
+Rows are compared in z, what every expert and most routers read: the cosine of the text's and the
+row's. A card of sums has no rows; the mean of each of its labels stands for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from torch import Tensor
+
+import redhost
+
+__all__ = ["Explanation", "Neighbour", "OwnAnswer", "explain"]
+
+NEAREST = 5
+"""Card rows that are shown of all experts together."""
+
+
+class OwnAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one expert alone answers.
+
+    Attributes:
+        label: Its answer; a number as text.
+        probability: How probable, 0–1; None for a number.
+        declined: Whether the text is less like its own than the composition's share allows.
+        weight: How much the router believes it.
+    """
+
+    label: str
+    probability: float | None
+    declined: bool
+    weight: float
+
+
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a card, or the mean of a label's rows where the card has sums.
+
+    Attributes:
+        expert: Whose card it is.
+        label: Its label.
+        text: Its text, where the card shows it.
+        similarity: The cosine of its z and the text's, −1 to 1.
+    """
+
+    expert: str
+    label: str
+    text: str | None
+    similarity: float
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a text is answered as it is.
+
+    Attributes:
+        input: The text.
+        label: The answer.
+        probability: How probable it is, 0–1; None for a number.
+        declined: Why it is declined; None where it is not.
+        generation: The generation that answers.
+        router: Its router's kind.
+        weights: α by column, the heaviest first.
+        by_expert: What each expert alone answers, the heaviest first.
+        nearest: The nearest rows of all cards.
+    """
+
+    input: str
+    label: str
+    probability: float | None
+    declined: str | None
+    generation: int | None
+    router: str
+    weights: dict[str, float]
+    by_expert: dict[str, OwnAnswer]
+    nearest: tuple[Neighbour, ...]
+
+
+def explain(host: redhost.Host, texts: Iterable[str]) -> list[Explanation]:
+    """Explain the answers of a host's current generation.
+
+    Args:
+        host: The host.
+        texts: The texts.
+
+    Raises:
+        UsageError: If the backbone generates text.
+    """
+    model, given = host.composed, list(texts)
+    answers = model.answer(given, each=True)
+    cards = [rows for card in model.cards.values() if (rows := _rows_of(host, model, card))]
+    z = _router_input(model, model.backbone.encode(given)) if given else torch.zeros(0, 0)
+    return [
+        Explanation(
+            input=answer.input,
+            label=answer.label,
+            probability=answer.probability,
+            declined=model.why_declined(text) if answer.declined else None,
+            generation=answer.generation,
+            router=model.router_kind,
+            weights=dict(sorted(answer.weights.items(), key=lambda pair: -pair[1])),
+            by_expert=_own_answers(answer),
+            nearest=_nearest(row, cards),
+        )
+        for text, answer, row in zip(given, answers, z, strict=True)
+    ]
+
+
+def _own_answers(answer: redhost.Answer) -> dict[str, OwnAnswer]:
+    """Return what each expert alone answers, the heaviest first."""
+    own = answer.by_expert or {}
+    return {
+        i: OwnAnswer(
+            label=own[i].label,
+            probability=own[i].probability,
+            declined=own[i].declined,
+            weight=answer.weights[i],
+        )
+        for i in sorted(own, key=lambda i: -answer.weights[i])
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardRows:
+    """What a card shows: z ``(N, D)``, a label a row, and the texts where it has them."""
+
+    expert: str
+    z: Tensor
+    labels: Sequence[str]
+    texts: Sequence[str | None]
+
+
+def _rows_of(
+    host: redhost.Host, model: redhost.ComposedModel, card: redhost.plugins.Card
+) -> CardRows | None:
+    """Return what a card shows; None of a card without rows and sums."""
+    texts: Sequence[str | None] = [r.text for r in card.rows]
+    if card.rows:
+        z = _router_input(model, host.encoder(model)([r.text for r in card.rows]))
+        labels: Sequence[str] = [r.label for r in card.rows]
+    elif card.z is not None and card.labels:
+        z, labels = card.z, card.labels
+    elif card.statistics is not None:
+        z, labels = card.statistics.means.float(), card.statistics.labels
+    else:
+        return None
+    return CardRows(expert=card.column, z=z, labels=labels, texts=texts or [None] * len(labels))
+
+
+def _router_input(model: redhost.ComposedModel, h: Tensor) -> Tensor:
+    """Return what the router reads of features ``(N, D)``."""
+    z: Tensor = model.bus.layout.router_input(model.bus.norm(h))
+    return z
+
+
+def _nearest(z: Tensor, cards: Sequence[CardRows]) -> tuple[Neighbour, ...]:
+    """Return the rows nearest to z ``(D,)``, of each text once."""
+    found = list[Neighbour]()
+    for card in cards:
+        cosine = torch.nn.functional.cosine_similarity(card.z, z[None], dim=-1)
+        best = cosine.topk(min(NEAREST, len(cosine)))
+        for score, n in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            found.append(
+                Neighbour(
+                    expert=card.expert, label=card.labels[n], text=card.texts[n], similarity=score
+                )
+            )
+    return tuple(sorted(found, key=lambda near: -near.similarity)[:NEAREST])
