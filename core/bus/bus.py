@@ -17,7 +17,7 @@ for bit, by an expert that joins with labels of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -162,7 +162,11 @@ class Bus(nn.Module):
         shared = self._shared(h, z, alpha, outputs=outputs, chosen=chosen)
         p[:, : max(1, len(self.shared_labels))] = (1 - own) * shared
         if outputs is None:
-            outputs = self.ensemble.expert_outputs(z, ((i, None) for i in self.own))
+            for columns, p_i in self._own_probabilities(z):  # (n, B, L_i)
+                weighted = alpha[:, columns].T[..., None] * p_i
+                places = torch.cat([self.own_labels[k] for k in columns]).to(p.device)
+                p = p.index_add(1, places, weighted.transpose(0, 1).flatten(1))
+            return p
         for o in outputs:
             if o.column not in self.own_labels:
                 continue
@@ -175,6 +179,11 @@ class Bus(nn.Module):
                 at = o.rows[:, None], labels
                 p = p.index_put(at, weight[o.rows] * p_i, accumulate=True)
         return p
+
+    def _own_probabilities(self, z: Tensor) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield p_i ``(n, B, L_i)`` of experts with labels of their own, those alike at once."""
+        for columns, delta, temperature in self.ensemble.own_outputs(z):
+            yield [*columns], self.task.head.output(delta, temperature=temperature)
 
     def _shared(
         self,
@@ -222,10 +231,17 @@ class Bus(nn.Module):
         own = self.own_labels.get(column)
         return p[:, : len(self.shared_labels) or 1] if own is None else p[:, own.to(p.device)]
 
+    def own_answers(self, h: Tensor, z: Tensor) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield columns and their p_i(y|x) ``(n, B, L_i)``, until every expert has answered."""
+        yield from self._own_probabilities(z)
+        for column in range(len(self.ids)):
+            if column not in self.own_labels:
+                yield [column], self.own_answer(h, z, column)[None]
+
     def answered_by(self, column: int) -> tuple[str, ...]:
         """Return the labels that an expert answers with: its own, or the backbone's."""
-        own = self.own_labels.get(column)
-        return self.shared_labels if own is None else tuple(self.labels[n] for n in own.tolist())
+        expert = self.ensemble.parts[column]
+        return expert.labels if column in self.own_labels else self.shared_labels
 
     # -- parts ----------------------------------------------------------------------------------
 

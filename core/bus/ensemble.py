@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import cast
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...registry.errors import CompositionError
 from .evidence import confidence_of, readout_factor
 from .experts import Expert, LowRank
+from .head_stack import HeadStack, head_stacks
 from .layout import FeatureLayout
 from .lowrank_stack import LowRankStack
 from .strategies import (
@@ -74,6 +75,8 @@ class Ensemble(nn.Module):
         }
         stacked = ({k: alike[k] for k in some if k in alike} for some in (self.hidden, self.logit))
         self.hidden_stack, self.logit_stack = (LowRankStack(s) if s else None for s in stacked)
+        heads = {k: self._answering(k) for k in self.own if self.ids[k] not in own}
+        self.head_stacks = nn.ModuleList([] if strategy == "grouped" else head_stacks(heads))
 
     classifier: Tensor | None
 
@@ -86,11 +89,29 @@ class Ensemble(nn.Module):
 
     def delta(self, z: Tensor, column: int) -> Tensor:
         """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``, in the precision of z."""
-        name = str(column)
-        expert = cast("Expert", self.folded[name]) if name in self.folded else self.parts[column]
-        read = self.layout.read(z, self.ids[column])
+        expert, read = self._answering(column), self.layout.read(z, self.ids[column])
         made: Tensor = expert(read.to(expert.precision)).to(z.dtype)
         return made
+
+    def _answering(self, column: int) -> Expert:
+        """Return the expert, or what answers the same in fewer products."""
+        name = str(column)
+        return cast("Expert", self.folded[name]) if name in self.folded else self.parts[column]
+
+    def own_outputs(self, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor, float | Tensor]]:
+        """Yield Δ ``(n, B, L)`` of experts with labels of their own: columns, Δ, temperatures.
+
+        Those that are alike come at once; the order is that of their first columns.
+        """
+        stacks = {s.columns[0]: s for s in cast("Iterable[HeadStack]", self.head_stacks)}
+        stacked = {k for s in stacks.values() for k in s.columns}
+        base = self.layout.base(z)
+        for column in self.own:
+            if column in stacks:
+                stack = stacks[column]
+                yield stack.columns, stack(base), stack.temperature
+            elif column not in stacked:
+                yield (column,), self.delta(z, column)[None], self.parts[column].temperature
 
     def expert_outputs(
         self, z: Tensor, columns: Iterable[tuple[int, Tensor | None]]

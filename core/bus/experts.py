@@ -79,6 +79,20 @@ class Expert(nn.Module):
         raise NotImplementedError
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x Wᵀ + b ``(B, out)``; for n stacked weights ``(n, out, in)`` all n of them.
+
+    Args:
+        x: ``(B, in)``, or ``(n, B, in)`` where each has its own.
+        weight: W.
+        bias: b, ``(out,)`` or ``(n, out)``.
+    """
+    if weight.dim() == 2:  # noqa: PLR2004  (a matrix)
+        return nn.functional.linear(x, weight, bias)
+    x = x.expand(len(weight), *x.shape[-2:])
+    return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
+
+
 class LowRank(Expert):
     """Δ = V σ(U z + u) + v; the forms `residual` (no biases) and `mlp` (both)."""
 
@@ -153,7 +167,7 @@ class Linear(Expert):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
-        return nn.functional.linear(z, self.W, self.b)
+        return linear(z, self.W, self.b)
 
     def to_units(self, *, scale: float, shift: float) -> None:
         """Fold scale and shift into W and b."""
@@ -182,8 +196,8 @@ class ClassifierExpert(Expert):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the logits over the expert's own labels, ``(B, L_i)``."""
-        units = ACTIVATIONS[self.activation](nn.functional.linear(z, self.U))
-        return nn.functional.linear(z + nn.functional.linear(units, self.V), self.W, self.b)
+        units = ACTIVATIONS[self.activation](linear(z, self.U))
+        return linear(z + linear(units, self.V), self.W, self.b)
 
     def folded(self) -> Expert:
         """Return it with W V multiplied out, where that is less to read."""
@@ -218,8 +232,12 @@ class _Folded(Expert):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the logits over the expert's own labels, ``(B, L_i)``."""
-        units = ACTIVATIONS[self.activation](nn.functional.linear(z, self.U))
-        return nn.functional.linear(z, self.W, self.b) + nn.functional.linear(units, self.WV)
+        units = ACTIVATIONS[self.activation](linear(z, self.U))
+        return linear(z, self.W, self.b) + linear(units, self.WV)
+
+
+STACKABLE = (Linear, ClassifierExpert, _Folded)
+"""Forms that take stacks of weights."""
 
 
 def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Expert | None:

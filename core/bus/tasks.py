@@ -116,7 +116,7 @@ class Head(ABC):
     resolution: float = 1.0
 
     @abstractmethod
-    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+    def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
         """Return what the bus puts out for logits ``(B, C)``, ``(B, C)``."""
 
     @abstractmethod
@@ -187,7 +187,7 @@ class SoftmaxHead(Head):
 
     name = "softmax"
 
-    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+    def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
         """Return softmax(logits / T) ``(B, C)``."""
         return torch.softmax(logits / temperature, dim=-1)
 
@@ -222,7 +222,7 @@ class VocabularyHead(SoftmaxHead):
     name, noun, domain, vocabulary = "vocabulary", "tokens", "text", True
     cards = ("texts", "none")
 
-    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+    def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
         """Return softmax(logits / T), which sums to 1 within 1e-6 over fifty thousand tokens.
 
         torch's own adds so many small numbers one after the other, and is off by some 2e-5.
@@ -273,7 +273,7 @@ class NumberHead(Head):
     name, noun, domain = "number", "numbers", "texts with a number"
     probabilities = distribution = False
 
-    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+    def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
         """Return the logits ``(B, 1)``: the number itself, which has no temperature."""
         return logits
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -317,7 +318,9 @@ def answer_fields(answer: Answer) -> dict[str, object]:
     if answer.labels is not None:
         fields["answers"] = list(answer.labels)
     if answer.by_expert is not None:
-        fields["by_expert"] = {i: asdict(own) for i, own in answer.by_expert.items()}
+        fields["by_expert"] = {
+            i: msgspec.structs.asdict(own) for i, own in answer.by_expert.items()
+        }
     return fields
 
 

@@ -21,7 +21,7 @@ scores of its own gate rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import safetensors.torch
@@ -126,6 +126,13 @@ class Calibration:
             t[fewest[:small]] = threshold(pooled, share)
         return t
 
+    def own_thresholds(self, share: float, bus: Bus) -> list[float] | None:
+        """Return t of each expert's own answers; None where nothing is known of them."""
+        if self.own is None:
+            return None
+        t = self.thresholds(self.own, share, groups=len(bus.ids), group=self.owner)
+        return [float(x) for x in t]
+
     def rows(self, ids: Sequence[str]) -> dict[str, int]:
         """Return how many rows each expert answers."""
         return dict(zip(ids, self.group.bincount(minlength=len(ids)).tolist(), strict=True))
@@ -156,21 +163,26 @@ def familiarity(bus: Bus, h: Tensor, p: Tensor) -> Tensor:
     return _familiarity(bus, z, labels_of(bus, p), bus.router.log_density(z))
 
 
-def own_familiarity(bus: Bus, z: Tensor, p: Tensor, column: int) -> Tensor:
-    """Return how much texts are like one expert's own, float64 ``(N,)``.
+def own_familiarities(bus: Bus, z: Tensor) -> Callable[[Tensor, int], Tensor]:
+    """Return what says how much texts are like one expert's own.
 
     Args:
         bus: The bus.
         z: Bus vectors ``(N, D)``, or z̃.
-        p: What the expert alone answers ``(N, L_i)``.
-        column: Its column.
+
+    Returns:
+        What the expert alone answers ``(N, L_i)`` and its column → float64 ``(N,)``.
 
     Raises:
-        UsageError: If neither answers nor the router say anything about it.
+        UsageError: When it is called, if neither answers nor the router say anything about it.
     """
     z = bus.layout.router_input(z)
     densities = bus.router.log_densities(z)
-    return _familiarity(bus, z, p, None if densities is None else densities[:, column])
+
+    def of(p: Tensor, column: int) -> Tensor:
+        return _familiarity(bus, z, p, None if densities is None else densities[:, column])
+
+    return of
 
 
 def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tensor:
@@ -213,7 +225,7 @@ def calibrate(
     for column, i in enumerate(bus.ids):
         mine = torch.tensor([r.domain == i for r in rows], dtype=torch.bool)
         z = bus.norm(h[mine])
-        own.append(own_familiarity(bus, z, bus.own_answer(h[mine], z, column), column))
+        own.append(own_familiarities(bus, z)(bus.own_answer(h[mine], z, column), column))
         owner.append(torch.full((len(z),), column))
     return Calibration(
         group=groups_of(bus, alpha),

@@ -8,17 +8,16 @@ T_i was fitted by its author on rows that it was not trained on, so p_i is a cal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
-import torch
+import msgspec
 from torch import Tensor
 
 from ..bus.bus import Bus
-from .conformal import Calibration, own_familiarity
+from .conformal import Calibration, own_familiarities
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExpertAnswer:
+class ExpertAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What one expert alone answers to a text.
 
     Attributes:
@@ -46,22 +45,36 @@ def answers_by_expert(
         calibration: Scores of gate rows, if there are.
         share: ε: how many of its own texts an expert may decline, 0–1; None for none.
     """
-    z, limits = bus.norm(h), None
-    if share and calibration is not None and calibration.own is not None:
-        limits = calibration.thresholds(
-            calibration.own, share, groups=len(bus.ids), group=calibration.owner
-        ).tolist()
-    found = list[list[ExpertAnswer]]()
-    for column in range(len(bus.ids)):
-        p = bus.own_answer(h, z, column)
-        declined = torch.zeros(len(h), dtype=torch.bool)
-        if limits is not None:
-            declined = own_familiarity(bus, z, p, column) < limits[column]
-        read = bus.task.head.read(p, bus.answered_by(column))
-        found.append(
-            [
-                ExpertAnswer(label=a.label, probability=a.probability, value=a.value, declined=no)
-                for a, no in zip(read, declined.tolist(), strict=True)
+    z = bus.norm(h)
+    limits = None if calibration is None or not share else calibration.own_thresholds(share, bus)
+    familiarity = own_familiarities(bus, z) if limits is not None else None
+    found: dict[int, list[ExpertAnswer]] = {}
+    none = [False] * len(h)
+    for columns, answers in bus.own_answers(h, z):
+        for n, (column, read) in enumerate(zip(columns, _read(bus, columns, answers), strict=True)):
+            declined = none
+            if limits is not None and familiarity is not None:
+                declined = (familiarity(answers[n], column) < limits[column]).tolist()
+            found[column] = [
+                ExpertAnswer(label=label, probability=probability, value=value, declined=no)
+                for (label, probability, value), no in zip(read, declined, strict=True)
             ]
-        )
-    return [dict(zip(bus.ids, some, strict=True)) for some in zip(*found, strict=True)]
+    ordered = [found[k] for k in range(len(bus.ids))]
+    return [dict(zip(bus.ids, some, strict=True)) for some in zip(*ordered, strict=True)]
+
+
+Read = Iterable[tuple[str, float | None, float | None]]
+"""Label, probability and value of each row."""
+
+
+def _read(bus: Bus, columns: Sequence[int], p: Tensor) -> Iterator[Read]:
+    """Yield what the answers ``(n, B, L_i)`` of some experts are for people, expert by expert."""
+    if not bus.task.head.distribution:
+        for column, one in zip(columns, p, strict=True):
+            read = bus.task.head.read(one, bus.answered_by(column))
+            yield [(a.label, a.probability, a.value) for a in read]
+        return
+    best = p.max(dim=-1)  # of all at once: a hundred small ones take longer than the encoder's pass
+    for column, sure, at in zip(columns, best.values.tolist(), best.indices.tolist(), strict=True):
+        labels = bus.answered_by(column)
+        yield [(labels[n], x, None) for n, x in zip(at, sure, strict=True)]

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyarrow import Table, parquet
 
@@ -97,7 +97,7 @@ def test_what_every_expert_answers_is_a_field_of_its_own(call, home, tmp_path) -
         read(target), redhost.Host.open(home).predict(TEXTS, each=True), strict=True
     ):
         assert answer.by_expert is not None
-        assert row["by_expert"] == {i: asdict(own) for i, own in answer.by_expert.items()}
+        assert row["by_expert"] == msgspec.to_builtins(answer.by_expert)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class SigmoidHead(Head):
     name, noun, domain = "sigmoid", "sets of labels", "texts with some of {n} labels"
     distribution, cards = False, ("texts", "none")
 
-    def output(self, logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+    def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
         return torch.sigmoid(logits / temperature)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ SECTIONS: tuple[str, ...] = (
     "startup",
     "profile",
     "answers",
+    "heads",
     "bus",
     "decode",
     "peers",

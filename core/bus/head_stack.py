@@ -1,0 +1,64 @@
+"""Many experts with labels of their own as one batched product for each of their layers.
+
+Experts of one form and shape differ in nothing but numbers: their weights stand behind each other,
+``(n, out, in)``, and the form's own `forward` takes them so (`experts.linear`). Each product of the
+batch has the same shape however many there are, and so the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .experts import STACKABLE, Expert
+
+
+class HeadStack(nn.Module):
+    """Experts of one form and shape, answered at once.
+
+    Args:
+        parts: The experts by column index.
+    """
+
+    def __init__(self, parts: Mapping[int, Expert]) -> None:
+        super().__init__()
+        self.columns = tuple(sorted(parts))
+        some = [parts[k] for k in self.columns]
+        self.form = (some[0],)  # a tuple: its own weights are not this module's
+        for name in _tensors(some[0]):
+            self.register_buffer(name, torch.stack([_tensors(e)[name].detach() for e in some]))
+        temperatures = [e.temperature for e in some]
+        self.register_buffer("temperature", torch.tensor(temperatures)[:, None, None])
+
+    temperature: Tensor
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the logits of every expert ``(n, B, L)`` for z ``(B, D)``, in its precision."""
+        [form] = self.form
+        weights = {name: getattr(self, name) for name in _tensors(form)}
+        made: Tensor = functional_call(form, weights, (z.to(form.precision),))
+        return made.to(z.dtype)
+
+
+def head_stacks(heads: Mapping[int, Expert]) -> list[HeadStack]:
+    """Return stacks of the experts that are alike; one that is like no other has one of its own.
+
+    So its bits are the same in any company.
+
+    Args:
+        heads: Experts with labels of their own that read z, by column.
+    """
+    groups: dict[object, dict[int, Expert]] = {}
+    for column, expert in heads.items():
+        if type(expert) in STACKABLE:
+            shapes = tuple((name, t.shape, t.dtype) for name, t in _tensors(expert).items())
+            like = (type(expert), getattr(expert, "activation", None), shapes)
+            groups.setdefault(like, {})[column] = expert
+    return [HeadStack(group) for group in groups.values()]
+
+
+def _tensors(expert: Expert) -> dict[str, Tensor]:
+    return {**dict(expert.named_parameters()), **dict(expert.named_buffers())}

@@ -1,0 +1,130 @@
+"""Section `heads`: every expert's own answer in one pass, as a team with a head per task has it.
+
+Heads are random: what they answer is not looked at, what they cost does not depend on it. The
+encoder is MiniLM, the texts are lines that people say, one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+import redhost
+from red_lab.bench.answers.subject import MAX_TOKENS
+from red_lab.bench.rounds import in_turns, overhead, spread
+from red_lab.bench.section import SectionSettings
+from red_lab.newsgroups import encoder, lines
+
+__all__ = ["TITLE", "compose", "measure", "page"]
+
+TITLE = "Every expert's own answer"
+
+HEADS, LABELS = (1, 10, 100), 10
+SIZES = (1, 8, 64)
+
+
+def measure(settings: SectionSettings) -> dict[str, Any]:
+    """Time the encoder alone, the composed answer, and that with every expert's own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        backbone = redhost.Backbone.load(f"hf:{encoder()}", pooling="mean", max_tokens=MAX_TOKENS)
+        texts = lines()[: max(SIZES)]
+        rows = [_row(backbone, heads, texts[:n], settings) for heads in HEADS for n in SIZES]
+    finally:
+        torch.set_num_threads(threads)
+    return {"labels": LABELS, "runs": settings.runs, "rows": rows}
+
+
+def compose(backbone: redhost.Backbone, heads: int) -> redhost.ComposedModel:
+    """Return a composition of random heads with labels of their own, always the same first ones."""
+    experts = {f"head{n:03d}": _head(n, backbone.width) for n in range(heads)}
+    columns = (*experts, "backbone")
+    router = redhost.plugins.build_router("linear", backbone.bus_config(), columns, 0)
+    if router is None:
+        raise redhost.UsageError("unknown router", expected="a kind of redhost", found="linear")
+    bus = redhost.Bus(
+        norm=redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps),
+        router=router,
+        experts=experts,
+        classifier=None,
+        backbone_column=True,
+    )
+    return redhost.ComposedModel(
+        backbone=backbone,
+        bus=bus.eval().requires_grad_(False),
+        cards={},
+        background=(),
+        evaluation=(),
+        fingerprint="",
+        router_kind="linear",
+        seed=0,
+    )
+
+
+def _head(n: int, width: int) -> redhost.Expert:
+    generator = torch.Generator().manual_seed(n)
+    return redhost.plugins.Linear(
+        W=torch.randn(LABELS, width, generator=generator) / width**0.5,
+        b=torch.zeros(LABELS),
+        space="labels",
+        labels=[f"head{n:03d} {y}" for y in range(LABELS)],
+    )
+
+
+def _row(
+    backbone: redhost.Backbone, heads: int, texts: list[str], settings: SectionSettings
+) -> dict[str, Any]:
+    """Return what a number of heads cost on a number of texts, and whether each is as if alone."""
+    model = compose(backbone, heads)
+    alone = [(a.by_expert or {})["head000"] for a in compose(backbone, 1).answer(texts, each=True)]
+    first = [(a.by_expert or {})["head000"] for a in model.answer(texts, each=True)]
+    seconds = in_turns(
+        {
+            "encoder": lambda: backbone.encode(texts),
+            "composed": lambda: model.answer(texts),
+            "each": lambda: model.answer(texts, each=True),
+        },
+        rounds=settings.runs * (3 if len(texts) == max(SIZES) else 10),
+    )
+    weights = sum(p.numel() * p.element_size() for p in backbone.trunk.model.parameters())
+    held = [*model.bus.parameters(), *model.bus.buffers()]  # copies included
+    return {
+        "heads": heads,
+        "texts": len(texts),
+        "encoder_seconds": spread(seconds["encoder"]),
+        "composed": overhead(seconds["composed"], seconds["encoder"]),
+        "each": overhead(seconds["each"], seconds["encoder"]),
+        "memory": sum(t.numel() * t.element_size() for t in held) / weights,
+        "as_if_alone": first == alone,
+    }
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's table."""
+    lines_ = [
+        "Whole answers beside their encoder alone on the same texts, in turns: random heads of "
+        f"{found['labels']} labels each on MiniLM, lines that people say, one thread. Overheads "
+        "are medians of the rounds' own ratios, with their quartiles. Memory is that of the heads "
+        "and the router, beside the encoder's weights. The aim is 2 % at 8 and at 64 texts for a "
+        "hundred heads, and 5 % of memory.",
+        "",
+        "| heads | texts | encoder alone | composed answer | and every head's own | memory | as "
+        "if alone, bit for bit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        cells = (_percent(row[k]) for k in ("composed", "each"))
+        alone = "yes" if row["as_if_alone"] else "NO"
+        took = 1000 * row["encoder_seconds"]["median"]
+        lines_.append(
+            f"| {row['heads']} | {row['texts']} | {took:.1f} ms | {' | '.join(cells)} | "
+            f"+{row['memory']:.1%} | {alone} |"
+        )
+    return "\n".join(lines_)
+
+
+def _percent(found: Mapping[str, float]) -> str:
+    return f"{found['ratio']:+.1%} ({found['low']:+.1%} … {found['high']:+.1%})"
