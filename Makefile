@@ -62,7 +62,7 @@ coverage: .venv/packages
 
 # Libraries that a host is plugged into: scikit-learn, and tables of three kinds.
 .venv/interfaces: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'pandas>=2.2' 'polars>=1'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'pandas>=2.2' 'polars>=1' 'sentence-transformers>=5'
 	touch $@
 
 test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces docs release-test

@@ -61,10 +61,8 @@ def _features(
 @click.option("--revision", help="The commit to pin, for hub names.")
 @click.option(
     "--pooling",
-    type=click.Choice(["mean", "last"]),
-    default="mean",
-    show_default=True,
-    help="How the states of a text become one.",
+    type=click.Choice(["mean", "first", "last"]),
+    help="How the states of a text become one (default: what the folder says, else mean).",
 )
 @click.option(
     "--max-tokens",
@@ -118,7 +116,7 @@ def new_backbone(
     name: str,
     source: str,
     revision: str | None,
-    pooling: Literal["mean", "last"],
+    pooling: Literal["mean", "first", "last"] | None,
     max_tokens: int | None,
     features: Features | Literal["wide"] | None,
     last_blocks: int,

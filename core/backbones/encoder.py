@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redhost")
 
-Pooling = Literal["last", "mean"]
+Pooling = Literal["first", "last", "mean"]
 FeatureChoice = Features | Literal["wide"] | None
 
 Around = Callable[[Pack], AbstractContextManager[None]]
@@ -54,7 +54,7 @@ class TextEncoder:
     Args:
         model: The encoder, without a language-model head.
         tokenizer: Its tokenizer.
-        pooling: ``last`` token or ``mean`` over the tokens.
+        pooling: ``first`` or ``last`` token, or ``mean`` over the tokens.
         max_tokens: Where longer texts are cut; by default the model's longest input.
         features: What makes up h; by default the last states alone. ``wide`` is what
             `wide_features` returns.
@@ -322,7 +322,9 @@ class TextEncoder:
 
     def _pooled(self, states: Tensor) -> Tensor:
         """Return one vector ``(B, D)`` for the states ``(B, T, D)`` of a layer."""
-        return states[:, -1] if self.pooling == "last" else states.mean(dim=1)
+        if self.pooling == "mean":
+            return states.mean(dim=1)
+        return states[:, 0 if self.pooling == "first" else -1]
 
 
 def wide_features(model: PreTrainedModel) -> Features:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ..types import BackgroundRow, Progress, Row, write_rows
 from .adapt import AdaptSettings, adapt, delta
 from .baseline import refuse_below_constant
 from .packaging import save_backbone
+from .sentence_folder import longest_input, pooling_of
 
 EVALUATED = 512
 """Most rows that a base stage is evaluated on."""
@@ -33,7 +33,7 @@ def new_backbone(
     source: str,
     *,
     revision: str | None = None,
-    pooling: Pooling = "mean",
+    pooling: Pooling | None = None,
     max_tokens: int | None = None,
     features: FeatureChoice = "wide",
     task: Task = CLASSIFICATION,
@@ -53,7 +53,8 @@ def new_backbone(
         backbone_id: The backbone's id.
         source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
         revision: The commit to pin, for hub names.
-        pooling: ``mean`` or ``last``.
+        pooling: ``mean``, ``first`` or ``last``; by default what a sentence encoder's folder says,
+            else ``mean``.
         max_tokens: Where longer texts are cut; by default what a sentence encoder's folder says,
             else the model's longest input.
         features: What makes up h, see `TextEncoder`. With `rows`, and where text is generated,
@@ -77,13 +78,15 @@ def new_backbone(
     base, files = _base(source, revision)  # refused before anything is loaded, or written
     if not task.head.vocabulary:
         files.pop(CHAT, None)
+    folder = Path(source.partition(":")[2]).expanduser()
+    by_token = task.unit is Unit.TOKEN
     bare = Backbone.load(
         source,
         revision=revision,
-        pooling="last" if task.unit is Unit.TOKEN else pooling,
-        max_tokens=max_tokens or _longest_input(source),
+        pooling="last" if by_token else pooling or pooling_of(folder) or "mean",
+        max_tokens=max_tokens or longest_input(folder),
         # A classifier, as a language-model head, reads the last states.
-        features=None if rows or task.unit is Unit.TOKEN else features,
+        features=None if rows or by_token else features,
         task=task,
     )
     finished = dataclasses.replace(bare, name=backbone_id, task=task)
@@ -161,16 +164,6 @@ def _base(source: str, revision: str | None) -> tuple[Base, dict[str, bytes]]:
         return Base(kind="hub", id=where, revision=revision or ""), {}
     files = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if _carried(p)}
     return Base(kind="carried"), files
-
-
-def _longest_input(source: str) -> int | None:
-    """Return the number of tokens a folder of sentence-transformers says its model takes."""
-    path = Path(source.partition(":")[2]).expanduser() / "sentence_bert_config.json"
-    try:
-        length = json.loads(path.read_text("utf-8"))["max_seq_length"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return length if isinstance(length, int) and length > 0 else None
 
 
 def _carried(path: Path) -> bool:

@@ -206,6 +206,13 @@ def _form(expert: Expert) -> tuple[str, int, Activation]:
     raise UsageError(f"{type(expert).__name__} is not a form that can be saved here")
 
 
+def _schema(backbone: Backbone, *, linears: bool) -> str:
+    """Return the oldest schema that has what a backbone's manifest says."""
+    if backbone.trunk.pooling == "first":
+        return "redhost.backbone/1.4"
+    return "redhost.backbone/1.3" if linears else "redhost.backbone/1"
+
+
 def save_backbone(
     folder: Path,
     *,
@@ -243,7 +250,7 @@ def save_backbone(
     linears = {} if backbone.task.head.vocabulary else linears_of(backbone.trunk.model)
     linears = linears if len(linears) <= MAX_MODULES else {}
     manifest = BackboneManifest(
-        schema="redhost.backbone/1.3" if linears else "redhost.backbone/1",
+        schema=_schema(backbone, linears=bool(linears)),
         id=backbone_id,
         bus_api=BUS_RANGE,
         base=base,

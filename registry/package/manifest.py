@@ -23,9 +23,9 @@ from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse
 from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
-SCHEMA_MINOR = 3
+SCHEMA_MINOR = 4
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
-`features`, 3 `adapter`, `head` and `linears`."""
+`features`, 3 `adapter`, `head` and `linears`, 4 the pooling ``first``."""
 
 BUS_API = "1.0"
 """The version of the bus this host speaks (manifests name a range, e.g. ``>=1,<2``)."""
@@ -325,7 +325,8 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
         resolution: Where numbers are answered: the smallest difference that matters.
         labels: What the classifier answers, in the order of its rows.
         width: D, the width of h.
-        pooling: How the states of a text become one h: their ``mean``, or the ``last``.
+        pooling: How the states of a text become one h: their ``mean``, the ``first`` or the
+            ``last``.
         features: What else makes up h; absent where it is the last states alone.
         max_tokens: Where longer texts are cut; null for the model's longest input.
         norm: The bus norm.
@@ -351,7 +352,7 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     resolution: Positive = 1.0
     labels: Labels = ()
     width: Width
-    pooling: Literal["last", "mean"]
+    pooling: Literal["first", "last", "mean"]
     features: Features | UnsetType = UNSET
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     norm: Norm

@@ -10,7 +10,7 @@ import torch
 
 import redhost
 
-for library in ("sklearn", "narwhals", "pandas", "polars", "datasets"):
+for library in ("sklearn", "narwhals", "pandas", "polars", "datasets", "sentence_transformers"):
     pytest.importorskip(library, reason="`make .venv/interfaces` installs it")
 
 
