@@ -99,6 +99,11 @@ def recompose(
         bits=gates.bits,
         decline=decline_report(model),
         steps=timer.steps,
+        ported={
+            i: e.files.manifest.ported.digest
+            for i, e in candidates.experts.items()
+            if e.files.manifest.ported
+        },
     )
     tensors = {k: v.contiguous() for k, v in router.state_dict().items()}
     return RecomposeResult(
