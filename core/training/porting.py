@@ -329,8 +329,8 @@ def _share_of_gain(
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(len(gate), (DRAWS, len(gate)), generator=generator)
     least = 1 / len(gate)  # of a gain: one row
-    kept, gain = ((right - constant)[drawn].mean(1) for right in (ported, own))
-    low, high = (float((kept / gain.clamp(min=least)).quantile(q)) for q in (0.025, 0.975))
+    stays, gain = ((right - constant)[drawn].mean(1) for right in (ported, own))
+    low, high = (float((stays / gain.clamp(min=least)).quantile(q)) for q in (0.025, 0.975))
     known = float((own - constant).mean())
     share = float((ported - constant).mean()) / known if known >= least else 0.0
     return float(constant.mean()), share, (low, high)
