@@ -28,6 +28,7 @@ GROUPS = (
     "merge",
     "packages",
     "plugins",
+    "port",
     "sweep",
     "training",
 )

@@ -212,6 +212,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         steps: Where the seconds went: ``digests`` of all weights, before and after; ``learn``, the
             texts encoded and what the router reads of them; ``train``, the router; ``judge``, on
             gate rows.
+        ported: Experts that were carried over from another backbone, each with the digest of the
+            build its author made.
     """
 
     schema: str = "redhost.receipt/1"
@@ -230,6 +232,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     bits: Bits | None = None
     decline: Decline | None = None
     steps: dict[str, float] = {}
+    ported: dict[str, str] = {}
 
     def _repr_html_(self) -> str:
         cells = "".join(

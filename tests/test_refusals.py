@@ -63,7 +63,8 @@ def change(manifest: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 def references(manifest: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str]]:
     """Return file name → where its sha256 stands."""
-    parts = [x for x in manifest.values() if isinstance(x, dict) and x.get("file")]
+    fields = [*manifest.values(), manifest.get("ported", {}).get("map")]
+    parts = [x for x in fields if isinstance(x, dict) and x.get("file")]
     base = manifest.get("base", {}).get("files", {})
     return {x["file"]: (x, "sha256") for x in parts} | {name: (base, name) for name in base}
 
@@ -194,6 +195,39 @@ ADAPTERS: dict[str, Broken] = {
     "head_not_finite": adapter(head(value=np.nan)),
     "head_range": adapter(head(value=1e30)),
 }
+
+
+def ported(
+    *, A: np.ndarray | None = None, files: Mapping[str, Any] | None = None, honest: bool = True
+) -> Broken:
+    """A linear head that says it was ported, by a map A and from a manifest that is none."""
+    ref = {"sha256": "0" * 64}
+    made: dict[str, Any] = {
+        "expert.safetensors": save({"W": np.ones((20, 96), "f4"), "b": np.ones(20, "f4")}),
+        "from.json": b"{}",
+        "map.safetensors": save(
+            {"A": np.ones((96, 128), "f4") if A is None else A, "c": np.ones(96, "f4")}
+        ),
+    }
+    came = {"digest": "0" * 64, "width": 96, "map": {"file": "map.safetensors", **ref}}
+    fields = {"form": "linear", "rank": 0, "writes.space": "labels", "schema": "redhost.expert/1.4"}
+    return Broken(
+        files=made | dict(files or {}),
+        changes=fields | {"ported": {"file": "from.json", **ref, **came}},
+        honest=honest,
+    )
+
+
+PORTED: dict[str, Broken] = {
+    "ported_missing": ported(files={"map.safetensors": None}),
+    "ported_too_large": ported(files={"map.safetensors": HUGE}),
+    "ported_digest": ported(honest=False),
+    "ported_header": ported(files={"map.safetensors": NO_TENSORS}),
+    "ported_tensors": ported(A=np.ones((3, 128), "f4")),
+    "ported_not_finite": ported(A=np.full((96, 128), np.nan, "f4")),
+    "ported_range": ported(A=np.full((96, 128), 1e30, "f4")),
+    "ported_misfit": ported(),
+}
 NAN = np.full((32, 128), np.nan, "f4")
 EXPERTS: dict[str, Broken] = {
     "package_files": gone("expert.json"),
@@ -244,6 +278,7 @@ EXPERTS: dict[str, Broken] = {
     "norm_bound": Broken(changes={"norm_bound": 1e-3}),
     "off_domain": Broken(changes={"off_domain": 1e-6}),
     **ADAPTERS,
+    **PORTED,
 }
 
 CUT = {"background": "background.safetensors", "evaluation": "evaluation.safetensors"}

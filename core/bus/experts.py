@@ -240,6 +240,26 @@ STACKABLE = (Linear, ClassifierExpert, _Folded)
 """Forms that take stacks of weights."""
 
 
+class MappedExpert(Expert):
+    """An expert of another backbone, which reads z of this one as A z + c: Δ(A z + c).
+
+    Args:
+        expert: As its author trained it.
+        A: ``(D', D)``, with D' of the backbone it was trained on.
+        c: ``(D',)``.
+    """
+
+    def __init__(self, expert: Expert, *, A: Tensor, c: Tensor) -> None:
+        super().__init__(space=expert.space, labels=expert.labels, temperature=expert.temperature)
+        self.expert = expert
+        self.A, self.c = nn.Parameter(A), nn.Parameter(c)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return Δ ``(B, out)`` for z ``(B, D)``."""
+        delta: Tensor = self.expert(nn.functional.linear(z, self.A, self.c))
+        return delta
+
+
 def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Expert | None:
     """Build one of the built-in forms; return None for a form that a plugin makes.
 

@@ -99,11 +99,17 @@ def recompose(
         bits=gates.bits,
         decline=decline_report(model),
         steps=timer.steps,
+        ported=_ported(inputs),
     )
     tensors = {k: v.contiguous() for k, v in router.state_dict().items()}
-    return RecomposeResult(
-        composed=model, receipt=receipt, router_bytes=safetensors.torch.save(tensors)
-    )
+    saved = safetensors.torch.save(tensors)
+    return RecomposeResult(composed=model, receipt=receipt, router_bytes=saved)
+
+
+def _ported(inputs: RecomposeInputs) -> dict[str, str]:
+    """Return the digest of the author's build of each expert that was ported, by id."""
+    origins = {i: e.files.manifest.ported for i, e in inputs.candidates.experts.items()}
+    return {i: origin.digest for i, origin in origins.items() if origin}
 
 
 def _untrained(

@@ -16,7 +16,7 @@ from ...registry.package.discover import Package
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
 from ..backbones.backbone import Backbone
 from ..bus.bus import BACKBONE, Bus, BusConfig
-from ..bus.experts import Expert
+from ..bus.experts import Expert, MappedExpert
 from ..plugins.manager import Plugins
 from ..routers import KINDS
 from ..routers.base import Router, as_router
@@ -91,6 +91,9 @@ def make_expert_module(
             expected="a redhost.Expert",
             found=type(expert).__name__,
         )
+    if manifest.ported:
+        fitted = safetensors.torch.load(files.files[manifest.ported.map.file])
+        expert = MappedExpert(expert, **{n: t.float() for n, t in fitted.items()})
     expert = expert.eval().requires_grad_(False)
     expert.reads_tap, expert.writes_tap = manifest.reads.tap, manifest.writes.tap
     # Rows of a plugin's form hang on its code as well as on the weights.

@@ -22,7 +22,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 P = ParamSpec("P")
 
-_TENSORS = ("weights", "head", "card", "canary", "base", "classifier", "delta")
+_TENSORS = ("weights", "head", "ported", "card", "canary", "base", "classifier", "delta")
 _FILES = (*_TENSORS, "adapter", "background", "evaluation")
 # fmt: off
 _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
@@ -51,6 +51,7 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
         "tap_order", "tap_unknown", "form_unknown", "norm_bound", "off_domain",
         "disabled", "duplicate_id", "digest", "strict",
         "metadata_row", "name_limit", "weights_range", "canary_range", "head_range",
+        "ported_tensors", "ported_range", "ported_misfit",
         "adapter_misfit", "not_computable", "harm",
     ),
 }

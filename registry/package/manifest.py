@@ -25,7 +25,7 @@ from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
 SCHEMA_MINOR = 4
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
-`features`, 3 `adapter`, `head` and `linears`, 4 the pooling ``first``."""
+`features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``."""
 
 BUS_API = "1.0"
 """The version of the bus this host speaks (manifests name a range, e.g. ``>=1,<2``)."""
@@ -187,6 +187,22 @@ class AdapterRef(FileRef, frozen=True, kw_only=True):
     saved: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
 
 
+class Ported(FileRef, frozen=True, kw_only=True):
+    """How an expert reads another backbone than it was trained on: z of the old as A z + c.
+
+    Attributes:
+        file: The ``expert.json`` that its author wrote, byte for byte; `weights` are its weights.
+        sha256: Of that file's bytes.
+        digest: Of the package that was ported.
+        width: D of the backbone it was trained on.
+        map: A (D of the old backbone, D) and c (D of the old backbone), a safetensors file.
+    """
+
+    digest: Sha256
+    width: Width
+    map: FileRef
+
+
 class Training(_Closed, frozen=True, kw_only=True):
     """How the weights came to be; informative, never executed.
 
@@ -239,6 +255,7 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         adapter: Of the form ``lora``: the adapter's configuration.
         head: Of the form ``lora`` that writes labels of its own: W (L, D) and b (L), a safetensors
             file.
+        ported: Where it came from, if it was carried over from another backbone.
         min_host: The oldest redhost that it works with, where that matters.
     """
 
@@ -264,6 +281,7 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     tensors: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
     adapter: AdapterRef | UnsetType = UNSET
     head: FileRef | UnsetType = UNSET
+    ported: Ported | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
 
 
@@ -385,10 +403,13 @@ class Part(NamedTuple):
 
 def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
     """Return every file beside a manifest, in the order of the package's digest."""
-    experts = ("weights", "adapter", "head", "card", "canary")
+    experts = ("weights", "adapter", "head", "ported", "card", "canary")
     fields = (*experts, "delta", "classifier", "background", "evaluation")
     named = ((role, getattr(manifest, role, None)) for role in fields)
     parts = [Part(role, ref.file, ref.sha256) for role, ref in named if ref and ref.file]
+    if isinstance(manifest, ExpertManifest) and manifest.ported:
+        fitted = manifest.ported.map
+        parts.append(Part("ported/map", fitted.file, fitted.sha256))
     base = manifest.base.files if isinstance(manifest, BackboneManifest) else {}
     return (*parts, *(Part(f"base/{name}", name, base[name]) for name in sorted(base)))
 

@@ -7,6 +7,7 @@ file        tensors
 ==========  ==================================================================================
 canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; of an adapter also tokens (N, T)
 head        W (L, D), b (L)
+map         A (D', D), c (D'), with D' of the backbone that a ported expert was trained on
 statistics  counts (L), sums (L, D), scatter (D, D)
 vectors     fit_z (F, D), fit_label (F), gate_z (G, D), gate_label (G), gate_shift (G, 1),
             gate_scale (G, 1), and either all or none of the statistics
@@ -22,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from .checked import Violation, listed, refuse
 from .forms import FORMS, VALUE, Shapes
-from .manifest import BackboneManifest, ExpertManifest
+from .manifest import BackboneManifest, ExpertManifest, parse_expert
 from .peft_adapter import read_adapter
-from .rules import MAX_ROWS, classes_in, expected_tensors
+from .rules import MAX_ROWS, classes_in, expected_tensors, package_digest
 from .safetensors_check import (
     LARGEST,
     TensorInfo,
@@ -89,6 +90,7 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
         if shapes
         else check_finite(files[name], header, largest=LARGEST)
     )
+    refuse(_ported(manifest, files))
     canary = _canary(manifest, files, classes)
     refuse((*canary, *_card(manifest, files)))
     return classes
@@ -123,6 +125,34 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
         shapes = FORMS["linear"].shapes("labels", width=manifest.reads.width, rank=0, out=labels)
         wrong = check_tensors(files[name], shapes, largest=LARGEST)
         yield from relabel(wrong, role="head", file=name)
+
+
+_UNCHANGED = ("id", "form", "rank", "activation", "writes", "temperature", "labels", "weights")
+"""Fields of an expert's manifest that no port changes."""
+
+
+def _ported(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation]:
+    """Yield how a ported expert is not the one that its author wrote, behind a map."""
+    ported = manifest.ported
+    if not ported:
+        return
+    shapes: Shapes = {"A": (ported.width, manifest.reads.width), "c": (ported.width,)}
+    wrong = check_tensors(files[ported.map.file], shapes, largest=LARGEST)
+    yield from relabel(wrong, role="ported", file=ported.map.file)
+    raw = files[ported.file]
+    read = parse_expert(raw)
+    if read.value is None:
+        expected, found = "its author's manifest", read.violations[0].reason
+        yield Violation("ported_misfit", ported.file, expected, found, _REBUILD)
+        return
+    names = [n for n in _UNCHANGED if getattr(read.value, n) != getattr(manifest, n)]
+    if read.value.reads.width != ported.width:
+        names.append("reads.width")
+    if package_digest(raw, read.value) != ported.digest:
+        names.append("digest")
+    if names:
+        expected = f"what {ported.file} says, which its author wrote"
+        yield Violation("ported_misfit", "ported", expected, f"other {listed(names)}", _REBUILD)
 
 
 def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> Iterator[Violation]:

@@ -27,7 +27,7 @@ from .manifest import (
 )
 from .payload import check_backbone_contents, check_contents
 from .peft_adapter import CONFIG, WEIGHTS
-from .rules import bus_violation, check_backbone, check_valid
+from .rules import bus_violation, check_backbone, check_valid, package_digest
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
 
 MAX_BACKBONE_FILE = 2 * 2**30
@@ -96,7 +96,7 @@ def read_expert(source: PackageSource, *, known: str | None = None) -> ExpertFil
     """
     raw = read_part(source, "expert.json").or_refuse()
     manifest = parse_expert(raw).or_refuse()
-    digest = _digest(raw, manifest)
+    digest = package_digest(raw, manifest)
     if digest != known:
         refuse(check_valid(manifest))
     files = _read_parts(source, parts_of(manifest), limit=MAX_FILE)
@@ -116,7 +116,7 @@ def read_manifest(raw: bytes) -> tuple[ExpertManifest, str]:
         raw: The bytes of ``expert.json``.
     """
     manifest = parse_expert(raw).or_refuse()
-    return manifest, _digest(raw, manifest)
+    return manifest, package_digest(raw, manifest)
 
 
 @checked
@@ -124,7 +124,7 @@ def read_backbone_manifest(package: Package) -> tuple[BackboneManifest, str]:
     """Read a backbone's manifest alone, with the digest of a package that is what it says."""
     raw = read_part(package, MANIFESTS["backbone"], limit=MAX_BYTES).or_refuse()
     manifest = parse_backbone(raw).or_refuse()
-    return manifest, _digest(raw, manifest)
+    return manifest, package_digest(raw, manifest)
 
 
 @checked
@@ -140,7 +140,7 @@ def read_backbone(source: PackageSource, *, known: str | None = None) -> Backbon
     """
     raw = read_part(source, "backbone.json", limit=MAX_BACKBONE_FILE).or_refuse()
     manifest = parse_backbone(raw).or_refuse()
-    digest = _digest(raw, manifest)
+    digest = package_digest(raw, manifest)
     passed = digest == known
     # The host that it passed on may have spoken another bus.
     fit = bus_violation(manifest.bus_api, "the backbone") if passed else ()
@@ -169,12 +169,6 @@ def _read_parts(source: PackageSource, parts: tuple[Part, ...], *, limit: int) -
         wrong += relabel(cut, role=kind, file=name) or (changed,)
     refuse(wrong)
     return files
-
-
-def _digest(raw: bytes, manifest: ExpertManifest | BackboneManifest) -> str:
-    """Return the sha256 over roles and hashes, a line each: the digest of a package's content."""
-    lines = {"manifest": sha256_hex(raw)} | {p.role: p.sha256 for p in parts_of(manifest)}
-    return sha256_hex("".join(f"{role}\0{sha}\n" for role, sha in lines.items()).encode())
 
 
 PackageSource = Package | Mapping[str, bytes]

@@ -16,7 +16,7 @@ from .checked import Violation, listed
 from .forms import ADAPTER, FORMS, TASKS, VALUE, Shapes
 from .manifest import BUS_API, BackboneManifest, ExpertManifest, parts_of
 from .peft_adapter import check_modules, check_saved
-from .safetensors_check import TensorInfo
+from .safetensors_check import TensorInfo, sha256_hex
 
 MAX_ROWS = 256
 """At most this many rows of a card in each of its parts."""
@@ -47,7 +47,8 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
     Raises:
         ContractError: If the expert writes logits and ``classes`` is None.
     """
-    d, space, form = manifest.reads.width, manifest.writes.space, FORMS.get(manifest.form)
+    d = manifest.ported.width if manifest.ported else manifest.reads.width
+    space, form = manifest.writes.space, FORMS.get(manifest.form)
     if form is None:
         return manifest.tensors or {}
     if space == "logits" and classes is None:
@@ -65,6 +66,17 @@ def classes_in(manifest: ExpertManifest, header: Mapping[str, TensorInfo]) -> in
         return None
     rows = header.get(form.written("logits"))
     return rows.shape[0] if rows is not None and rows.shape else None
+
+
+def package_digest(raw: bytes, manifest: ExpertManifest | BackboneManifest) -> str:
+    """Return the sha256 over roles and hashes, a line each: the digest of a package's content.
+
+    Args:
+        raw: The bytes of the manifest.
+        manifest: What they say.
+    """
+    lines = {"manifest": sha256_hex(raw)} | {p.role: p.sha256 for p in parts_of(manifest)}
+    return sha256_hex("".join(f"{role}\0{sha}\n" for role, sha in lines.items()).encode())
 
 
 def bus_violation(bus_api: str, who: str) -> tuple[Violation, ...]:
@@ -88,6 +100,7 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
         *_bus_range(manifest.bus_api),
         *_form(manifest),
         *_adapter(manifest),
+        *_ported(manifest),
         *_causal(manifest),
         *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
         *_temperature(manifest.temperature),
@@ -150,6 +163,18 @@ def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _field("reads.tap", f"'final' for the form {ADAPTER!r}", repr(min(taps - {"final"})))
     if manifest.rank < 1:
         yield _field("rank", f"the largest rank for the form {ADAPTER!r}", str(manifest.rank))
+
+
+def _ported(manifest: ExpertManifest) -> Iterator[Violation]:
+    """What a map of z carries over: a form of the host's own that answers labels of its own."""
+    if not manifest.ported:
+        return
+    if manifest.form not in FORMS:
+        yield _field("form", f"one of {', '.join(FORMS)} where it is ported", manifest.form)
+    if manifest.writes.space != "labels":
+        yield _field("writes.space", "'labels' where it is ported", repr(manifest.writes.space))
+    if manifest.reads.tap != "final":
+        yield _field("reads.tap", "'final' where it is ported", repr(manifest.reads.tap))
 
 
 def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -281,7 +306,8 @@ def _fingerprint(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator
             "backbone.fingerprint",
             f"{short(wanted.fingerprint)} ({wanted.name})",
             f"{short(backbone.fingerprint)} ({backbone.id})",
-            f"Retrain it on this backbone, or install the build for {short(backbone.fingerprint)}.",
+            f"Install the build for {short(backbone.fingerprint)}, carry it over with "
+            "'redhost port', or retrain it on this backbone.",
         )
 
 

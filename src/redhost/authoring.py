@@ -20,6 +20,7 @@ from .core.training.packaging import (
     texts_card,
     vectors_card,
 )
+from .core.training.porting import PortedExpert, PortReport, port_expert
 from .core.training.recipes import train_package
 from .core.training.rows import read_documents, read_table
 from .core.types import BackgroundRow, CardRow, write_rows
@@ -41,6 +42,8 @@ __all__ = [
     "ExpertRows",
     "ExpertSettings",
     "FeatureCache",
+    "PortReport",
+    "PortedExpert",
     "TextEncoder",
     "TrainedExpert",
     "Training",
@@ -55,6 +58,7 @@ __all__ = [
     "new_backbone",
     "open_backbone",
     "open_for_training",
+    "port_expert",
     "read_documents",
     "read_table",
     "save_backbone",

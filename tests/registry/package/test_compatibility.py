@@ -235,8 +235,8 @@ def test_an_expert_fits_its_backbone(make_expert: Any, make_backbone: Any) -> No
 RETRAIN = "Retrain it on this backbone."
 HINTS = {
     "bus_api": "Upgrade with 'pip install -U redhost', or install an older version of the expert.",
-    "backbone_mismatch": "Retrain it on this backbone, or install the build for "
-    "sha256:eeeeeeeeeeee….",
+    "backbone_mismatch": "Install the build for sha256:eeeeeeeeeeee…, carry it over with "
+    "'redhost port', or retrain it on this backbone.",
     "width_mismatch": RETRAIN,
     "labels_unknown": "Write to the space 'labels' to bring labels of its own.",
     "tap_unknown": CORRECT,

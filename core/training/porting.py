@@ -1,0 +1,359 @@
+"""Carry an expert over to another backbone: its bytes unchanged, behind a map fitted on texts.
+
+The expert reads z of the new backbone as A z + c (`affine_map`). Whether that works is not assumed:
+it answers its card's gate rows both ways, and what keeps less than `SHARE` of what it knows is
+refused. The gate rows take no part in the fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import safetensors.torch
+import torch
+
+from ...registry.errors import BackboneMismatchError, HarmError, UsageError, short
+from ...registry.package.forms import DEFAULT_TASK, FORMS
+from ...registry.package.manifest import (
+    BackboneRef,
+    CanaryRef,
+    CardRef,
+    ExpertManifest,
+    FileRef,
+    Ported,
+    Reads,
+    dumps,
+)
+from ...registry.package.readers import ExpertFiles
+from ...registry.package.rules import MAX_ROWS
+from ...registry.package.safetensors_check import sha256_hex
+from ..bus.bus import LayerNorm
+from ..bus.experts import Expert, MappedExpert
+from ..model.build import make_expert_module
+from ..model.canary import make_canary
+from ..plugins.manager import Plugins
+from ..routers.cards import read_card
+from ..types import CardRow, Row
+from .affine_map import AffineMap, fit_affine
+from .context import AuthoringContext
+from .packaging import TOLERANCE, vectors_card
+
+SHARE = 0.95
+"""The least share of an expert's gain over a constant answer that a port has to keep."""
+
+FEWEST_GATE = 30
+"""Gate rows below which nobody can tell."""
+
+MOST_TEXTS = 2000
+"""Most unlabelled texts that a map is fitted on."""
+
+CANARY_ROWS, DRAWS = 8, 2000
+
+
+class PortReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a port keeps, on the card's gate rows; shares and accuracies, 0–1.
+
+    Attributes:
+        id: The expert.
+        old: The backbone it was trained on.
+        new: The backbone it was carried over to.
+        ported_from: The digest of the package that was ported.
+        map: The digest of the map.
+        texts: Unlabelled texts that the map was fitted on.
+        unexplained: The share of the old z's variance that the map misses on texts left out.
+        rows: Gate rows.
+        nothing: Accuracy of their most frequent label.
+        own: Accuracy of the expert on its own backbone.
+        ported: Accuracy behind the map.
+        share: (ported − nothing) / (own − nothing): what is left of the gain.
+        interval: Of the share, 95 %: rows drawn again, both accuracies on the same rows.
+        bound: What the share had to be at least.
+    """
+
+    id: str
+    old: str
+    new: str
+    ported_from: str
+    map: str
+    texts: int
+    unexplained: float
+    rows: int
+    nothing: float
+    own: float
+    ported: float
+    share: float
+    interval: tuple[float, float]
+    bound: float
+
+
+class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
+    """A port that was proved: what to write, and the proof.
+
+    Attributes:
+        manifest: Of the new build.
+        files: Its bytes by name, ``expert.json`` among them.
+        report: What it keeps.
+    """
+
+    manifest: ExpertManifest
+    files: dict[str, bytes]
+    report: PortReport
+
+    def save(self, folder: Path) -> None:
+        """Write the package's files, the manifest last."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in self.files.items():
+            (folder / name).write_bytes(data)
+
+
+def port_expert(
+    files: ExpertFiles,
+    *,
+    old: AuthoringContext,
+    new: AuthoringContext,
+    texts: Sequence[str] = (),
+    rows: Sequence[Row] = (),
+    bound: float = SHARE,
+) -> PortedExpert:
+    """Carry an expert over to another backbone.
+
+    Args:
+        files: The expert.
+        old: The backbone it was trained on.
+        new: The one it is to read.
+        texts: Unlabelled texts for the map; by default both backbones' background cards. The
+            texts of the card's fit rows, without their labels, are taken as well.
+        rows: Labelled rows that the expert never trained on, for one whose card holds no texts:
+            every second one is judged on, and a card of the new backbone's vectors is made of all.
+        bound: The least share of its gain that it has to keep.
+
+    Raises:
+        UsageError: If it is of a kind that no map of z can carry over, or cannot be judged.
+        BackboneMismatchError: If `old` is not what it was trained on.
+        HarmError: If it keeps less than the bound; the figures are in the message.
+    """
+    _require_portable(files, old, new)
+    fit, gate = _rows(files, rows)
+    bus = old.backbone.bus_config()
+    made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={})
+    expert = made.unwrap(f"expert {files.manifest.id!r}")  # its author's canary holds as well
+    fitted = _fit(texts, fit=fit, gate=gate, old=old, new=new)
+    mapped = MappedExpert(expert, A=fitted.A, c=fitted.c)
+    map_bytes = safetensors.torch.save({"A": fitted.A, "c": fitted.c})
+    own, ported = _right(expert, gate, on=old), _right(mapped, gate, on=new)
+    nothing, share, interval = _share_of_gain(own, ported, gate)
+    report = PortReport(
+        id=files.manifest.id,
+        old=old.manifest.id,
+        new=new.manifest.id,
+        ported_from=files.digest,
+        map=sha256_hex(map_bytes),
+        texts=fitted.rows,
+        unexplained=fitted.unexplained,
+        rows=len(gate),
+        nothing=nothing,
+        own=float(own.mean()),
+        ported=float(ported.mean()),
+        share=share,
+        interval=interval,
+        bound=bound,
+    )
+    _require_bound(report)
+    card = _card(files, fit, gate, new=new, made_anew=bool(rows))
+    manifest, parts = _build(files, mapped, map_bytes, new=new, fit=fit, card=card)
+    return PortedExpert(manifest=manifest, files=parts, report=report)
+
+
+def _require_portable(files: ExpertFiles, old: AuthoringContext, new: AuthoringContext) -> None:
+    """Refuse an expert that a map of z cannot carry over."""
+    manifest, trained = files.manifest, files.manifest.backbone.fingerprint
+    who = f"expert {manifest.id!r} cannot be ported"
+    retrain = "Retrain it on the new backbone."
+    if manifest.ported:
+        hint = f"Port the build its author made, {short(manifest.ported.digest)}."
+        raise UsageError(who, expected="an author's build", found="a port", hint=hint)
+    if manifest.form not in FORMS or manifest.reads.tap != "final":
+        expected = f"one of the forms {', '.join(FORMS)} that reads z at the end of the trunk"
+        found = f"{manifest.form!r} that reads at {manifest.reads.tap!r}"
+        raise UsageError(who, expected=expected, found=found, hint=retrain)
+    if manifest.writes.space != "labels" or new.manifest.task != DEFAULT_TASK:
+        expected = "labels of its own: what it writes elsewhere is the old backbone's to read"
+        raise UsageError(who, expected=expected, found=repr(manifest.writes.space), hint=retrain)
+    if old.manifest.fingerprint != trained:
+        raise BackboneMismatchError(
+            who,
+            expected=f"{short(trained)} ({manifest.backbone.name}), which it was trained on",
+            found=f"{short(old.manifest.fingerprint)} ({old.manifest.id})",
+            hint="Name it with --from.",
+        )
+    if new.manifest.fingerprint == trained:
+        raise UsageError(f"{who}: it fits backbone {new.manifest.id!r} as it is")
+
+
+def _rows(files: ExpertFiles, rows: Sequence[Row]) -> tuple[list[CardRow], list[CardRow]]:
+    """Return the rows to fit the map with and those to judge it on: the card's, or those given."""
+    manifest = files.manifest
+    if strange := sorted({r.label for r in rows} - set(manifest.labels)):
+        found = ", ".join(map(repr, strange[:5]))
+        raise UsageError("rows of another expert", expected="labels of its own", found=found)
+    known = read_card(manifest, files.files).rows
+    given = rows[: 2 * MAX_ROWS]
+    if rows:
+        known = tuple(
+            CardRow(text=r.text, label=r.label, part=("fit", "gate")[n % 2])
+            for n, r in enumerate(given)
+        )
+    fit, gate = ([r for r in known if r.part == part] for part in ("fit", "gate"))
+    if len(gate) < FEWEST_GATE:
+        raise UsageError(
+            f"expert {manifest.id!r} cannot be ported: nothing could prove it",
+            expected=f"at least {FEWEST_GATE} gate rows that are texts",
+            found=f"{len(gate)}, and a card of the kind {manifest.card.kind!r}",
+            hint="Vectors and sums are the old backbone's. Bring labelled rows that it never "
+            "trained on with --rows, or retrain it on the new backbone.",
+        )
+    return fit, gate
+
+
+def _card(
+    files: ExpertFiles,
+    fit: Sequence[CardRow],
+    gate: Sequence[CardRow],
+    *,
+    new: AuthoringContext,
+    made_anew: bool,
+) -> tuple[CardRef, dict[str, bytes]]:
+    """Return the new build's card: its author's texts, or vectors of the rows that were given."""
+    ref = files.manifest.card
+    if not made_anew:
+        return ref, {name: files.files[name] for name in (ref.file,) if name}
+    made = vectors_card(
+        fit_z=_z(new, [r.text for r in fit]),
+        fit_labels=[r.label for r in fit],
+        gate_h=new.encode([r.text for r in gate]),
+        gate_labels=[r.label for r in gate],
+        labels=files.manifest.labels,
+        eps=new.backbone.eps,
+    )
+    data = made.data or b""
+    name = "ported-card.safetensors"
+    made_ref = CardRef(
+        kind=made.kind, file=name, sha256=sha256_hex(data), fit=made.fit, gate=made.gate
+    )
+    return made_ref, {name: data}
+
+
+def _fit(
+    texts: Sequence[str],
+    *,
+    fit: Sequence[CardRow],
+    gate: Sequence[CardRow],
+    old: AuthoringContext,
+    new: AuthoringContext,
+) -> AffineMap:
+    """Fit the map from z of the new backbone to z of the old one; it sees no gate row."""
+    given = texts or [r.text for context in (new, old) for r in context.background]
+    unseen = {r.text for r in gate}
+    taken = [t for t in dict.fromkeys([*(r.text for r in fit), *given]) if t not in unseen]
+    taken = taken[:MOST_TEXTS]
+    return fit_affine(_z(new, taken), _z(old, taken))
+
+
+def _z(context: AuthoringContext, texts: Sequence[str]) -> torch.Tensor:
+    norm = LayerNorm(width=context.backbone.width, eps=context.backbone.eps)
+    with torch.inference_mode():
+        z: torch.Tensor = norm(context.encode(texts))
+    return z.clone()
+
+
+def _build(
+    files: ExpertFiles,
+    mapped: MappedExpert,
+    map_bytes: bytes,
+    *,
+    new: AuthoringContext,
+    fit: Sequence[CardRow],
+    card: tuple[CardRef, dict[str, bytes]],
+) -> tuple[ExpertManifest, dict[str, bytes]]:
+    """Return manifest and files of the new build: the author's own, the map, and a new canary."""
+    origin, raw = files.manifest, files.files["expert.json"]
+    z = _z(new, [r.text for r in fit[:CANARY_ROWS]])
+    canary = make_canary(mapped, z)
+    with torch.inference_mode():
+        largest = float(mapped(z).abs().max())
+    parts = {
+        origin.weights.file: files.weights,
+        "ported-from.json": raw,
+        "ported-map.safetensors": map_bytes,
+        "ported-canary.safetensors": canary,
+        **card[1],
+    }
+    manifest = msgspec.structs.replace(
+        origin,
+        schema="redhost.expert/1.4",
+        backbone=BackboneRef(name=new.manifest.id, fingerprint=new.manifest.fingerprint),
+        reads=Reads(width=new.backbone.width),
+        card=card[0],
+        norm_bound=None,  # its author's promise was about another backbone's z
+        canary=CanaryRef(
+            file="ported-canary.safetensors",
+            sha256=sha256_hex(canary),
+            tolerance=min(TOLERANCE, largest / 4) or TOLERANCE,
+        ),
+        ported=Ported(
+            file="ported-from.json",
+            sha256=sha256_hex(raw),
+            digest=files.digest,
+            width=origin.reads.width,
+            map=FileRef(file="ported-map.safetensors", sha256=sha256_hex(map_bytes)),
+        ),
+    )
+    return manifest, parts | {"expert.json": dumps(manifest)}
+
+
+def _share_of_gain(
+    own: torch.Tensor, ported: torch.Tensor, gate: Sequence[CardRow]
+) -> tuple[float, float, tuple[float, float]]:
+    """Return what one answer to all has right, the share of the gain that stays, and its 95 %.
+
+    Args:
+        own: 1 for each row that the expert has right on its own backbone, ``(N,)``.
+        ported: The same behind the map; both are drawn again on the same rows.
+        gate: The rows.
+    """
+    [(usual, _)] = Counter(r.label for r in gate).most_common(1)
+    constant = torch.tensor([r.label == usual for r in gate]).double()
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(len(gate), (DRAWS, len(gate)), generator=generator)
+    least = 1 / len(gate)  # of a gain: one row
+    stays, gain = ((right - constant)[drawn].mean(1) for right in (ported, own))
+    low, high = (float((stays / gain.clamp(min=least)).quantile(q)) for q in (0.025, 0.975))
+    known = float((own - constant).mean())
+    share = float((ported - constant).mean()) / known if known >= least else 0.0
+    return float(constant.mean()), share, (low, high)
+
+
+def _right(expert: Expert, rows: Sequence[CardRow], *, on: AuthoringContext) -> torch.Tensor:
+    """Return 1 for each row that is answered with its label, else 0, ``(N,)``."""
+    with torch.inference_mode():
+        best = expert(_z(on, [r.text for r in rows])).argmax(-1).tolist()
+    hits = [expert.labels[n] == row.label for n, row in zip(best, rows, strict=True)]
+    return torch.tensor(hits).double()
+
+
+def _require_bound(report: PortReport) -> None:
+    """Refuse a port that keeps too little, with the figures."""
+    if report.share >= report.bound:
+        return
+    low, high = report.interval
+    raise HarmError(
+        f"expert {report.id!r} does not survive on backbone {report.new!r}",
+        expected=f"at least {report.bound:.0%} of its gain over one answer to all",
+        found=f"{report.share:.1%} ({low:.1%} … {high:.1%}): accuracy {report.ported:.3f} after "
+        f"{report.own:.3f} on {report.rows} gate rows, {report.nothing:.3f} for one answer",
+        hint="Bring unlabelled texts of its domain with --texts, or retrain it on the new "
+        "backbone.",
+    )

@@ -1,0 +1,90 @@
+"""An expert carried over to a backbone that is installed beside its own, packed and composed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from safetensors.torch import load_file, save_file
+
+from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.porting import PortReport
+from redhost.registry.package.project import package_in
+
+TINY = Path("plugins/red-backbone-tiny/src/red_backbone_tiny").resolve()
+
+
+@pytest.fixture
+def successor(environment, tmp_path: Path) -> str:
+    """Install a next version of the tiny backbone: every matrix moved a little."""
+    import torch
+
+    model, generator = tmp_path / "model", torch.Generator().manual_seed(0)
+    model.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (model / name).write_bytes((TINY / name).read_bytes())
+    weights = load_file(TINY / "model.safetensors")
+    for name, w in weights.items():
+        if w.dim() > 1:
+            weights[name] = w + 0.1 * w.std() * torch.randn(w.shape, generator=generator)
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    project = tmp_path / "red-backbone-successor"
+    new_backbone(project, "successor", f"hf:{model}")
+    environment.install(project)
+    return "successor"
+
+
+def write_sums(path: Path) -> str:
+    """Write sums, each with how large it is."""
+    rows = (
+        {
+            "text": f"What is {a} plus {b}?",
+            "label": ["low", "middle", "high"][(a + b > 40) + (a + b > 60)],
+        }
+        for a in range(1, 51, 2)
+        for b in range(1, 51, 2)
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_an_expert_is_ported_checked_and_composed(successor, environment, call, tmp_path) -> None:
+    data = write_sums(tmp_path / "sums.jsonl")
+    assert call("new-expert", "size", "--backbone", "tiny", "--card", "texts")[0] == 0
+    trained = call("train-expert", "red-expert-size", "--data", data, "--epochs", "30")
+    assert trained[0] == 0, trained
+    code, out, err = call("port", "red-expert-size", "--to", successor, "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert msgspec.to_builtins(msgspec.convert(report, PortReport)) == {
+        **report,
+        "interval": tuple(report["interval"]),
+    }
+    assert report["share"] >= 0.95 and (report["old"], report["new"]) == ("tiny", "successor")
+    project = "red-expert-size-successor"
+    manifest = json.loads((package_in(Path(project)) / "expert.json").read_text())
+    assert manifest["schema"] == "redhost.expert/1.4"
+    assert manifest["ported"]["digest"] == report["ported_from"]
+    [checked] = json.loads(call("check", "--json", project)[1])
+    assert checked["ok"], checked
+    environment.install(Path(project))
+    receipt = json.loads(call("recompose", "--backbone", "successor", "--json")[1])
+    assert receipt["ported"] == {"size": report["ported_from"]}
+    assert receipt["accuracy"]["after"]["size"] > 0.8
+    assert call("port", "red-expert-size", "--to", successor)[0] == 2  # it is there already
+    code, _, err = call("port", project, "--to", "tiny", "--out", "back")
+    assert code == 2 and "a port" in err
+
+
+def test_a_backbone_it_does_not_survive_on_writes_nothing(environment, call, tmp_path) -> None:
+    from redhost.testing import backbone_project
+
+    environment.install(backbone_project(tmp_path / "red-backbone-tiny-random"))
+    data = write_sums(tmp_path / "sums.jsonl")
+    assert call("new-expert", "size", "--backbone", "tiny", "--card", "texts")[0] == 0
+    assert call("train-expert", "red-expert-size", "--data", data, "--epochs", "30")[0] == 0
+    code, _, err = call("port", "red-expert-size", "--to", "tiny-random", "--bound", "0.99")
+    assert code == 1 and "gate rows" in err
+    assert not Path("red-expert-size-tiny-random").exists()
