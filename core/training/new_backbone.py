@@ -75,9 +75,7 @@ def new_backbone(
     if rows and task.head.vocabulary:
         expected, found = "no rows for a base stage", f"{len(rows)} rows"
         raise UsageError("a generating backbone is taken as it is", expected=expected, found=found)
-    base, files = _base(source, revision)  # refused before anything is loaded, or written
-    if not task.head.vocabulary:
-        files.pop(CHAT, None)
+    base, files = _base(source, revision, task)  # refused before anything is loaded, or written
     folder = Path(source.partition(":")[2]).expanduser()
     by_token = task.unit is Unit.TOKEN
     bare = Backbone.load(
@@ -144,7 +142,7 @@ def _adapt(
     return adapt(backbone, texts, answers, labels=labels, settings=settings, progress=progress)
 
 
-def _base(source: str, revision: str | None) -> tuple[Base, dict[str, bytes]]:
+def _base(source: str, revision: str | None, task: Task) -> tuple[Base, dict[str, bytes]]:
     """Return how a package names its base, and the files it carries.
 
     Raises:
@@ -162,7 +160,9 @@ def _base(source: str, revision: str | None) -> tuple[Base, dict[str, bytes]]:
         return Base(kind="file", id=str(path.resolve())), {}
     if not path.is_dir():
         return Base(kind="hub", id=where, revision=revision or ""), {}
-    files = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if _carried(p)}
+    leave = () if task.head.vocabulary else (CHAT,)
+    carried = (p for p in sorted(path.iterdir()) if _carried(p) and p.name not in leave)
+    files = {p.name: p.read_bytes() for p in carried}
     return Base(kind="carried"), files
 
 
