@@ -65,7 +65,7 @@ def port(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Carry an expert over to another backbone, or refuse with the figures.
+    """Carry an expert over to another backbone, or say why not.
 
     No weight is trained. The expert's own bytes stay as they are, behind a map that is fitted on
     unlabelled texts; it has to keep its accuracy on its card's gate rows.

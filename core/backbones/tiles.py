@@ -46,6 +46,10 @@ KERNELS = "tiles 3"
 LINE = 16
 """Float32 numbers of a cache line."""
 
+COLUMNS = 4
+"""Columns that MKL's products take at a time on AMD's CPUs. Of fewer than a cache line, and not a
+multiple, a row's bits follow its place: an adapter of rank 5 has such products."""
+
 VECTORS = 32
 """Numbers that torch's loops take at a time, at most: two vectors of AVX-512."""
 
@@ -206,7 +210,7 @@ def _products(rows: Tensor, sections: Sections, weight: Tensor, bias: Tensor | N
 
 def _product_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Write x Wᵀ + b of a tile, the bits of `_product`."""
-    if _is_onednn(x, weight):
+    if _is_onednn(x, weight) or _is_odd(weight):
         out.copy_(_product(x, weight, bias))
     elif bias is None:
         torch.mm(x, weight.t(), out=out)
@@ -216,10 +220,20 @@ def _product_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + b of a tile, ``(M, D)`` → ``(M, N)``."""
+    if _is_odd(weight):
+        columns, filling = len(weight), -len(weight) % COLUMNS
+        weight = torch.constant_pad_nd(weight, (0, 0, 0, filling))
+        bias = None if bias is None else torch.constant_pad_nd(bias, (0, filling))
+        return _product(x, weight, bias)[:, :columns].contiguous()
     if not _is_onednn(x, weight):
         return functional.linear(x, weight, bias)
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
+
+
+def _is_odd(weight: Tensor) -> bool:
+    """Tell whether a product is so narrow that a row's bits follow its place in the tile."""
+    return len(weight) < LINE and len(weight) % COLUMNS > 0
 
 
 def _is_onednn(x: Tensor, weight: Tensor) -> bool:

@@ -93,7 +93,7 @@ def make_expert_module(
         )
     if manifest.ported:
         fitted = safetensors.torch.load(files.files[manifest.ported.map.file])
-        expert = MappedExpert(expert, **{n: t.float() for n, t in fitted.items()})
+        expert = MappedExpert(expert, A=fitted["A"].float(), c=fitted["c"].float())
     expert = expert.eval().requires_grad_(False)
     expert.reads_tap, expert.writes_tap = manifest.reads.tap, manifest.writes.tap
     # Rows of a plugin's form hang on its code as well as on the weights.
