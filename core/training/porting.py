@@ -90,7 +90,7 @@ class PortReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
-    """A port that was proved: what to write, and the proof.
+    """A port that kept enough: what to write, and the figures.
 
     Attributes:
         manifest: Of the new build.

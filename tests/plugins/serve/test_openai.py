@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -33,18 +35,23 @@ def labels(shared: str) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def texts(speaking: redhost.Host) -> Iterator[openai.OpenAI]:
-    """A client of a server that generates text; its backbone has a chat template."""
+def live(speaking: redhost.Host) -> redhost.Live:
+    """What generates text; its backbone has a chat template."""
     live = redhost.Live(speaking.session)
     live.swap(1)
-    tokenizer = live.composed.backbone.trunk.tokenizer
-    tokenizer.chat_template = (
+    live.composed.backbone.trunk.tokenizer.chat_template = (
         "{% for m in messages %}{{ m['content'] }}{% endfor %}"
         "{% if messages[-1]['content'] == 'no' %}{{ raise_exception('no') }}{% endif %}"
     )
+    return live
+
+
+@pytest.fixture(scope="module")
+def texts(live: redhost.Live) -> Iterator[openai.OpenAI]:
+    """A client of a server that generates text."""
     with running(live, options=Options()) as (url, _), client_of(url) as client:
         yield client
-    tokenizer.chat_template = None
+    live.composed.backbone.trunk.tokenizer.chat_template = None
 
 
 def expected(speaking: redhost.Host, prompt: str, **options: Any) -> list[redhost.plugins.Token]:
@@ -141,6 +148,19 @@ def test_a_completion_is_the_hosts_text_by_all_or_by_one(speaking, texts, model)
     assert chunks[-1].usage == made.usage
 
 
+def test_a_request_that_waits_for_the_tokenizer_holds_up_no_other(live, texts) -> None:
+    lock = live.composed.backbone.trunk.lock
+    with ThreadPoolExecutor(1) as pool, plain(texts) as other:
+        with lock:  # as a pass holds it
+            waiting = pool.submit(texts.completions.create, model="auto", prompt=PROMPT, **SAME)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+            other.connection.timeout = 5
+            assert other.get("/v2/health/live").status == 200
+            assert not waiting.done()
+        assert waiting.result(60).choices[0].text
+
+
 def test_several_prompts_are_several_choices(speaking, texts) -> None:
     prompts = [PROMPT, "the cat sat "]
     made = texts.completions.create(model="auto", prompt=prompts, **SAME)
@@ -156,6 +176,17 @@ def test_a_stop_text_ends_it_and_is_never_shown(speaking, texts) -> None:
     assert choice.text == whole[: whole.index(stop)] and choice.finish_reason == "stop"
     chunks = texts.completions.create(model="auto", prompt=PROMPT, stop=stop, stream=True, **SAME)
     assert "".join(p.choices[0].text for p in chunks if p.choices) == choice.text
+
+
+def test_a_text_that_fills_the_model_ends_for_its_length(speaking, texts) -> None:
+    longest = speaking.load(1).backbone.trunk.longest
+    assert longest is not None
+    tokens = expected(speaking, PROMPT, max_tokens=4000)
+    made = texts.completions.create(model="auto", prompt=PROMPT, **{**SAME, "max_tokens": 4000})
+    assert made.usage.completion_tokens == len(tokens) < 4000
+    filled = made.usage.total_tokens >= longest - 1
+    assert made.choices[0].finish_reason == ("length" if filled else "stop")
+    assert filled  # the model of this test never ends by itself
 
 
 @pytest.mark.parametrize(
@@ -240,3 +271,17 @@ def test_answers_are_counted_by_expert(labels) -> None:
         'redhost_expert_texts_total{expert="range1"}': 0,
     }.items():
         assert after.get(name, 0) - before.get(name, 0) == pytest.approx(more, abs=0.02)
+
+
+def test_an_expert_that_left_meanwhile_is_not_found(home, open_live) -> None:
+    """The request named it while it was served; another generation answers."""
+
+    class Swapped(redhost.Live):
+        def predict(self, texts, *, sets=None, each=False):
+            found = super().predict(texts, sets=sets, each=each)
+            others = {i: a for i, a in (found[0].by_expert or {}).items() if i != "range3"}
+            return [dataclasses.replace(a, by_expert=others) for a in found]
+
+    with running(open_live(home, Swapped)) as (url, _), client_of(url) as client:
+        assert classify(client, {"model": "range3", "input": TEXT})[0] == 404
+        assert classify(client, {"model": "range1", "input": TEXT})[0] == 200

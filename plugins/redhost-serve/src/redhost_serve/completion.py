@@ -62,6 +62,7 @@ class Completion:
     Attributes:
         prompt_tokens: How many tokens the prompt has.
         limit: How many it may get.
+        longest: How many tokens the model reads, prompt and start included; None for any number.
         stop: Where it ends.
         tokens: Those made so far.
         text: What they add, up to a stop text.
@@ -69,6 +70,7 @@ class Completion:
 
     prompt_tokens: int
     limit: int
+    longest: int | None
     stop: UntilStop
     tokens: list[redhost.plugins.Token] = field(default_factory=list)
     text: str = ""
@@ -92,8 +94,11 @@ class Completion:
     @property
     def finish_reason(self) -> str:
         """Why it ended: ``length``, or ``stop`` for a stop text or the model's own end."""
-        full = len(self.tokens) >= self.limit and not self.stop.ended
-        return "length" if full else "stop"
+        made, longest = len(self.tokens), self.longest
+        full = made >= self.limit
+        if longest is not None:  # the start may be one of the prompt's tokens, or come before them
+            full |= made + self.prompt_tokens >= longest - 1
+        return "length" if full and not self.stop.ended else "stop"
 
     @property
     def weights(self) -> dict[str, float]:

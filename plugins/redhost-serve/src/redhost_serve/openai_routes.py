@@ -146,7 +146,7 @@ class OpenAiRoutes:
         texts = _texts(wanted.input)
         answers = await self.service.ask(texts, each=expert is not None)
         data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
-        counts = usage(sum(model.backbone.token_counts(texts)))
+        counts = usage(sum(await _token_counts(model, texts)))
         body = {
             "id": f"classify-{uuid.uuid4().hex}",
             "object": "list",
@@ -174,10 +174,15 @@ class OpenAiRoutes:
         expert: str | None,
         shape: Shape,
     ) -> Response:
-        counts = model.backbone.token_counts(prompts)
+        counts, longest = await _token_counts(model, prompts), model.backbone.trunk.longest
         begun = [
             (
-                Completion(prompt_tokens=n, limit=wanted.limit, stop=UntilStop(wanted.stops)),
+                Completion(
+                    prompt_tokens=n,
+                    limit=wanted.limit,
+                    longest=longest,
+                    stop=UntilStop(wanted.stops),
+                ),
                 await self.service.generate(
                     model,
                     prompt,
@@ -215,6 +220,11 @@ async def _events(shape: Shape, begun: Begun, *, counted: bool) -> AsyncIterator
     yield shape.last([completion for completion, _ in begun], counted=counted)
 
 
+async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:
+    """Count tokens in a thread: the tokenizer may be waited for as long as a pass takes."""
+    return await run_in_thread(lambda: model.backbone.token_counts(texts))
+
+
 def _unknown(name: str) -> Any:
     raise HttpProblem(404, f"no model {name[:64]!r} here; GET /v1/models lists them")
 
@@ -238,7 +248,8 @@ def _vector(vector: Sequence[float], *, packed: bool) -> list[float] | str:
 
 def _classified(answer: redhost.Answer, expert: str | None) -> dict[str, Any]:
     """Return the composed answer, or an expert's own."""
-    own = answer if expert is None else (answer.by_expert or {})[expert]
+    # A swap may have taken the expert away since the request was read.
+    own = answer if expert is None else (answer.by_expert or {}).get(expert) or _unknown(expert)
     found: dict[str, Any] = {"label": own.label, "declined": own.declined}
     found |= {"value": own.value} if own.probability is None else {"probability": own.probability}
     return {**found, "weights": answer.weights}

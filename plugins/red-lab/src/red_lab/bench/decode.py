@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import redhost
 from red_lab.bench.bus import tensor_bytes
+from red_lab.bench.in_memory import in_memory
 from red_lab.bench.rounds import in_turns, overhead, spread
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS, open_trunk
@@ -97,16 +98,7 @@ def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> re
         backbone_column=True,
         layout=backbone.layout,
     )
-    return redhost.ComposedModel(
-        backbone=backbone,
-        bus=bus.eval().requires_grad_(False),
-        cards={},
-        background=(),
-        evaluation=(),
-        fingerprint="",
-        router_kind=kind,
-        seed=0,
-    )
+    return in_memory(backbone, bus, kind=kind)
 
 
 def _timed(

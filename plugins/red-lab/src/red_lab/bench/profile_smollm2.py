@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import redhost
+from red_lab.bench.in_memory import in_memory
 from red_lab.bench.profile_child import REST, Clock
 from red_lab.red.run import open_source
 
@@ -69,13 +70,4 @@ def _composed(bare: redhost.Backbone) -> redhost.ComposedModel:
         classifier=drawn(LABELS, width),
         labels=labels,
     )
-    return redhost.ComposedModel(
-        backbone=bare,
-        bus=bus.eval().requires_grad_(False),
-        cards={},
-        background=(),
-        evaluation=(),
-        fingerprint="",
-        router_kind="linear",
-        seed=0,
-    )
+    return in_memory(bare, bus, kind="linear")

@@ -1,0 +1,27 @@
+"""A composition of parts that are at hand: no package, no card, nothing published."""
+
+from __future__ import annotations
+
+import redhost
+
+__all__ = ["in_memory"]
+
+
+def in_memory(backbone: redhost.Backbone, bus: redhost.Bus, *, kind: str) -> redhost.ComposedModel:
+    """Return what answers with a backbone and a bus.
+
+    Args:
+        backbone: The backbone.
+        bus: The bus; nothing of it learns any more.
+        kind: Its router's kind.
+    """
+    return redhost.ComposedModel(
+        backbone=backbone,
+        bus=bus.eval().requires_grad_(False),
+        cards={},
+        background=(),
+        evaluation=(),
+        fingerprint="",
+        router_kind=kind,
+        seed=0,
+    )
