@@ -52,10 +52,10 @@ def page(found: Mapping[str, Any]) -> str:
         slopes = [
             exponent([(p["at"], v) for p, v in zip(points, some, strict=True)]) for some in each
         ]
-        lines.append(f"| exponent | {' | '.join(f'{s:.2f}' for s in slopes)} |")
+        lines.append(f"| exponent | {' | '.join(f'{s:z.2f}' for s in slopes)} |")
     read = [(p["at"], p["seconds"]["median"]) for p in found["read"]]
     seconds = ", ".join(f"{n:,} in {s:.2f} s" for n, s in read)
-    lines += ["", f"Texts that the tiny backbone reads: {seconds}; exponent {exponent(read):.2f}."]
+    lines += ["", f"Texts that the tiny backbone reads: {seconds}; exponent {exponent(read):z.2f}."]
     return "\n".join(lines)
 
 
