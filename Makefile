@@ -65,11 +65,17 @@ coverage: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'pandas>=2.2' 'polars>=1' 'sentence-transformers>=5'
 	touch $@
 
-test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces docs release-test
+# A server that speaks S3, for fleets.
+.venv/fleet: .venv/packages
+	$(BIN)/pip install -q --disable-pip-version-check 's3fs>=2024.12' 'moto[server,s3]>=5.1'
+	touch $@
+
+test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet docs release-test
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/fleet
 
 # Hours, room by room; stopped at any moment, it goes on from there. `make mutate ROOMS=store` is one.
 mutate: .venv/packages

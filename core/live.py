@@ -59,6 +59,9 @@ class Live:
         )
         self._serving: ComposedModel | None = None
         self._served: list[weakref.ref[ComposedModel]] = []
+        self._prepared: weakref.WeakValueDictionary[int, ComposedModel] = (
+            weakref.WeakValueDictionary()
+        )
         self._turn = threading.Lock()
         if session.generations.current() is not None:
             self.swap()
@@ -141,6 +144,18 @@ class Live:
         """
         with self._alone(expected):
             return self._publish(number)
+
+    def prepare(self, number: int) -> ComposedModel:
+        """Verify, load and warm up a generation, and leave the one that answers where it is.
+
+        While the result is held, a swap to this generation has nothing left to do but to move the
+        pointer, and gc leaves it on disk.
+
+        Raises:
+            RedhostError: If the generation cannot be served; the message says why.
+        """
+        model = self._prepared[number] = self._leased(number)
+        return model
 
     def rollback(self, *, expected: int | None = None) -> int:
         """Swap to the parent of the generation that answers; nothing is trained.
@@ -252,22 +267,27 @@ class Live:
             raise MissingError(
                 f"nothing is composed in {self.host.home}", hint="Run 'redhost recompose'."
             )
+        model = self._prepared.pop(number, None) or self._leased(number)
+        if number != current:
+            self.host.rollback(number)  # the disk first: a restart then serves the same
+        self._move(model)
+        log.info("generation %s is served", number)
+        return number
+
+    def _leased(self, number: int) -> ComposedModel:
+        """Return a generation that answers, and that stays on disk as long as it is held."""
         lease = ExitStack()
         try:
             lease.enter_context(Leases(self.host.home).hold(number))
         except StoreError as e:  # a home that cannot be written cannot be cleaned up either
-            log.info("generation %s is served without a lease: %s", number, e.reason)
+            log.info("generation %s has no lease: %s", number, e.reason)
         try:
             model = self._ready(number)
-            if number != current:
-                self.host.rollback(number)  # the disk first: a restart then serves the same
         except BaseException:
             lease.close()
             raise
         weakref.finalize(model, lease.close)  # held as long as a request is answered by it
-        self._move(model)
-        log.info("generation %s is served", number)
-        return number
+        return model
 
     def _move(self, model: ComposedModel) -> None:
         """Serve a generation from the next request on."""

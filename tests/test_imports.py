@@ -20,6 +20,7 @@ SOURCES = (
         ROOT / "plugins" / n / "src"
         for n in (
             "red-lab",
+            "redhost-fleet",
             "redhost-mechanisms",
             "redhost-onnx",
             "redhost-report",

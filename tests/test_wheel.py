@@ -74,6 +74,7 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
     "name",
     [
         "red-lab",
+        "redhost-fleet",
         "redhost-mechanisms",
         "redhost-onnx",
         "redhost-ray",

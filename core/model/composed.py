@@ -97,7 +97,12 @@ class ComposedModel:
     decline: float | None = None
 
     def answer(
-        self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
+        self,
+        texts: str | Iterable[str],
+        *,
+        sets: float | None = None,
+        each: bool = False,
+        features: Tensor | None = None,
     ) -> list[Answer]:
         """Answer one text, or texts one by one in the order given.
 
@@ -105,6 +110,7 @@ class ComposedModel:
             texts: The texts.
             sets: How often the right label is to be in an answer's label set, 0–1; None for none.
             each: Whether every expert is to answer for itself as well (`by_expert`).
+            features: What `shared_features` returned for the texts ``(N, …)``; None encodes them.
 
         Raises:
             InputTypeError: If it is anything else.
@@ -115,7 +121,9 @@ class ComposedModel:
         if not texts:
             return []
         with torch.inference_mode():
-            h = self.backbone.encode(texts) if each else self.features(texts)
+            h = features
+            if h is None:
+                h = self.backbone.encode(texts) if each else self.features(texts)
             p, alpha = self.bus(h)
             declined = self.declines(h, p, alpha).tolist()
             labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
@@ -303,6 +311,25 @@ class ComposedModel:
         """Return the column of each row's own expert, ``(N,)``; −1 where it is not composed."""
         place: dict[str | None, int] = {i: k for k, i in enumerate(self.bus.ids)}
         return torch.tensor([place.get(r.domain, -1) for r in rows], dtype=torch.int64)
+
+
+def shared_features(models: Sequence[ComposedModel], texts: Sequence[str]) -> list[Tensor | None]:
+    """Return h ``(N, D)`` of texts for generations that answer the same texts, encoded once.
+
+    None for those that something acts inside the trunk of, or that have a trunk of their own: each
+    of these has passes of its own.
+
+    Args:
+        models: The generations.
+        texts: N texts.
+    """
+    first = models[0].backbone
+    shares = [m.backbone.trunk is first.trunk and m.backbone.layout is None for m in models]
+    if sum(shares) < 2 or not texts:  # noqa: PLR2004
+        return [None] * len(models)
+    with torch.inference_mode():
+        h = models[shares.index(True)].backbone.encode(texts)
+    return [h if share else None for share in shares]
 
 
 def answer_fields(answer: Answer) -> dict[str, object]:

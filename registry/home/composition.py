@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from .. import atomic
+from ..errors import IntegrityError
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 
@@ -132,6 +133,11 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Return expert id → digest."""
         return {member.id: member.digest for member in self.experts}
 
+    def digests(self) -> frozenset[str]:
+        """Return every digest whose bytes the store must hold for this composition to answer."""
+        stored = {self.backbone.digest, *(member.digest for member in self.experts)}
+        return frozenset(stored - {""})  # a backbone from a hub has no stored copy
+
 
 def seal(
     draft: Composition, *, number: int, parent: int | None, files: Mapping[str, bytes]
@@ -149,10 +155,26 @@ def seal(
     return msgspec.structs.replace(record, digest=sha256_hex(dumps(record)))
 
 
-def digests(composition: Composition) -> frozenset[str]:
-    """Return every digest whose bytes the store must hold for this composition to answer."""
-    stored = {composition.backbone.digest, *(member.digest for member in composition.experts)}
-    return frozenset(stored - {""})  # a backbone from a hub has no stored copy
+def read_record(data: bytes, *, number: int) -> Composition:
+    """Return the record of a generation, as `seal` made it.
+
+    Args:
+        data: What its file holds.
+        number: The generation that it is to be of.
+
+    Raises:
+        IntegrityError: If it is damaged, or belongs to another generation.
+    """
+    hint = "Go back with 'redhost rollback', or compose anew with 'redhost recompose'."
+    try:
+        record = msgspec.json.decode(data, type=Composition)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise IntegrityError(f"generation {number} is damaged", found=str(e), hint=hint) from e
+    blank = msgspec.structs.replace(record, digest="")
+    if record.number != number or record.digest != sha256_hex(dumps(blank)):
+        found = f"another record (of generation {record.number})"
+        raise IntegrityError(f"generation {number} is damaged", found=found, hint=hint)
+    return record
 
 
 LOCK = "redhost.lock"

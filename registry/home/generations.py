@@ -14,13 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from .. import atomic
 from ..errors import IntegrityError, MissingError, StoreError, UnknownNameError, short
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
-from .composition import COMPOSITION_FILE, LOCK, Composition, digests, lock_for, seal
+from .composition import COMPOSITION_FILE, LOCK, Composition, lock_for, read_record, seal
 from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
 from .store import Store
 
@@ -132,19 +130,18 @@ class Generations:
             UnknownNameError: If there is no such generation.
             IntegrityError: If its record is damaged, or belongs to another generation.
         """
+        return read_record(self.record(number), number=number)
+
+    def record(self, number: int) -> bytes:
+        """Return the record of a generation as it lies on disk; `load` checks it.
+
+        Raises:
+            UnknownNameError: If there is no such generation.
+        """
         data = atomic.read(self._path(number) / COMPOSITION_FILE)
         if data is None:
             raise UnknownNameError("generation", str(number), map(str, self.numbers()))
-        hint = "Go back with 'redhost rollback', or compose anew with 'redhost recompose'."
-        try:
-            record = msgspec.json.decode(data, type=Composition)
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            raise IntegrityError(f"generation {number} is damaged", found=str(e), hint=hint) from e
-        blank = msgspec.structs.replace(record, digest="")  # as `seal` had it
-        if record.number != number or record.digest != sha256_hex(dumps(blank)):
-            found = f"another record (of generation {record.number})"
-            raise IntegrityError(f"generation {number} is damaged", found=found, hint=hint)
-        return record
+        return data
 
     def file(self, generation: int | Composition, name: str) -> bytes:
         """Return a file of a generation, e.g. ``router.safetensors``, checked against the record.
@@ -224,6 +221,49 @@ class Generations:
                     atomic.delete_dir(self._path(number))
             raise
         return composition
+
+    def receive(self, number: int, files: Mapping[str, bytes], *, writer: Writer) -> Composition:
+        """Add a generation that another home published, under its own number; it waits to be used.
+
+        Args:
+            number: Its number.
+            files: Every file of it by name; the bytes of its members are in the store already.
+            writer: Proof that the writer's lock is held, from `writer`.
+
+        Returns:
+            Its record. Every byte that it names was read and is right.
+
+        Raises:
+            IntegrityError: If bytes are not those that were published.
+            StoreError: If bytes are missing, or this home has another generation of that number.
+        """
+        self._require(writer)
+        record = read_record(files.get(COMPOSITION_FILE, b""), number=number)
+        for name, wanted in record.files.items():
+            if sha256_hex(files.get(name, b"")) != wanted:
+                raise IntegrityError(
+                    f"generation {number} was not received: {name}",
+                    expected=short(wanted),
+                    found=short(sha256_hex(files[name])) if name in files else "nothing",
+                    hint="Receive it again.",
+                )
+        self._require_stored(record)
+        for member in record.experts:
+            self.store.expert(member.digest, who=member.id)
+        if record.backbone.digest:
+            self.store.backbone(record.backbone.digest, who=record.backbone.id)
+        if self._path(number).is_dir() and self.load(number).digest != record.digest:
+            raise StoreError(
+                f"this home has another generation {number}",
+                expected=short(record.digest),
+                found=short(self.load(number).digest),
+                hint="Receive it in another home (--home DIR).",
+            )
+        with atomic.reporting(self.folder):
+            atomic.make_folder(self.folder)
+        named = {COMPOSITION_FILE, *record.files}
+        atomic.write_folder(self._path(number), {n: d for n, d in files.items() if n in named})
+        return record
 
     def rollback(self, number: int | None = None, *, timeout: float = TIMEOUT) -> Composition:
         """Make an older generation current again: one rename, no training.
@@ -324,7 +364,7 @@ class Generations:
             number = stays[number].parent
         held = tuple(lease for lease in self.leases.live() if lease.generation not in stays)
         stays |= {lease.generation: self.load(lease.generation) for lease in held}
-        needed = frozenset[str]().union(*map(digests, stays.values()))
+        needed = frozenset[str]().union(*(c.digests() for c in stays.values()))
         numbers, unneeded = sorted(present - stays.keys()), sorted(self.store.digests() - needed)
         folders = [
             *map(self._path, numbers),
@@ -383,7 +423,7 @@ class Generations:
             raise StoreError(f"cannot write to {self.home}", expected="the writer's lock held")
 
     def _require_stored(self, composition: Composition) -> None:
-        missing = sorted(d for d in digests(composition) if not self.store.has(d))
+        missing = sorted(d for d in composition.digests() if not self.store.has(d))
         if missing:
             raise StoreError(
                 "the store lacks bytes of this composition",
@@ -416,8 +456,8 @@ def drop_copies(generations: Generations, expert_id: str) -> PurgeReport:
     with generations.writer():
         history, current = generations.history(), generations.current()
         copies = {m.digest for c in history for m in c.experts if m.id == expert_id}
-        needed = next((digests(c) for c in history if c.number == current), frozenset[str]())
+        needed = next((c.digests() for c in history if c.number == current), frozenset[str]())
         gone = (copies - needed) & generations.store.digests()
         generations.store.purge(gone)
-        lost = tuple(c.number for c in history if digests(c) & gone)
+        lost = tuple(c.number for c in history if c.digests() & gone)
     return PurgeReport(digests=tuple(sorted(gone)), generations=lost)

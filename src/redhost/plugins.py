@@ -7,6 +7,7 @@ from .core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
 from .core.bus.signals import RouterSignals, router_signal
 from .core.bus.tasks import Head, Task, make_task, register_task
 from .core.composition.select import Installed
+from .core.model.composed import shared_features
 from .core.model.decode import Token
 from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
@@ -19,6 +20,8 @@ from .core.routers.statistics import StatisticsRouter
 from .core.training.router import RouterSettings, train_router
 from .registry.environment import python_command
 from .registry.environment.status import PackageStatus
+from .registry.home.composition import Composition
+from .registry.home.generations import Generations
 from .registry.home.locks import Lease, Leases
 
 __all__ = [
@@ -27,7 +30,9 @@ __all__ = [
     "Card",
     "ClassifierExpert",
     "ColumnData",
+    "Composition",
     "Expert",
+    "Generations",
     "Head",
     "Installed",
     "Intervention",
@@ -57,5 +62,6 @@ __all__ = [
     "python_command",
     "register_task",
     "router_signal",
+    "shared_features",
     "train_router",
 ]

@@ -22,7 +22,6 @@ from redhost.registry.home.composition import (
     Composition,
     Member,
     RouterRecord,
-    digests,
     lock_for,
 )
 from redhost.registry.home.generations import Generations
@@ -111,7 +110,7 @@ def problem(home: Path) -> str | None:
             composition = generations.load(number)
             for name in composition.files:
                 generations.file(number, name)
-            for digest in digests(composition):
+            for digest in composition.digests():
                 if sha256_hex(generations.store.get(digest)["expert.json"]) != digest:
                     return "stored bytes differ"
         return unhealed(home)

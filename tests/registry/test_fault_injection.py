@@ -18,7 +18,7 @@ from redhost.registry import atomic
 from redhost.registry.environment import trust
 from redhost.registry.environment.status import ValidationCache, ValidationResult
 from redhost.registry.errors import RedhostError, StoreError
-from redhost.registry.home.composition import LOCK, digests, lock_for
+from redhost.registry.home.composition import LOCK, lock_for
 from redhost.registry.home.generations import Generations
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.safetensors_check import sha256_hex
@@ -94,7 +94,7 @@ def check(home: Path) -> None:
     current = generations.load(generations.current() or 0)
     for name in current.files:
         generations.file(current.number, name)
-    assert set(digests(current)) <= generations.store.digests()
+    assert current.digests() <= generations.store.digests()
     Disabled(home).names()
     trust.trusted(folder=home / "config")
     ValidationCache(home / "cache" / "verdicts.json")
@@ -106,7 +106,7 @@ def check(home: Path) -> None:
     assert [*home.rglob(f"{atomic.TEMPORARY}*")] == []
     for number in generations.numbers():
         composition = generations.load(number)
-        assert set(digests(composition)) <= generations.store.digests()
+        assert composition.digests() <= generations.store.digests()
     assert {p.name for p in generations.leases.folder.iterdir()} <= {"gate"}
 
 

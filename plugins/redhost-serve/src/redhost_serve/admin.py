@@ -27,7 +27,7 @@ from redhost_serve.reply import (
 from redhost_serve.service import Service
 from redhost_serve.wire import MODEL, Attach, Change, Detach, LoadRequest, Replace, Served
 
-__all__ = ["admin_routes", "check", "read_token"]
+__all__ = ["admin_routes", "check", "read_token", "require_token"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -74,6 +74,15 @@ def check(request: Request, token: str) -> None:
     """
     if request.client is None or not _is_loopback(request.client.host):
         raise HttpProblem(403, "changes are made from this machine only")
+    require_token(request, token)
+
+
+def require_token(request: Request, token: str) -> None:
+    """Let a request pass that knows the token.
+
+    Raises:
+        HttpProblem: 401 without it.
+    """
     given = request.headers.get("authorization", "").encode("utf-8", "replace")
     if not hmac.compare_digest(given, f"Bearer {token}".encode()):
         raise HttpProblem(

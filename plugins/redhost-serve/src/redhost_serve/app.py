@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from redhost_serve import openai_wire, wire
 from redhost_serve.admin import admin_routes
+from redhost_serve.feedback import feedback_routes
 from redhost_serve.inference import inference_routes
 from redhost_serve.limits import RequestLimits
 from redhost_serve.listing import listing_routes
@@ -82,6 +83,7 @@ def _add_routes(app: FastAPI, service: Service, *, token: str | None) -> None:
     app.include_router(openai_routes(service, admin=token is not None))
     if token is not None:
         app.include_router(admin_routes(service, token=token))
+        app.include_router(feedback_routes(service, token=token))
     for path, (name, media) in PAGE.items():
         _add_page(app, path, name, media)
 

@@ -17,8 +17,10 @@ from typing import Generic, TypeVar
 
 __all__ = ["Batcher", "FullError"]
 
+Q = TypeVar("Q")
+"""A text, or what stands for one."""
 A = TypeVar("A")
-"""What a text is answered with."""
+"""What it is answered with."""
 
 
 class FullError(Exception):
@@ -26,12 +28,12 @@ class FullError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class _Request(Generic[A]):
-    texts: Sequence[str]
+class _Request(Generic[Q, A]):
+    texts: Sequence[Q]
     answer: Future[list[A]] = field(default_factory=Future)
 
 
-class Batcher(Generic[A]):
+class Batcher(Generic[Q, A]):
     """One thread, one bounded queue.
 
     Args:
@@ -44,7 +46,7 @@ class Batcher(Generic[A]):
 
     def __init__(
         self,
-        predict: Callable[[Sequence[str]], list[A]],
+        predict: Callable[[Sequence[Q]], list[A]],
         *,
         queue: int,
         texts: int,
@@ -53,7 +55,7 @@ class Batcher(Generic[A]):
     ) -> None:
         self.predict, self.queue, self.texts, self.wait = predict, queue, texts, wait
         self.observe = observe
-        self._waiting: deque[_Request[A]] = deque()
+        self._waiting: deque[_Request[Q, A]] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="redhost-batcher", daemon=True)
@@ -63,13 +65,13 @@ class Batcher(Generic[A]):
         """Return how many requests wait."""
         return len(self._waiting)
 
-    async def ask(self, texts: Sequence[str]) -> list[A]:
+    async def ask(self, texts: Sequence[Q]) -> list[A]:
         """Wait for the answers to the texts of one request.
 
         Raises:
             FullError: If the queue is full, or closed.
         """
-        request = _Request[A](texts)
+        request = _Request[Q, A](texts)
         with self._changed:
             if self._closed or len(self._waiting) >= self.queue:
                 raise FullError
@@ -90,7 +92,7 @@ class Batcher(Generic[A]):
             self._answer(batch)
             del batch  # or the last answers live until the next request
 
-    def _take(self) -> list[_Request[A]]:
+    def _take(self) -> list[_Request[Q, A]]:
         """Wait for requests; return those of a batch, none when the queue is closed and empty."""
         with self._changed:
             while True:
@@ -103,9 +105,9 @@ class Batcher(Generic[A]):
                 if batch or self._closed:
                     return batch
 
-    def _pick(self) -> list[_Request[A]]:
+    def _pick(self) -> list[_Request[Q, A]]:
         """Take the requests of a batch out of the queue; those whose client hung up are dropped."""
-        batch: list[_Request[A]] = []
+        batch: list[_Request[Q, A]] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].texts) <= self.texts):
             request = self._waiting.popleft()
@@ -117,7 +119,7 @@ class Batcher(Generic[A]):
     def _full(self) -> bool:
         return self._closed or sum(len(r.texts) for r in self._waiting) >= self.texts
 
-    def _answer(self, batch: Sequence[_Request[A]]) -> None:
+    def _answer(self, batch: Sequence[_Request[Q, A]]) -> None:
         """Answer a batch; when it fails, each of its requests alone, for it may be one's fault."""
         try:
             answers = iter(self.predict([t for r in batch for t in r.texts]))

@@ -36,6 +36,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--admin-token", type=FILE, help="File with the secret that allows changes.")
 @click.option("--watch", is_flag=True, help="Follow what is installed, without a restart.")
+@click.option("--follow", metavar="URL", help="Serve what this fleet's store has in production.")
 @click.option(
     "--queue",
     default=256,
@@ -74,6 +75,7 @@ def serve(
     hosts: tuple[str, ...],
     admin_token: Path | None,
     watch: bool,
+    follow: str | None,
     queue: int,
     batch: int,
     batch_ms: float,
@@ -91,6 +93,7 @@ def serve(
             port=port,
             admin_token=admin_token,
             watch=watch,
+            follow=follow,
             queue=queue,
             batch=batch,
             wait=batch_ms / 1000,

@@ -121,7 +121,9 @@ class InferenceRoutes:
         """Answer texts; one generation answers all of a request, and the answer names it."""
         require_model(name)
         wanted = await body(request, InferRequest)
-        return reply(infer_reply(wanted, await self.service.ask(texts_of(wanted))))
+        return reply(
+            infer_reply(wanted, await self.service.ask(texts_of(wanted), headers=request.headers))
+        )
 
     async def route(self, request: Request) -> Response:
         """Say which expert each text is for; no expert is run."""

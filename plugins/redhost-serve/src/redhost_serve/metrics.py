@@ -13,6 +13,17 @@ __all__ = ["Metrics"]
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
+COUNTERS = (
+    ("requests", "Requests answered.", ("route", "status")),
+    ("swaps", "Changes of generation.", ("outcome",)),
+    ("generation_texts", "Texts answered, by the generation that did.", ("generation",)),
+    (
+        "labelled_texts",
+        "Texts whose right label came back, by generation, and whether it had it right.",
+        ("generation", "outcome"),
+    ),
+)
+
 
 class Metrics:
     """Counters of one server.
@@ -31,9 +42,12 @@ class Metrics:
         waiting: Callable[[], int],
     ) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "redhost_requests", "Requests answered.", ["route", "status"], registry=self.registry
-        )
+        counted = {
+            name: Counter(f"redhost_{name}", what, labels, registry=self.registry)
+            for name, what, labels in COUNTERS
+        }
+        self.requests, self.swaps = counted["requests"], counted["swaps"]
+        self.by_generation, self.labelled = counted["generation_texts"], counted["labelled_texts"]
         self.seconds = Histogram(
             "redhost_request_seconds",
             "Seconds from a request's first byte to its answer.",
@@ -43,9 +57,6 @@ class Metrics:
         )
         self.batch = Histogram(
             "redhost_batch_texts", "Texts of a batch.", buckets=TEXTS, registry=self.registry
-        )
-        self.swaps = Counter(
-            "redhost_swaps", "Changes of generation.", ["outcome"], registry=self.registry
         )
         self.texts, self.weight, self.declined = (
             Counter(f"redhost_expert_{name}", what, ["expert"], registry=self.registry)
@@ -76,6 +87,7 @@ class Metrics:
             answers: The answers.
             seconds: How long the request waited for them.
         """
+        self.by_generation.labels(str(answers[0].generation)).inc(len(answers))
         for answer in answers:
             heaviest = max(answer.weights, key=answer.weights.__getitem__)
             self.texts.labels(heaviest).inc()

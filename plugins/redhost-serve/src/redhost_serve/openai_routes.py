@@ -144,7 +144,7 @@ class OpenAiRoutes:
         if expert == BACKBONE:
             _unknown(expert)  # it has no answer of its own
         texts = _texts(wanted.input)
-        answers = await self.service.ask(texts, each=expert is not None)
+        answers = await self.service.ask(texts, each=expert is not None, headers=request.headers)
         data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
         counts = usage(sum(await _token_counts(model, texts)))
         body = {

@@ -14,6 +14,7 @@ import click
 import redhost
 from redhost_serve.admin import read_token
 from redhost_serve.app import create_app
+from redhost_serve.follow import following
 from redhost_serve.server import Server, bind
 from redhost_serve.service import Options, Service
 from redhost_serve.watch import Watch
@@ -38,6 +39,7 @@ class ServeOptions:
         wait: Seconds a batch waits for more.
         grace: Seconds between SIGTERM and the end of new requests.
         hosts: More names that requests may ask for.
+        follow: The store of a fleet to follow.
     """
 
     home: Path | None
@@ -52,6 +54,7 @@ class ServeOptions:
     wait: float
     grace: float
     hosts: tuple[str, ...] = ()
+    follow: str | None = None
 
 
 def run(options: ServeOptions) -> None:
@@ -75,6 +78,7 @@ def run(options: ServeOptions) -> None:
     )
     with (
         _watching(service, options),
+        following(service, options.follow, where=f"http://{options.host}:{port}"),
         contextlib.suppress(KeyboardInterrupt),  # uvicorn hands Ctrl-C on when it is done
     ):
         server.run(sockets=[listener])
@@ -82,7 +86,7 @@ def run(options: ServeOptions) -> None:
 
 def _open(options: ServeOptions) -> redhost.Live:
     live = redhost.Live.open(options.home, backbone=options.backbone, device=options.device)
-    if live.generation is None and not options.watch:
+    if live.generation is None and not options.watch and options.follow is None:
         raise redhost.MissingError(
             f"nothing is composed in {live.host.home}",
             hint="Run 'redhost recompose', or serve with --watch.",

@@ -6,7 +6,7 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,12 +21,14 @@ from redhost_serve.embedding import Embedding, embed
 from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
+from redhost_serve.trial import Pair, Question, Trial
 from redhost_serve.writer import Writer
 
 __all__ = ["Candidate", "Options", "Service"]
 
 log = logging.getLogger("redhost.serve")
 
+Q = TypeVar("Q")
 A = TypeVar("A")
 
 SHOWN = 20
@@ -81,6 +83,8 @@ class Service:
         draining: Whether it is about to stop: it answers, but is not ready.
         candidate: What `--watch` saw last.
         listing: The installed experts as a fresh interpreter sees them, where `--watch` looked.
+        trial: The canary, while there is one.
+        follows: Says where a fleet that is followed stands; None where none is.
     """
 
     live: redhost.Live
@@ -88,6 +92,8 @@ class Service:
     draining: bool = False
     candidate: Candidate | None = None
     listing: Sequence[dict[str, Any]] | None = None
+    trial: Trial | None = None
+    follows: Callable[[], msgspec.Struct] | None = None
 
     def __post_init__(self) -> None:
         """Start the threads that answer."""
@@ -96,13 +102,17 @@ class Service:
             alive=self.live.alive,
             waiting=lambda: sum(map(len, self._workers)),
         )
-        self.batcher = self._batcher(self.live.predict)
+        self.batcher = self._batcher(self._answer)
+        self.labelled = self._batcher(self._compare)
         self.by_expert = self._batcher(partial(self.live.predict, each=True))
-        self.embedding = self._batcher(lambda texts: embed(self.live.composed, texts))
+        self.embedding: Batcher[str, Embedding] = self._batcher(
+            lambda texts: embed(self.live.composed, texts)
+        )
         self.choosing = self._batcher(self.live.route)
         self.writer = Writer(queue=self.options.queue)
-        self._workers: tuple[Batcher[Any] | Writer, ...] = (
+        self._workers: tuple[Batcher[Any, Any] | Writer, ...] = (
             self.batcher,
+            self.labelled,
             self.by_expert,
             self.embedding,
             self.choosing,
@@ -111,7 +121,7 @@ class Service:
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
 
-    def _batcher(self, answer: Callable[[Sequence[str]], list[A]]) -> Batcher[A]:
+    def _batcher(self, answer: Callable[[Sequence[Q]], list[A]]) -> Batcher[Q, A]:
         return Batcher(
             answer,
             queue=self.options.queue,
@@ -140,21 +150,62 @@ class Service:
         with self._problems():
             return self.live.composed
 
-    async def ask(self, texts: Sequence[str], *, each: bool = False) -> list[redhost.Answer]:
+    async def ask(
+        self, texts: Sequence[str], *, each: bool = False, headers: Mapping[str, str] | None = None
+    ) -> list[redhost.Answer]:
         """Answer the texts of one request, all with one generation.
 
         Args:
             texts: The texts.
-            each: Whether every expert answers for itself as well.
+            each: Whether every expert answers for itself as well; no canary does.
+            headers: The request's, which say or draw whether a canary answers.
 
         Raises:
             HttpProblem: 503 when too many wait, nothing is served or the generation failed; 400
                 for a text that cannot be read. What was sent is not repeated.
         """
         start = time.perf_counter()
-        answers = await self._ask(self.by_expert if each else self.batcher, texts)
+        if each:
+            answers = await self._ask(self.by_expert, texts)
+        else:
+            trial = self.trial
+            canary = trial is not None and trial.chooses(headers or {}, texts[0])
+            answers = await self._ask(self.batcher, [Question(text, canary) for text in texts])
         self.metrics.answered(answers, seconds=time.perf_counter() - start)
         return answers
+
+    async def feedback(self, texts: Sequence[str], labels: Sequence[str]) -> list[Pair]:
+        """Take the right labels of texts: count who has them right.
+
+        Returns:
+            What production answers to each, and what the canary does; production twice without one.
+
+        Raises:
+            HttpProblem: As `ask` does.
+        """
+        pairs = await self._ask(self.labelled, texts)
+        for n, first in enumerate(first for first, _ in pairs):
+            self.metrics.labelled.labels(
+                str(first.generation), "right" if first.label == labels[n] else "wrong"
+            ).inc()
+        trial = self.trial
+        if trial is not None and all(b.generation == trial.model.generation for _, b in pairs):
+            trial.count(pairs, labels)
+        return pairs
+
+    def _answer(self, questions: Sequence[Question]) -> list[redhost.Answer]:
+        """Answer a batch, by the generation that is served and by the canary."""
+        trial = self.trial
+        if trial is None or trial.model.generation == self.live.generation:
+            return self.live.predict([q.text for q in questions])
+        return trial.answer(self.live.composed, questions)
+
+    def _compare(self, texts: Sequence[str]) -> list[Pair]:
+        """Answer a batch by both generations."""
+        trial, model = self.trial, self.live.composed
+        if trial is None or trial.model.generation == model.generation:
+            return [(answer, answer) for answer in model.answer(texts)]
+        return trial.compare(model, texts)
 
     async def embed(self, texts: Sequence[str]) -> list[Embedding]:
         """Return the backbone's vectors of the texts of one request; no expert is run.
@@ -216,7 +267,7 @@ class Service:
                 if token is not None:
                     yield token
 
-    async def _ask(self, batcher: Batcher[A], texts: Sequence[str]) -> list[A]:
+    async def _ask(self, batcher: Batcher[Q, A], texts: Sequence[Q]) -> list[A]:
         with self._problems():
             return await batcher.ask(texts)
 

@@ -20,6 +20,8 @@ __all__ = [
     "Change",
     "Detach",
     "Failure",
+    "Feedback",
+    "FeedbackReply",
     "GenerateReply",
     "GenerateRequest",
     "InferReply",
@@ -33,6 +35,7 @@ __all__ = [
     "RouteReply",
     "RouteRequest",
     "Routed",
+    "Scored",
     "Served",
     "TensorMetadata",
     "TextTensor",
@@ -162,6 +165,30 @@ class RouteReply(Struct, kw_only=True):
 
     generation: int | None
     routes: list[Routed]
+
+
+class Feedback(Struct, kw_only=True):
+    """Texts with their right labels; nothing of them is written down."""
+
+    texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
+    labels: Annotated[
+        list[Annotated[str, Meta(max_length=MAX_CHARACTERS)]], Meta(max_length=MAX_TEXTS)
+    ]
+
+
+class Scored(Struct, kw_only=True):
+    """How many of the texts a generation has right."""
+
+    generation: int | None
+    right: int
+    texts: int
+
+
+class FeedbackReply(Struct, kw_only=True):
+    """Who has how many right; the canary's is null where there is none."""
+
+    production: Scored
+    canary: Scored | None
 
 
 class GenerateRequest(Struct, kw_only=True):

@@ -1,0 +1,285 @@
+"""`redhost push`, `pull`, `promote` and `fleet`. Everything heavy is imported inside commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import click
+
+__all__ = ["fleet", "promote", "pull", "push"]
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+STAGE = click.Choice(["production", "canary"])
+
+url_argument = click.argument("url", envvar="REDHOST_FLEET")
+fleet_option = click.option(
+    "--fleet", "url", envvar="REDHOST_FLEET", required=True, help="The store: a folder or a URL."
+)
+home_option = click.option(
+    "--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder (default: .redhost here)."
+)
+generation_option = click.option(
+    "--generation", type=click.IntRange(min=1), help="Which one (default: the current one)."
+)
+why_option = click.option("--why", default="", help="The reason, for the history.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@url_argument
+@generation_option
+@home_option
+@json_option
+def push(*, url: str, generation: int | None, home: Path | None, as_json: bool) -> None:
+    """Send a generation, bytes and all, to the store at URL; nobody serves it yet.
+
+    URL is a folder or an object store (s3://bucket/folder); REDHOST_FLEET names it as well.
+    """
+    import redhost
+    from redhost_fleet.fleet import Fleet
+
+    host = redhost.Host.open(home)
+    number = generation or _current(host)
+    with _bar("push") as progress:
+        done = Fleet(url).push(host.generations, number, progress=progress)
+    if as_json:
+        _print_json(done)
+    else:
+        click.echo(f"generation {number} is in {url}: {done.sent:,} of {done.bytes:,} bytes sent")
+
+
+@click.command()
+@url_argument
+@generation_option
+@click.option("--stage", type=STAGE, default="production", show_default=True, help="Whose.")
+@home_option
+@json_option
+def pull(*, url: str, generation: int | None, stage: str, home: Path | None, as_json: bool) -> None:
+    """Bring what a stage serves from the store at URL, and make it current here."""
+    import redhost
+    from redhost_fleet.fleet import Fleet
+
+    host, fleet = redhost.Host.open(home), Fleet(url)
+    number = generation or _served(fleet, stage)
+    with _bar("pull") as progress:
+        fleet.pull(host.generations, number, progress=progress)
+    host.rollback(number)
+    if as_json:
+        _print_json({"generation": number, "home": str(host.home)})
+    else:
+        click.echo(f"generation {number} of {url} is current in {host.home}")
+
+
+@click.command()
+@click.argument("number", type=click.IntRange(min=1))
+@fleet_option
+@click.option("--stage", type=STAGE, default="production", show_default=True, help="Which stage.")
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    help="Of a canary: how many of the requests it answers, 0 to 1.",
+)
+@click.option("--mirror", is_flag=True, help="Of a canary: it reads all requests, to be compared.")
+@click.option(
+    "--expect", type=click.IntRange(min=1), help="Only if the stage serves this generation now."
+)
+@why_option
+@json_option
+def promote(
+    *,
+    number: int,
+    url: str,
+    stage: str,
+    share: float,
+    mirror: bool,
+    expect: int | None,
+    why: str,
+    as_json: bool,
+) -> None:
+    """Have a stage serve generation NUMBER, which was pushed; every replica follows.
+
+    Of two that promote at once one wins, and the other learns who did.
+    """
+    from redhost_fleet.fleet import Fleet
+
+    fleet = Fleet(url)
+    last = fleet.stages[stage].last()
+    if expect is not None and (last is None or last.generation != expect):
+        import redhost
+
+        raise redhost.errors.StaleGenerationError(
+            f"{stage} of {url} was not moved",
+            expected=f"generation {expect}",
+            found="nothing" if last is None else f"generation {last.generation}, by {last.by}",
+            hint="See 'redhost fleet history', then decide again.",
+        )
+    entry = fleet.promote(number, stage=stage, share=share, mirror=mirror, why=why)
+    if as_json:
+        _print_json(entry)
+    else:
+        click.echo(f"{stage} of {url} is generation {number} (entry {entry.sequence})")
+
+
+@click.group()
+def fleet() -> None:
+    """See and steer replicas that follow one store."""
+
+
+@fleet.command()
+@fleet_option
+@json_option
+def status(*, url: str, as_json: bool) -> None:
+    """Show the stages, and each replica: what it serves, how far behind, why, and drift."""
+    from redhost_fleet.fleet import Fleet
+    from redhost_fleet.status import fleet_status, status_lines
+
+    found = fleet_status(Fleet(url))
+    if as_json:
+        _print_json(found)
+    else:
+        click.echo("\n".join(status_lines(found)))
+
+
+@fleet.command()
+@fleet_option
+@click.option("--stage", type=STAGE, default="production", show_default=True, help="Whose.")
+@json_option
+def history(*, url: str, stage: str, as_json: bool) -> None:
+    """Show what a stage has served, since when, by whom and why."""
+    from redhost_fleet.fleet import Fleet
+
+    followed = Fleet(url)
+    followed.require()
+    log = followed.stages[stage]
+    entries = [entry for n in log.sequences() if (entry := log.read(n)) is not None]
+    if as_json:
+        _print_json(entries)
+        return
+    for entry in entries:
+        what = "none" if entry.generation is None else f"generation {entry.generation}"
+        share = f", {entry.share:.0%} of the requests" if entry.share else ""
+        share += ", mirrored" if entry.mirror else ""
+        why = f": {entry.why}" if entry.why else ""
+        click.echo(f"{entry.sequence:>4}  {entry.when[:19]}  {what}{share}, by {entry.by}{why}")
+
+
+@fleet.command()
+@fleet_option
+@why_option
+@json_option
+def rollback(*, url: str, why: str, as_json: bool) -> None:
+    """Have production serve again what it served before."""
+    from redhost_fleet.fleet import Fleet
+
+    fleet = Fleet(url)
+    entry = fleet.promote(fleet.previous(), why=why or "rolled back")
+    if as_json:
+        _print_json(entry)
+    else:
+        click.echo(f"production of {url} is generation {entry.generation}")
+
+
+@fleet.command("end-canary")
+@fleet_option
+@why_option
+@json_option
+def end_canary(*, url: str, why: str, as_json: bool) -> None:
+    """Take the canary away; production answers everything."""
+    from redhost_fleet.fleet import Fleet
+
+    entry = Fleet(url).promote(None, stage="canary", why=why or "ended")
+    if as_json:
+        _print_json(entry)
+    else:
+        click.echo(f"{url} has no canary")
+
+
+@fleet.command("judge")
+@fleet_option
+@click.option("--alarm", default=0.01, show_default=True, help="Share of good canaries lost.")
+@click.option("--miss", default=0.01, show_default=True, help="Share of bad canaries promoted.")
+@click.option("--margin", default=0.01, show_default=True, help="Accuracy that may be lost.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.1), help="Look again every so many seconds, for ever."
+)
+@json_option
+def judge_command(
+    *, url: str, alarm: float, miss: float, margin: float, every: float | None, as_json: bool
+) -> None:
+    """Promote the canary, take it away or let it run on, by its labelled texts.
+
+    Labels come through POST /v1/feedback. One may look as often as one likes: the shares hold all
+    the same (an anytime-valid test). The history has the figures.
+    """
+    import redhost
+    from redhost_fleet.fleet import Fleet
+    from redhost_fleet.rollout import Limits, judge
+
+    followed, limits = Fleet(url), Limits(alarm=alarm, miss=miss, margin=margin)
+    shown = ""
+    while True:
+        try:
+            found = judge(followed, limits)
+        except (redhost.errors.StoreError, redhost.errors.StaleGenerationError) as e:
+            if every is None:
+                raise
+            click.echo(e.reason, err=True)
+            found = None
+        line = "no canary" if found is None else f"{found[0].action}: {found[0].why}"
+        if as_json and (every is None or line != shown):
+            _print_json(None if found is None else found[0])
+        elif line != shown:
+            click.echo(line)
+        if every is None:
+            return
+        shown = line
+        sleep(every)
+
+
+def _current(host: Any) -> int:
+    import redhost
+
+    number = host.generations.current()
+    if number is None:
+        raise redhost.MissingError(
+            f"nothing is composed in {host.home}", hint="Run 'redhost recompose'."
+        )
+    return int(number)
+
+
+def _served(fleet: Any, stage: str) -> int:
+    import redhost
+
+    entry = fleet.stages[stage].last()
+    if entry is None or entry.generation is None:
+        raise redhost.MissingError(
+            f"{stage} of {fleet.storage.url} serves nothing", hint="Run 'redhost promote' first."
+        )
+    return int(entry.generation)
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+@contextmanager
+def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield what shows progress on stderr, where people look."""
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.length = max(total, 1)
+            bar.update(done - bar.pos)
+
+        yield progress

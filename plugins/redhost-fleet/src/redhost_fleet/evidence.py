@@ -1,0 +1,68 @@
+"""How sure one may be, at any moment, that one generation is worse than another, or as good.
+
+On a labelled text let D be 1 where the canary alone is right, −1 where production alone is, else 0.
+Bets against a hypothesis about E[D] grow only if it is wrong (Waudby-Smith and Ramdas 2023):
+
+    not worse, E[D] ≥ 0              wealth(λ) = Π (1 − λ D)            0 < λ < 1
+    worse by a margin, E[D] ≤ −δ     wealth(λ) = Π (1 + λ (D + δ))      0 < λ < 1 / (1 − δ)
+
+Each is a test martingale, and so is their mean over λ, and the mean of such means over experts. By
+Ville's inequality the wealth ever reaches 1/a with probability a at most, while the hypothesis
+holds: one may look after every text, and stop when one likes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from redhost_fleet.documents import Comparison
+
+__all__ = ["evidence_of_harm", "evidence_of_no_harm", "harm_of"]
+
+BETS = tuple((2 * n + 1) / 40 for n in range(20))
+"""λ as shares of the largest, from .025 to .975."""
+
+
+def evidence_of_harm(counts: Mapping[str, Comparison]) -> float:
+    """Return the log of the evidence that the canary is worse somewhere.
+
+    Half of the stake is on all texts, half is spread over the experts: what is worse for one
+    expert's texts alone shows there.
+
+    Args:
+        counts: By expert.
+    """
+    everything = harm_of(sum(counts.values(), Comparison()))
+    if not counts:
+        return everything
+    return _mean([everything, _mean(map(harm_of, counts.values()))])
+
+
+def harm_of(counts: Comparison) -> float:
+    """Return the log of the evidence that the canary is worse on the texts of some counts."""
+    return _mean(counts.worse * math.log1p(x) + counts.better * math.log1p(-x) for x in BETS)
+
+
+def evidence_of_no_harm(counts: Mapping[str, Comparison], *, margin: float) -> float:
+    """Return the log of the evidence that the canary is worse by less than a margin.
+
+    Args:
+        counts: By expert.
+        margin: δ, 0–1: accuracy that may be lost.
+    """
+    all_texts = sum(counts.values(), Comparison())
+    stakes = [x / (1 - margin) for x in BETS]
+    return _mean(
+        all_texts.worse * math.log1p(-x * (1 - margin))
+        + all_texts.better * math.log1p(x * (1 + margin))
+        + all_texts.same * math.log1p(x * margin)
+        for x in stakes
+    )
+
+
+def _mean(logs: Iterable[float]) -> float:
+    """Return the log of the mean of numbers whose logs are given."""
+    some = list(logs)
+    top = max(some)
+    return top + math.log(sum(math.exp(x - top) for x in some) / len(some))

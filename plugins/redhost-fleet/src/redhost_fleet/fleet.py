@@ -1,0 +1,331 @@
+"""A fleet's store: generations go up whole, and come down verified byte by byte."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import redhost
+from redhost.plugins import Composition, Generations
+from redhost_fleet.documents import (
+    COMPOSITION,
+    GenerationDocument,
+    ReplicaReport,
+    StageEntry,
+    decode,
+    encode,
+)
+from redhost_fleet.stages import PRODUCTION, STAGES, StageLog
+from redhost_fleet.storage import Storage, open_storage
+
+__all__ = ["Fleet", "PushReport"]
+
+MARKER = "redhost-fleet.json"
+"""The file by which a fleet's store is known."""
+
+Progress = Callable[[int, int], None]
+"""Called with how many bytes are done, and how many there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushReport:
+    """What a push sent.
+
+    Attributes:
+        number: The generation.
+        sent: Bytes of objects that the store did not have.
+        bytes: Of all of its objects.
+    """
+
+    number: int
+    sent: int
+    bytes: int
+
+
+class Fleet:
+    """Machines that share one store.
+
+    Args:
+        storage: The store, or where it is.
+    """
+
+    def __init__(self, storage: Storage | str) -> None:
+        self.storage = open_storage(storage) if isinstance(storage, str) else storage
+        self.stages = {stage: StageLog(self.storage, stage) for stage in STAGES}
+
+    def require(self) -> None:
+        """Check that a fleet's store is there: an empty folder may be a disk that went away.
+
+        Raises:
+            StoreError: If it is not, or cannot be reached.
+        """
+        if self.storage.read(MARKER) is None:
+            raise redhost.errors.StoreError(
+                f"there is no store of a fleet at {self.storage.url}",
+                expected=MARKER,
+                found="nothing",
+                hint="Run 'redhost push' to begin one.",
+            )
+
+    # -- generations ------------------------------------------------------------------------------
+
+    def push(
+        self, generations: Generations, number: int, *, progress: Progress | None = None
+    ) -> PushReport:
+        """Send a generation of a home, with the bytes of everything in it.
+
+        What the store has is not sent again. The document that names the objects is written last,
+        so a push that is stopped leaves nothing that anyone could follow.
+
+        Args:
+            generations: Of the home.
+            number: Which one.
+            progress: Called as objects are sent.
+
+        Raises:
+            RedhostError: If its bytes are missing or damaged here.
+            StaleGenerationError: If the store has another generation of that number.
+        """
+        document, objects = _read(generations, number)
+        self.storage.create(MARKER, b'{"schema": "redhost.fleet/1"}\n')
+        if (taken := self.document(number)) is not None and taken.digest != document.digest:
+            raise redhost.errors.StaleGenerationError(
+                f"{self.storage.url} has another generation {number}",
+                expected=document.digest[:12],
+                found=f"{taken.digest[:12]}, pushed by {taken.by} at {taken.when}",
+                hint="Run 'redhost pull', then 'redhost recompose': it gets the next number.",
+            )
+        total, done, sent = sum(document.sizes.values()), 0, 0
+        present = set(self.storage.names("objects"))
+        for sha, data in objects:
+            if sha not in present:
+                self._send(sha, data)
+                present.add(sha)
+                sent += len(data)
+            done += len(data)
+            if progress is not None:
+                progress(done, total)
+        if not self.storage.create(_document(number), encode(document)) and taken is None:
+            return self.push(generations, number)  # somebody else sent one meanwhile: say whose
+        return PushReport(number=number, sent=sent, bytes=total)
+
+    def _send(self, sha: str, data: bytes) -> None:
+        """Write an object and read it back: what a store acknowledges may still be cut short."""
+        name = f"objects/{sha}"
+        self.storage.create(name, data)  # somebody else may have sent it meanwhile
+        found = self.storage.read(name)
+        if found is not None and hashlib.sha256(found).hexdigest() == sha:
+            return
+        self.storage.remove(name)
+        raise redhost.errors.StoreError(
+            f"{self.storage.url} did not store what was sent",
+            expected=f"sha256:{sha[:12]}…",
+            found="other bytes",
+            hint="Push again.",
+        )
+
+    def document(self, number: int) -> GenerationDocument | None:
+        """Return what a generation consists of; None where it was never pushed."""
+        name = _document(number)
+        if (data := self.storage.read(name)) is None:
+            return None
+        return decode(data, GenerationDocument, where=f"{self.storage.url}/{name}")
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all generations that were pushed, ascending."""
+        names = (name.removesuffix(".json") for name in self.storage.names("generations"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def pull(
+        self, generations: Generations, number: int, *, progress: Progress | None = None
+    ) -> Composition:
+        """Bring a generation to a home, under its own number; nothing else there changes.
+
+        Only objects that the home does not have travel, each is hashed, and the home reads every
+        byte once more as what it is before the generation is there at all.
+
+        Args:
+            generations: Of the home.
+            number: Which one.
+            progress: Called as objects arrive.
+
+        Raises:
+            UnknownNameError: If it was never pushed.
+            IntegrityError: If what arrives is not what was pushed.
+            StoreError: If the store cannot be reached, or the home cannot be written.
+        """
+        document = self._require_document(number)
+        with suppress(redhost.RedhostError):
+            if (have := generations.load(number)).digest == document.digest:
+                for digest in have.digests():
+                    generations.store.get(digest)
+                return have
+        store = generations.store
+        missing = {d: files for d, files in document.packages.items() if not store.has(d)}
+        wanted = [*document.files.values(), *(s for f in missing.values() for s in f.values())]
+        total, done = sum(document.sizes.get(sha, 0) for sha in wanted), 0
+
+        def get(sha: str) -> bytes:
+            nonlocal done
+            data = self._object(sha)
+            done += len(data)
+            if progress is not None:
+                progress(done, total)
+            return data
+
+        with generations.writer() as writer:
+            for digest, files in missing.items():
+                store.put({name: get(sha) for name, sha in files.items()}, digest=digest)
+            own = {name: get(sha) for name, sha in document.files.items()}
+            return generations.receive(number, own, writer=writer)
+
+    def _object(self, sha: str) -> bytes:
+        data = self.storage.read(f"objects/{sha}")
+        if data is None or (found := hashlib.sha256(data).hexdigest()) != sha:
+            raise redhost.errors.IntegrityError(
+                f"an object of {self.storage.url} is damaged",
+                expected=f"sha256:{sha[:12]}…",
+                found="nothing" if data is None else f"sha256:{found[:12]}…",
+                hint=f"Remove objects/{sha} there, then push again from a home that has it.",
+            )
+        return data
+
+    # -- stages -----------------------------------------------------------------------------------
+
+    def promote(
+        self,
+        number: int | None,
+        *,
+        stage: str = PRODUCTION,
+        after: StageEntry | None = None,
+        share: float = 0.0,
+        mirror: bool = False,
+        why: str = "",
+    ) -> StageEntry:
+        """Have a stage serve a generation from now on.
+
+        Args:
+            number: The generation, which was pushed; None ends a canary.
+            stage: ``production`` or ``canary``.
+            after: The entry that the caller believes is the last; None reads it now.
+            share: Of a canary: how many of the requests it answers, 0–1.
+            mirror: Of a canary: whether it reads all others too, to be compared.
+            why: The reason, for the history.
+
+        Raises:
+            UsageError: If that means nothing.
+            UnknownNameError: If the generation was never pushed.
+            IntegrityError: If objects of it are missing.
+            StaleGenerationError: If another writer came first.
+        """
+        log = self.stages[stage]
+        if number is None and stage == PRODUCTION:
+            raise redhost.UsageError("production serves a generation", expected="its number")
+        if stage == PRODUCTION and (share or mirror):
+            raise redhost.UsageError("production answers every request", expected="no share of it")
+        digest = "" if number is None else self._require_whole(number).digest
+        last = log.last() if after is None else after
+        entry = StageEntry(
+            sequence=1,
+            generation=number,
+            digest=digest,
+            share=share,
+            mirror=mirror,
+            why=why,
+        )
+        return log.append(entry, after=last)
+
+    def _require_document(self, number: int) -> GenerationDocument:
+        if (document := self.document(number)) is None:
+            self.require()
+            raise redhost.errors.UnknownNameError(
+                "generation", str(number), map(str, self.numbers())
+            )
+        return document
+
+    def _require_whole(self, number: int) -> GenerationDocument:
+        """Return what a generation consists of, all of which is there."""
+        document = self._require_document(number)
+        if missing := document.objects() - set(self.storage.names("objects")):
+            raise redhost.errors.IntegrityError(
+                f"generation {number} of {self.storage.url} is not whole",
+                expected=f"{len(document.objects())} objects",
+                found=f"{len(missing)} of them missing",
+                hint="Push it again from a home that has it.",
+            )
+        return document
+
+    def previous(self, stage: str = PRODUCTION) -> int:
+        """Return the generation that a stage served before the one that it serves.
+
+        Raises:
+            MissingError: If there is none.
+        """
+        log = self.stages[stage]
+        entries = (log.read(sequence) for sequence in reversed(log.sequences()))
+        served = [e.generation for e in entries if e is not None and e.generation is not None]
+        for number in served[1:]:
+            if number != served[0]:
+                return number
+        raise redhost.MissingError(
+            f"{stage} of {self.storage.url} has served no other generation",
+            hint="See 'redhost fleet history'.",
+        )
+
+    # -- replicas ---------------------------------------------------------------------------------
+
+    def report(self, report: ReplicaReport) -> None:
+        """Write what a replica says of itself."""
+        self.storage.write(f"replicas/{report.replica}.json", encode(report))
+
+    def report_of(self, replica: str) -> ReplicaReport | None:
+        """Return a replica's last report; None before the first."""
+        name = f"replicas/{replica}.json"
+        if (data := self.storage.read(name)) is None:
+            return None
+        return decode(data, ReplicaReport, where=f"{self.storage.url}/{name}")
+
+    def reports(self) -> list[ReplicaReport]:
+        """Return the replicas' last reports, by id."""
+        ids = (name.removesuffix(".json") for name in self.storage.names("replicas"))
+        return [report for i in ids if (report := self.report_of(i)) is not None]
+
+
+def _read(
+    generations: Generations, number: int
+) -> tuple[GenerationDocument, Iterator[tuple[str, bytes]]]:
+    """Return what a generation of a home consists of, verified, and its objects one by one."""
+    record = generations.load(number)
+    store, sizes = generations.store, dict[str, int]()
+
+    def shas(files: dict[str, bytes]) -> dict[str, str]:
+        found = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        sizes.update({sha: len(files[name]) for name, sha in found.items()})
+        return found
+
+    for member in record.experts:
+        store.expert(member.digest, who=member.id)
+    if record.backbone.digest:
+        store.backbone(record.backbone.digest, who=record.backbone.id)
+    own = {name: generations.file(record, name) for name in record.files}
+    own[COMPOSITION] = generations.record(number)
+    document = GenerationDocument(
+        number=number,
+        digest=record.digest,
+        files=shas(own),
+        packages={digest: shas(store.get(digest)) for digest in sorted(record.digests())},
+        sizes=sizes,
+    )
+
+    def objects() -> Iterator[tuple[str, bytes]]:
+        yield from ((sha, own[name]) for name, sha in document.files.items())
+        for digest, files in document.packages.items():
+            yield from ((sha, store.file(digest, name)) for name, sha in files.items())
+
+    return document, objects()
+
+
+def _document(number: int) -> str:
+    return f"generations/{number}.json"

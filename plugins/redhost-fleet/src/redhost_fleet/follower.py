@@ -1,0 +1,219 @@
+"""A replica: it looks at the stages' logs, and serves what they say once it has it whole.
+
+What goes wrong on the way leaves what is served as it is: a store that does not answer, a
+generation that is not whole there yet, one that this machine cannot run. The replica says so and
+tries again; it starts, and answers, without the store as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic, time
+
+import msgspec
+
+import redhost
+from redhost_fleet.documents import Comparison, ReplicaReport, StageEntry, now
+from redhost_fleet.fleet import Fleet
+from redhost_fleet.stages import CANARY, PRODUCTION, STAGES
+
+__all__ = ["Follower", "replica_id"]
+
+log = logging.getLogger("redhost.fleet")
+
+EVERY = 0.5
+"""Seconds between two looks at a log; each is one small read a stage."""
+Trial = Callable[[StageEntry, redhost.ComposedModel | None, Mapping[str, Comparison]], None]
+"""Begins a trial, or ends one."""
+
+REPORT_EVERY = 5.0
+"""Seconds between two reports."""
+
+
+def replica_id(where: str) -> str:
+    """Return an id that a replica keeps over restarts: its machine, and where on it it is.
+
+    Args:
+        where: What no other replica of the machine has: its address, or its home.
+    """
+    machine = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-")[:60] or "replica"
+    return f"{machine}-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
+
+
+@dataclass
+class _Position:
+    """Where a replica stands in a log.
+
+    Attributes:
+        seen: The last entry that it followed or refused; None before it has seen the log.
+        refused: Why it does not serve what that entry says.
+        unreachable: Why it could not look, or not yet follow; it tries again.
+    """
+
+    seen: int | None = None
+    refused: str = ""
+    unreachable: str = ""
+
+    @property
+    def trouble(self) -> str:
+        return self.unreachable or self.refused
+
+
+class Follower(threading.Thread):
+    """Follows a fleet until it is stopped.
+
+    Args:
+        live: What answers.
+        fleet: Whom to follow.
+        where: The replica's address, or its home.
+        every: Seconds between two looks.
+        swap: Serves a generation of the home; by default `live.swap`.
+        trial: Called with the entry of a canary, its generation (None for none), and what was
+            counted before a restart.
+        observe: Adds to a report what else is known.
+    """
+
+    def __init__(
+        self,
+        live: redhost.Live,
+        fleet: Fleet,
+        *,
+        where: str,
+        every: float = EVERY,
+        swap: Callable[[int], object] | None = None,
+        trial: Trial = lambda *_: None,
+        observe: Callable[[ReplicaReport], ReplicaReport] = lambda report: report,
+    ) -> None:
+        super().__init__(name="redhost-follower", daemon=True)
+        self.live, self.fleet, self.every = live, fleet, every
+        self._swap, self._trial, self._observe = swap or live.swap, trial, observe
+        self._ended = threading.Event()
+        self._positions = {stage: _Position() for stage in STAGES}
+        self._reported = self._checked = -REPORT_EVERY
+        self._latest = ReplicaReport(
+            replica=replica_id(where),
+            url=where if "://" in where else "",
+            pid=os.getpid(),
+            started=now(),
+        )
+
+    @property
+    def latest(self) -> ReplicaReport:
+        """What the replica says of itself now."""
+        positions, serving = self._positions, self.live.generation
+        reason = "; ".join(dict.fromkeys(filter(None, (p.trouble for p in positions.values()))))
+        known = msgspec.structs.replace(
+            self._latest,
+            when=now(),
+            generation=serving,
+            production=positions[PRODUCTION].seen or 0,
+            canary=positions[CANARY].seen or 0,
+            state="behind" if reason else "serving" if serving is not None else "waiting",
+            reason=reason,
+        )
+        return self._observe(known)
+
+    def run(self) -> None:
+        """Look, again and again; what goes wrong is shown, never raised."""
+        while True:
+            self.look()
+            if self._ended.wait(self.every):
+                return
+
+    def stop(self) -> None:
+        """Stop looking; what is served goes on."""
+        self._ended.set()
+        if self.is_alive():
+            self.join()
+
+    def look(self) -> None:
+        """Look once at both logs, follow what is new, and report now and then."""
+        before = [(p.seen, p.trouble) for p in self._positions.values()]
+        self._follow(PRODUCTION, self._serve)
+        self._follow(CANARY, self._run_trial)
+        moved = before != [(p.seen, p.trouble) for p in self._positions.values()]
+        if moved or monotonic() - self._reported > REPORT_EVERY:
+            self._report()
+
+    def _follow(self, stage: str, follow: Callable[[StageEntry], None]) -> None:
+        """Do what the last entry of a log says, if that is new."""
+        position, entries = self._positions[stage], self.fleet.stages[stage]
+        try:
+            if monotonic() - self._checked > REPORT_EVERY:
+                self.fleet.require()
+                self._checked = monotonic()
+            seen = position.seen
+            entry = entries.last() if seen is None else entries.after(seen)
+            if entry is not None:
+                try:
+                    follow(entry)
+                    position.refused = ""
+                except (redhost.errors.StoreError, redhost.errors.SwapInProgressError):
+                    raise
+                except redhost.RedhostError as e:  # this machine cannot; the next entry, perhaps
+                    position.refused = self._logged(stage, e.reason)
+            position.seen = entry.sequence if entry is not None else seen or 0
+            position.unreachable = ""
+        except (redhost.errors.StoreError, redhost.errors.SwapInProgressError) as e:
+            if position.unreachable != e.reason:
+                position.unreachable = self._logged(stage, e.reason)
+
+    def _logged(self, stage: str, reason: str) -> str:
+        serving = self.live.generation
+        log.warning("%s is not followed, generation %s goes on: %s", stage, serving, reason)
+        return reason
+
+    def _serve(self, entry: StageEntry) -> None:
+        """Serve what production is."""
+        number = self._bring(entry)
+        if number == self.live.generation:
+            return
+        self._swap(number)
+        written = datetime.fromisoformat(entry.when).timestamp()
+        self._latest = msgspec.structs.replace(self._latest, seconds=round(time() - written, 3))
+
+    def _run_trial(self, entry: StageEntry) -> None:
+        """Hold what the canary is, ready, beside production; or let it go."""
+        self._latest = msgspec.structs.replace(self._latest, trial=None)
+        if entry.generation is None:
+            self._trial(entry, None, {})
+            return
+        number = self._bring(entry)
+        try:
+            model = self.live.prepare(number)
+        except redhost.RedhostError:
+            self._trial(entry, None, {})  # nobody asks the last one any more
+            raise
+        before = self.fleet.report_of(self._latest.replica)
+        counted = before.comparisons if before and before.canary == entry.sequence else {}
+        self._trial(entry, model, counted)
+        self._latest = msgspec.structs.replace(self._latest, trial=number)
+
+    def _report(self) -> None:
+        """Write what the replica says of itself; where that cannot be, it is written later."""
+        self._reported = monotonic()
+        try:
+            self.fleet.report(self.latest)
+        except redhost.errors.StoreError as e:
+            log.info("no report: %s", e.reason)
+
+    def _bring(self, entry: StageEntry) -> int:
+        """Have the generation of an entry in the home, verified."""
+        assert entry.generation is not None  # noqa: S101  (only a canary's entry names none)
+        record = self.fleet.pull(self.live.host.generations, entry.generation)
+        if record.digest != entry.digest:
+            raise redhost.errors.IntegrityError(
+                f"generation {entry.generation} is not the one that was promoted",
+                expected=entry.digest[:12],
+                found=record.digest[:12],
+                hint="Promote it again.",
+            )
+        return entry.generation

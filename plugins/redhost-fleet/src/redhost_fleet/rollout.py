@@ -1,0 +1,128 @@
+"""A canary's end: it becomes production, or goes, or runs on, by what labelled texts say of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import redhost
+from redhost_fleet.documents import Comparison, StageEntry
+from redhost_fleet.evidence import evidence_of_harm, evidence_of_no_harm, harm_of
+from redhost_fleet.fleet import Fleet
+from redhost_fleet.stages import CANARY, PRODUCTION
+
+__all__ = ["Decision", "Limits", "decide", "judge"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What may go wrong, and how often.
+
+    Attributes:
+        alarm: How often a canary that is no worse may be taken away, 0–1.
+        miss: How often one that is worse by the margin may become production, 0–1.
+        margin: Accuracy that may be lost, 0–1.
+    """
+
+    alarm: float = 0.01
+    miss: float = 0.01
+    margin: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check that each is a share.
+
+        Raises:
+            UsageError: If one is not.
+        """
+        for name in ("alarm", "miss", "margin"):
+            if not 0 < getattr(self, name) < 1:
+                raise redhost.UsageError(
+                    name, expected="more than 0 and less than 1", found=str(getattr(self, name))
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What to do with a canary.
+
+    Attributes:
+        action: ``promote``, ``end`` or ``hold``.
+        why: The figures, as one line.
+        harm: Evidence that it is worse: it ends at 1 / alarm.
+        no_harm: Evidence that it is not worse by the margin: it is promoted at 1 / miss.
+        labelled: Texts with a right label.
+    """
+
+    action: Literal["promote", "end", "hold"]
+    why: str
+    harm: float
+    no_harm: float
+    labelled: int
+
+
+def decide(counts: Mapping[str, Comparison], limits: Limits | None = None) -> Decision:
+    """Decide what becomes of a canary.
+
+    Args:
+        counts: What it and production answered to the same texts, by expert.
+        limits: How often the decision may be wrong.
+    """
+    limits = limits or Limits()
+    harm = evidence_of_harm(counts)
+    no_harm = evidence_of_no_harm(counts, margin=limits.margin)
+    every = sum(counts.values(), Comparison())
+    labelled = every.better + every.worse + every.same
+    gain = 100 * (every.better - every.worse) / labelled if labelled else 0.0
+    figures = (
+        f"{gain:+.1f} points on {labelled} labelled texts "
+        f"({every.better} better, {every.worse} worse)"
+    )
+    if harm >= math.log(1 / limits.alarm):
+        expert = max(counts, key=lambda i: harm_of(counts[i]))
+        figures = f"{figures}, most of it on texts of {expert}"
+        action: Literal["promote", "end", "hold"] = "end"
+    else:
+        action = "promote" if no_harm >= math.log(1 / limits.miss) else "hold"
+    return Decision(
+        action=action,
+        why=f"{figures}; evidence of harm {_times(harm)}, of none {_times(no_harm)}",
+        harm=math.exp(min(harm, 700.0)),
+        no_harm=math.exp(min(no_harm, 700.0)),
+        labelled=labelled,
+    )
+
+
+def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEntry] | None:
+    """Look at a canary once, and do what is to be done; the history has the reason.
+
+    Args:
+        fleet: The fleet.
+        limits: How often the decision may be wrong.
+
+    Returns:
+        The decision and the canary's entry; None where there is no canary.
+
+    Raises:
+        StaleGenerationError: If another writer moved a stage meanwhile.
+        StoreError: If the store cannot be reached.
+    """
+    production, entry = (fleet.stages[stage].last() for stage in (PRODUCTION, CANARY))
+    if entry is None or entry.generation is None:
+        return None
+    counts: dict[str, Comparison] = {}
+    for report in fleet.reports():
+        if report.canary == entry.sequence:
+            for expert, some in report.comparisons.items():
+                counts[expert] = counts.get(expert, Comparison()) + some
+    decision = decide(counts, limits)
+    if decision.action == "promote":
+        fleet.promote(entry.generation, after=production, why=decision.why)
+    if decision.action != "hold":
+        fleet.promote(None, stage=CANARY, after=entry, why=f"{decision.action}: {decision.why}")
+    return decision, entry
+
+
+def _times(log_evidence: float) -> str:
+    return f"{math.exp(min(log_evidence, 700.0)):.3g}"

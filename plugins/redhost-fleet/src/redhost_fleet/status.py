@@ -1,0 +1,93 @@
+"""What a fleet looks like from its store: stages, replicas, how far behind each is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from redhost_fleet.documents import ReplicaReport, StageEntry
+from redhost_fleet.fleet import Fleet
+from redhost_fleet.stages import CANARY, PRODUCTION
+
+__all__ = ["FleetStatus", "ReplicaStatus", "fleet_status", "status_lines"]
+
+LOST_AFTER = 30.0
+"""Seconds without a report after which a replica is shown as lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaStatus:
+    """One replica.
+
+    Attributes:
+        report: Its last report.
+        age: Seconds since, by this machine's clock.
+        lag: Entries of production's log that it has yet to follow.
+        lost: Whether it has written none for long.
+    """
+
+    report: ReplicaReport
+    age: float
+    lag: int
+    lost: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetStatus:
+    """A fleet.
+
+    Attributes:
+        production: The last entry of its log; None before the first.
+        canary: The last entry of the canary's log.
+        replicas: By id.
+    """
+
+    production: StageEntry | None
+    canary: StageEntry | None
+    replicas: tuple[ReplicaStatus, ...]
+
+
+def fleet_status(fleet: Fleet) -> FleetStatus:
+    """Return how a fleet is now.
+
+    Raises:
+        StoreError: If the store cannot be reached.
+    """
+    fleet.require()
+    production, canary = (fleet.stages[stage].last() for stage in (PRODUCTION, CANARY))
+    last = 0 if production is None else production.sequence
+    now = datetime.now(UTC)
+    replicas = []
+    for report in fleet.reports():
+        age = (now - datetime.fromisoformat(report.when)).total_seconds()
+        lag = last - report.production
+        lost = age > LOST_AFTER
+        replicas.append(ReplicaStatus(report=report, age=round(age, 1), lag=lag, lost=lost))
+    return FleetStatus(production=production, canary=canary, replicas=tuple(replicas))
+
+
+def status_lines(status: FleetStatus) -> Iterator[str]:
+    """Yield a fleet's status for people, line by line."""
+    for stage, entry in ((PRODUCTION, status.production), (CANARY, status.canary)):
+        if entry is None or entry.generation is None:
+            yield f"{stage:<11} none"
+            continue
+        share = f"  {entry.share:.0%}" if entry.share else ""
+        share += "  mirrored" if entry.mirror else ""
+        yield f"{stage:<11} generation {entry.generation}{share}  {entry.when[:19]}  by {entry.by}"
+    yield ""
+    yield f"{'replica':<32} {'state':<8} {'serves':>6} {'canary':>6} {'lag':>4} {'report':>8}"
+    for replica in status.replicas:
+        report = replica.report
+        state = "lost" if replica.lost else report.state
+        yield (
+            f"{report.replica:<32} {state:<8} {report.generation or '-':>6} "
+            f"{report.trial or '-':>6} {replica.lag:>4} {replica.age:>6.0f} s"
+        )
+        if report.reason:
+            yield f"    {report.reason}"
+        for expert in sorted(report.shares, key=lambda i: -report.shares[i]):
+            drift = report.drift.get(expert)
+            far = "" if drift is None else f", {drift:.1f} spreads from its card"
+            yield f"    {expert:<14} {report.shares[expert]:>4.0%} of {report.texts:,} texts{far}"

@@ -1,0 +1,57 @@
+"""The route that takes right labels: what a trial of a new generation is decided on."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from redhost_serve.admin import require_token
+from redhost_serve.problems import HttpProblem
+from redhost_serve.reply import body, reply, request_body_for, responses_for
+from redhost_serve.service import Service
+from redhost_serve.trial import Pair
+from redhost_serve.wire import Feedback, FeedbackReply, Scored
+
+__all__ = ["feedback_routes"]
+
+
+def feedback_routes(service: Service, *, token: str) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        service: Whose generations are scored.
+        token: The secret that a caller must know: labels decide what is served.
+    """
+    routes = APIRouter(tags=["feedback"])
+
+    async def feedback(request: Request) -> Response:
+        """Score right labels of texts: what is served, and the canary beside it."""
+        require_token(request, token)
+        wanted = await body(request, Feedback)
+        if len(wanted.texts) != len(wanted.labels):
+            found = f"{len(wanted.texts)} texts, {len(wanted.labels)} labels"
+            raise HttpProblem(400, f"expected a label for each text, found {found}")
+        pairs = await service.feedback(wanted.texts, wanted.labels)
+        canary = pairs if pairs[0][0].generation != pairs[0][1].generation else None
+        return reply(
+            FeedbackReply(
+                production=_scored(pairs, wanted.labels, 0),
+                canary=None if canary is None else _scored(canary, wanted.labels, 1),
+            )
+        )
+
+    routes.add_api_route(
+        "/v1/feedback",
+        feedback,
+        methods=["POST"],
+        responses=responses_for(FeedbackReply, 400, 401, 503),
+        openapi_extra={**request_body_for(Feedback), "security": [{"token": []}]},
+    )
+    return routes
+
+
+def _scored(pairs: list[Pair], labels: list[str], which: int) -> Scored:
+    answers = [pair[which] for pair in pairs]
+    right = sum(a.label == label for a, label in zip(answers, labels, strict=True))
+    return Scored(generation=answers[0].generation, right=right, texts=len(answers))

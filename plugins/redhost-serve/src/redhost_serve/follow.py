@@ -1,0 +1,85 @@
+"""`--follow`: serve what a fleet's store says, and tell the store how it goes.
+
+The follower is redhost-fleet's, imported only here and only then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import redhost
+from redhost_serve.service import Service
+from redhost_serve.trial import Trial
+
+if TYPE_CHECKING:
+    from redhost_fleet.documents import Comparison, ReplicaReport, StageEntry
+
+__all__ = ["following"]
+
+
+@contextlib.contextmanager
+def following(service: Service, store: str | None, *, where: str) -> Iterator[None]:
+    """Follow a fleet's store while the block runs, if that is wanted.
+
+    Args:
+        service: Whose live host follows.
+        store: Where it is; None for no fleet.
+        where: The address of the server.
+
+    Raises:
+        SettingsError: If redhost-fleet is not installed, or cannot use the store.
+    """
+    if store is None:
+        yield
+        return
+    try:
+        from redhost_fleet.fleet import Fleet
+        from redhost_fleet.follower import Follower
+    except ImportError as e:
+        raise redhost.errors.SettingsError(
+            f"cannot follow {store}",
+            found=str(e),
+            hint="Run 'pip install redhost-serve[fleet]'.",
+        ) from e
+
+    def begin_trial(
+        entry: StageEntry, model: redhost.ComposedModel | None, counted: Mapping[str, Comparison]
+    ) -> None:
+        if model is None:
+            service.trial = None
+            return
+        service.trial = Trial(
+            model=model,
+            share=entry.share,
+            mirror=entry.mirror,
+            salt=entry.token,
+            counts={i: Counter(msgspec.structs.asdict(c)) for i, c in counted.items()},
+        )
+
+    follower = Follower(
+        service.live,
+        Fleet(store),
+        where=where,
+        swap=lambda number: service.change(lambda: service.live.swap(number)),
+        trial=begin_trial,
+        observe=lambda report: _observed(service, report),
+    )
+    follower.look()  # once, before anybody asks: what production is now
+    service.follows = lambda: follower.latest
+    follower.start()
+    try:
+        yield
+    finally:
+        follower.stop()
+
+
+def _observed(service: Service, report: ReplicaReport) -> ReplicaReport:
+    """Add to a report what this server has counted."""
+    trial = service.trial
+    counts = {} if trial is None else trial.counted()
+    return msgspec.convert({**msgspec.to_builtins(report), "comparisons": counts}, type(report))

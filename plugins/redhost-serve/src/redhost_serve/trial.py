@@ -1,0 +1,125 @@
+"""Two generations behind one address: a canary answers a share of the requests, or reads all.
+
+Texts are encoded once for both, where both read the same backbone and nothing of either acts inside
+it; a request is never split, and its answer names the generation that made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+import redhost
+from redhost.plugins import shared_features
+
+__all__ = ["CANARY", "KEY", "STAGE", "Pair", "Question", "Trial"]
+
+STAGE, KEY = "x-redhost-stage", "x-redhost-key"
+"""Headers: which stage is to answer, and what a request is drawn by (e.g. its user)."""
+CANARY = "canary"
+
+Pair = tuple[redhost.Answer, redhost.Answer]
+"""What production and the canary answer to one text."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A text, and whether the canary answers it."""
+
+    text: str
+    canary: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trial:
+    """A generation beside the one that is served.
+
+    Attributes:
+        model: The generation.
+        share: How many of the requests it answers, 0–1.
+        mirror: Whether it reads all others too, to be compared.
+        salt: What draws are made with; another trial draws other requests.
+        counts: By the expert with the largest weight: texts, agree, declined, canary_declined;
+            of labelled texts better, worse and same.
+    """
+
+    model: redhost.ComposedModel
+    share: float = 0.0
+    mirror: bool = False
+    salt: str = ""
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    _counting: threading.Lock = field(default_factory=threading.Lock)
+
+    def chooses(self, headers: Mapping[str, str], text: str) -> bool:
+        """Tell whether the canary answers a request.
+
+        Args:
+            headers: The request's: ``X-Redhost-Stage`` says who answers; otherwise the share is
+                drawn by ``X-Redhost-Key``, so that a user stays with one generation.
+            text: The first text, which draws where there is no key.
+        """
+        if (stage := headers.get(STAGE)) is not None:
+            return stage == CANARY
+        drawn = hashlib.blake2b(f"{self.salt}:{headers.get(KEY, text)}".encode(), digest_size=8)
+        return int.from_bytes(drawn.digest()) < self.share * 2**64
+
+    def answer(
+        self, production: redhost.ComposedModel, questions: Sequence[Question]
+    ) -> list[redhost.Answer]:
+        """Answer a batch, each text by the generation that is to; compare what both read."""
+        texts = [q.text for q in questions]
+        mine = [n for n, q in enumerate(questions) if q.canary]
+        if not mine and not self.mirror:
+            return production.answer(texts)
+        h, h_trial = shared_features((production, self.model), texts)
+        rows = [n for n, q in enumerate(questions) if not q.canary]
+        answers = dict(zip(rows, _some(production, texts, h, rows), strict=True))
+        read = list(range(len(texts))) if self.mirror else mine
+        tried = dict(zip(read, _some(self.model, texts, h_trial, read), strict=True))
+        both = sorted(answers.keys() & tried.keys())
+        self.count([(answers[n], tried[n]) for n in both])
+        return [tried[n] if q.canary else answers[n] for n, q in enumerate(questions)]
+
+    def compare(self, production: redhost.ComposedModel, texts: Sequence[str]) -> list[Pair]:
+        """Return what both answer."""
+        h, h_trial = shared_features((production, self.model), texts)
+        first = production.answer(texts, features=h)
+        return list(zip(first, self.model.answer(texts, features=h_trial), strict=True))
+
+    def count(self, pairs: Sequence[Pair], labels: Sequence[str] | None = None) -> None:
+        """Count what both answered, by the expert that production gave the largest weight.
+
+        Args:
+            pairs: The answers.
+            labels: The right labels, where they are known.
+        """
+        with self._counting:
+            for n, (first, second) in enumerate(pairs):
+                expert = max(first.weights, key=first.weights.__getitem__)
+                counts = self.counts.setdefault(expert, Counter())
+                if labels is not None:
+                    right = first.label == labels[n], second.label == labels[n]
+                    better = "better" if right[1] > right[0] else "same"
+                    counts["worse" if right[0] > right[1] else better] += 1
+                    continue
+                counts["texts"] += 1
+                counts["agree"] += first.label == second.label
+                counts["declined"] += first.declined
+                counts["canary_declined"] += second.declined
+
+    def counted(self) -> dict[str, dict[str, int]]:
+        """Return the counts so far, by expert."""
+        with self._counting:
+            return {expert: dict(counts) for expert, counts in self.counts.items()}
+
+
+def _some(
+    model: redhost.ComposedModel, texts: Sequence[str], h: Tensor | None, rows: list[int]
+) -> list[redhost.Answer]:
+    """Answer some of the texts, whose features may be known."""
+    return model.answer([texts[n] for n in rows], features=None if h is None else h[rows])

@@ -1,0 +1,174 @@
+"""Generations go up and come down whole; a stage is moved by one writer at a time."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from redhost_fleet.fleet import Fleet
+from redhost_fleet.storage import Storage, open_storage
+
+import redhost
+
+TEXTS = ["What is 37 plus 12?", "What is 5 plus 6?"]
+
+
+class Failing:
+    """A store that stops taking files after some."""
+
+    def __init__(self, storage: Storage, writes: int) -> None:
+        self.storage, self.left, self.url = storage, writes, storage.url
+        self.read, self.names, self.remove = storage.read, storage.names, storage.remove
+
+    def _write(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise redhost.errors.StoreError("the connection was lost")
+
+    def create(self, name: str, data: bytes) -> bool:
+        self._write()
+        return self.storage.create(name, data)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._write()
+        self.storage.write(name, data)
+
+
+def test_a_generation_comes_down_as_it_went_up(fleet, author, open_host, tmp_path) -> None:
+    sent = fleet.push(author.generations, 2)
+    assert 0 < sent.sent == sent.bytes
+    assert fleet.push(author.generations, 2).sent == 0
+    assert fleet.push(author.generations, 3).sent < sent.bytes / 2  # the experts are there
+
+    other = open_host(tmp_path / "other")
+    record = fleet.pull(other.generations, 2)
+    assert record == author.generations.load(2)
+    assert other.generations.current() is None  # it is there, and nobody uses it yet
+    other.rollback(2)
+    author.rollback(2)
+    assert other.predict(TEXTS) == author.predict(TEXTS)
+    assert fleet.numbers() == [2, 3]
+
+
+def test_a_push_that_is_stopped_can_be_gone_on_with_and_nobody_sees_it(
+    store, author, open_host, tmp_path
+) -> None:
+    storage, other = open_storage(store), open_host(tmp_path / "other")
+    with pytest.raises(redhost.errors.StoreError, match="lost"):
+        Fleet(Failing(storage, 5)).push(author.generations, 1)
+    fleet = Fleet(storage)
+    assert fleet.numbers() == []
+    for ask in (
+        lambda: fleet.pull(other.generations, 1),
+        lambda: fleet.promote(1),
+    ):
+        with pytest.raises(redhost.errors.UnknownNameError):
+            ask()
+    again = fleet.push(author.generations, 1)
+    assert again.sent < again.bytes
+    assert fleet.pull(other.generations, 1).number == 1
+
+
+def _objects(fleet: Fleet, author: redhost.Host) -> list[str]:
+    fleet.push(author.generations, 1)
+    return [f"objects/{sha}" for sha in fleet.storage.names("objects")]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_damaged_object_is_noticed_and_the_home_stays_as_it_was(
+    fleet, author, open_host, tmp_path, damage
+) -> None:
+    names = _objects(fleet, author)
+    name = max(names, key=lambda x: len(fleet.storage.read(x)))
+    data = fleet.storage.read(name)
+    if damage == "gone":
+        fleet.storage.remove(name)
+    else:
+        fleet.storage.write(
+            name, data[:-1] if damage == "cut" else data[:-1] + bytes([data[-1] ^ 1])
+        )
+    other = open_host(tmp_path / "other")
+    with pytest.raises(redhost.errors.IntegrityError, match="damaged"):
+        fleet.pull(other.generations, 1)
+    assert other.generations.numbers() == ()
+    if damage == "gone":
+        with pytest.raises(redhost.errors.IntegrityError, match="not whole"):
+            fleet.promote(1)
+    fleet.storage.remove(name)  # as the message says
+    assert fleet.push(author.generations, 1).sent == len(data)
+    assert fleet.pull(other.generations, 1).number == 1
+
+
+def test_a_number_belongs_to_who_pushed_it_first(fleet, author, open_host, tmp_path) -> None:
+    fleet.push(author.generations, 1)
+    other = open_host(tmp_path / "other")
+    other.recompose(router="evidence", seed=5, accept=True)
+    with pytest.raises(redhost.errors.StaleGenerationError, match="another generation 1"):
+        fleet.push(other.generations, 1)
+    with pytest.raises(redhost.errors.StoreError, match="another generation 1"):
+        fleet.pull(other.generations, 1)
+    assert other.generations.numbers() == (1,)  # and it is the home's own still
+    assert other.predict(TEXTS)[0].generation == 1
+
+
+def test_of_two_that_promote_at_once_one_wins_and_the_other_learns_who(fleet, author) -> None:
+    for number in (1, 2, 3):
+        fleet.push(author.generations, number)
+    first = fleet.promote(1, why="begin")
+    outcomes: list[object] = []
+    start = threading.Barrier(2)
+
+    def promote(number: int) -> None:
+        mine = Fleet(fleet.storage.url)
+        start.wait()
+        try:
+            outcomes.append(mine.promote(number, after=first))
+        except redhost.errors.StaleGenerationError as e:
+            outcomes.append(e)
+
+    threads = [threading.Thread(target=promote, args=(n,)) for n in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [lost] = [x for x in outcomes if isinstance(x, redhost.errors.StaleGenerationError)]
+    [won] = [x for x in outcomes if not isinstance(x, Exception)]
+    assert f"generation {won.generation}" in lost.found and won.by in lost.found
+    assert fleet.stages["production"].last() == won
+    assert fleet.previous() == 1
+
+
+def test_a_stage_remembers_what_it_served(fleet, author) -> None:
+    with pytest.raises(redhost.MissingError):
+        fleet.previous()
+    for number in (1, 2):
+        fleet.push(author.generations, number)
+        fleet.promote(number, why=f"number {number}")
+    fleet.promote(2)
+    assert fleet.previous() == 1
+    log = fleet.stages["production"]
+    entries = [log.read(n) for n in log.sequences()]
+    assert [(e.generation, e.why) for e in entries] == [(1, "number 1"), (2, "number 2"), (2, "")]
+    assert log.after(1) == entries[-1]
+    assert log.after(3) is None
+
+
+def test_what_means_nothing_is_refused(fleet, author) -> None:
+    fleet.push(author.generations, 1)
+    with pytest.raises(redhost.UsageError):
+        fleet.promote(None)
+    with pytest.raises(redhost.UsageError):
+        fleet.promote(1, share=0.5)
+    fleet.storage.write("stages/production/00000001.json", b"{")
+    with pytest.raises(redhost.errors.StoreError, match="cannot understand"):
+        fleet.stages["production"].last()
+
+
+def test_a_home_that_lost_bytes_pushes_nothing(fleet, author) -> None:
+    digest = author.generations.load(1).experts[0].digest
+    shutil.rmtree(Path(author.home) / "store" / digest)
+    with pytest.raises(redhost.errors.StoreError):
+        fleet.push(author.generations, 1)
+    assert fleet.numbers() == [] and fleet.storage.names("objects") == []

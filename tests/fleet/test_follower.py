@@ -1,0 +1,174 @@
+"""A replica follows what was promoted, and goes on with what it has whatever the store does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from redhost_fleet.documents import Comparison
+from redhost_fleet.fleet import Fleet
+from redhost_fleet.follower import Follower, replica_id
+from redhost_fleet.status import fleet_status, status_lines
+
+import redhost
+
+TEXT = "What is 37 plus 12?"
+
+
+class Broken:
+    """A store that can be switched off."""
+
+    def __init__(self, storage) -> None:
+        self.storage, self.url, self.off = storage, storage.url, False
+
+    def __getattr__(self, name: str):
+        if self.off:
+            raise redhost.errors.StoreError("the store does not answer")
+        return getattr(self.storage, name)
+
+
+@pytest.fixture
+def pushed(fleet: Fleet, author: redhost.Host) -> Fleet:
+    for number in (1, 2, 3):
+        fleet.push(author.generations, number)
+    return fleet
+
+
+def test_it_serves_what_was_promoted_and_says_so(pushed, open_live, tmp_path) -> None:
+    live = open_live(tmp_path / "replica")
+    follower = Follower(live, pushed, where="http://here:1")
+    follower.look()
+    assert follower.latest.state == "waiting" and live.generation is None
+    pushed.promote(2)
+    follower.look()
+    assert live.generation == 2
+    assert live.predict([TEXT])[0].generation == 2
+    pushed.promote(3)
+    pushed.promote(1)
+    follower.look()  # the last counts
+    assert live.generation == 1
+    report = pushed.report_of(replica_id("http://here:1"))
+    assert (report.state, report.generation, report.production) == ("serving", 1, 3)
+    assert 0 <= report.seconds < 30
+
+
+def test_a_replica_that_starts_without_the_store_serves_the_last_it_has_verified(
+    pushed, open_live, tmp_path
+) -> None:
+    pushed.promote(2)
+    Follower(open_live(tmp_path / "replica"), pushed, where="a").look()
+    storage = Broken(pushed.storage)
+    storage.off = True
+    live = open_live(tmp_path / "replica")
+    follower = Follower(live, Fleet(storage), where="a")
+    follower.look()
+    assert live.predict([TEXT])[0].generation == 2
+    assert follower.latest.state == "behind" and "does not answer" in follower.latest.reason
+    pushed.promote(3)
+    storage.off = False
+    follower.look()
+    assert live.generation == 3 and follower.latest.state == "serving"
+
+
+def test_an_empty_folder_is_a_store_that_went_away(fleet, open_live, tmp_path) -> None:
+    follower = Follower(open_live(tmp_path / "replica"), fleet, where="a")
+    follower.look()
+    assert follower.latest.state == "behind" and "no store" in follower.latest.reason
+
+
+def test_what_is_not_whole_yet_is_tried_again_and_what_is_damaged_is_refused(
+    pushed, open_live, tmp_path
+) -> None:
+    live = open_live(tmp_path / "replica")
+    follower = Follower(live, pushed, where="a")
+    pushed.promote(1)
+    follower.look()
+    document = pushed.document(2)
+    sha = document.files["router.safetensors"]
+    data = pushed.storage.read(f"objects/{sha}")
+    pushed.promote(2)
+    pushed.storage.write(f"objects/{sha}", data[:-1])
+    follower.look()
+    follower.look()
+    assert live.generation == 1 and follower.latest.state == "behind"
+    assert follower.latest.production == 2  # seen, and refused: the next one may be better
+    pushed.storage.write(f"objects/{sha}", data)
+    pushed.promote(2, why="again")
+    follower.look()
+    assert live.generation == 2 and follower.latest.reason == ""
+
+
+def test_a_generation_that_was_exchanged_under_its_number_is_refused(
+    pushed, open_live, open_host, tmp_path
+) -> None:
+    pushed.promote(1)
+    entry = pushed.stages["production"].last()
+    false = msgspec.structs.replace(entry, sequence=2, digest="0" * 64)
+    pushed.storage.write("stages/production/00000002.json", msgspec.json.encode(false))
+    live = open_live(tmp_path / "replica")
+    follower = Follower(live, pushed, where="a")
+    follower.look()
+    assert live.generation is None and "not the one" in follower.latest.reason
+
+
+def test_a_canary_is_ready_beside_production_and_becomes_it_without_loading(
+    pushed, open_live, tmp_path, monkeypatch
+) -> None:
+    begun = []
+    live = open_live(tmp_path / "replica")
+    follower = Follower(
+        live, pushed, where="a", trial=lambda entry, model, counted: begun.append((entry, model))
+    )
+    pushed.promote(1)
+    pushed.promote(2, stage="canary", share=0.25, mirror=True)
+    follower.look()
+    entry, model = begun.pop()
+    assert (entry.share, entry.mirror, model.generation) == (0.25, True, 2)
+    assert live.generation == 1 and follower.latest.trial == 2
+    pushed.promote(2)
+    follower.look()
+    assert live.generation == 2 and live.composed is model
+    pushed.promote(None, stage="canary", why="done")
+    follower.look()
+    assert begun.pop()[1] is None and follower.latest.trial is None
+
+
+def test_counts_outlive_a_restart_and_belong_to_one_canary(pushed, open_live, tmp_path) -> None:
+    counted = []
+
+    def restarted() -> Follower:
+        return Follower(
+            open_live(tmp_path / "replica"),
+            pushed,
+            where="a",
+            trial=lambda entry, model, before: counted.append(dict(before)),
+            observe=lambda report: msgspec.structs.replace(
+                report, comparisons={"range1": Comparison(texts=5, agree=4, worse=1)}
+            ),
+        )
+
+    pushed.promote(1)
+    pushed.promote(2, stage="canary")
+    restarted().look()
+    restarted().look()
+    pushed.promote(3, stage="canary")
+    restarted().look()
+    assert counted == [{}, {"range1": Comparison(texts=5, agree=4, worse=1)}, {}]
+
+
+def test_status_shows_who_is_behind_and_why(pushed, open_live, tmp_path) -> None:
+    pushed.promote(1)
+    follower = Follower(open_live(tmp_path / "replica"), pushed, where="a")
+    follower.look()
+    pushed.promote(2)
+    status = fleet_status(pushed)
+    [replica] = status.replicas
+    assert (status.production.generation, replica.lag, replica.lost) == (2, 1, False)
+    shown = "\n".join(status_lines(status))
+    assert replica.report.replica in shown and "generation 2" in shown
+
+
+def test_two_replicas_of_one_machine_have_ids_of_their_own(tmp_path: Path) -> None:
+    assert replica_id("http://here:1") != replica_id("http://here:2")
+    assert replica_id("http://here:1") == replica_id("http://here:1")
