@@ -67,7 +67,8 @@ coverage: .venv/packages
 
 # A server that speaks S3, for fleets.
 .venv/fleet: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check 's3fs>=2024.12' 'moto[server,s3]>=5.1'
+	$(BIN)/pip install -q --disable-pip-version-check 's3fs>=2024.12' 'moto[server,s3]>=5.1' 'kubernetes-validate>=1.31'
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps 'kserve>=0.15'
 	touch $@
 
 test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet docs release-test

@@ -8,6 +8,7 @@ import click
 
 from red_lab.bench.command import bench
 from red_lab.cost import cost
+from red_lab.fleet.command import fleet
 from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
@@ -91,6 +92,7 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 for command in (
     bench,
     cost,
+    fleet,
     generative,
     hotswap,
     kills,

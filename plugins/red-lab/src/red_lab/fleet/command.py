@@ -1,0 +1,140 @@
+"""`redhost lab fleet`: what becomes of a fleet that is killed, cut off and changed all the time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import redhost
+from red_lab.options import out_option
+
+__all__ = ["fleet"]
+
+SECTIONS = ("storm", "rollouts", "cost", "throughput", "growth")
+
+
+@click.command()
+@click.option(
+    "--section",
+    "sections",
+    type=click.Choice(SECTIONS),
+    multiple=True,
+    help="Only this one; repeat for more. What is not run stays as it was.",
+)
+@click.option("--replicas", default=8, show_default=True, help="Of the storm.")
+@click.option("--requests", default=100_000, show_default=True, help="Answers in the storm.")
+@click.option("--clients", default=6, show_default=True, help="Who ask at a time in the storm.")
+@click.option("--rollouts", default=1000, show_default=True, help="Simulated canaries of a kind.")
+@click.option("--runs", default=9, show_default=True, help="Rounds of the cost.")
+@click.option("--seed", default=0, show_default=True, help="Where randomness comes from.")
+@out_option("fleet")
+def fleet(
+    *,
+    sections: tuple[str, ...],
+    replicas: int,
+    requests: int,
+    clients: int,
+    rollouts: int,
+    runs: int,
+    seed: int,
+    out: Path,
+) -> None:
+    """Kill replicas while the pointer moves; try canaries; time what they cost.
+
+    The storm's store speaks S3 (`pip install moto[server] s3fs`), behind a network that is slow
+    or cut. Exits with 1 if any request failed, was mixed, or was stale in the storm.
+    """
+    import torch
+
+    from red_lab.fleet import growth, report, throughput, trial_cost
+    from red_lab.fleet import rollouts as simulated
+
+    torch.set_num_threads(1)
+    chosen, found = sections or SECTIONS, dict[str, Any]()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "growth" in chosen:
+            found["growth"] = growth.measure(seed=seed)
+        if "rollouts" in chosen:
+            found["rollouts"] = simulated.measure(rollouts=rollouts, labels=2000, seed=seed)
+        if "cost" in chosen:
+            found["cost"] = trial_cost.measure(runs=runs)
+        if "throughput" in chosen:
+            found["throughput"] = throughput.measure(
+                folder / "throughput", replicas=(1, 2, 4, 8), seconds=15
+            )
+        if "storm" in chosen:
+            found["storm"] = _storm(
+                folder, replicas=replicas, requests=requests, clients=clients, seed=seed
+            )
+    path = out / "metrics.json"
+    known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+    metrics = {**known, "schema": "redhost-lab.fleet/1", "machine": machine, **found}
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    report.write_page(metrics, out / "README.md")
+    click.echo(path)
+    storm = found.get("storm", {})
+    if storm.get("failed") or storm.get("mixed") or storm.get("stale"):
+        sys.exit(1)
+
+
+def _storm(folder: Path, *, replicas: int, requests: int, clients: int, seed: int) -> Any:
+    from red_lab.fleet.proxy import proxied
+    from red_lab.fleet.storm import measure
+
+    with s3_server() as port, proxied(port) as proxy:
+        os.environ |= {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        import s3fs
+
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("fleet")
+        os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{proxy.port}"
+        return measure(
+            folder / "storm",
+            proxy,
+            "s3://fleet/models",
+            replicas=replicas,
+            requests=requests,
+            clients=clients,
+            seed=seed,
+        )
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[int]:
+    """Run a server that speaks S3, as a process of its own; yield its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = redhost.plugins.python_command(
+        "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)
+    )
+    with subprocess.Popen(  # noqa: S603  (our own command)
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as child:
+        try:
+            for _ in range(600):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.1)
+            yield port
+        finally:
+            child.terminate()
