@@ -52,7 +52,7 @@ coverage: .venv/packages
 
 # What needs Ray: clusters of one and two nodes on this machine, one of them killed.
 .venv/ray: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check 'ray>=2.60,<3'
+	$(BIN)/pip install -q --disable-pip-version-check 'ray[serve]>=2.60,<3'
 	touch $@
 
 # Encoders and generations on onnxruntime; a minute of it is torch's exporter.
