@@ -155,6 +155,25 @@ def test_a_stage_remembers_what_it_served(fleet, author) -> None:
     assert log.after(3) is None
 
 
+def test_gc_leaves_what_a_stage_serves_and_what_was_pushed_last(
+    fleet, author, open_host, tmp_path
+) -> None:
+    for number in (1, 2, 3):
+        fleet.push(author.generations, number)
+    fleet.promote(1)
+    before = set(fleet.storage.names("objects"))
+    planned = fleet.gc(1, dry_run=True)
+    assert planned.generations == (2,) and set(fleet.storage.names("objects")) == before
+    done = fleet.gc(1)
+    assert done == planned and done.objects > 0
+    assert fleet.numbers() == [1, 3]
+    assert len(fleet.storage.names("objects")) == len(before) - done.objects
+    for number in (1, 3):
+        assert fleet.pull(open_host(tmp_path / str(number)).generations, number).number == number
+    with pytest.raises(redhost.errors.UnknownNameError):
+        fleet.promote(2)
+
+
 def test_what_means_nothing_is_refused(fleet, author) -> None:
     fleet.push(author.generations, 1)
     with pytest.raises(redhost.UsageError):

@@ -165,8 +165,11 @@ def test_status_shows_who_is_behind_and_why(pushed, open_live, tmp_path) -> None
     status = fleet_status(pushed)
     [replica] = status.replicas
     assert (status.production.generation, replica.lag, replica.lost) == (2, 1, False)
+    assert pushed.report_of(replica.report.replica) is not None
     shown = "\n".join(status_lines(status))
     assert replica.report.replica in shown and "generation 2" in shown
+    pushed.forget(replica.report.replica)
+    assert fleet_status(pushed).replicas == ()
 
 
 def test_two_replicas_of_one_machine_have_ids_of_their_own(tmp_path: Path) -> None:

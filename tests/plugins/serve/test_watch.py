@@ -207,6 +207,12 @@ def test_with_nothing_composed_and_nobody_to_compose_it_is_exit_3(place, tmp_pat
     assert done.stderr.strip().splitlines()[-1].endswith("or serve with --watch.")
 
 
+def test_a_server_watches_or_follows(tmp_path) -> None:
+    command = [sys.executable, "-m", "redhost", "serve", "--watch", "--follow", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "found both" in done.stderr
+
+
 def test_a_port_that_is_taken_is_exit_3(place, tmp_path) -> None:
     from redhost_serve.server import bind
 

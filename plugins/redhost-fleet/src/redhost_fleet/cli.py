@@ -135,7 +135,7 @@ def fleet() -> None:
 @fleet_option
 @json_option
 def status(*, url: str, as_json: bool) -> None:
-    """Show the stages, and each replica: what it serves, how far behind, why, and drift."""
+    """Show the stages, and each replica: what it serves, how far behind, and whose texts."""
     from redhost_fleet.fleet import Fleet
     from redhost_fleet.status import fleet_status, status_lines
 
@@ -240,6 +240,47 @@ def judge_command(
             return
         shown = line
         sleep(every)
+
+
+@fleet.command()
+@fleet_option
+@json_option
+def forget(*, url: str, as_json: bool) -> None:
+    """Remove the reports of replicas that are lost."""
+    from redhost_fleet.fleet import Fleet
+    from redhost_fleet.status import fleet_status
+
+    followed = Fleet(url)
+    lost = [r.report.replica for r in fleet_status(followed).replicas if r.lost]
+    for replica in lost:
+        followed.forget(replica)
+    if as_json:
+        _print_json(lost)
+    else:
+        click.echo(f"{len(lost)} lost replicas are forgotten")
+
+
+@fleet.command()
+@fleet_option
+@click.option(
+    "--keep",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many of each stage's entries, and of what was pushed, stay.",
+)
+@click.option("--dry-run", is_flag=True, help="Remove nothing.")
+@json_option
+def gc(*, url: str, keep: int, dry_run: bool, as_json: bool) -> None:
+    """Remove generations that no stage has served lately, and their objects."""
+    from redhost_fleet.fleet import Fleet
+
+    done = Fleet(url).gc(keep, dry_run=dry_run)
+    if as_json:
+        _print_json(done)
+        return
+    would = "would be" if dry_run else "are"
+    click.echo(f"{len(done.generations)} generations and {done.objects} objects {would} removed")
 
 
 def _current(host: Any) -> int:

@@ -153,8 +153,8 @@ class ReplicaReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         seconds: From the time that the entry was written to its first answer, by its own clock.
         comparisons: Of the canary's entry: counts by the expert with the largest weight.
         shares: Live shares of the experts, estimated from the router's weights.
-        texts: Texts that the shares were estimated from.
-        drift: By expert: how far the mean of its live texts is from its card's, in spreads.
+        priors: Shares of the experts in the rows that the router was trained on.
+        texts: Texts that the live shares were estimated from.
     """
 
     schema: Literal["redhost.replica/1"] = "redhost.replica/1"
@@ -172,8 +172,8 @@ class ReplicaReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     seconds: float | None = None
     comparisons: dict[str, Comparison] = {}
     shares: dict[str, float] = {}
+    priors: dict[str, float] = {}
     texts: int = 0
-    drift: dict[str, float] = {}
 
 
 def encode(document: Struct) -> bytes:

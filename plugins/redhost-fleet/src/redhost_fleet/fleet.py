@@ -20,7 +20,7 @@ from redhost_fleet.documents import (
 from redhost_fleet.stages import PRODUCTION, STAGES, StageLog
 from redhost_fleet.storage import Storage, open_storage
 
-__all__ = ["Fleet", "PushReport"]
+__all__ = ["Fleet", "GcReport", "PushReport"]
 
 MARKER = "redhost-fleet.json"
 """The file by which a fleet's store is known."""
@@ -42,6 +42,19 @@ class PushReport:
     number: int
     sent: int
     bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GcReport:
+    """What `Fleet.gc` removed, or would.
+
+    Attributes:
+        generations: Numbers, ascending.
+        objects: How many objects nothing needs any more.
+    """
+
+    generations: tuple[int, ...]
+    objects: int
 
 
 class Fleet:
@@ -192,6 +205,34 @@ class Fleet:
             )
         return data
 
+    def gc(self, keep: int, *, dry_run: bool = False) -> GcReport:
+        """Remove generations that no stage has served lately, and objects that only they needed.
+
+        A push that is under way may lose objects: `promote` then refuses what it pushed, by name.
+
+        Args:
+            keep: How many entries back of each stage's log stay, and how many of the last pushed.
+            dry_run: Remove nothing.
+        """
+        self.require()
+        numbers = self.numbers()
+        stay = set(numbers[-max(1, keep) :])
+        for log in self.stages.values():
+            entries = map(log.read, log.sequences()[-max(1, keep) :])
+            stay |= {e.generation for e in entries if e is not None and e.generation is not None}
+        gone = tuple(n for n in numbers if n not in stay)
+        if not dry_run:
+            for number in gone:
+                self.storage.remove(_document(number))
+        left = [n for n in numbers if n in stay]
+        documents = [d for d in map(self.document, left) if d is not None]
+        needed = frozenset[str]().union(*(d.objects() for d in documents))
+        objects = tuple(x for x in self.storage.names("objects") if x not in needed)
+        if not dry_run:
+            for sha in objects:
+                self.storage.remove(f"objects/{sha}")
+        return GcReport(generations=gone, objects=len(objects))
+
     # -- stages -----------------------------------------------------------------------------------
 
     def promote(
@@ -291,6 +332,10 @@ class Fleet:
         """Return the replicas' last reports, by id."""
         ids = (name.removesuffix(".json") for name in self.storage.names("replicas"))
         return [report for i in ids if (report := self.report_of(i)) is not None]
+
+    def forget(self, replica: str) -> None:
+        """Remove a replica's report; one that lives writes another."""
+        self.storage.remove(f"replicas/{replica}.json")
 
 
 def _read(

@@ -79,6 +79,11 @@ def decide(counts: Mapping[str, Comparison], limits: Limits | None = None) -> De
         f"{gain:+.1f} points on {labelled} labelled texts "
         f"({every.better} better, {every.worse} worse)"
     )
+    if every.texts:
+        figures += (
+            f", declines {every.canary_declined / every.texts:.1%} of {every.texts} texts "
+            f"(production {every.declined / every.texts:.1%})"
+        )
     if harm >= math.log(1 / limits.alarm):
         expert = max(counts, key=lambda i: harm_of(counts[i]))
         figures = f"{figures}, most of it on texts of {expert}"

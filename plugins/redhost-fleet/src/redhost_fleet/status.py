@@ -88,6 +88,6 @@ def status_lines(status: FleetStatus) -> Iterator[str]:
         if report.reason:
             yield f"    {report.reason}"
         for expert in sorted(report.shares, key=lambda i: -report.shares[i]):
-            drift = report.drift.get(expert)
-            far = "" if drift is None else f", {drift:.1f} spreads from its card"
-            yield f"    {expert:<14} {report.shares[expert]:>4.0%} of {report.texts:,} texts{far}"
+            live, prior = report.shares[expert], report.priors.get(expert, 0.0)
+            texts = f"{report.texts:,} texts"
+            yield f"    {expert:<14} {live:>4.0%} of {texts}, {prior:.0%} of the cards"

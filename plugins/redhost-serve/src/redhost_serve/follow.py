@@ -81,5 +81,11 @@ def following(service: Service, store: str | None, *, where: str) -> Iterator[No
 def _observed(service: Service, report: ReplicaReport) -> ReplicaReport:
     """Add to a report what this server has counted."""
     trial = service.trial
-    counts = {} if trial is None else trial.counted()
-    return msgspec.convert({**msgspec.to_builtins(report), "comparisons": counts}, type(report))
+    shares, priors, texts = service.shares()
+    found = {
+        "comparisons": {} if trial is None else trial.counted(),
+        "shares": shares,
+        "priors": priors,
+        "texts": texts,
+    }
+    return msgspec.convert({**msgspec.to_builtins(report), **found}, type(report))

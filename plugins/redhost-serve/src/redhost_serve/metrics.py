@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -22,6 +22,13 @@ COUNTERS = (
         "Texts whose right label came back, by generation, and whether it had it right.",
         ("generation", "outcome"),
     ),
+    ("expert_texts", "Texts whose largest weight an expert had.", ("expert",)),
+    ("expert_weight", "Sum of an expert's weights over all texts.", ("expert",)),
+    (
+        "expert_declined",
+        "Texts whose largest weight an expert had, and that were declined.",
+        ("expert",),
+    ),
 )
 
 
@@ -32,6 +39,7 @@ class Metrics:
         generation: Returns the generation that is served; None for none.
         alive: Returns the served generations still in memory.
         waiting: Returns how many requests wait.
+        shares: Returns whose texts come in.
     """
 
     def __init__(
@@ -40,7 +48,9 @@ class Metrics:
         generation: Callable[[], int | None],
         alive: Callable[[], Sequence[int]],
         waiting: Callable[[], int],
+        shares: Callable[[], Mapping[str, float]],
     ) -> None:
+        self._shares = shares
         self.registry = CollectorRegistry()
         counted = {
             name: Counter(f"redhost_{name}", what, labels, registry=self.registry)
@@ -58,19 +68,19 @@ class Metrics:
         self.batch = Histogram(
             "redhost_batch_texts", "Texts of a batch.", buckets=TEXTS, registry=self.registry
         )
-        self.texts, self.weight, self.declined = (
-            Counter(f"redhost_expert_{name}", what, ["expert"], registry=self.registry)
-            for name, what in (
-                ("texts", "Texts whose largest weight an expert had."),
-                ("weight", "Sum of an expert's weights over all texts."),
-                ("declined", "Texts whose largest weight an expert had, and that were declined."),
-            )
-        )
+        self.texts, self.weight = counted["expert_texts"], counted["expert_weight"]
+        self.declined = counted["expert_declined"]
         self.expert_seconds = Histogram(
             "redhost_expert_seconds",
             "Seconds in the queue and the pass, of texts whose largest weight an expert had.",
             ["expert"],
             buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.share = Gauge(
+            "redhost_live_share",
+            "Estimated share of the last texts that are an expert's, from the router's weights.",
+            ["expert"],
             registry=self.registry,
         )
         for name, what, read in (
@@ -99,4 +109,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
+        self.share.clear()
+        for expert, share in self._shares().items():
+            self.share.labels(expert).set(share)
         return generate_latest(self.registry)

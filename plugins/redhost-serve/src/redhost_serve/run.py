@@ -60,6 +60,13 @@ class ServeOptions:
 def run(options: ServeOptions) -> None:
     """Serve until a signal says to stop."""
     _log()
+    if options.watch and options.follow is not None:
+        raise redhost.UsageError(
+            "a server follows one thing",
+            expected="--watch or --follow",
+            found="both",
+            hint="Watch where people install; follow where their work is served.",
+        )
     token = None if options.admin_token is None else read_token(options.admin_token)
     limits = Options(
         queue=options.queue,

@@ -18,6 +18,7 @@ import msgspec
 import redhost
 from redhost_serve.batcher import Batcher, FullError
 from redhost_serve.embedding import Embedding, embed
+from redhost_serve.live_shares import LiveShares, card_shares
 from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
@@ -101,6 +102,7 @@ class Service:
             generation=lambda: self.live.generation,
             alive=self.live.alive,
             waiting=lambda: sum(map(len, self._workers)),
+            shares=lambda: self.shares()[0],
         )
         self.batcher = self._batcher(self._answer)
         self.labelled = self._batcher(self._compare)
@@ -118,6 +120,7 @@ class Service:
             self.choosing,
             self.writer,
         )
+        self._live_shares, self._card_shares = LiveShares(), dict[int, dict[str, float]]()
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
 
@@ -172,6 +175,8 @@ class Service:
             canary = trial is not None and trial.chooses(headers or {}, texts[0])
             answers = await self._ask(self.batcher, [Question(text, canary) for text in texts])
         self.metrics.answered(answers, seconds=time.perf_counter() - start)
+        if answers[0].generation == self.live.generation:
+            self._live_shares.add(answers)
         return answers
 
     async def feedback(self, texts: Sequence[str], labels: Sequence[str]) -> list[Pair]:
@@ -307,6 +312,20 @@ class Service:
             give_back()
         self.metrics.swaps.labels("done").inc()
         return self.live.generation, before
+
+    def shares(self) -> tuple[dict[str, float], dict[str, float], int]:
+        """Return whose texts come in, whose rows the router was trained on, and of how many texts.
+
+        Empty where nothing has come in yet, or where cards have no rows.
+        """
+        number = self.live.generation
+        if number is None:
+            return {}, {}, 0
+        if number not in self._card_shares:
+            self._card_shares = {number: card_shares(self.live.composed, self.live.host)}
+        prior = self._card_shares[number]
+        shares, texts = self._live_shares.estimate(prior)
+        return shares, prior, texts
 
     def experts(self) -> Sequence[dict[str, Any]]:
         """Return every installed expert with its state, as `redhost list-experts` shows it."""
