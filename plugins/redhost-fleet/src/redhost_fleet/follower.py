@@ -36,6 +36,12 @@ Trial = Callable[[StageEntry, redhost.ComposedModel | None, Mapping[str, Compari
 
 REPORT_EVERY = 5.0
 """Seconds between two reports."""
+PASSING = (
+    redhost.errors.StoreError,
+    redhost.errors.SwapInProgressError,
+    redhost.errors.LockHeldError,
+)
+"""What goes wrong and may be right at the next look."""
 
 
 def replica_id(where: str) -> str:
@@ -124,7 +130,10 @@ class Follower(threading.Thread):
     def run(self) -> None:
         """Look, again and again; what goes wrong is shown, never raised."""
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception:  # whatever it is, what is served goes on, and so does following
+                log.exception("cannot follow %s", self.fleet.storage.url)
             if self._ended.wait(self.every):
                 return
 
@@ -156,13 +165,13 @@ class Follower(threading.Thread):
                 try:
                     follow(entry)
                     position.refused = ""
-                except (redhost.errors.StoreError, redhost.errors.SwapInProgressError):
+                except PASSING:
                     raise
                 except redhost.RedhostError as e:  # this machine cannot; the next entry, perhaps
                     position.refused = self._logged(stage, e.reason)
             position.seen = entry.sequence if entry is not None else seen or 0
             position.unreachable = ""
-        except (redhost.errors.StoreError, redhost.errors.SwapInProgressError) as e:
+        except PASSING as e:
             if position.unreachable != e.reason:
                 position.unreachable = self._logged(stage, e.reason)
 
