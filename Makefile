@@ -62,7 +62,7 @@ coverage: .venv/packages
 
 # Libraries that a host is plugged into: scikit-learn, and tables of three kinds.
 .venv/interfaces: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'pandas>=2.2' 'polars>=1' 'sentence-transformers>=5'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'opentelemetry-distro' 'opentelemetry-instrumentation-fastapi' 'pandas>=2.2' 'polars>=1' 'sentence-transformers>=5'
 	touch $@
 
 # A server that speaks S3, for fleets.

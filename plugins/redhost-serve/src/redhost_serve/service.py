@@ -22,6 +22,7 @@ from redhost_serve.live_shares import LiveShares, card_shares
 from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
+from redhost_serve.tracing import note_answers
 from redhost_serve.trial import Pair, Question, Trial
 from redhost_serve.writer import Writer
 
@@ -175,6 +176,7 @@ class Service:
             canary = trial is not None and trial.chooses(headers or {}, texts[0])
             answers = await self._ask(self.batcher, [Question(text, canary) for text in texts])
         self.metrics.answered(answers, seconds=time.perf_counter() - start)
+        note_answers(answers)
         if answers[0].generation == self.live.generation:
             self._live_shares.add(answers)
         return answers

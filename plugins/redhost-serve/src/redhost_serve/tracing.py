@@ -1,0 +1,32 @@
+"""What a request's span shows of its answer, where OpenTelemetry is installed and traces.
+
+Spans of the requests themselves are those of its own instrumentation of FastAPI, e.g. by
+``opentelemetry-instrument redhost serve``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import redhost
+
+try:
+    from opentelemetry import trace
+except ImportError:
+    trace = None
+
+__all__ = ["note_answers"]
+
+
+def note_answers(answers: Sequence[redhost.Answer]) -> None:
+    """Write on the current span which generation answered, and who had the largest weights.
+
+    Args:
+        answers: Those of one request; their texts and labels are not written.
+    """
+    if trace is None or not (span := trace.get_current_span()).is_recording():
+        return
+    span.set_attribute("redhost.generation", answers[0].generation or 0)
+    span.set_attribute("redhost.texts", len(answers))
+    heaviest = {max(a.weights, key=a.weights.__getitem__) for a in answers}
+    span.set_attribute("redhost.experts", sorted(heaviest))
