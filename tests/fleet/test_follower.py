@@ -6,9 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from redhost_fleet.documents import Comparison
+from redhost_fleet.documents import Comparison, ReplicaReport
 from redhost_fleet.fleet import Fleet
 from redhost_fleet.follower import Follower, replica_id
+from redhost_fleet.rollout import judge
 from redhost_fleet.status import fleet_status, status_lines
 
 import redhost
@@ -155,6 +156,29 @@ def test_counts_outlive_a_restart_and_belong_to_one_canary(pushed, open_live, tm
     pushed.promote(3, stage="canary")
     restarted().look()
     assert counted == [{}, {"range1": Comparison(texts=5, agree=4, worse=1)}, {}]
+
+
+def test_the_judge_adds_up_what_replicas_of_this_canary_counted(pushed) -> None:
+    assert judge(pushed) is None
+    pushed.promote(1)
+    pushed.promote(2, stage="canary")
+    for n, (entry, worse) in enumerate([(1, 4), (1, 5), (7, 900)]):
+        counts = {"range1": Comparison(worse=worse, same=100)}
+        pushed.report(ReplicaReport(replica=f"r{n}", canary=entry, comparisons=counts))
+    decision, entry = judge(pushed)
+    assert decision.labelled == 209 and entry.generation == 2
+    assert decision.action == "end" and pushed.stages["canary"].last().generation is None
+    assert "9 worse" in pushed.stages["canary"].last().why
+    assert pushed.stages["production"].last().generation == 1
+
+
+def test_the_judge_ends_a_canary_that_somebody_promoted(pushed) -> None:
+    pushed.promote(1)
+    pushed.promote(2, stage="canary")
+    pushed.promote(2)
+    decision, _ = judge(pushed)
+    assert decision.action == "end" and pushed.stages["canary"].last().generation is None
+    assert pushed.stages["production"].last().generation == 2
 
 
 def test_status_shows_who_is_behind_and_why(pushed, open_live, tmp_path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import redhost
@@ -122,6 +122,8 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
             for expert, some in report.comparisons.items():
                 counts[expert] = counts.get(expert, Comparison()) + some
     decision = decide(counts, limits)
+    if production is not None and production.generation == entry.generation:
+        decision = replace(decision, action="end", why="it is production")
     if decision.action == "promote":
         fleet.promote(entry.generation, after=production, why=decision.why)
     if decision.action != "hold":
