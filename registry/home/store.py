@@ -24,6 +24,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _REINSTALL = "Install the package again and run 'redhost recompose'."
 
 
+def is_plain(name: str) -> bool:
+    """Tell whether a file's name is one of a package or a generation: no path, nothing hidden."""
+    return _PLAIN.fullmatch(name) is not None
+
+
 class Store:
     """``HOME/store/<sha256>/``: one folder per expert or backbone, never changed in place.
 
@@ -94,7 +99,7 @@ class Store:
         Raises:
             StoreError: If a name is not plain, or the disk is full or failing.
         """
-        if bad := sorted(name for name in files if not _PLAIN.fullmatch(name)):
+        if bad := sorted(name for name in files if not is_plain(name)):
             raise StoreError("cannot store", expected="plain file names", found=repr(bad[0]))
         path = self._path(digest)
         if path.is_dir() and self.get(digest) == dict(files):

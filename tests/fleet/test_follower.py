@@ -181,6 +181,14 @@ def test_the_judge_ends_a_canary_that_somebody_promoted(pushed) -> None:
     assert pushed.stages["production"].last().generation == 2
 
 
+def test_a_report_of_a_newer_replica_is_read_and_a_damaged_one_left_out(pushed) -> None:
+    pushed.report(ReplicaReport(replica="old"))
+    newer = {**msgspec.to_builtins(ReplicaReport(replica="new")), "mood": "fine"}
+    pushed.storage.write("replicas/new.json", msgspec.json.encode(newer))
+    pushed.storage.write("replicas/broken.json", b'{"replica": ')
+    assert [r.replica for r in pushed.reports()] == ["new", "old"]
+
+
 def test_status_shows_who_is_behind_and_why(pushed, open_live, tmp_path) -> None:
     pushed.promote(1)
     follower = Follower(open_live(tmp_path / "replica"), pushed, where="a")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import redhost
+from redhost.registry.package.manifest import dumps
 
 from .conftest import TEXTS, comparable, open_host
 
@@ -62,6 +65,18 @@ def test_bytes_that_are_not_those_that_were_published_are_refused(sent, tmp_path
         receive(tmp_path / "third", files, dict(list(packages.items())[1:]))
     assert open_host(other).generations.numbers() == ()
     assert receive(other, files, packages).number == 1
+
+
+def test_a_record_that_names_a_path_writes_nothing_there(sent, tmp_path) -> None:
+    files, packages = sent
+    record = msgspec.json.decode(files["composition.json"], type=redhost.plugins.Composition)
+    named = {**record.files, "../../planted": hashlib.sha256(b"x").hexdigest()}
+    blank = msgspec.structs.replace(record, files=named, digest="")
+    sealed = msgspec.structs.replace(blank, digest=hashlib.sha256(dumps(blank)).hexdigest())
+    false = {**files, "composition.json": dumps(sealed), "../../planted": b"x"}
+    with pytest.raises(redhost.errors.IntegrityError, match="planted"):
+        receive(tmp_path / "other", false, packages)
+    assert not list(tmp_path.rglob("planted"))
 
 
 def test_a_number_that_is_taken_here_is_refused(sent, home, tmp_path) -> None:

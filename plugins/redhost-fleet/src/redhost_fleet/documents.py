@@ -107,7 +107,7 @@ class StageEntry(Document, frozen=True, kw_only=True):
     token: str = ""
 
 
-class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Comparison(Struct, frozen=True, kw_only=True):
     """Two generations on the same texts: counts, which add up over replicas.
 
     Attributes:
@@ -134,8 +134,8 @@ class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Comparison(**{name: mine[name] + more[name] for name in mine})
 
 
-class ReplicaReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a replica says of itself.
+class ReplicaReport(Struct, frozen=True, kw_only=True):
+    """What a replica says of itself; a newer one may say more, which is passed over.
 
     Attributes:
         schema: The version of this schema.

@@ -329,9 +329,13 @@ class Fleet:
         return decode(data, ReplicaReport, where=f"{self.storage.url}/{name}")
 
     def reports(self) -> list[ReplicaReport]:
-        """Return the replicas' last reports, by id."""
-        ids = (name.removesuffix(".json") for name in self.storage.names("replicas"))
-        return [report for i in ids if (report := self.report_of(i)) is not None]
+        """Return the replicas' last reports, by id; one that cannot be understood is left out."""
+        found = []
+        for name in self.storage.names("replicas"):
+            data = self.storage.read(f"replicas/{name}")
+            with suppress(redhost.errors.StoreError):
+                found.append(decode(data or b"", ReplicaReport, where=name))
+        return found
 
     def forget(self, replica: str) -> None:
         """Remove a replica's report; one that lives writes another."""
