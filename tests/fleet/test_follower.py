@@ -135,6 +135,27 @@ def test_a_canary_is_ready_beside_production_and_becomes_it_without_loading(
     assert begun.pop()[1] is None and follower.latest.trial is None
 
 
+def test_a_canary_that_cannot_be_run_ends_the_last_one(pushed, open_live, tmp_path) -> None:
+    """Or what was counted of the last one would be reported, and judged, as this one's."""
+    running = []
+    follower = Follower(
+        open_live(tmp_path / "replica"),
+        pushed,
+        where="a",
+        trial=lambda entry, model, counted: running.append(model and model.generation),
+    )
+    pushed.promote(1)
+    pushed.promote(2, stage="canary")
+    follower.look()
+    assert running[-1] == 2
+    sha = pushed.document(3).files["router.safetensors"]
+    pushed.promote(3, stage="canary")
+    pushed.storage.write(f"objects/{sha}", b"damaged")
+    follower.look()
+    assert running[-1] is None and follower.latest.trial is None
+    assert follower.latest.state == "behind" and follower.latest.canary == 2
+
+
 def test_counts_outlive_a_restart_and_belong_to_one_canary(pushed, open_live, tmp_path) -> None:
     counted = []
 
@@ -155,20 +176,23 @@ def test_counts_outlive_a_restart_and_belong_to_one_canary(pushed, open_live, tm
     restarted().look()
     pushed.promote(3, stage="canary")
     restarted().look()
-    assert counted == [{}, {"range1": Comparison(texts=5, agree=4, worse=1)}, {}]
+    begun = [{}, {"range1": Comparison(texts=5, agree=4, worse=1)}, {}]
+    assert counted == [x for some in begun for x in ({}, some)]  # each time the last one ends first
 
 
 def test_the_judge_adds_up_what_replicas_of_this_canary_counted(pushed) -> None:
     assert judge(pushed) is None
     pushed.promote(1)
     pushed.promote(2, stage="canary")
-    for n, (entry, worse) in enumerate([(1, 4), (1, 5), (7, 900)]):
+    reported = [(1, 1, 6), (1, 1, 7), (7, 1, 900), (1, 0, 900)]
+    for n, (canary, production, worse) in enumerate(reported):
         counts = {"range1": Comparison(worse=worse, same=100)}
-        pushed.report(ReplicaReport(replica=f"r{n}", canary=entry, comparisons=counts))
+        report = ReplicaReport(replica=f"r{n}", canary=canary, production=production)
+        pushed.report(msgspec.structs.replace(report, comparisons=counts))
     decision, entry = judge(pushed)
-    assert decision.labelled == 209 and entry.generation == 2
+    assert decision.labelled == 213 and entry.generation == 2
     assert decision.action == "end" and pushed.stages["canary"].last().generation is None
-    assert "9 worse" in pushed.stages["canary"].last().why
+    assert "13 worse" in pushed.stages["canary"].last().why
     assert pushed.stages["production"].last().generation == 1
 
 

@@ -104,6 +104,8 @@ def test_a_mirror_compares_and_its_answers_are_those_of_production(pushed, clien
     until(lambda: (pushed.reports()[0].trial if pushed.reports() else None) == 3)
     assert [client.infer([t]).body for t in TEXTS[:8]] == alone
     until(lambda: sum(c.texts for c in pushed.reports()[0].comparisons.values()) == 8)
+    pushed.promote(2)  # what was counted was beside another production
+    until(lambda: (pushed.reports()[0].production, pushed.reports()[0].comparisons) == (2, {}))
 
 
 def test_labels_end_a_canary_that_is_worse_and_promote_one_that_is_as_good(

@@ -46,23 +46,30 @@ def test_no_bet_can_be_expected_to_win_while_the_hypothesis_holds() -> None:
                 assert expected <= 1 + 1e-12
 
 
+def test_an_expert_whose_first_text_comes_late_moves_no_evidence() -> None:
+    """Its stake lay untouched: otherwise one could wait for it to make up for what was lost."""
+    lost = {"a": counts(40, 2)}
+    before = evidence_of_harm(lost, experts=3)
+    assert evidence_of_harm({**lost, "b": counts(0, 0, 1)}, experts=3) == pytest.approx(before)
+
+
 def test_without_texts_there_is_no_evidence() -> None:
-    assert evidence_of_harm({}) == pytest.approx(0)
+    assert evidence_of_harm({}, experts=3) == pytest.approx(0)
     assert evidence_of_no_harm({}, margin=0.01) == pytest.approx(0)
-    assert decide({}).action == "hold"
+    assert decide({}, experts=3).action == "hold"
 
 
 def test_harm_to_one_experts_texts_shows_though_others_gain() -> None:
     spread = {"a": counts(30, 0, 470), "b": counts(0, 25, 475)}
-    assert decide(spread).action == "end"
-    assert "texts of b" in decide(spread).why
+    assert decide(spread, experts=2).action == "end"
+    assert "texts of b" in decide(spread, experts=2).why
     assert harm_of(counts(30, 25, 945)) < math.log(100)
 
 
 def test_a_canary_that_is_as_good_is_promoted_and_one_that_is_worse_never() -> None:
-    assert decide({"a": counts(20, 20, 60)}).action == "hold"
-    assert decide({"a": counts(30, 20, 2000)}).action == "promote"
-    assert decide({"a": counts(5, 60, 2000)}).action == "end"
+    assert decide({"a": counts(20, 20, 60)}, experts=1).action == "hold"
+    assert decide({"a": counts(30, 20, 2000)}, experts=1).action == "promote"
+    assert decide({"a": counts(5, 60, 2000)}, experts=1).action == "end"
 
 
 def test_of_a_thousand_healthy_rollouts_at_most_one_in_a_hundred_ends() -> None:
@@ -74,7 +81,7 @@ def test_of_a_thousand_healthy_rollouts_at_most_one_in_a_hundred_ends() -> None:
                 found[draw.choice("abc")][draw.random() < 0.5] += 1
                 if n % 5 == 0:
                     some = {k: counts(b, w) for k, (b, w) in found.items()}
-                    if evidence_of_harm(some) >= math.log(100):
+                    if evidence_of_harm(some, experts=3) >= math.log(100):
                         ended += 1
                         break
     assert ended <= 10

@@ -24,7 +24,7 @@ BETS = tuple((2 * n + 1) / 40 for n in range(20))
 """λ as shares of the largest, from .025 to .975."""
 
 
-def evidence_of_harm(counts: Mapping[str, Comparison]) -> float:
+def evidence_of_harm(counts: Mapping[str, Comparison], *, experts: int) -> float:
     """Return the log of the evidence that the canary is worse somewhere.
 
     Half of the stake is on all texts, half is spread over the experts: what is worse for one
@@ -32,11 +32,12 @@ def evidence_of_harm(counts: Mapping[str, Comparison]) -> float:
 
     Args:
         counts: By expert.
+        experts: How many there may be. It must not grow with those that had texts: a stake that is
+            moved to a newcomer later is no martingale.
     """
     everything = harm_of(sum(counts.values(), Comparison()))
-    if not counts:
-        return everything
-    return _mean([everything, _mean(map(harm_of, counts.values()))])
+    untouched = [0.0] * (max(experts, 1) - len(counts))  # the log of a stake as it was
+    return _mean([everything, _mean([*map(harm_of, counts.values()), *untouched])])
 
 
 def harm_of(counts: Comparison) -> float:

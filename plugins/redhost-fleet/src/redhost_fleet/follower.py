@@ -192,18 +192,15 @@ class Follower(threading.Thread):
     def _run_trial(self, entry: StageEntry) -> None:
         """Hold what the canary is, ready, beside production; or let it go."""
         self._latest = msgspec.structs.replace(self._latest, trial=None)
+        self._trial(entry, None, {})  # the last one's counts are not this one's, whatever comes
         if entry.generation is None:
-            self._trial(entry, None, {})
             return
         number = self._bring(entry)
-        try:
-            model = self.live.prepare(number)
-        except redhost.RedhostError:
-            self._trial(entry, None, {})  # nobody asks the last one any more
-            raise
-        before = self.fleet.report_of(self._latest.replica)
-        counted = before.comparisons if before and before.canary == entry.sequence else {}
-        self._trial(entry, model, counted)
+        model = self.live.prepare(number)
+        before, production = self.fleet.report_of(self._latest.replica), self._positions[PRODUCTION]
+        same = before is not None and before.canary == entry.sequence
+        same = same and before is not None and before.production == production.seen
+        self._trial(entry, model, before.comparisons if before is not None and same else {})
         self._latest = msgspec.structs.replace(self._latest, trial=number)
 
     def _report(self) -> None:

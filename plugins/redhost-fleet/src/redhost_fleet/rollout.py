@@ -62,15 +62,18 @@ class Decision:
     labelled: int
 
 
-def decide(counts: Mapping[str, Comparison], limits: Limits | None = None) -> Decision:
+def decide(
+    counts: Mapping[str, Comparison], limits: Limits | None = None, *, experts: int
+) -> Decision:
     """Decide what becomes of a canary.
 
     Args:
         counts: What it and production answered to the same texts, by expert.
+        experts: How many of these there may be, from the beginning.
         limits: How often the decision may be wrong.
     """
     limits = limits or Limits()
-    harm = evidence_of_harm(counts)
+    harm = evidence_of_harm(counts, experts=experts)
     no_harm = evidence_of_no_harm(counts, margin=limits.margin)
     every = sum(counts.values(), Comparison())
     labelled = every.better + every.worse + every.same
@@ -117,11 +120,15 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
     if entry is None or entry.generation is None:
         return None
     counts: dict[str, Comparison] = {}
+    served = 0 if production is None else production.sequence
     for report in fleet.reports():
-        if report.canary == entry.sequence:
+        if (report.canary, report.production) == (entry.sequence, served):
             for expert, some in report.comparisons.items():
                 counts[expert] = counts.get(expert, Comparison()) + some
-    decision = decide(counts, limits)
+    document = None if production is None else fleet.document(production.generation or 0)
+    # A package for each expert, one for the column of the backbone, which a hub may have instead.
+    experts = len(counts) if document is None else len(document.packages) + 1
+    decision = decide(counts, limits, experts=experts)
     if production is not None and production.generation == entry.generation:
         decision = replace(decision, action="end", why="it is production")
     if decision.action == "promote":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,11 +62,16 @@ def following(service: Service, store: str | None, *, where: str) -> Iterator[No
             counts={i: Counter(msgspec.structs.asdict(c)) for i, c in counted.items()},
         )
 
+    def swap(number: int) -> None:
+        service.change(lambda: service.live.swap(number))
+        if service.trial is not None:  # what was counted was beside another production
+            service.trial = replace(service.trial, counts={})
+
     follower = Follower(
         service.live,
         Fleet(store),
         where=where,
-        swap=lambda number: service.change(lambda: service.live.swap(number)),
+        swap=swap,
         trial=begin_trial,
         observe=lambda report: _observed(service, report),
     )

@@ -196,7 +196,8 @@ class Service:
                 str(first.generation), "right" if first.label == labels[n] else "wrong"
             ).inc()
         trial = self.trial
-        if trial is not None and all(b.generation == trial.model.generation for _, b in pairs):
+        sides = (self.live.generation, None if trial is None else trial.model.generation)
+        if trial is not None and {(a.generation, b.generation) for a, b in pairs} == {sides}:
             trial.count(pairs, labels)
         return pairs
 

@@ -51,7 +51,7 @@ def rollout(
         counts[f"expert{expert}"][which] += 1
         if n % LOOK == 0:
             found = {k: Comparison(better=b, worse=w, same=s) for k, (b, w, s) in counts.items()}
-            decision = decide(found, limits)
+            decision = decide(found, limits, experts=EXPERTS)
             if decision.action != "hold":
                 return decision.action, n
     return "hold", labels
