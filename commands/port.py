@@ -1,23 +1,57 @@
-"""The command port: an expert carried over to another backbone, its bytes unchanged."""
+"""Commands of a new backbone: port, an expert carried over; migrate, a whole composition."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from .common import bar, device_option, home_option, json_option, print_json
+from .common import (
+    F,
+    bar,
+    device_option,
+    home_option,
+    json_option,
+    open_host,
+    print_json,
+    tolerance_option,
+)
+from .keys import chosen_keys, key_option
+from .receipts import print_receipt
 
 if TYPE_CHECKING:
+    from ..core.composition.options import RecomposeKeywords
     from ..core.training.context import AuthoringContext
-    from ..core.training.porting import PortedExpert, PortReport
-    from ..core.types import Progress
+    from ..core.training.porting import PortReport
+    from ..core.types import Progress, Row
     from ..registry.package.discover import Package
     from ..registry.package.manifest import BackboneRef
     from ..registry.package.readers import ExpertFiles
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def _material_options(command: F) -> F:
+    """Add what experts are carried over with."""
+    texts = click.option(
+        "--texts",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        help="Unlabelled texts, one a line (default: both background cards).",
+    )
+    rows = click.option(
+        "--rows",
+        metavar="FILE",
+        help="Labelled rows that nobody trained on, for an expert whose card holds no texts.",
+    )
+    bound = click.option(
+        "--bound",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.95,
+        show_default=True,
+        help="The least share of its gain that an expert has to keep.",
+    )
+    return texts(rows(bound(command)))
 
 
 @click.command()
@@ -31,23 +65,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
     metavar="BACKBONE",
     help="The one it was trained on (default: the one installed with its fingerprint).",
 )
-@click.option(
-    "--texts",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Unlabelled texts, one a line (default: both background cards).",
-)
-@click.option(
-    "--rows",
-    metavar="FILE",
-    help="Labelled rows that it never trained on, where its card holds no texts.",
-)
-@click.option(
-    "--bound",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.95,
-    show_default=True,
-    help="The least share of its gain that it has to keep.",
-)
+@_material_options
 @click.option("--out", type=FOLDER, help="The new project (default: red-expert-ID-BACKBONE).")
 @home_option
 @device_option
@@ -70,14 +88,11 @@ def port(
     No weight is trained. The expert's own bytes stay as they are, behind a map that is fitted on
     unlabelled texts; it has to keep its accuracy on its card's gate rows.
     """
-    from ..core.training.porting import port_expert
-    from ..core.training.rows import read_rows
-    from ..registry.package.forms import DEFAULT_TASK
+    from ..core.training.porting import port_expert, write_port
     from ..registry.package.project import check_free
 
     files, version = _expert(name, home)
-    lines = texts.read_text("utf-8").splitlines() if texts else []
-    known = read_rows(rows, task=DEFAULT_TASK) if rows else []
+    lines, known = _material(texts, rows)
     packages = (_backbone(source, files.manifest.backbone), _backbone(to))
     with bar("port") as progress:
         old, new = (_open(p, home=home, device=device, progress=progress) for p in packages)
@@ -87,15 +102,91 @@ def port(
             files,
             old=old,
             new=new,
-            texts=[x for x in lines if x.strip()],
+            texts=lines,
             rows=known,
             bound=bound,
         )
-    _write(project, ported, version=version)
+    write_port(project, ported, version=version)
     if as_json:
         print_json(ported.report)
     else:
-        _print(ported.report, f"redhost pack {project} --backbone {to}")
+        _print_report(ported.report)
+        click.echo(f"next: redhost pack {project} --backbone {to}")
+
+
+@click.command()
+@click.option("--to", required=True, metavar="BACKBONE", help="The new backbone, installed.")
+@_material_options
+@click.option(
+    "--with",
+    "native",
+    metavar="WHEEL",
+    multiple=True,
+    help="An expert's build for the new backbone: it is not ported. Repeat for more; what is "
+    "installed and fits is taken as it is.",
+)
+@click.option(
+    "--without", metavar="ID", multiple=True, help="Leave an expert behind; repeat for more."
+)
+@key_option
+@click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
+@tolerance_option
+@click.option("--accept", is_flag=True, help="Go on even if a domain loses more.")
+@click.option("--out", type=FOLDER, help="Where the ports' wheels go (default: ports-BACKBONE).")
+@home_option
+@device_option
+@json_option("core.composition.migrate.Migrated")
+def migrate(
+    *,
+    to: str,
+    texts: Path | None,
+    rows: str | None,
+    bound: float,
+    native: tuple[str, ...],
+    without: tuple[str, ...],
+    keys: tuple[str, ...],
+    out: Path | None,
+    home: Path | None,
+    device: str | None,
+    as_json: bool,
+    **keywords: Unpack[RecomposeKeywords],
+) -> None:
+    """Move all that is composed to another backbone.
+
+    Every expert is ported, judged and composed there, or nothing changes. The current generation
+    answers until that has passed; 'redhost rollback' goes back to it.
+    """
+    from ..registry.environment.installer import fetch
+
+    package, trusted = _installed(to), chosen_keys(keys)
+    wheels = tuple(fetch(wheel, keys=trusted) for wheel in native)
+    from ..core.composition.migrate import PortingMaterial
+    from ..core.composition.migrate import migrate as move
+
+    lines, known = _material(texts, rows)
+    material = PortingMaterial(texts=lines, rows=known, bound=bound, native=wheels, without=without)
+    with bar("migrate") as keywords["progress"]:
+        session = open_host(home, device=device).session
+        done = move(session, package, material=material, out=out or Path(f"ports-{to}"), **keywords)
+    if as_json:
+        print_json(done)
+        return
+    for report in done.ported:
+        _print_report(report)
+    print_receipt(done.receipt)
+    for wheel in done.wheels:
+        click.echo(f"installed  {wheel}")
+    click.echo(f"moved from {done.old!r} to {done.new!r}; back again: redhost rollback")
+
+
+def _material(texts: Path | None, rows: str | None) -> tuple[list[str], list[Row]]:
+    """Read what experts are carried over with."""
+    from ..core.training.rows import read_rows
+    from ..registry.package.forms import DEFAULT_TASK
+
+    lines = texts.read_text("utf-8").splitlines() if texts else []
+    known = read_rows(rows, task=DEFAULT_TASK) if rows else []
+    return [line for line in lines if line.strip()], list(known)
 
 
 def _expert(name: str, home: Path | None) -> tuple[ExpertFiles, str]:
@@ -124,41 +215,27 @@ def _open(
     return open_for_training(package, cache=cache, device=device or "cpu", progress=progress)
 
 
-def _write(project: Path, ported: PortedExpert, *, version: str) -> None:
-    """Write the project of a port: a build of its own, by the backbone it is for."""
-    from ..registry.package.project import write_project
-
-    manifest = ported.manifest
-    inner = write_project(
-        project,
-        kind="expert",
-        package_id=manifest.id,
-        summary=manifest.domain,
-        version=f"{version}+{manifest.backbone.fingerprint[:12]}",
-        license=manifest.license,
-    )
-    ported.save(inner)
-
-
-def _print(report: PortReport, following: str) -> None:
+def _print_report(report: PortReport) -> None:
     click.echo(
         f"expert {report.id!r}: {report.share:.1%} of its gain stays "
         f"({report.interval[0]:.1%} … {report.interval[1]:.1%})\n"
         f"accuracy on {report.rows} gate rows: {report.own:.3f} on {report.old!r}, "
-        f"{report.ported:.3f} on {report.new!r}, {report.nothing:.3f} for one answer to all\n"
-        f"map fitted on {report.texts} texts ({report.map[:12]})\n"
-        f"next: {following}"
+        f"{report.ported:.3f} on {report.new!r}, {report.nothing:.3f} for one answer to all, "
+        f"{report.retrained:.3f} for a head of the card's rows on {report.new!r}\n"
+        f"map fitted on {report.texts} texts ({report.map[:12]})"
     )
 
 
 def _backbone(name: str | None, named: BackboneRef | None = None) -> Path | Package:
     """Return a backbone's folder, or the installed one of a name or a fingerprint."""
+    return Path(name) if name is not None and Path(name).is_dir() else _installed(name, named)
+
+
+def _installed(name: str | None, named: BackboneRef | None = None) -> Package:
     from ..registry.package.discover import discover
     from ..registry.queries.settings import choose_backbone
 
-    if name is not None and Path(name).is_dir():
-        return Path(name)
     return choose_backbone(discover("backbone"), name, named=named)
 
 
-COMMANDS = (port,)
+COMMANDS = (port, migrate)

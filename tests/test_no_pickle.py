@@ -27,6 +27,8 @@ SPREAD = {
     ("commands/compose.py", "options"),
     ("commands/evaluate.py", "fields"),
     ("commands/packages.py", "keywords"),
+    ("commands/port.py", "keywords"),
+    ("core/composition/migrate.py", "keywords"),
     ("core/bus/signals.py", "kwargs"),
     (
         "core/composition/options.py",

@@ -1,10 +1,16 @@
 """An affine map between the vectors of two backbones, fitted on unlabelled texts in closed form.
 
-    A = argmin Σ_i ‖y_i − m_y − A (x_i − m_x)‖² + λ ‖A‖²,    c = m_y − A m_x
+    A = argmin Σ_i ‖y_i − m_y − A (x_i − m_x)‖² + λ ‖A − A₀‖²,    c = m_y − A m_x
 
-With X − m_x = U S Vᵀ each λ costs one product, and so does the error of every text left out in
-turn: e_i / (1 − H_ii), H = U S² (S² + λ)⁻¹ Uᵀ + 1/N (the PRESS statistic, Allen 1974). The λ whose
-error is least is taken, so no text has to be set aside.
+A₀ is 0, or I where both have the same width: a next version of a model moves its vectors little, so
+few texts tell more about A − I than about A. With X the centred x, Y the centred y less A₀ X, and
+X Xᵀ = U E Uᵀ:
+
+    A − A₀ = Yᵀ U (E + λ)⁻¹ Uᵀ X,    H = U E (E + λ)⁻¹ Uᵀ + 1/N
+
+λ is the one whose generalised cross-validation ‖(I − H) Y‖² / (1 − tr H / N)² is least (Golub,
+Heath & Wahba 1979): it costs nothing once U is there. A₀ is chosen by the error of every text left
+out in turn, e_i / (1 − H_ii) (PRESS, Allen 1974), so no text has to be set aside.
 """
 
 from __future__ import annotations
@@ -14,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PENALTIES = tuple(10.0**n for n in range(-6, 3))
-"""λ, as multiples of the mean of S²."""
+PENALTIES = tuple(10.0**n for n in range(-6, 5))
+"""λ, as multiples of the mean of E."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +43,7 @@ class AffineMap:
 
 
 def fit_affine(x: Tensor, y: Tensor) -> AffineMap:
-    """Fit the map that takes x to y, with the ridge penalty under which left-out texts fare best.
+    """Fit the map that takes x to y, with the A₀ and λ under which left-out texts fare best.
 
     Args:
         x: Vectors of texts on one backbone, ``(N, D)``.
@@ -45,22 +51,43 @@ def fit_affine(x: Tensor, y: Tensor) -> AffineMap:
     """
     x, y = x.double(), y.double()
     center_x, center_y = x.mean(0), y.mean(0)
-    U, S, Vh = torch.linalg.svd(x - center_x, full_matrices=False)
-    target = y - center_y
-    UY, energy = U.T @ target, S.square()
-
-    def tried(penalty: float) -> tuple[float, Tensor]:
-        shrink = energy / (energy + penalty * energy.mean())
-        leverage = (U.square() @ shrink + 1 / len(x)).clamp(max=1 - 1e-9)
-        missed = (target - U @ (shrink[:, None] * UY)) / (1 - leverage)[:, None]
-        return float(missed.square().sum()), shrink
-
-    error, shrink = min(map(tried, PENALTIES), key=lambda pair: pair[0])
-    inverse = torch.where(S > 0, shrink / S.clamp(min=1e-300), 0.0)
-    A = (Vh.T @ (inverse[:, None] * UY)).T  # (D', D)
+    X, Y = x - center_x, y - center_y
+    E, U = torch.linalg.eigh(X @ X.T)
+    E = E.clamp(min=0)
+    solved = [_solve(Y, E, U)]
+    if X.shape == Y.shape:
+        solved.append(_solve(Y - X, E, U))
+    error, coefficients = min(solved, key=lambda one: one[0])
+    A = coefficients.T @ X  # (D', D)
+    if coefficients is not solved[0][1]:
+        A += torch.eye(len(A), dtype=A.dtype)
     return AffineMap(
         A=A.float().contiguous(),
         c=(center_y - A @ center_x).float().contiguous(),
-        unexplained=error / max(float(target.square().sum()), 1e-300),
+        unexplained=error / max(float(Y.square().sum()), 1e-300),
         rows=len(x),
     )
+
+
+def _solve(Y: Tensor, E: Tensor, U: Tensor) -> tuple[float, Tensor]:
+    """Return the squared error of texts left out in turn, and (E + λ)⁻¹ in X's terms, ``(N, D')``.
+
+    Args:
+        Y: What is to be predicted, ``(N, D')``.
+        E: Eigenvalues of X Xᵀ, ``(N,)``.
+        U: Its eigenvectors, ``(N, N)``.
+    """
+    UY = U.T @ Y
+    power = UY.square().sum(1)
+
+    def cross_validation(penalty: float) -> float:
+        left = 1 - E / (E + penalty)
+        freedom = 1 - (len(E) - float(left.sum()) + 1) / len(E)
+        return float(left.square() @ power) / max(freedom, 1e-9) ** 2
+
+    penalty = min((p * float(E.mean()) for p in PENALTIES), key=cross_validation)
+    weight = 1 / (E + penalty)
+    missed = Y - U @ ((E * weight)[:, None] * UY)
+    leverage = (U.square() @ (E * weight) + 1 / len(E)).clamp(max=1 - 1e-9)
+    error = float((missed / (1 - leverage)[:, None]).square().sum())
+    return error, U @ (weight[:, None] * UY)

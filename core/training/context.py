@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...registry.package.discover import Package, from_folder
 from ...registry.package.manifest import BackboneManifest
+from ...registry.package.readers import BackboneFiles
 from ..backbones.backbone import Backbone
 from ..backbones.feature_cache import cached_encode
 from ..model.build import make_backbone, read_package, rows_of
@@ -37,7 +38,7 @@ class AuthoringContext:
 
 
 def open_for_training(
-    source: Path | Package,
+    source: Path | Package | BackboneFiles,
     *,
     cache: Path | None = None,
     device: str = "cpu",
@@ -46,12 +47,13 @@ def open_for_training(
     """Open a backbone for an author.
 
     Args:
-        source: An installed package, or a package's folder.
+        source: An installed package, a package's folder, or its bytes, already checked.
         cache: Where features are remembered; None keeps nothing.
         device: Where the trunk runs.
         progress: Called with (texts encoded, texts to encode).
     """
-    files = read_package(from_folder(source) if isinstance(source, Path) else source)
+    source = from_folder(source) if isinstance(source, Path) else source
+    files = read_package(source) if isinstance(source, Package) else source
     backbone = make_backbone(files, plugins=Plugins(), providers={}, device=device)
     return AuthoringContext(
         backbone=backbone,

@@ -27,6 +27,7 @@ from ...registry.package.manifest import (
     Reads,
     dumps,
 )
+from ...registry.package.project import write_project
 from ...registry.package.readers import ExpertFiles
 from ...registry.package.rules import MAX_ROWS
 from ...registry.package.safetensors_check import sha256_hex
@@ -39,6 +40,7 @@ from ..routers.cards import read_card
 from ..types import CardRow, Row
 from .affine_map import AffineMap, fit_affine
 from .context import AuthoringContext
+from .linear_head import solve_linear_head
 from .packaging import TOLERANCE, vectors_card
 
 SHARE = 0.95
@@ -68,6 +70,8 @@ class PortReport(msgspec.Struct, frozen=True, kw_only=True):
         nothing: Accuracy of their most frequent label.
         own: Accuracy of the expert on its own backbone.
         ported: Accuracy behind the map.
+        retrained: Accuracy of a linear head that is solved on the new backbone from the labelled
+            rows that the map was fitted with: what its owner could do at once without the expert.
         share: (ported − nothing) / (own − nothing): what is left of the gain.
         interval: Of the share, 95 %: rows drawn again, both accuracies on the same rows.
         bound: What the share had to be at least.
@@ -84,6 +88,7 @@ class PortReport(msgspec.Struct, frozen=True, kw_only=True):
     nothing: float
     own: float
     ported: float
+    retrained: float
     share: float
     interval: tuple[float, float]
     bound: float
@@ -107,6 +112,26 @@ class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in self.files.items():
             (folder / name).write_bytes(data)
+
+
+def write_port(project: Path, ported: PortedExpert, *, version: str) -> None:
+    """Write the project of a port: a build of its own, named after the backbone it is for.
+
+    Args:
+        project: Its folder.
+        ported: What to write.
+        version: Of the build that was ported.
+    """
+    manifest = ported.manifest
+    inner = write_project(
+        project,
+        kind="expert",
+        package_id=manifest.id,
+        summary=manifest.domain,
+        version=f"{version}+{manifest.backbone.fingerprint[:12]}",
+        license=manifest.license,
+    )
+    ported.save(inner)
 
 
 def port_expert(
@@ -157,6 +182,7 @@ def port_expert(
         nothing=nothing,
         own=float(own.mean()),
         ported=float(ported.mean()),
+        retrained=_retrained(fit, gate, labels=expert.labels, on=new) if fit else nothing,
         share=share,
         interval=interval,
         bound=bound,
@@ -200,8 +226,9 @@ def _rows(files: ExpertFiles, rows: Sequence[Row]) -> tuple[list[CardRow], list[
         found = ", ".join(map(repr, strange[:5]))
         raise UsageError("rows of another expert", expected="labels of its own", found=found)
     known = read_card(manifest, files.files).rows
-    given = rows[: 2 * MAX_ROWS]
     if rows:
+        # A file may be sorted by label: then its first rows are all of one.
+        given = sorted(rows, key=lambda r: sha256_hex(r.text.encode()))[: 2 * MAX_ROWS]
         known = tuple(
             CardRow(text=r.text, label=r.label, part=("fit", "gate")[n % 2])
             for n, r in enumerate(given)
@@ -336,6 +363,14 @@ def _share_of_gain(
     return float(constant.mean()), share, (low, high)
 
 
+def _retrained(
+    fit: Sequence[CardRow], gate: Sequence[CardRow], *, labels: Sequence[str], on: AuthoringContext
+) -> float:
+    """Return the accuracy on gate rows of a head that is solved from the fit rows alone."""
+    z, answers = _z(on, [r.text for r in fit]), [r.label for r in fit]
+    return float(_right(solve_linear_head(z, answers, labels).expert, gate, on=on).mean())
+
+
 def _right(expert: Expert, rows: Sequence[CardRow], *, on: AuthoringContext) -> torch.Tensor:
     """Return 1 for each row that is answered with its label, else 0, ``(N,)``."""
     with torch.inference_mode():
@@ -353,7 +388,8 @@ def _require_bound(report: PortReport) -> None:
         f"expert {report.id!r} does not survive on backbone {report.new!r}",
         expected=f"at least {report.bound:.0%} of its gain over one answer to all",
         found=f"{report.share:.1%} ({low:.1%} … {high:.1%}): accuracy {report.ported:.3f} after "
-        f"{report.own:.3f} on {report.rows} gate rows, {report.nothing:.3f} for one answer",
+        f"{report.own:.3f} on {report.rows} gate rows, {report.nothing:.3f} for one answer, "
+        f"{report.retrained:.3f} retrained on its card's rows",
         hint="Bring unlabelled texts of its domain with --texts, or retrain it on the new "
         "backbone.",
     )

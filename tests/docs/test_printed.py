@@ -36,7 +36,7 @@ RUN = (
     ("train-many", "plan.jsonl"),
 )
 """Commands in an order in which each has something to say; `generate` is run by its page, `port`
-by `tests/commands/test_port.py`."""
+by `tests/commands/test_port.py`, `migrate` by `tests/test_migrate.py`."""
 
 
 def test_every_command_prints_what_its_type_says(make_stage: Callable[[str], Any]) -> None:
@@ -49,7 +49,7 @@ def test_every_command_prints_what_its_type_says(make_stage: Callable[[str], Any
     (stage.folder / "rows.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
     (stage.folder / "texts.txt").write_text("once upon a time\nthe end\n")
     types = printed_types()
-    assert {name for name, _ in RUN} | {"generate", "port"} == set(types)
+    assert {name for name, _ in RUN} | {"generate", "migrate", "port"} == set(types)
     printed = stage.session([f"redhost {name} {arguments} --json" for name, arguments in RUN])
     for (name, arguments), (_, out, err) in zip(RUN, printed, strict=True):
         assert out, f"{name} {arguments}: {err}"

@@ -94,6 +94,16 @@ def test_an_affine_relation_is_found_from_few_texts() -> None:
     assert unrelated.unexplained > 0.9
 
 
+def test_few_texts_suffice_where_vectors_hardly_moved() -> None:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn((40, 256), generator=generator)
+    moved = x + 0.1 * torch.randn((40, 256), generator=generator)
+    assert fit_affine(x, moved).unexplained < 0.02
+    assert fit_affine(x, moved[:, :255]).unexplained > 0.7  # of another width: nothing to start at
+    turned = fit_affine(x, moved @ torch.linalg.qr(torch.randn(256, 256, generator=generator)).Q)
+    assert turned.unexplained > 0.7
+
+
 def test_the_error_of_texts_left_out_is_what_leaving_them_out_gives() -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn((12, 3), generator=generator)

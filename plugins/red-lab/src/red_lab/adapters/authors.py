@@ -52,6 +52,7 @@ def open_authors(
     names: Sequence[str] | None = None,
     epochs: int = EPOCHS,
     learn: int = tasks.LEARN,
+    source: Path | None = None,
 ) -> Authors:
     """Make the backbone's package, and train what is not trained yet.
 
@@ -60,9 +61,10 @@ def open_authors(
         names: The tasks; by default all.
         epochs: Passes over an author's rows, at most.
         learn: Rows of a label, at most.
+        source: The folder of the sentence encoder; by default as its package carries it.
     """
     torch.set_num_threads(1)
-    folder = _backbone(work)
+    folder = _backbone(work, source or encoder())
     context = redhost.authoring.open_for_training(folder, cache=work / "cache")
     given = tasks.rows("train", learn=learn)
     parts = {n: redhost.authoring.split_rows(given[n]) for n in names or tasks.TASKS}
@@ -92,7 +94,7 @@ def _author(
     return folder
 
 
-def _backbone(work: Path) -> Path:
+def _backbone(work: Path, source: Path) -> Path:
     project = work / "packages" / "red-backbone-minilm"
     if (made := next(project.glob("src/*/backbone.json"), None)) is not None:
         return made.parent
@@ -100,7 +102,7 @@ def _backbone(work: Path) -> Path:
     redhost.authoring.new_backbone(
         project,
         "minilm",
-        f"hf:{encoder()}",
+        f"hf:{source}",
         pooling="mean",
         max_tokens=TOKENS,
         background=tasks.background(),

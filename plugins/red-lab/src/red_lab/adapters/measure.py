@@ -23,7 +23,7 @@ from red_lab.intervals import interval
 from redhost.core.bus.experts import Expert
 from redhost.core.training.linear_head import solve_linear_head
 
-__all__ = ["ROUTERS", "measure", "run"]
+__all__ = ["ROUTERS", "head_of", "measure", "run"]
 
 ROUTERS = ("ridge:k=1", "statistics:k=1", "centroid")
 """Of the product, which takes the first or the second by itself, by rows of the cards held back."""
@@ -94,7 +94,7 @@ class _Judge:
         files = {n: files_of(p) for n, p in authors.packages.items()}
         self.acts = {n: expert_of(f).intervention(self.bare) for n, f in files.items()}
         self.passes = Passes(self.bare, next(iter(self.acts.values())))
-        self.heads = {n: _head(p) for n, p in authors.packages.items()}
+        self.heads = {n: head_of(p) for n, p in authors.packages.items()}
         self.known = dict[tuple[str, str], Tensor]()
 
     def moved(self, name: str, texts: Sequence[str]) -> Tensor:
@@ -152,7 +152,7 @@ class _Judge:
             return head.labels[int(head(z[None]).argmax())] == self.rows[n].label
 
 
-def _head(package: Path) -> Expert:
+def head_of(package: Path) -> Expert:
     """Return an adapter's expert with its own head: on the bus it is that head alone."""
     from redhost.core.model.build import make_expert_module
     from redhost.core.plugins.manager import Plugins

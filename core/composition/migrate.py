@@ -1,0 +1,264 @@
+"""Move a whole composition to another backbone: port, judge, compose, install, publish.
+
+All of it or nothing: until the new generation has passed every gate the old one answers, and
+nothing is installed. Rolling back needs no old package, since the store keeps what was composed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+import msgspec
+
+from ...registry.environment.installer import installed_from, require_free
+from ...registry.environment.status import PackageStatus
+from ...registry.errors import HarmError, RedhostError, UnknownNameError, UsageError
+from ...registry.home.composition import Composition, Member
+from ...registry.package.discover import Package
+from ...registry.package.manifest import ExpertManifest
+from ...registry.package.readers import BackboneFiles
+from ...registry.queries.inventory import take_inventory
+from ...registry.wheel.wheel import Wheel, build_wheel, open_wheel
+from ..model.build import read_package
+from ..receipt import Receipt
+from ..session import Session
+from ..training.context import open_for_training
+from ..training.porting import SHARE, PortReport, port_expert, write_port
+from ..types import Row
+from .changes import compose_selection
+from .options import RecomposeKeywords
+from .publish import publish
+from .select import Selection, read_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortingMaterial:
+    """What experts are carried over with.
+
+    Attributes:
+        texts: Unlabelled texts for the maps; by default both backbones' background cards.
+        rows: Labelled rows that no expert trained on, for those whose card holds no texts; each
+            takes those of its own labels (and domain, where a row names one).
+        bound: The least share of its gain that each has to keep.
+        native: Wheels of members that were made for the new backbone: these are not ported.
+        without: Ids of members that are left behind.
+    """
+
+    texts: Sequence[str] = ()
+    rows: Sequence[Row] = ()
+    bound: float = SHARE
+    native: Sequence[Wheel] = ()
+    without: Sequence[str] = ()
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """What `migrate` did.
+
+    Attributes:
+        old: The backbone of the generation before.
+        new: That of the new one.
+        ported: What each port keeps.
+        native: Ids of the experts whose wheel was made for the new backbone.
+        without: Ids of those that were left behind.
+        wheels: The ports' wheels.
+        receipt: Of the composition.
+    """
+
+    old: str
+    new: str
+    ported: tuple[PortReport, ...]
+    native: tuple[str, ...]
+    without: tuple[str, ...]
+    wheels: tuple[str, ...]
+    receipt: Receipt
+
+
+def migrate(
+    session: Session,
+    to: Package,
+    *,
+    material: PortingMaterial,
+    out: Path,
+    **keywords: Unpack[RecomposeKeywords],
+) -> Migrated:
+    """Carry the current members over to another backbone and publish their composition.
+
+    Args:
+        session: Whose composition moves.
+        to: The new backbone, installed.
+        material: What the members are carried over with.
+        out: A folder for the ports' wheels, written once all have passed.
+        keywords: See `RecomposeKeywords`.
+
+    Raises:
+        UsageError: If it is the backbone of the current generation, or a wheel is no member's.
+        HarmError: If a member keeps too little, naming each with its figures, or a domain would
+            lose more than the tolerance.
+    """
+    with session.generations.writer() as writer, tempfile.TemporaryDirectory() as name:
+        record = session.generations.load(session.require_current())
+        files = read_package(to)
+        if files.manifest.fingerprint == record.backbone.fingerprint:
+            number = record.number
+            raise UsageError(f"generation {number} is composed on {record.backbone.id!r} already")
+        native, members = _sort(session, record, to, material, files)
+        ports = _port(
+            session, members, record=record, to=to, material=material, folder=Path(name), **keywords
+        )
+        joining = {**native, **{i: _read(session, port.wheel, files) for i, port in ports.items()}}
+        selection = Selection(package=to, files=files, statuses=tuple(joining.values()))
+        inputs, result = compose_selection(session, selection, keywords, made_with=record.settings)
+        _require_attached(joining, result.receipt)
+        with ExitStack() as stack:
+            for wheel, status in _to_install(material, ports, joining):
+                stack.enter_context(installed_from(wheel, digest=str(status.digest)))
+            written = _write([port.wheel for port in ports.values()], out)
+            receipt = publish(session, inputs, result, writer=writer)
+    session.plugins.notify("redhost_composed", receipt=receipt)
+    return Migrated(
+        old=record.backbone.id,
+        new=files.manifest.id,
+        ported=tuple(port.report for port in ports.values()),
+        native=tuple(sorted(native)),
+        without=tuple(sorted(material.without)),
+        wheels=written,
+        receipt=receipt,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Port:
+    """An expert carried over.
+
+    Attributes:
+        wheel: Its build, audited.
+        report: What it keeps.
+    """
+
+    wheel: Wheel
+    report: PortReport
+
+
+def _sort(
+    session: Session,
+    record: Composition,
+    to: Package,
+    material: PortingMaterial,
+    files: BackboneFiles,
+) -> tuple[dict[str, PackageStatus], tuple[Member, ...]]:
+    """Return the experts that were made for the new backbone, by id, and the members to port.
+
+    Raises:
+        UnknownNameError: If a wheel is of no member, or one that is to be left behind is none.
+    """
+    members = {m.id: m for m in record.experts}
+    installed = take_inventory(session.home, backbone=to.dist, remember=False).statuses
+    native = {str(s.id): s for s in installed if s.id in members and not s.violations}
+    for wheel in material.native:
+        status = _read(session, wheel, files)
+        native[str(status.id)] = status
+    for named in (*native, *material.without):
+        if named not in members:
+            raise UnknownNameError("composed expert", named, members)
+    native = {i: s for i, s in native.items() if i not in material.without}
+    rest = tuple(m for i, m in members.items() if i not in {*native, *material.without})
+    if rest and session.settings.keys:
+        raise UsageError(
+            "this project composes signed wheels alone, and ports are not signed",
+            found=f"{', '.join(m.id for m in rest)} to be ported",
+            hint="Port each with 'redhost port', sign it with 'redhost pack --sign', and bring the "
+            "wheels: --with.",
+        )
+    return native, rest
+
+
+def _port(
+    session: Session,
+    members: Sequence[Member],
+    *,
+    record: Composition,
+    to: Package,
+    material: PortingMaterial,
+    folder: Path,
+    **keywords: Unpack[RecomposeKeywords],
+) -> dict[str, _Port]:
+    """Carry members over, by id.
+
+    Raises:
+        HarmError: If one cannot be carried over, or keeps too little; it names them all.
+    """
+    if not members:
+        return {}
+    origin = record.backbone
+    old, new = (
+        open_for_training(
+            source, cache=session.cache, device=session.device, progress=keywords.get("progress")
+        )
+        for source in (session.store.backbone(origin.digest, who=origin.id), to)
+    )
+    found, failed = dict[str, _Port](), dict[str, str]()
+    for member in members:
+        expert = session.store.expert(member.digest, who=member.id)
+        rows = [r for r in material.rows if _is_of(r, expert.manifest)]
+        try:
+            ported = port_expert(
+                expert, old=old, new=new, texts=material.texts, rows=rows, bound=material.bound
+            )
+        except RedhostError as e:
+            failed[member.id] = e.reason
+            continue
+        project = folder / member.id
+        write_port(project, ported, version=member.version)
+        wheel = open_wheel(build_wheel(project, folder))
+        require_free(wheel.package)
+        found[member.id] = _Port(wheel=wheel, report=ported.report)
+    if failed:
+        raise HarmError(
+            f"{len(failed)} of {len(members)} experts do not survive on {new.manifest.id!r}",
+            found="; ".join(f"{i}: {reason}" for i, reason in failed.items()),
+            hint="Nothing was changed. Bring wheels made for it (--with), texts (--texts) or "
+            "labelled rows (--rows), or leave these behind (--without).",
+        )
+    return found
+
+
+def _is_of(row: Row, expert: ExpertManifest) -> bool:
+    """Tell whether a labelled row is one expert's."""
+    return row.label in expert.labels and row.domain in {None, expert.id}
+
+
+def _read(session: Session, wheel: Wheel, files: BackboneFiles) -> PackageStatus:
+    keys = session.settings.keys or ()
+    return read_source(wheel, backbone=files.manifest, home=session.home, keys=keys)
+
+
+def _require_attached(statuses: Mapping[str, PackageStatus], receipt: Receipt) -> None:
+    """Refuse to leave out one that was to come along."""
+    for lost in sorted(statuses.keys() - receipt.experts.keys()):
+        reason = next((x.reason for x in receipt.left_out if x.id == lost), "no reason")
+        raise HarmError(f"expert {lost!r} does not compose on the new backbone", found=reason)
+
+
+def _to_install(
+    material: PortingMaterial, ports: Mapping[str, _Port], joining: Mapping[str, PackageStatus]
+) -> Iterator[tuple[Wheel, PackageStatus]]:
+    """Yield the wheels that are not installed yet, each with what was composed from it."""
+    wheels = (*material.native, *(port.wheel for port in ports.values()))
+    by_wheel = {wheel.sha256: wheel for wheel in wheels}
+    for status in joining.values():
+        if status.origin and status.origin.wheel in by_wheel:
+            yield by_wheel[status.origin.wheel], status
+
+
+def _write(wheels: Sequence[Wheel], out: Path) -> tuple[str, ...]:
+    """Write wheels into a folder; return their paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / wheel.name for wheel in wheels]
+    for path, wheel in zip(paths, wheels, strict=True):
+        path.write_bytes(wheel.data)
+    return tuple(map(str, paths))

@@ -1,0 +1,1 @@
+"""Experts carried over to another backbone, against retraining them and against nothing."""
