@@ -223,6 +223,7 @@ def _print_report(report: PortReport) -> None:
         f"{report.ported:.3f} on {report.new!r}, {report.nothing:.3f} for one answer to all, "
         f"{report.retrained:.3f} for a head of the card's rows on {report.new!r}\n"
         f"map fitted on {report.texts} texts ({report.map[:12]})"
+        + ("; the sums of its card came along" if report.sums else "")
     )
 
 

@@ -34,12 +34,14 @@ class AffineMap:
         unexplained: The share of the variance of y that is missed on texts left out in turn; 1 is
             what the mean alone misses.
         rows: N texts that it was fitted on.
+        spread: The covariance of what it misses on them, ``(D', D')``.
     """
 
     A: Tensor
     c: Tensor
     unexplained: float
     rows: int
+    spread: Tensor
 
 
 def fit_affine(x: Tensor, y: Tensor) -> AffineMap:
@@ -61,11 +63,13 @@ def fit_affine(x: Tensor, y: Tensor) -> AffineMap:
     A = coefficients.T @ X  # (D', D)
     if coefficients is not solved[0][1]:
         A += torch.eye(len(A), dtype=A.dtype)
+    missed = Y - X @ A.T
     return AffineMap(
         A=A.float().contiguous(),
         c=(center_y - A @ center_x).float().contiguous(),
         unexplained=error / max(float(Y.square().sum()), 1e-300),
         rows=len(x),
+        spread=missed.T @ missed / len(x),
     )
 
 

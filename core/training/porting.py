@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from ...registry.errors import BackboneMismatchError, HarmError, UsageError, short
 from ...registry.package.forms import DEFAULT_TASK, FORMS
@@ -36,9 +38,10 @@ from ..bus.experts import Expert, MappedExpert
 from ..model.build import make_expert_module
 from ..model.canary import make_canary
 from ..plugins.manager import Plugins
-from ..routers.cards import read_card
+from ..routers.cards import FAR, read_card
+from ..routers.domain_statistics import Statistics
 from ..types import CardRow, Row
-from .affine_map import AffineMap, fit_affine
+from .affine_map import fit_affine
 from .context import AuthoringContext
 from .linear_head import solve_linear_head
 from .packaging import TOLERANCE, vectors_card
@@ -75,6 +78,7 @@ class PortReport(msgspec.Struct, frozen=True, kw_only=True):
         share: (ported − nothing) / (own − nothing): what is left of the gain.
         interval: Of the share, 95 %: rows drawn again, both accuracies on the same rows.
         bound: What the share had to be at least.
+        sums: Whether sums of its author's rows came along, through a map of their own.
     """
 
     id: str
@@ -92,6 +96,7 @@ class PortReport(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     interval: tuple[float, float]
     bound: float
+    sums: bool
 
 
 class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,8 +170,10 @@ def port_expert(
     bus = old.backbone.bus_config()
     made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={})
     expert = made.unwrap(f"expert {files.manifest.id!r}")  # its author's canary holds as well
-    fitted = _fit(texts, fit=fit, gate=gate, old=old, new=new)
+    read = _read(texts, fit=fit, gate=gate, old=old, new=new)
+    fitted = fit_affine(read.new, read.old)
     mapped = MappedExpert(expert, A=fitted.A, c=fitted.c)
+    sums = _moved_sums(files, fit, read, on=new) if rows else None
     map_bytes = safetensors.torch.save({"A": fitted.A, "c": fitted.c})
     own, ported = _right(expert, gate, on=old), _right(mapped, gate, on=new)
     nothing, share, interval = _share_of_gain(own, ported, gate)
@@ -186,9 +193,10 @@ def port_expert(
         share=share,
         interval=interval,
         bound=bound,
+        sums=sums is not None,
     )
     _require_bound(report)
-    card = _card(files, fit, gate, new=new, made_anew=bool(rows))
+    card = _vectors(files, fit, gate, sums, on=new) if rows else _texts(files)
     manifest, parts = _build(files, mapped, map_bytes, new=new, fit=fit, card=card)
     return PortedExpert(manifest=manifest, files=parts, report=report)
 
@@ -245,48 +253,73 @@ def _rows(files: ExpertFiles, rows: Sequence[Row]) -> tuple[list[CardRow], list[
     return fit, gate
 
 
-def _card(
-    files: ExpertFiles,
-    fit: Sequence[CardRow],
-    gate: Sequence[CardRow],
-    *,
-    new: AuthoringContext,
-    made_anew: bool,
-) -> tuple[CardRef, dict[str, bytes]]:
-    """Return the new build's card: its author's texts, or vectors of the rows that were given."""
-    ref = files.manifest.card
-    if not made_anew:
-        return ref, {name: files.files[name] for name in (ref.file,) if name}
-    made = vectors_card(
-        fit_z=_z(new, [r.text for r in fit]),
-        fit_labels=[r.label for r in fit],
-        gate_h=new.encode([r.text for r in gate]),
-        gate_labels=[r.label for r in gate],
-        labels=files.manifest.labels,
-        eps=new.backbone.eps,
-    )
-    data = made.data or b""
-    name = "ported-card.safetensors"
-    made_ref = CardRef(
-        kind=made.kind, file=name, sha256=sha256_hex(data), fit=made.fit, gate=made.gate
-    )
-    return made_ref, {name: data}
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Read:
+    """The same texts on both backbones: z ``(N, D)`` of the old one, ``(N, D')`` of the new."""
+
+    old: Tensor
+    new: Tensor
 
 
-def _fit(
+def _read(
     texts: Sequence[str],
     *,
     fit: Sequence[CardRow],
     gate: Sequence[CardRow],
     old: AuthoringContext,
     new: AuthoringContext,
-) -> AffineMap:
-    """Fit the map from z of the new backbone to z of the old one; it sees no gate row."""
+) -> _Read:
+    """Read what maps are fitted on: texts that are no gate row's."""
     given = texts or [r.text for context in (new, old) for r in context.background]
     unseen = {r.text for r in gate}
     taken = [t for t in dict.fromkeys([*(r.text for r in fit), *given]) if t not in unseen]
     taken = taken[:MOST_TEXTS]
-    return fit_affine(_z(new, taken), _z(old, taken))
+    return _Read(old=_z(old, taken), new=_z(new, taken))
+
+
+def _moved_sums(
+    files: ExpertFiles, fit: Sequence[CardRow], read: _Read, *, on: AuthoringContext
+) -> Statistics | None:
+    """Return the sums of a card as a map takes them to the new backbone, if rows bear them out.
+
+    A host would refuse those that the rows beside them do not resemble.
+    """
+    sums = read_card(files.manifest, files.files).statistics
+    if sums is None:
+        return None
+    back = fit_affine(read.old, read.new)
+    z, labels = _z(on, [r.text for r in fit]), [r.label for r in fit]
+    moved = sums.moved(back.A, back.c, spread=back.spread).plus(z, labels)
+    return moved if moved.distance(z, labels) <= FAR else None
+
+
+def _texts(files: ExpertFiles) -> tuple[CardRef, dict[str, bytes]]:
+    """Return its author's own card."""
+    ref = files.manifest.card
+    return ref, {name: files.files[name] for name in (ref.file,) if name}
+
+
+def _vectors(
+    files: ExpertFiles,
+    fit: Sequence[CardRow],
+    gate: Sequence[CardRow],
+    sums: Statistics | None,
+    *,
+    on: AuthoringContext,
+) -> tuple[CardRef, dict[str, bytes]]:
+    """Return a card of the new backbone's vectors of the rows that were given."""
+    made = vectors_card(
+        fit_z=_z(on, [r.text for r in fit]),
+        fit_labels=[r.label for r in fit],
+        gate_h=on.encode([r.text for r in gate]),
+        gate_labels=[r.label for r in gate],
+        labels=files.manifest.labels,
+        eps=on.backbone.eps,
+        statistics=sums,
+    )
+    name, data = "ported-card.safetensors", made.data or b""
+    ref = CardRef(kind=made.kind, file=name, sha256=sha256_hex(data), fit=made.fit, gate=made.gate)
+    return ref, {name: data}
 
 
 def _z(context: AuthoringContext, texts: Sequence[str]) -> torch.Tensor:

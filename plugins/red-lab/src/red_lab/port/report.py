@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from red_lab.options import cached_json
-from red_lab.port import adapters
+from red_lab.port import adapters, sums
 from red_lab.port.measure import measure_bad, measure_pair
 from red_lab.port.subjects import JUDGE, LEARN, PAIRS, TOKENS
 from red_lab.port.versions import MOVED
@@ -56,7 +56,8 @@ def run(names: Sequence[str], *, seeds: int, validation: bool, out: Path, work: 
             for seed in range(seeds)
         ]
         found["pairs"][name] = {"title": pair.title, **summarise(measured)}
-    for name, measure in (("bad", measure_bad), ("adapters", adapters.measure)):
+    parts = {"bad": measure_bad, "sums": sums.measure, "adapters": adapters.measure}
+    for name, measure in parts.items():
         if not names or name in names:
             make = partial(measure, work=work, validation=validation)
             found[name] = cached_json(work / part / f"{name}.json", make)
@@ -128,9 +129,10 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     if "bad" in found:
         yield ""
         yield from _bad(found["bad"])
-    if "adapters" in found:
-        yield ""
-        yield from adapters.lines(found["adapters"])
+    for part, section in (("sums", sums.lines), ("adapters", adapters.lines)):
+        if part in found:
+            yield ""
+            yield from section(found[part])
     yield ""
     yield from _limits(found)
 
