@@ -155,6 +155,7 @@ def _sort(
 
     Raises:
         UnknownNameError: If a wheel is of no member, or one that is to be left behind is none.
+        UsageError: If none is left, or ports would not be signed where wheels have to be.
     """
     members = {m.id: m for m in record.experts}
     installed = take_inventory(session.home, backbone=to.dist, remember=False).statuses
@@ -167,6 +168,8 @@ def _sort(
             raise UnknownNameError("composed expert", named, members)
     native = {i: s for i, s in native.items() if i not in material.without}
     rest = tuple(m for i, m in members.items() if i not in {*native, *material.without})
+    if not native and not rest:
+        raise UsageError("no expert would be left", expected="one that comes along")
     if rest and session.settings.keys:
         raise UsageError(
             "this project composes signed wheels alone, and ports are not signed",
@@ -257,8 +260,7 @@ def _to_install(
 
 def _write(wheels: Sequence[Wheel], out: Path) -> tuple[str, ...]:
     """Write wheels into a folder; return their paths."""
-    out.mkdir(parents=True, exist_ok=True)
-    paths = [out / wheel.name for wheel in wheels]
-    for path, wheel in zip(paths, wheels, strict=True):
-        path.write_bytes(wheel.data)
-    return tuple(map(str, paths))
+    for wheel in wheels:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / wheel.name).write_bytes(wheel.data)
+    return tuple(str(out / wheel.name) for wheel in wheels)

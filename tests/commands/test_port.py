@@ -88,3 +88,34 @@ def test_a_backbone_it_does_not_survive_on_writes_nothing(environment, call, tmp
     code, _, err = call("port", "red-expert-size", "--to", "tiny-random", "--bound", "0.99")
     assert code == 1 and "gate rows" in err
     assert not Path("red-expert-size-tiny-random").exists()
+
+
+def test_a_build_for_the_new_backbone_is_taken_as_it_is(
+    successor, environment, call, tmp_path
+) -> None:
+    from redhost.testing import expert_project
+
+    backbones = {"tiny": TINY.parents[1], successor: tmp_path / "red-backbone-successor"}
+    builds = {
+        name: expert_project(tmp_path / name / "red-expert-moved", "moved", project)
+        for name, project in backbones.items()
+    }
+    environment.install(builds["tiny"])
+    assert call("recompose", "--backbone", "tiny")[0] == 0
+    # Its gate rows are vectors, so nothing could prove a port; the others write hidden states.
+    code, _, err = call("migrate", "--to", successor)
+    assert code == 1 and "6 of 6" in err and "moved" in err and "range5" in err
+    environment.uninstall("red-expert-moved")
+    environment.install(builds[successor])
+    shipped = [word for n in range(1, 6) for word in ("--without", f"range{n}")]
+    assert call("migrate", "--to", successor, *shipped, "--without", "moved")[0] == 2
+    code, out, err = call("migrate", "--to", successor, *shipped, "--json")
+    assert code == 0, err
+    moved = json.loads(out)
+    assert (moved["old"], moved["new"]) == ("tiny", successor)
+    assert (moved["native"], moved["ported"], moved["wheels"]) == (["moved"], [], [])
+    assert set(moved["receipt"]["experts"]) == {"moved"}
+    code, _, err = call("migrate", "--to", successor)
+    assert code == 2 and "already" in err
+    assert call("rollback")[0] == 0
+    assert not Path(f"ports-{successor}").exists()
