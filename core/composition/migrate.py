@@ -18,7 +18,7 @@ import msgspec
 from ...registry.environment.installer import installed_from, require_free
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import HarmError, RedhostError, UnknownNameError, UsageError
-from ...registry.home.composition import Composition, Member
+from ...registry.home.composition import BackboneRecord, Composition, Member
 from ...registry.package.discover import Package
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.readers import BackboneFiles
@@ -27,7 +27,7 @@ from ...registry.wheel.wheel import Wheel, build_wheel, open_wheel
 from ..model.build import read_package
 from ..receipt import Receipt
 from ..session import Session
-from ..training.context import open_for_training
+from ..training.context import AuthoringContext, open_for_training
 from ..training.porting import SHARE, PortReport, port_expert, write_port
 from ..types import Row
 from .changes import compose_selection
@@ -195,22 +195,32 @@ def _port(
     Raises:
         HarmError: If one cannot be carried over, or keeps too little; it names them all.
     """
-    if not members:
-        return {}
-    origin = record.backbone
-    old, new = (
-        open_for_training(
-            source, cache=session.cache, device=session.device, progress=keywords.get("progress")
-        )
-        for source in (session.store.backbone(origin.digest, who=origin.id), to)
-    )
+    contexts = dict[str, AuthoringContext]()
+
+    def opened(source: Package | BackboneFiles, digest: str) -> AuthoringContext:
+        if digest not in contexts:
+            contexts[digest] = open_for_training(
+                source,
+                cache=session.cache,
+                device=session.device,
+                progress=keywords.get("progress"),
+            )
+        return contexts[digest]
+
     found, failed = dict[str, _Port](), dict[str, str]()
-    for member in members:
+    for composed in members:
+        member, origin = _authors_build(session, composed, record)
         expert = session.store.expert(member.digest, who=member.id)
         rows = [r for r in material.rows if _is_of(r, expert.manifest)]
+        old = session.store.backbone(origin.digest, who=origin.id)
         try:
             ported = port_expert(
-                expert, old=old, new=new, texts=material.texts, rows=rows, bound=material.bound
+                expert,
+                old=opened(old, origin.digest),
+                new=opened(to, ""),
+                texts=material.texts,
+                rows=rows,
+                bound=material.bound,
             )
         except RedhostError as e:
             failed[member.id] = e.reason
@@ -222,12 +232,28 @@ def _port(
         found[member.id] = _Port(wheel=wheel, report=ported.report)
     if failed:
         raise HarmError(
-            f"{len(failed)} of {len(members)} experts do not survive on {new.manifest.id!r}",
+            f"{len(failed)} of {len(members)} experts do not survive on {to.dist}",
             found="; ".join(f"{i}: {reason}" for i, reason in failed.items()),
             hint="Nothing was changed. Bring wheels made for it (--with), texts (--texts) or "
             "labelled rows (--rows), or leave these behind (--without).",
         )
     return found
+
+
+def _authors_build(
+    session: Session, member: Member, record: Composition
+) -> tuple[Member, BackboneRecord]:
+    """Return a member as its author built it, and for which backbone.
+
+    Maps on maps would add up their errors; the store has the build of a port that was composed
+    before it.
+    """
+    ported = session.store.expert(member.digest, who=member.id).manifest.ported
+    for earlier in reversed(session.generations.history()) if ported else ():
+        for known in earlier.experts:
+            if ported and known.digest == ported.digest:
+                return known, earlier.backbone
+    return member, record.backbone
 
 
 def _is_of(row: Row, expert: ExpertManifest) -> bool:
