@@ -72,20 +72,26 @@ def successor(name: str, folder: Path, *, seed: int) -> Path:
     return project
 
 
+def written(path: Path) -> str:
+    """Write rows that nobody trained on, of where differences begin."""
+    numbers = [(a, b) for a in range(2, 51, 2) for b in range(2, 51, 2)]
+    rows = [
+        {"text": f"What is {a} minus {b}?", "label": "low" if a <= 25 else "high"}
+        for a, b in numbers
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
 def test_a_composition_moves_whole_or_not_at_all(make_venv: Any, tmp_path: Path) -> None:
     venv, home = make_venv(tmp_path / "venv"), tmp_path / "home"
     size = wheel("size", tmp_path, cards="texts")
     start = wheel("start", tmp_path, cards="vectors")  # nothing in its card can be read anew
     for seed, name in enumerate(("successor", "second")):
         Environment(venv.site).install(successor(name, tmp_path, seed=seed))
-    labelled = tmp_path / "rows.jsonl"
-    known = [
-        {"text": f"What is {a} minus {b}?", "label": "low" if a <= 25 else "high"}
-        for a, b in ((x, y) for x in range(2, 51, 2) for y in range(2, 51, 2))
-    ]
-    labelled.write_text("".join(json.dumps(r) + "\n" for r in known))
+    labelled = written(tmp_path / "rows.jsonl")
     to, out = ("migrate", "--to", "successor", "--json"), str(tmp_path / "ports")
-    given = ("--rows", str(labelled), "--tolerance", "5", "--out", out, "--json")
+    given = ("--rows", labelled, "--tolerance", "5", "--out", out, "--json")
     first, second, refused, unknown, moved, answers, listed, status, again, *back = venv.session(
         ("add", size, "--backbone", "tiny", "--accept"),
         ("add", start, "--accept", "--json"),

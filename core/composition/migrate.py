@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
@@ -17,7 +17,14 @@ import msgspec
 
 from ...registry.environment.installer import installed_from, require_free
 from ...registry.environment.status import PackageStatus
-from ...registry.errors import HarmError, RedhostError, UnknownNameError, UsageError
+from ...registry.errors import (
+    HarmError,
+    MissingError,
+    RedhostError,
+    StoreError,
+    UnknownNameError,
+    UsageError,
+)
 from ...registry.home.composition import BackboneRecord, Composition, Member
 from ...registry.package.discover import Package
 from ...registry.package.manifest import ExpertManifest
@@ -29,7 +36,7 @@ from ..receipt import Receipt
 from ..session import Session
 from ..training.context import AuthoringContext, open_for_training
 from ..training.porting import SHARE, PortReport, port_expert, write_port
-from ..types import Row
+from ..types import Progress, Row
 from .changes import compose_selection
 from .options import RecomposeKeywords
 from .publish import publish
@@ -103,13 +110,12 @@ def migrate(
     with session.generations.writer() as writer, tempfile.TemporaryDirectory() as name:
         record = session.generations.load(session.require_current())
         files = read_package(to)
-        if files.manifest.fingerprint == record.backbone.fingerprint:
-            number = record.number
-            raise UsageError(f"generation {number} is composed on {record.backbone.id!r} already")
         native, members = _sort(session, record, to, material, files)
-        ports = _port(
-            session, members, record=record, to=to, material=material, folder=Path(name), **keywords
+        progress = keywords.get("progress")
+        porter = _Porter(
+            session=session, record=record, to=to, material=material, progress=progress
         )
+        ports = _port_all(porter, members, Path(name))
         joining = {**native, **{i: _read(session, port.wheel, files) for i, port in ports.items()}}
         selection = Selection(package=to, files=files, statuses=tuple(joining.values()))
         inputs, result = compose_selection(session, selection, keywords, made_with=record.settings)
@@ -155,8 +161,11 @@ def _sort(
 
     Raises:
         UnknownNameError: If a wheel is of no member, or one that is to be left behind is none.
-        UsageError: If none is left, or ports would not be signed where wheels have to be.
+        UsageError: If the backbone is the one composed, no expert is left, or ports would not be
+            signed where wheels have to be.
     """
+    if files.manifest.fingerprint == record.backbone.fingerprint:
+        raise UsageError(f"generation {record.number} is composed on {to.dist} already")
     members = {m.id: m for m in record.experts}
     installed = take_inventory(session.home, backbone=to.dist, remember=False).statuses
     native = {str(s.id): s for s in installed if s.id in members and not s.violations}
@@ -180,59 +189,74 @@ def _sort(
     return native, rest
 
 
-def _port(
-    session: Session,
-    members: Sequence[Member],
-    *,
-    record: Composition,
-    to: Package,
-    material: PortingMaterial,
-    folder: Path,
-    **keywords: Unpack[RecomposeKeywords],
-) -> dict[str, _Port]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Porter:
+    """Carries members over, one by one; each backbone is opened once.
+
+    Attributes:
+        session: Whose members they are.
+        record: Their generation.
+        to: The new backbone.
+        material: What they are carried over with.
+        progress: Called with (texts encoded, texts to encode).
+        opened: Backbones by digest; the new one has none.
+    """
+
+    session: Session
+    record: Composition
+    to: Package
+    material: PortingMaterial
+    progress: Progress | None
+    opened: dict[str, AuthoringContext] = field(default_factory=dict)
+
+    def port(self, member: Member, folder: Path) -> _Port:
+        """Carry one over and build its wheel in a folder."""
+        store, material = self.session.store, self.material
+        built, origin = _authors_build(self.session, member, self.record)
+        expert = store.expert(built.digest, who=built.id)
+        old = self._open(store.backbone(origin.digest, who=origin.id), origin.digest)
+        ported = port_expert(
+            expert,
+            old=old,
+            new=self._open(self.to, ""),
+            texts=material.texts,
+            rows=[r for r in material.rows if _is_of(r, expert.manifest)],
+            bound=material.bound,
+        )
+        project = folder / built.id
+        write_port(project, ported, version=built.version)
+        wheel = open_wheel(build_wheel(project, folder))
+        require_free(wheel.package)
+        return _Port(wheel=wheel, report=ported.report)
+
+    def _open(self, source: Package | BackboneFiles, digest: str) -> AuthoringContext:
+        if digest not in self.opened:
+            self.opened[digest] = open_for_training(
+                source,
+                cache=self.session.cache,
+                device=self.session.device,
+                progress=self.progress,
+            )
+        return self.opened[digest]
+
+
+def _port_all(porter: _Porter, members: Sequence[Member], folder: Path) -> dict[str, _Port]:
     """Carry members over, by id.
 
     Raises:
         HarmError: If one cannot be carried over, or keeps too little; it names them all.
     """
-    contexts = dict[str, AuthoringContext]()
-
-    def opened(source: Package | BackboneFiles, digest: str) -> AuthoringContext:
-        if digest not in contexts:
-            contexts[digest] = open_for_training(
-                source,
-                cache=session.cache,
-                device=session.device,
-                progress=keywords.get("progress"),
-            )
-        return contexts[digest]
-
     found, failed = dict[str, _Port](), dict[str, str]()
-    for composed in members:
-        member, origin = _authors_build(session, composed, record)
-        expert = session.store.expert(member.digest, who=member.id)
-        rows = [r for r in material.rows if _is_of(r, expert.manifest)]
-        old = session.store.backbone(origin.digest, who=origin.id)
+    for member in members:
         try:
-            ported = port_expert(
-                expert,
-                old=opened(old, origin.digest),
-                new=opened(to, ""),
-                texts=material.texts,
-                rows=rows,
-                bound=material.bound,
-            )
+            found[member.id] = porter.port(member, folder)
+        except (MissingError, StoreError):
+            raise  # about this machine, and no expert's
         except RedhostError as e:
             failed[member.id] = e.reason
-            continue
-        project = folder / member.id
-        write_port(project, ported, version=member.version)
-        wheel = open_wheel(build_wheel(project, folder))
-        require_free(wheel.package)
-        found[member.id] = _Port(wheel=wheel, report=ported.report)
     if failed:
         raise HarmError(
-            f"{len(failed)} of {len(members)} experts do not survive on {to.dist}",
+            f"{len(failed)} of {len(members)} experts do not survive on {porter.to.dist}",
             found="; ".join(f"{i}: {reason}" for i, reason in failed.items()),
             hint="Nothing was changed. Bring wheels made for it (--with), texts (--texts) or "
             "labelled rows (--rows), or leave these behind (--without).",
