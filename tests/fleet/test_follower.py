@@ -180,6 +180,39 @@ def test_counts_outlive_a_restart_and_belong_to_one_canary(pushed, open_live, tm
     assert counted == [x for some in begun for x in ({}, some)]  # each time the last one ends first
 
 
+def test_counts_outlive_a_restart_after_which_the_store_was_slow(
+    pushed, open_live, tmp_path, monkeypatch
+) -> None:
+    counts, begun = {"range1": Comparison(texts=5, agree=4, worse=1)}, []
+
+    def restarted(known: dict[str, Comparison]) -> Follower:
+        return Follower(
+            open_live(tmp_path / "replica"),
+            pushed,
+            where="a",
+            trial=lambda entry, model, before: begun.append((model is None, dict(before))),
+            observe=lambda report: msgspec.structs.replace(report, comparisons=known),
+        )
+
+    pushed.promote(1)
+    pushed.promote(2, stage="canary")
+    pushed.storage.write(f"replicas/{replica_id('a')}.json", b"damaged")  # is written over
+    restarted(counts).look()
+    follower, pull = restarted({}), pushed.pull
+
+    def slow(generations: object, number: int) -> object:
+        if number == 2:
+            raise redhost.errors.StoreError("the store does not answer")
+        return pull(generations, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(pushed), "pull", lambda _, *given: slow(*given))
+        follower.look()  # which reports, with nothing counted yet
+    assert pushed.report_of(follower.latest.replica).comparisons == {}
+    follower.look()
+    assert begun[-1] == (False, counts)
+
+
 def test_the_judge_adds_up_what_replicas_of_this_canary_counted(pushed) -> None:
     assert judge(pushed) is None
     pushed.promote(1)

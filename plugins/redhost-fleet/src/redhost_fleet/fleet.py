@@ -322,11 +322,12 @@ class Fleet:
         self.storage.write(f"replicas/{report.replica}.json", encode(report))
 
     def report_of(self, replica: str) -> ReplicaReport | None:
-        """Return a replica's last report; None before the first."""
+        """Return a replica's last report; None before the first, or where it is damaged."""
         name = f"replicas/{replica}.json"
-        if (data := self.storage.read(name)) is None:
-            return None
-        return decode(data, ReplicaReport, where=f"{self.storage.url}/{name}")
+        data = self.storage.read(name) or b""
+        with suppress(redhost.errors.StoreError):
+            return decode(data, ReplicaReport, where=f"{self.storage.url}/{name}")
+        return None
 
     def reports(self) -> list[ReplicaReport]:
         """Return the replicas' last reports, by id; one that cannot be understood is left out."""

@@ -104,6 +104,8 @@ class Follower(threading.Thread):
         self._ended = threading.Event()
         self._positions = {stage: _Position() for stage in STAGES}
         self._reported = self._checked = -REPORT_EVERY
+        self._earlier: ReplicaReport | None = None
+        self._remembers = False
         self._latest = ReplicaReport(
             replica=replica_id(where),
             url=where if "://" in where else "",
@@ -197,7 +199,7 @@ class Follower(threading.Thread):
             return
         number = self._bring(entry)
         model = self.live.prepare(number)
-        before, production = self.fleet.report_of(self._latest.replica), self._positions[PRODUCTION]
+        before, production = self._before_restart(), self._positions[PRODUCTION]
         same = before is not None and before.canary == entry.sequence
         same = same and before is not None and before.production == production.seen
         self._trial(entry, model, before.comparisons if before is not None and same else {})
@@ -207,9 +209,16 @@ class Follower(threading.Thread):
         """Write what the replica says of itself; where that cannot be, it is written later."""
         self._reported = monotonic()
         try:
+            self._before_restart()  # once it is written over, nobody knows
             self.fleet.report(self.latest)
         except redhost.errors.StoreError as e:
             log.info("no report: %s", e.reason)
+
+    def _before_restart(self) -> ReplicaReport | None:
+        """Return what the replica last said of itself before it started, read once."""
+        if not self._remembers:
+            self._earlier, self._remembers = self.fleet.report_of(self._latest.replica), True
+        return self._earlier
 
     def _bring(self, entry: StageEntry) -> int:
         """Have the generation of an entry in the home, verified."""
