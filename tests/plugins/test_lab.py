@@ -35,6 +35,14 @@ def test_readme_numbers_are_those_of_the_results_files() -> None:
         assert (ROOT / file).exists() and f"<!-- results: {name} -->" in "".join(pages)
 
 
+def test_the_lab_s_help_waits_for_nothing() -> None:
+    code = (
+        "import sys\nfrom redhost.cli import main\n"
+        "try: main(['lab', '--help'])\nexcept SystemExit: sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_the_readme_check_would_notice_a_changed_number() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     changed = text.replace("| backbone alone | 0.8", "| backbone alone | 0.7")

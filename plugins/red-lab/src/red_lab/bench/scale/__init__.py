@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from red_lab.bench.scale.family import SIZES, SumDomain
-from red_lab.bench.scale.packages import SLICES, install
 from red_lab.bench.scale.page import draw, page
 from red_lab.bench.section import SectionSettings
 from redhost.registry.environment import python_command
@@ -32,6 +31,8 @@ COUNTS = (1, 10, 100, 1000)
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
     """Measure every point of the curve, then one expert more than the last."""
+    from red_lab.bench.scale.packages import SLICES, install
+
     work = settings.work / "scale"
     work.mkdir(parents=True, exist_ok=True)
     sites = install(work, _backbone(), count=SLICES[-1][1])
@@ -49,6 +50,8 @@ def _point(work: Path, sites: Sequence[Path], count: int, *, runs: int) -> dict[
         shutil.rmtree(home, ignore_errors=True)
         for other in _others():
             _run(["-m", "redhost", "disable", other, "--home", str(home)], ())
+        from red_lab.bench.scale.packages import SLICES
+
         found = [s for s, (first, _) in zip(sites, SLICES, strict=True) if first < count]
         module = "red_lab.bench.scale.point"
         _run(["-m", module, str(count), str(home), f"{file}.new", str(runs)], found)
