@@ -28,7 +28,6 @@ SPREAD = {
     ("commands/evaluate.py", "fields"),
     ("commands/packages.py", "keywords"),
     ("commands/port.py", "keywords"),
-    ("core/composition/migrate.py", "keywords"),
     ("core/bus/signals.py", "kwargs"),
     (
         "core/composition/options.py",

@@ -215,7 +215,7 @@ class Follower(threading.Thread):
             log.info("no report: %s", e.reason)
 
     def _before_restart(self) -> ReplicaReport | None:
-        """Return what the replica last said of itself before it started, read once."""
+        """Return the last report before the replica started, read once."""
         if not self._remembers:
             self._earlier, self._remembers = self.fleet.report_of(self._latest.replica), True
         return self._earlier

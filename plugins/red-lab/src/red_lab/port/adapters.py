@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,9 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         s = found["systems"][name]
         yield f"| {title} | {s['mean']:.3f} ({s['low']:.3f} … {s['high']:.3f}) |"
     yield ""
-    yield (
-        "Between models of other widths an adapter has no meaning: its factors do not fit the "
-        "layers, and `redhost port` refuses it by name."
+    yield from textwrap.wrap(
+        "Adapters of so few rows gain nothing here: a head on the frozen states does as well. That "
+        "they survive says little. Between models of other widths an adapter has no meaning: its "
+        "factors do not fit the layers, and `redhost port` refuses it by name.",
+        98,
     )

@@ -13,7 +13,7 @@ __all__ = ["port"]
 
 @click.command()
 @click.option("--only", "names", metavar="TEXT", multiple=True, help="Pairs whose name has this.")
-@seeds_option(2)
+@seeds_option(1)
 @click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
 @out_option("port")
 @WORK

@@ -24,7 +24,7 @@ from redhost.core.training.porting import SHARE
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import ExpertFiles, read_expert
 
-__all__ = ["BAD", "measure_bad", "measure_pair"]
+__all__ = ["BAD", "bad_encoders", "measure_bad", "measure_pair"]
 
 ANY = -1e9
 """A bound that nothing is below: what is refused is measured as well."""
@@ -195,7 +195,7 @@ def measure_bad(*, work: Path, validation: bool) -> dict[str, Any]:
     pair = PAIRS["minilm → minilm-next, newsgroups"]
     desk, every = _desk(pair, seed=0, validation=validation, work=work)
     found = {}
-    for name, encode in _bad(desk.new.encode).items():
+    for name, encode in bad_encoders(desk.new.encode).items():
         worse = replace(desk, new=replace(desk.new, encode=encode))
         shares = [worse.port(desk.author(team, on=desk.old)).report for team in every]
         found[name] = {
@@ -210,7 +210,12 @@ BAD = 8
 """Draws of each kind of bad encoder."""
 
 
-def _bad(encode: Encode) -> Mapping[str, Encode]:
+def bad_encoders(encode: Encode) -> Mapping[str, Encode]:
+    """Return encoders that know less than one, by what they give.
+
+    Args:
+        encode: Texts → h ``(N, D)``, of the one.
+    """
     made: dict[str, Encode] = {}
     for n in range(BAD):
         made[f"a random vector for each text, {n}"] = _random(encode, n)

@@ -24,7 +24,7 @@ DRAWS = 2000
 SYSTEMS = {
     "own": "the expert on its old backbone",
     "ported": "**ported: a map from its card's texts and the background**",
-    "ported, texts of the domains": "ported, up to 2,000 unlabelled texts of the teams' kind",
+    "ported, texts of the domains": "ported, up to 2,000 texts that teams learn from, unlabelled",
     "retrained": "retrained on the new backbone, on all its author's rows",
     "no map": "no map: the expert reads the new backbone as if it were the old",
     "random weights": "ported, its author's weights shuffled",
@@ -120,12 +120,13 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"it changes. Each team has {LEARN} texts to learn from and {JUDGE} to be judged on, cut "
         f"after {TOKENS} tokens; it answers its own rows alone, so that no router has a part in "
         "the figures. Kept is (accuracy − one answer to all) / (accuracy retrained − one answer to "
-        "all), its interval from drawing the rows again, the mean of the seeds on each."
+        "all), its interval from drawing the rows again."
         + (" Judged on training rows set aside." if found["validation"] else "")
     )
-    for name, pair in found["pairs"].items():
-        yield ""
-        yield from _pair(name, pair)
+    for name in PAIRS:
+        if name in found["pairs"]:
+            yield ""
+            yield from _pair(name, found["pairs"][name])
     if "bad" in found:
         yield ""
         yield from _bad(found["bad"])
@@ -144,9 +145,8 @@ def _prose(text: str) -> list[str]:
 def _pair(name: str, pair: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {name}"
     yield ""
-    yield from _prose(
-        f"The new one is {pair['title']}. {pair['rows']:,} rows, {pair['seeds']} seeds."
-    )
+    seeds = f", {pair['seeds']} seeds" if pair["seeds"] > 1 else ""
+    yield from _prose(f"The new one is {pair['title']}. {pair['rows']:,} rows{seeds}.")
     yield ""
     yield "| | accuracy | kept of what retraining gives |"
     yield "|---|---|---|"
@@ -154,7 +154,7 @@ def _pair(name: str, pair: Mapping[str, Any]) -> Iterator[str]:
         if system in pair["accuracy"]:
             yield f"| {title} | {pair['accuracy'][system]:.3f} | {_retained(pair, system)} |"
     experts = pair["experts"]
-    for key, which in (("share", "its card's texts"), ("wider", "texts of the domains")):
+    for key, which in (("share", "its card's texts"), ("wider", "the teams' texts")):
         accepted = sum(e[key] >= 0.95 for e in experts)  # noqa: PLR2004  (the product's bound)
         yield ""
         yield from _prose(
@@ -162,10 +162,11 @@ def _pair(name: str, pair: Mapping[str, Any]) -> Iterator[str]:
             f"{accepted} of {len(experts)} are let through."
         )
     yield ""
-    spent = " and ".join(f"{1000 * s:.0f} ms on {b}" for b, s in pair["encode"].items())
+    spent = " and ".join(f"{1000 * s:.0f} ms on {b}" for b, s in sorted(pair["encode"].items()))
     yield from _prose(
         f"A port takes {pair['seconds']:.1f} CPU seconds at the median and "
-        f"{pair['most seconds']:.1f} at most once its texts are encoded; one text takes {spent}. "
+        f"{pair['most seconds']:.1f} at most, the first of which encodes the background; one text "
+        f"takes {spent}. "
         f"The map misses {_mean(experts, 'unexplained'):.0%} of the variance of the old vectors."
     )
 
@@ -189,9 +190,15 @@ def _bad(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "| the new backbone gives | ports | refused | largest share that one kept |"
     yield "|---|---|---|---|"
-    for kind, rows in kinds.items():
+    for kind, rows in sorted(kinds.items(), key=lambda kind: _place(kind[0])):
         ports, refused = (sum(r[k] for r in rows) for k in ("ports", "refused"))
         yield f"| {kind} | {ports} | {refused} | {max(r['largest'] for r in rows):.0%} |"
+
+
+def _place(kind: str) -> tuple[int, str]:
+    """Return where a kind stands in a table: those with a number by it, after the others."""
+    first = kind.partition(" ")[0]
+    return (int(first), "") if first.isdigit() else (0, kind)
 
 
 def _limits(found: Mapping[str, Any]) -> Iterator[str]:

@@ -6,6 +6,7 @@ sums alone, as a router's would be.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,10 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield "## Cards that carry sums, minilm → minilm-next"
     yield ""
     first = next(iter(found.values()))
-    yield (
-        f"A regression onto the labels of all teams, solved from their sums alone; the map is "
-        f"fitted on {first['texts']:,} other texts."
+    yield from textwrap.wrap(
+        "A regression onto the labels of all teams, solved from their sums alone; the map is "
+        f"fitted on {first['texts']:,} other texts.",
+        98,
     )
     yield ""
     yield f"| | {' | '.join(found)} |"
