@@ -40,11 +40,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+FULL = {"browser", "fleet", "fresh", "interfaces", "onnx", "ray"}
+"""What `make test-full` runs."""
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave tests that need a browser, more libraries or an environment to who names them."""
     name = collection_path.name
     named = any(name in Path(a).parts for a in map(str, config.invocation_params.args))
-    return True if name in {"browser", "fresh", "interfaces", "onnx", "ray"} and not named else None
+    return True if name in FULL and not named else None
 
 
 @pytest.fixture(autouse=True, scope="session")
