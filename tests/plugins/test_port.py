@@ -56,3 +56,8 @@ def test_the_page_is_that_of_its_figures_and_they_hold_what_it_says() -> None:
     bad = metrics["bad"].values()
     assert sum(row["ports"] for row in bad) >= 20
     assert all(row["refused"] == row["ports"] for row in bad)
+    # What sentences say of the figures, here and in docs/results/README.md and docs/porting.md.
+    shares = {name: pair["retained"]["ported"]["share"] for name, pair in metrics["pairs"].items()}
+    assert all((share > 0.9) == ("-next" in name) for name, share in shares.items())
+    adapters = metrics["adapters"]["systems"]
+    assert adapters["frozen"]["mean"] >= adapters["retrained"]["mean"]

@@ -16,6 +16,7 @@ from red_lab.port import adapters, sums
 from red_lab.port.measure import measure_bad, measure_pair
 from red_lab.port.subjects import JUDGE, LEARN, PAIRS, TOKENS
 from red_lab.port.versions import MOVED
+from redhost.core.training.porting import SHARE
 
 __all__ = ["lines", "retained", "run"]
 
@@ -155,7 +156,7 @@ def _pair(name: str, pair: Mapping[str, Any]) -> Iterator[str]:
             yield f"| {title} | {pair['accuracy'][system]:.3f} | {_retained(pair, system)} |"
     experts = pair["experts"]
     for key, which in (("share", "its card's texts"), ("wider", "the teams' texts")):
-        accepted = sum(e[key] >= 0.95 for e in experts)  # noqa: PLR2004  (the product's bound)
+        accepted = sum(e[key] >= SHARE for e in experts)
         yield ""
         yield from _prose(
             f"Judged on the gate rows of its card against its old self, with {which}: "
