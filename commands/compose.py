@@ -54,6 +54,12 @@ if TYPE_CHECKING:
     help="Decline texts unlike the experts' own, and at most this share of those, e.g. 5%. Stays "
     "until another is given; 0% is none.",
 )
+@click.option(
+    "--prior",
+    metavar="SHARES",
+    help="Expect texts in these shares: cards (default), uniform, live (as a server last saw "
+    "them), mail=0.7,news=0.3, or a JSON file. Stays until another is given.",
+)
 @click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
 @click.option("--locked", is_flag=True, help="Refuse unless what is installed is what is locked.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish.")

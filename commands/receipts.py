@@ -39,6 +39,9 @@ def print_receipt(receipt: Receipt) -> None:
         f"overall {points(receipt.accuracy.overall)}, oracle {points(receipt.accuracy.oracle)}, "
         f"{receipt.seconds:.1f} s in all"
     )
+    if router.prior is not None:
+        shares = ", ".join(f"{column} {share:.1%}" for column, share in router.shares.items())
+        click.echo(f"router expects texts of {shares}")
     if router.tried:
         tried = ", ".join(f"{kind} {share:.1%}" for kind, share in router.tried.items())
         click.echo(f"router {router.kind} chosen by held rows sent to their own expert: {tried}")

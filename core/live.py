@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self, Unpack
 
+import msgspec
+
 from ..registry.errors import (
     CompositionError,
     MissingError,
@@ -28,6 +30,7 @@ from ..registry.home.locks import Leases
 from .backbones.tokens import start_of
 from .composition.options import RecomposeKeywords
 from .composition.select import ExpertSource
+from .evaluation.replay import replay_gates
 from .host import Host
 from .model.composed import Answer, ComposedModel
 from .model.decode import session_of
@@ -145,16 +148,25 @@ class Live:
         with self._alone(expected):
             return self._publish(number)
 
-    def prepare(self, number: int) -> ComposedModel:
+    def prepare(self, number: int, *, replay: bool = False) -> ComposedModel:
         """Verify, load and warm up a generation, and leave the one that answers where it is.
 
         While the result is held, a swap to this generation has nothing left to do but to move the
         pointer, and gc leaves it on disk.
 
+        Args:
+            number: Which one.
+            replay: Whether it also answers the gate rows of its cards, and is refused if fewer are
+                right than its receipt says.
+
         Raises:
             RedhostError: If the generation cannot be served; the message says why.
         """
-        model = self._prepared[number] = self._leased(number)
+        model = self._leased(number)
+        if replay:
+            receipt = self.host.generations.file(number, "receipt.json")
+            replay_gates(model, msgspec.json.decode(receipt, type=Receipt).accuracy)
+        self._prepared[number] = model
         return model
 
     def rollback(self, *, expected: int | None = None) -> int:

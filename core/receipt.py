@@ -67,6 +67,8 @@ class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
         robust: What it defends against, for kinds that do.
         tried: Where the kind was chosen: the share of held fit rows that each kind sent to their
             own expert. Empty where it was asked for by name.
+        shares: Of the texts that it expects, by column: those that it learnt under, or `prior`.
+        prior: Whose texts it was asked to expect; null where nobody asked.
     """
 
     kind: str
@@ -78,6 +80,8 @@ class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
     moved: tuple[str, ...]
     robust: MinimaxReport | None = None
     tried: dict[str, float] = {}
+    shares: dict[str, float] = {}
+    prior: str | None = None
 
 
 class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):

@@ -168,12 +168,19 @@ class BusRouter(nn.Module):
         chosen: How many columns have a weight in each row, the others' logits being −∞; None
             for all.
         temperature: T of the weights; above 1 they are more even. It is not trained with.
+        log_prior: log q_k − log p_k of the columns ``(K,)``, where texts are expected in other
+            shares q than p, which the router learnt under. It is not trained with either.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset()
     output: ClassVar[Literal["mixture", "residual"]] = "residual"
     chosen: int | None = None
     temperature: float = 1.0
+    log_prior: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("log_prior", None, persistent=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -196,8 +203,13 @@ class BusRouter(nn.Module):
         raise NotImplementedError
 
     def weights(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
-        """Return α = softmax(logits / T), ``(B, K)``, for what `forward` takes."""
-        return torch.softmax(self(z, signals) / self.temperature, dim=-1)
+        """Return α = softmax(logits / T + log prior), ``(B, K)``, for what `forward` takes."""
+        return torch.softmax(self.expecting(self(z, signals)), dim=-1)
+
+    def expecting(self, logits: Tensor) -> Tensor:
+        """Return logits ``(B, K)`` over T, for texts in the shares that are expected."""
+        logits = logits / self.temperature
+        return logits if self.log_prior is None else logits + self.log_prior
 
     def log_density(self, z: Tensor) -> Tensor | None:  # noqa: ARG002  (kinds that know it)
         """Return log p(z) under the experts' rows ``(B,)``, up to a constant; None for most kinds.

@@ -42,6 +42,7 @@ from .options import (
     RecomposeOptions,
 )
 from .prepare import prepare_composition
+from .prior import read_prior
 from .publish import locked_router, publish, refuse_drift
 from .recompose import RecomposeResult, recompose
 from .remedies import what_helps
@@ -63,7 +64,8 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
     if lock is None:
         raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
     pinned = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
-    for name, value in {**pinned, "decline": lock.settings.get("decline")}.items():
+    stays = {name: lock.settings.get(name) for name in ("decline", "prior")}
+    for name, value in {**pinned, **stays}.items():
         wanted = keywords.get(name)
         if wanted not in {None, value}:
             raise UsageError(
@@ -100,6 +102,7 @@ def compose_selection(
     options = RecomposeOptions(router=default).over(
         keywords, made_with or {}, msgspec.structs.asdict(session.settings)
     )
+    options = replace(options, prior=read_prior(options.prior, home=session.home))
     progress = keywords.get("progress")
     record, previous = _load_previous(session, accept=options.accept)
 
@@ -146,6 +149,7 @@ def _as_locked(options: RecomposeOptions, lock: LockFile) -> RecomposeOptions:
         level=cast("Level", lock.router.level),
         seed=lock.router.seed,
         decline=cast("float | None", lock.settings.get("decline")),
+        prior=cast("str | None", lock.settings.get("prior")),
     )
 
 

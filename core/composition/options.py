@@ -36,6 +36,7 @@ class RecomposeKeywords(TypedDict, total=False):
     tolerance: float | None
     accept: bool
     decline: float | None
+    prior: str | None
     try_others: bool | None
     progress: Progress | None
 
@@ -53,6 +54,8 @@ class RecomposeOptions:
         accept: Whether to publish even so.
         decline: ε: at most so many of the experts' own texts are declined, 0–1; None or 0 declines
             none but those that the router leaves to a backbone without answers.
+        prior: Whose texts are expected, as `read_prior` returns it; None are the shares that the
+            router learnt under.
         backbone_column: Whether the router may choose to change nothing, where the backbone
             ships a background card to learn that from.
         settings: How routers without a closed form are trained.
@@ -64,6 +67,7 @@ class RecomposeOptions:
     tolerance: float | None = None
     accept: bool = False
     decline: float | None = None
+    prior: str | None = None
     backbone_column: bool = True
     settings: RouterSettings = field(default_factory=RouterSettings)
 

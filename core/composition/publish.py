@@ -18,7 +18,6 @@ from ...registry.home.composition import (
 from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
 from ...registry.queries.inventory import drift
-from ..model.composed import ComposedModel
 from ..model.conformal import CALIBRATION
 from ..receipt import Receipt
 from ..session import Session
@@ -168,11 +167,15 @@ def _draft(inputs: RecomposeInputs, result: RecomposeResult) -> Composition:
         ),
         output="mixture" if result.composed.bus.own else "residual",
         providers=dict(sorted(inputs.providers.items())),
-        settings=_settings(result.composed),
+        settings=_settings(result),
     )
 
 
-def _settings(composed: ComposedModel) -> dict[str, Scalar]:
+def _settings(result: RecomposeResult) -> dict[str, Scalar]:
     """Return what a composition was made with that another could be made without."""
-    made_with = {"decline": composed.decline, "device": composed.backbone.trunk.engine}
+    made_with = {
+        "decline": result.composed.decline,
+        "prior": result.receipt.router.prior,
+        "device": result.composed.backbone.trunk.engine,
+    }
     return {name: value for name, value in made_with.items() if value is not None}

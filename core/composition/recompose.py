@@ -21,7 +21,7 @@ from ..model.build import build_model, make_norm, make_router
 from ..model.composed import ComposedModel, answers_labels
 from ..receipt import DigestChange, Receipt, RouterReceipt
 from ..routers import KINDS
-from ..routers.base import ColumnData, Router
+from ..routers.base import ColumnData, Router, load_router, router_tensors
 from ..training.router import train_router
 from ..training.router_data import column_names, columns_data
 from ..types import Progress
@@ -29,6 +29,7 @@ from .choose import AUTO, TRIED, RouterChoice, choose_router
 from .decline import decline_report
 from .gates import judge_gates, refuse_bits, refuse_harm
 from .options import RecomposeInputs, RecomposeOptions
+from .prior import UNIFORM, expected_shares, written
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,8 +102,7 @@ def recompose(
         steps=timer.steps,
         ported=_ported(inputs),
     )
-    tensors = {k: v.contiguous() for k, v in router.state_dict().items()}
-    saved = safetensors.torch.save(tensors)
+    saved = safetensors.torch.save(router_tensors(router))
     return RecomposeResult(composed=model, receipt=receipt, router_bytes=saved)
 
 
@@ -184,9 +184,10 @@ def _set_router(
     if weights is None:
         moved = _train(inputs, options, router, data, progress=progress)
     else:
-        router.load_tensors(safetensors.torch.load(weights))
+        load_router(router, safetensors.torch.load(weights))
+    shares, prior = _expect(router, data, inputs, options, locked=weights is not None)
     timer.mark("train")
-    tensors = router.state_dict()
+    tensors = router_tensors(router)
     if not all(bool(t.isfinite().all()) for t in tensors.values()):
         raise CompositionError(
             f"a {options.router!r} router cannot be made of these cards",
@@ -203,8 +204,30 @@ def _set_router(
         moved=moved,
         robust=router.minimax_report,
         tried=dict(choice.tried) if choice else {},
+        shares=shares,
+        prior=prior,
     )
     return report, data
+
+
+def _expect(
+    router: Router,
+    data: Sequence[ColumnData],
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    *,
+    locked: bool,
+) -> tuple[dict[str, float], str | None]:
+    """Have the router expect texts in the shares asked for; return these, and the prior."""
+    learnt, columns = router.learnt_shares(data), tuple(d.column for d in data)
+    before = (*inputs.record.router.columns, *inputs.record.members()) if inputs.record else ()
+    q = expected_shares(options.prior, columns, learnt, known=before)
+    shares = dict(zip(columns, q.tolist(), strict=True))
+    if options.prior is None:
+        return shares, None
+    if not locked:  # what is written is rounded, and a lock holds every bit
+        router.log_prior = (q / learnt).log().float()
+    return shares, options.prior if options.prior == UNIFORM or locked else written(shares)
 
 
 def _train(

@@ -22,7 +22,7 @@ from ..backbones.interventions.layout import acts_inside, bus_part, with_layout
 from ..bus.bus import BusConfig
 from ..bus.experts import Expert
 from ..plugins.manager import Plugins
-from ..routers.base import Router
+from ..routers.base import Router, load_router
 from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row
 from .build import (
@@ -216,7 +216,7 @@ class GenerationLoader:
             plugins=plugins,
             providers=providers,
         )
-        router.load_tensors(safetensors.torch.load(router_bytes))
+        load_router(router, safetensors.torch.load(router_bytes))
         norm = make_norm(bus=bus, plugins=plugins, providers=providers)
         return _Parts(record, files, plugins, backbone, bus, router, norm)
 

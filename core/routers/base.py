@@ -17,6 +17,9 @@ from ..receipt import MinimaxReport
 from ..types import Progress
 from .domain_statistics import Statistics
 
+PRIOR = "log_prior"
+"""The name of a prior among a file's tensors; no weight of a router may have it."""
+
 
 @dataclass(frozen=True, eq=False)
 class AnswerLikelihoods:
@@ -119,6 +122,16 @@ class Router(BusRouter):
             only: For level `row`, the columns that may move; the others keep every bit.
         """
         raise NotImplementedError(f"a {self.kind} router has no closed form")
+
+    def learnt_shares(self, columns: Sequence[ColumnData]) -> Tensor:
+        """Return p ``(K,)``: the shares of texts under which the weights are posteriors.
+
+        Most kinds learn from every column alike, whatever the number of its rows.
+
+        Args:
+            columns: The data of all columns, in column order.
+        """
+        return torch.full((len(columns),), 1 / len(columns), dtype=torch.float64)
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters whose first dimension counts the columns.
@@ -259,6 +272,18 @@ class PlainRouter(Router):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the module's weights from a file's tensors."""
         self.module.load_state_dict(dict(tensors))
+
+
+def router_tensors(router: BusRouter) -> dict[str, Tensor]:
+    """Return what a router's file holds: its weights, and its prior where it has one."""
+    tensors = {name: t.contiguous() for name, t in router.state_dict().items()}
+    return tensors if router.log_prior is None else {**tensors, PRIOR: router.log_prior}
+
+
+def load_router(router: Router, tensors: Mapping[str, Tensor]) -> None:
+    """Set a router's weights, and its prior, from a file's tensors."""
+    router.log_prior = tensors.get(PRIOR)
+    router.load_tensors({name: t for name, t in tensors.items() if name != PRIOR})
 
 
 def as_router(module: nn.Module, *, columns: tuple[str, ...] = ()) -> Router:

@@ -74,7 +74,9 @@ class RidgeRouter(LabelledRouter):
         parts = ((self.weight[a:b], self.bias[a:b]) for a, b in self._spans)
         scores = [nn.functional.linear(z, w, c).logsumexp(-1) for w, c in parts]
         logits = torch.stack(scores, dim=-1)
-        return logits if self.chosen is None else keep_top(logits, self.chosen)
+        if self.chosen is None:
+            return logits
+        return keep_top(logits, self.chosen, by=self.expecting(logits))
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k of z's first W numbers over the experts ``(B,)``, times √(D / W).
@@ -103,6 +105,11 @@ class RidgeRouter(LabelledRouter):
         first = [d.statistics.first(self.density.width) for d in columns]
         known = zip(columns, first, strict=True)
         self.density.solve([dataclasses.replace(d, statistics=s) for d, s in known])
+
+    def learnt_shares(self, columns: Sequence[ColumnData]) -> Tensor:
+        """Return the columns' shares of the rows: the regression has each row once."""
+        rows = torch.tensor([float(_rows(d)) for d in _evened(columns)], dtype=torch.float64)
+        return rows / rows.sum()
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the weights from a file, those of the density by their own names."""

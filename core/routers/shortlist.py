@@ -84,7 +84,7 @@ class ShortlistRouter(Router):
 
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)``, all but k of them −∞, for z ``(B, D)``; query the shortlist."""
-        mask = top_mask(self.scores(z), self.m)
+        mask = top_mask(self.expecting(self.scores(z)), self.m)
         confidences = torch.zeros_like(mask, dtype=z.dtype)  # (B, K)
         if signals is not None:
             confidences = signals.query(mask)
@@ -92,7 +92,8 @@ class ShortlistRouter(Router):
         ratio = log_normal(confidences, home_mean, home_var) - log_normal(
             confidences, away_mean, away_var
         )
-        return keep_top(self.densities(z, mask) + ratio, self.k)
+        logits = self.densities(z, mask) + ratio
+        return keep_top(logits, self.k, by=self.expecting(logits))
 
     def scores(self, z: Tensor) -> Tensor:
         """Return s ``(B, K)``, the first level."""

@@ -45,7 +45,9 @@ class StatisticsRouter(LabelledRouter):
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         logits = self._logits(z)
-        return logits if self.chosen is None else keep_top(logits, self.chosen)
+        if self.chosen is None:
+            return logits
+        return keep_top(logits, self.chosen, by=self.expecting(logits))
 
     def _logits(self, z: Tensor) -> Tensor:
         return torch.stack([self._column(z, k) for k in range(len(self.columns))], dim=-1)

@@ -28,9 +28,9 @@ def top_mask(logits: Tensor, k: int) -> Tensor:
     return above | (equal & (equal.cumsum(-1) <= left))
 
 
-def keep_top(logits: Tensor, k: int) -> Tensor:
-    """Return logits ``(B, K)`` with all but the k largest at −∞."""
-    return logits.masked_fill(~top_mask(logits, k), -torch.inf)
+def keep_top(logits: Tensor, k: int, *, by: Tensor | None = None) -> Tensor:
+    """Return logits ``(B, K)`` with all but the k largest at −∞: the largest of `by`, if given."""
+    return logits.masked_fill(~top_mask(logits if by is None else by, k), -torch.inf)
 
 
 class TopKRouter(LinearRouter):
@@ -68,7 +68,8 @@ class TopKRouter(LinearRouter):
 
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)``, K − k of them −∞, for z ``(B, D)``."""
-        return keep_top(super().forward(z), self.k)
+        logits = super().forward(z)
+        return keep_top(logits, self.k, by=self.expecting(logits))
 
     def training_logits(
         self, z: Tensor, signals: RouterSignals | None, *, generator: torch.Generator

@@ -37,6 +37,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tolerance: Accuracy points a domain may lose; None is one point or two gate rows.
         decline: How many of the experts' own texts may be declined, 0–1; None declines no text
             but those that the router leaves to nobody.
+        prior: Whose texts are expected: ``cards``, ``uniform``, ``live``, shares, or a file.
         device: Where tensors live, e.g. ``cpu`` or ``cuda``; None is the host's choice.
         keys: Files of public keys; a wheel that none of them signed is refused.
     """
@@ -47,6 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     tolerance: Annotated[float, Meta(ge=0)] | None = None
     decline: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    prior: str | None = None
     device: str | None = None
     keys: tuple[str, ...] | None = None
 

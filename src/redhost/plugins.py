@@ -22,6 +22,7 @@ from .registry.environment import python_command
 from .registry.environment.status import PackageStatus
 from .registry.home.composition import Composition
 from .registry.home.generations import Generations
+from .registry.home.live_shares import LiveShares, write_live_shares
 from .registry.home.locks import Lease, Leases
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Lease",
     "Leases",
     "Linear",
+    "LiveShares",
     "LowRank",
     "PackageStatus",
     "PassEnded",
@@ -64,4 +66,5 @@ __all__ = [
     "router_signal",
     "shared_features",
     "train_router",
+    "write_live_shares",
 ]

@@ -10,7 +10,7 @@ from redhost_fleet.documents import Comparison, ReplicaReport
 from redhost_fleet.fleet import Fleet
 from redhost_fleet.follower import Follower, replica_id
 from redhost_fleet.rollout import judge
-from redhost_fleet.status import fleet_status, status_lines
+from redhost_fleet.status import fleet_status, live_shares, status_lines
 
 import redhost
 
@@ -154,6 +154,25 @@ def test_a_canary_that_cannot_be_run_ends_the_last_one(pushed, open_live, tmp_pa
     follower.look()
     assert running[-1] is None and follower.latest.trial is None
     assert follower.latest.state == "behind" and follower.latest.canary == 2
+    decision, _ = judge(pushed)
+    assert decision.action == "end" and replica_id("a") in decision.why
+    assert pushed.stages["canary"].last().generation is None
+    follower.look()
+    assert follower.latest.refused == "" and judge(pushed) is None
+
+
+def test_live_shares_of_a_fleet_are_its_replicas_weighed_by_their_texts(pushed) -> None:
+    pushed.promote(1)
+    when = pushed.stages["production"].last().when
+    for n, (share, texts, generation) in enumerate(((0.2, 300, 1), (0.6, 100, 1), (0.9, 500, 2))):
+        shares = {"range1": share, "range3": 1 - share}
+        report = ReplicaReport(
+            replica=f"r{n}", when=when, generation=generation, shares=shares, texts=texts
+        )
+        pushed.report(report)
+    found = live_shares(fleet_status(pushed))
+    assert found is not None and (found.generation, found.texts) == (1, 400)
+    assert found.shares == pytest.approx({"range1": 0.3, "range3": 0.7})
 
 
 def test_counts_outlive_a_restart_and_belong_to_one_canary(pushed, open_live, tmp_path) -> None:

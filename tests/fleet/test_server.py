@@ -98,6 +98,22 @@ def test_a_canary_answers_its_share_and_whoever_wants_it(pushed, client) -> None
     assert 'redhost_generation_texts_total{generation="2"}' in metrics
 
 
+def test_whose_texts_a_fleet_sees_is_what_the_next_router_expects(
+    pushed, client, author, tmp_path
+) -> None:
+    url, home = pushed.storage.url, str(author.home)
+    refused = redhost_command("fleet", "shares", "--fleet", url, "--home", home)
+    assert refused.returncode == 3  # no text yet
+    for _ in range(4):
+        client.infer([f"What is {a} plus {b}?" for a in range(40, 50) for b in range(40, 46)])
+    until(lambda: bool(pushed.reports()) and pushed.reports()[0].texts == 240)
+    done = redhost_command("fleet", "shares", "--fleet", url, "--home", home, "--json")
+    shown = json.loads(done.stdout)
+    assert (shown["texts"], shown["generation"]) == (240, 1)
+    expected = author.recompose(prior="live", accept=True, dry_run=True).router.shares
+    assert max(expected, key=expected.__getitem__) == "range5"
+
+
 def test_a_mirror_compares_and_its_answers_are_those_of_production(pushed, client) -> None:
     alone = [client.infer([t]).body for t in TEXTS[:8]]
     pushed.promote(3, stage="canary", mirror=True)

@@ -8,7 +8,13 @@ import random
 
 import pytest
 from redhost_fleet.documents import Comparison
-from redhost_fleet.evidence import BETS, evidence_of_harm, evidence_of_no_harm, harm_of
+from redhost_fleet.evidence import (
+    BETS,
+    evidence_of_declining,
+    evidence_of_harm,
+    evidence_of_no_harm,
+    harm_of,
+)
 from redhost_fleet.rollout import Limits, decide
 
 import redhost
@@ -44,6 +50,31 @@ def test_no_bet_can_be_expected_to_win_while_the_hypothesis_holds() -> None:
                     + same * (1 + stake / 100)
                 )
                 assert expected <= 1 + 1e-12
+
+
+def declining(more: int, less: int, texts: int) -> Comparison:
+    return Comparison(texts=texts, only_canary_declined=more, only_declined=less)
+
+
+def test_bets_on_declining_are_of_what_one_alone_declines() -> None:
+    margin, differences = 0.05, [1, 1, -1, 0, 0, 0]
+    stakes = [bet / (1 + margin) for bet in BETS]
+    wealth = [math.prod(1 + s * (c - margin) for c in differences) for s in stakes]
+    found = evidence_of_declining({"a": declining(2, 1, 6)}, margin=margin)
+    assert found == pytest.approx(math.log(sum(wealth) / len(wealth)))
+    for more, less in ((0.05, 0.0), (0.15, 0.1), (0.0, 0.0)):  # no bet gains where C is at most δ
+        for s in stakes:
+            gains = more * (1 + s * (1 - margin)) + less * (1 - s * (1 + margin))
+            assert gains + (1 - more - less) * (1 - s * margin) <= 1 + 1e-12
+
+
+def test_a_canary_that_declines_much_more_waits_for_people() -> None:
+    good = counts(30, 20, 2000)
+    some = {"a": good + declining(60, 20, 2000)}
+    many = {"a": good + declining(300, 20, 2000)}
+    assert decide(some, experts=1).action == "promote"
+    assert decide(many, experts=1).action == "hold"
+    assert decide(many, Limits(declines=0.3), experts=1).action == "promote"
 
 
 def test_an_expert_whose_first_text_comes_late_moves_no_evidence() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from redhost_serve.client import Client
-from redhost_serve.live_shares import LiveShares, live_shares
+from redhost_serve.live_shares import RecentWeights, live_shares
 from redhost_serve.server import running
 
 import redhost
@@ -39,12 +39,31 @@ def answer(weights: dict[str, float], generation: int) -> redhost.Answer:
 
 
 def test_another_generation_begins_anew_and_old_texts_are_forgotten() -> None:
-    seen = LiveShares(size=3)
+    seen = RecentWeights(size=3)
     seen.add([answer({"a": 1.0, "b": 0.0}, 1)] * 5)
     assert seen.estimate({"a": 0.5, "b": 0.5}) == ({"a": 1.0, "b": 0.0}, 3)
     assert seen.estimate({"a": 0.5, "c": 0.5}) == ({}, 0)
     seen.add([answer({"a": 0.0, "b": 1.0}, 2)])
     assert seen.estimate({"a": 0.5, "b": 0.5}) == ({"a": 0.0, "b": 1.0}, 1)
+
+
+def test_the_next_router_expects_what_a_server_saw(home, open_live) -> None:
+    texts = [f"What is {a} plus {b}?" for a in range(40, 60) for b in range(40, 52)]
+    live = open_live(home)
+    with running(live) as (url, service), Client(url) as client:
+        for first in range(0, len(texts), 60):
+            client.infer(texts[first : first + 60])
+        shares, expected, _ = service.shares()
+        service.close()
+    assert set(expected.values()) == {1 / len(expected)}  # the kind learns from columns alike
+    host = redhost.Host.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
+    router = host.recompose(prior="live", accept=True).router
+    assert router.shares == pytest.approx(shares, abs=0.02)
+    with running(open_live(home)) as (url, service), Client(url) as client:
+        client.infer(texts[:60])
+        found, expected, _ = service.shares()
+        assert expected == pytest.approx(router.shares)
+        assert max(found, key=found.__getitem__) == max(shares, key=shares.__getitem__)
 
 
 def test_a_server_shows_whose_texts_come_in(home, open_live) -> None:

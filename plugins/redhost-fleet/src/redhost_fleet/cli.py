@@ -148,6 +148,33 @@ def status(*, url: str, as_json: bool) -> None:
 
 @fleet.command()
 @fleet_option
+@home_option
+@json_option
+def shares(*, url: str, home: Path | None, as_json: bool) -> None:
+    """Write whose texts come in, over all replicas, into the home here.
+
+    'redhost recompose --prior live' makes a router that expects them.
+    """
+    import redhost
+    from redhost_fleet.fleet import Fleet
+    from redhost_fleet.status import fleet_status, live_shares
+
+    host, found = redhost.Host.open(home), live_shares(fleet_status(Fleet(url)))
+    if found is None:
+        raise redhost.MissingError(
+            f"no replica of {url} has answered a text with production",
+            hint="See 'redhost fleet status'; replicas report every few seconds.",
+        )
+    redhost.plugins.write_live_shares(host.home, found)
+    if as_json:
+        _print_json(found)
+    else:
+        for expert, share in sorted(found.shares.items(), key=lambda item: -item[1]):
+            click.echo(f"{expert:<14} {share:>4.0%} of {found.texts:,} texts")
+
+
+@fleet.command()
+@fleet_option
 @click.option("--stage", type=STAGE, default="production", show_default=True, help="Whose.")
 @json_option
 def history(*, url: str, stage: str, as_json: bool) -> None:
@@ -206,11 +233,24 @@ def end_canary(*, url: str, why: str, as_json: bool) -> None:
 @click.option("--miss", default=0.01, show_default=True, help="Share of bad canaries promoted.")
 @click.option("--margin", default=0.01, show_default=True, help="Accuracy that may be lost.")
 @click.option(
+    "--declines",
+    default=0.05,
+    show_default=True,
+    help="How many more of the texts it may decline and be promoted.",
+)
+@click.option(
     "--every", type=click.FloatRange(min=0.1), help="Look again every so many seconds, for ever."
 )
 @json_option
 def judge_command(
-    *, url: str, alarm: float, miss: float, margin: float, every: float | None, as_json: bool
+    *,
+    url: str,
+    alarm: float,
+    miss: float,
+    margin: float,
+    declines: float,
+    every: float | None,
+    as_json: bool,
 ) -> None:
     """Promote the canary, take it away or let it run on, by its labelled texts.
 
@@ -221,7 +261,8 @@ def judge_command(
     from redhost_fleet.fleet import Fleet
     from redhost_fleet.rollout import Limits, judge
 
-    followed, limits = Fleet(url), Limits(alarm=alarm, miss=miss, margin=margin)
+    followed = Fleet(url)
+    limits = Limits(alarm=alarm, miss=miss, margin=margin, declines=declines)
     shown = ""
     while True:
         try:

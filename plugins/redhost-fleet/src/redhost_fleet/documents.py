@@ -118,6 +118,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
         better: Labelled texts that the canary alone has right.
         worse: Labelled texts that production alone has right.
         same: Other labelled texts.
+        only_canary_declined: Texts that the canary declined and production did not.
+        only_declined: Texts that production declined and the canary did not.
     """
 
     texts: int = 0
@@ -127,6 +129,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     better: int = 0
     worse: int = 0
     same: int = 0
+    only_canary_declined: int = 0
+    only_declined: int = 0
 
     def __add__(self, other: Comparison) -> Comparison:
         """Return the counts of both."""
@@ -150,10 +154,12 @@ class ReplicaReport(Struct, frozen=True, kw_only=True):
         trial: The generation it runs as a canary.
         state: ``serving``, ``behind`` (it could not follow: see `reason`) or ``waiting``.
         reason: Why it is behind.
+        refused: Why it cannot run the canary's entry: it is damaged or does not answer the gate
+            rows as its receipt says; empty where it can.
         seconds: From the time that the entry was written to its first answer, by its own clock.
         comparisons: Of the canary's entry: counts by the expert with the largest weight.
         shares: Live shares of the experts, estimated from the router's weights.
-        priors: Shares of the experts in the rows that the router was trained on.
+        priors: Shares of the experts that the router expects.
         texts: Texts that the live shares were estimated from.
     """
 
@@ -169,6 +175,7 @@ class ReplicaReport(Struct, frozen=True, kw_only=True):
     trial: int | None = None
     state: Literal["serving", "behind", "waiting"] = "waiting"
     reason: str = ""
+    refused: str = ""
     seconds: float | None = None
     comparisons: dict[str, Comparison] = {}
     shares: dict[str, float] = {}

@@ -1,9 +1,11 @@
 """How sure one may be, at any moment, that one generation is worse than another, or as good.
 
-On a labelled text let D be 1 where the canary alone is right, −1 where production alone is, else 0.
+On a labelled text let D be 1 where the canary alone is right, −1 where production alone is, else 0;
+on any text C likewise, where one alone declines.
 Bets against a hypothesis about E[D] grow only if it is wrong (Waudby-Smith and Ramdas 2023):
 
     not worse, E[D] ≥ 0              wealth(λ) = Π (1 − λ D)            0 < λ < 1
+    declines no more, E[C] ≤ δ       wealth(λ) = Π (1 + λ (C − δ))      0 < λ < 1 / (1 + δ)
     worse by a margin, E[D] ≤ −δ     wealth(λ) = Π (1 + λ (D + δ))      0 < λ < 1 / (1 − δ)
 
 Each is a test martingale, and so is their mean over λ, and the mean of such means over experts. By
@@ -18,7 +20,7 @@ from collections.abc import Iterable, Mapping
 
 from redhost_fleet.documents import Comparison
 
-__all__ = ["evidence_of_harm", "evidence_of_no_harm", "harm_of"]
+__all__ = ["evidence_of_declining", "evidence_of_harm", "evidence_of_no_harm", "harm_of"]
 
 BETS = tuple((2 * n + 1) / 40 for n in range(20))
 """λ as shares of the largest, from .025 to .975."""
@@ -58,6 +60,24 @@ def evidence_of_no_harm(counts: Mapping[str, Comparison], *, margin: float) -> f
         all_texts.worse * math.log1p(-x * (1 - margin))
         + all_texts.better * math.log1p(x * (1 + margin))
         + all_texts.same * math.log1p(x * margin)
+        for x in stakes
+    )
+
+
+def evidence_of_declining(counts: Mapping[str, Comparison], *, margin: float) -> float:
+    """Return the log of the evidence that the canary declines more texts by more than a margin.
+
+    Args:
+        counts: By expert.
+        margin: δ, 0–1: how many more of the texts it may decline.
+    """
+    every = sum(counts.values(), Comparison())
+    more, less = every.only_canary_declined, every.only_declined
+    stakes = [x / (1 + margin) for x in BETS]
+    return _mean(
+        more * math.log1p(x * (1 - margin))
+        + less * math.log1p(-x * (1 + margin))
+        + (every.texts - more - less) * math.log1p(-x * margin)
         for x in stakes
     )
 

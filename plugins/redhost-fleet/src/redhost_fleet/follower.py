@@ -126,6 +126,7 @@ class Follower(threading.Thread):
             canary=positions[CANARY].seen or 0,
             state="behind" if reason else "serving" if serving is not None else "waiting",
             reason=reason,
+            refused=positions[CANARY].refused,
         )
         return self._observe(known)
 
@@ -198,7 +199,7 @@ class Follower(threading.Thread):
         if entry.generation is None:
             return
         number = self._bring(entry)
-        model = self.live.prepare(number)
+        model = self.live.prepare(number, replay=True)
         before, production = self._before_restart(), self._positions[PRODUCTION]
         same = before is not None and before.canary == entry.sequence
         same = same and before is not None and before.production == production.seen

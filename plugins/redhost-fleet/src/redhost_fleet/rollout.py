@@ -9,7 +9,12 @@ from typing import Literal
 
 import redhost
 from redhost_fleet.documents import Comparison, StageEntry
-from redhost_fleet.evidence import evidence_of_harm, evidence_of_no_harm, harm_of
+from redhost_fleet.evidence import (
+    evidence_of_declining,
+    evidence_of_harm,
+    evidence_of_no_harm,
+    harm_of,
+)
 from redhost_fleet.fleet import Fleet
 from redhost_fleet.stages import CANARY, PRODUCTION
 
@@ -24,11 +29,13 @@ class Limits:
         alarm: How often a canary that is no worse may be taken away, 0–1.
         miss: How often one that is worse by the margin may become production, 0–1.
         margin: Accuracy that may be lost, 0–1.
+        declines: How many more of the texts it may decline and be promoted by itself, 0–1.
     """
 
     alarm: float = 0.01
     miss: float = 0.01
     margin: float = 0.01
+    declines: float = 0.05
 
     def __post_init__(self) -> None:
         """Check that each is a share.
@@ -36,7 +43,7 @@ class Limits:
         Raises:
             UsageError: If one is not.
         """
-        for name in ("alarm", "miss", "margin"):
+        for name in ("alarm", "miss", "margin", "declines"):
             if not 0 < getattr(self, name) < 1:
                 raise redhost.UsageError(
                     name, expected="more than 0 and less than 1", found=str(getattr(self, name))
@@ -91,6 +98,9 @@ def decide(
         expert = max(counts, key=lambda i: harm_of(counts[i]))
         figures = f"{figures}, most of it on texts of {expert}"
         action: Literal["promote", "end", "hold"] = "end"
+    elif evidence_of_declining(counts, margin=limits.declines) >= math.log(1 / limits.alarm):
+        figures = f"{figures}, which is for people to decide"
+        action = "hold"
     else:
         action = "promote" if no_harm >= math.log(1 / limits.miss) else "hold"
     return Decision(
@@ -120,8 +130,11 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
     if entry is None or entry.generation is None:
         return None
     counts: dict[str, Comparison] = {}
+    refused = dict[str, str]()
     served = 0 if production is None else production.sequence
     for report in fleet.reports():
+        if report.canary == entry.sequence and report.refused:
+            refused[report.replica] = report.refused
         if (report.canary, report.production) == (entry.sequence, served):
             for expert, some in report.comparisons.items():
                 counts[expert] = counts.get(expert, Comparison()) + some
@@ -129,6 +142,8 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
     # A package for each expert, one for the column of the backbone, which a hub may have instead.
     experts = len(counts) if document is None else len(document.packages) + 1
     decision = decide(counts, limits, experts=experts)
+    for replica, reason in sorted(refused.items())[:1]:  # what one cannot run, none should serve
+        decision = replace(decision, action="end", why=f"{replica} does not run it: {reason}")
     if production is not None and production.generation == entry.generation:
         decision = replace(decision, action="end", why="it is production")
     if decision.action == "promote":

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import redhost
 from redhost_fleet.documents import ReplicaReport, StageEntry
 from redhost_fleet.fleet import Fleet
 from redhost_fleet.stages import CANARY, PRODUCTION
 
-__all__ = ["FleetStatus", "ReplicaStatus", "fleet_status", "status_lines"]
+__all__ = ["FleetStatus", "ReplicaStatus", "fleet_status", "live_shares", "status_lines"]
 
 LOST_AFTER = 30.0
 """Seconds without a report after which a replica is shown as lost."""
@@ -67,6 +68,30 @@ def fleet_status(fleet: Fleet) -> FleetStatus:
     return FleetStatus(production=production, canary=canary, replicas=tuple(replicas))
 
 
+def live_shares(status: FleetStatus) -> redhost.plugins.LiveShares | None:
+    """Return whose texts come in: the replicas' estimates, each weighing as its texts are many.
+
+    Those that are lost, or serve another generation than production, are left out.
+
+    Returns:
+        The shares; None where no replica has seen a text.
+    """
+    number = None if status.production is None else status.production.generation
+    seen = [
+        r.report
+        for r in status.replicas
+        if not r.lost and r.report.generation == number and r.report.shares
+    ]
+    texts = sum(r.texts for r in seen)
+    if number is None or not texts:
+        return None
+    shares = dict.fromkeys(seen[0].shares, 0.0)
+    for report in seen:
+        for expert, share in report.shares.items():
+            shares[expert] += share * report.texts / texts
+    return redhost.plugins.LiveShares(generation=number, shares=shares, texts=texts)
+
+
 def status_lines(status: FleetStatus) -> Iterator[str]:
     """Yield a fleet's status for people, line by line."""
     for stage, entry in ((PRODUCTION, status.production), (CANARY, status.canary)):
@@ -90,4 +115,4 @@ def status_lines(status: FleetStatus) -> Iterator[str]:
         for expert in sorted(report.shares, key=lambda i: -report.shares[i]):
             live, prior = report.shares[expert], report.priors.get(expert, 0.0)
             texts = f"{report.texts:,} texts"
-            yield f"    {expert:<14} {live:>4.0%} of {texts}, {prior:.0%} of the cards"
+            yield f"    {expert:<14} {live:>4.0%} of {texts}, {prior:.0%} expected"

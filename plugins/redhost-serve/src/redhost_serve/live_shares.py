@@ -1,31 +1,35 @@
 """Whose texts come in, estimated from the router's weights alone: nobody labels anything.
 
-A router was trained on cards in which expert k has the share p_k of the rows; its weights α are
-posteriors under those. Where texts come in other shares q, the most likely ones are the fixed point
-of (Saerens, Latinne and Decaestecker 2002)
+A router's weights α are posteriors under the shares p that it expects: those it learnt under, or a
+prior that it was given. Where texts come in other shares q, the most likely ones are the fixed
+point of (Saerens, Latinne and Decaestecker 2002)
 
     q_k ← mean over n of  (q_k / p_k) α_nk / Σ_j (q_j / p_j) α_nj
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import torch
 
 import redhost
 
-__all__ = ["LiveShares", "card_shares", "live_shares"]
+__all__ = ["RecentWeights", "Saver", "expected_shares", "live_shares"]
+
+log = logging.getLogger("redhost.serve")
 
 SIZE = 2000
 """Texts that are looked back at."""
 ROUNDS, CLOSE = 500, 1e-6
 
 
-class LiveShares:
+class RecentWeights:
     """The weights of the last texts of one generation.
 
     Args:
@@ -51,7 +55,7 @@ class LiveShares:
         """Return the share of each column, and of how many texts.
 
         Args:
-            prior: The share of each in what the router was trained on.
+            prior: The share of each that the router expects.
         """
         with self._guard:
             columns, rows = self._columns[1], list(self._weights)
@@ -79,19 +83,52 @@ def live_shares(alpha: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
     return q
 
 
-def card_shares(model: redhost.ComposedModel, host: redhost.Host) -> dict[str, float]:
-    """Return each column's share of the rows that a generation's router was trained on.
+def expected_shares(host: redhost.Host, generation: int) -> dict[str, float]:
+    """Return the shares of the columns that a generation's router expects, by its receipt.
+
+    Empty for a generation whose receipt is damaged or older than these.
+    """
+    try:
+        receipt = msgspec.json.decode(host.generations.file(generation, "receipt.json"))
+    except (redhost.RedhostError, msgspec.DecodeError):
+        return {}
+    found: dict[str, float] = receipt.get("router", {}).get("shares", {})
+    return found if all(share > 0 for share in found.values()) else {}
+
+
+class Saver(threading.Thread):
+    """Writes live shares into the home now and then, for `redhost recompose --prior live`.
 
     Args:
-        model: The generation; empty for one that is not published, or that has cards without rows.
-        host: Its home.
+        home: Where.
+        now: Returns the live shares, None where there are none.
+        every: Seconds between two writes.
     """
-    if model.generation is None:
-        return {}
-    rows = {"backbone": len(model.background)}
-    for member in host.generations.load(model.generation).experts:
-        manifest = msgspec.json.decode(host.generations.store.file(member.digest, "expert.json"))
-        rows[member.id] = manifest["card"].get("fit", 0)
-    counts = {column: rows.get(column, 0) for column in model.bus.columns}
-    total = sum(counts.values())
-    return {c: n / total for c, n in counts.items()} if all(counts.values()) else {}
+
+    def __init__(
+        self, home: Path, now: Callable[[], redhost.plugins.LiveShares | None], *, every: float = 10
+    ) -> None:
+        super().__init__(name="redhost-live-shares", daemon=True)
+        self.home, self.every, self._now = home, every, now
+        self._ended = threading.Event()
+        self._last: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Write, again and again, until it is stopped; then once more."""
+        while not self._ended.wait(self.every):
+            self._save()
+        self._save()
+
+    def stop(self) -> None:
+        """Write what is known now, and end."""
+        self._ended.set()
+        self.join()
+
+    def _save(self) -> None:
+        try:
+            found = self._now()
+            if found is not None and found.shares != self._last:
+                redhost.plugins.write_live_shares(self.home, found)
+                self._last = found.shares
+        except (OSError, redhost.RedhostError) as e:  # what is answered goes on
+            log.warning("live shares are not written: %s", e)

@@ -18,7 +18,7 @@ import msgspec
 import redhost
 from redhost_serve.batcher import Batcher, FullError
 from redhost_serve.embedding import Embedding, embed
-from redhost_serve.live_shares import LiveShares, card_shares
+from redhost_serve.live_shares import RecentWeights, Saver, expected_shares
 from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
@@ -121,7 +121,9 @@ class Service:
             self.choosing,
             self.writer,
         )
-        self._live_shares, self._card_shares = LiveShares(), dict[int, dict[str, float]]()
+        self._recent, self._expected = RecentWeights(), dict[int, dict[str, float]]()
+        self._saver = Saver(self.home, self._live_shares)
+        self._saver.start()
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
 
@@ -178,7 +180,7 @@ class Service:
         self.metrics.answered(answers, seconds=time.perf_counter() - start)
         note_answers(answers)
         if answers[0].generation == self.live.generation:
-            self._live_shares.add(answers)
+            self._recent.add(answers)
         return answers
 
     async def feedback(self, texts: Sequence[str], labels: Sequence[str]) -> list[Pair]:
@@ -317,18 +319,25 @@ class Service:
         return self.live.generation, before
 
     def shares(self) -> tuple[dict[str, float], dict[str, float], int]:
-        """Return whose texts come in, whose rows the router was trained on, and of how many texts.
+        """Return whose texts come in, what shares the router expects, and of how many texts.
 
-        Empty where nothing has come in yet, or where cards have no rows.
+        Empty where nothing has come in yet.
         """
         number = self.live.generation
         if number is None:
             return {}, {}, 0
-        if number not in self._card_shares:
-            self._card_shares = {number: card_shares(self.live.composed, self.live.host)}
-        prior = self._card_shares[number]
-        shares, texts = self._live_shares.estimate(prior)
+        if number not in self._expected:
+            self._expected = {number: expected_shares(self.live.host, number)}
+        prior = self._expected[number]
+        shares, texts = self._recent.estimate(prior)
         return shares, prior, texts
+
+    def _live_shares(self) -> redhost.plugins.LiveShares | None:
+        """Return what `redhost recompose --prior live` may know."""
+        number, (shares, _, texts) = self.live.generation, self.shares()
+        if number is None or not shares:
+            return None
+        return redhost.plugins.LiveShares(generation=number, shares=shares, texts=texts)
 
     def experts(self) -> Sequence[dict[str, Any]]:
         """Return every installed expert with its state, as `redhost list-experts` shows it."""
@@ -379,5 +388,6 @@ class Service:
 
     def close(self) -> None:
         """Answer what waits and stop."""
+        self._saver.stop()
         for worker in self._workers:
             worker.close()

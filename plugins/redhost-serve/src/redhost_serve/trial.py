@@ -44,8 +44,8 @@ class Trial:
         share: How many of the requests it answers, 0–1.
         mirror: Whether it reads all others too, to be compared.
         salt: What draws are made with; another trial draws other requests.
-        counts: By the expert with the largest weight: texts, agree, declined, canary_declined;
-            of labelled texts better, worse and same.
+        counts: By the expert with the largest weight: texts, agree, declined, canary_declined,
+            only_canary_declined and only_declined; of labelled texts better, worse and same.
     """
 
     model: redhost.ComposedModel
@@ -111,6 +111,8 @@ class Trial:
                 counts["agree"] += first.label == second.label
                 counts["declined"] += first.declined
                 counts["canary_declined"] += second.declined
+                counts["only_canary_declined"] += second.declined > first.declined
+                counts["only_declined"] += first.declined > second.declined
 
     def counted(self) -> dict[str, dict[str, int]]:
         """Return the counts so far, by expert."""

@@ -1,0 +1,123 @@
+"""Whose texts are expected: the shares of the columns that a composition is made for.
+
+A router's weights α are posteriors under the shares p that it learnt under. Where texts come in
+shares q, those are α_k q_k / p_k, normalised (Saerens, Latinne and Decaestecker 2002, equation 2):
+log q_k − log p_k is added to the logits, and nothing is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ...registry.errors import MissingError, SettingsError, UnknownNameError
+from ...registry.home.live_shares import read_live_shares
+
+CARDS = "cards"
+"""The shares that the router learnt under."""
+UNIFORM = "uniform"
+LIVE = "live"
+
+FEWEST = 200
+"""Texts that live shares must have been estimated from; of 200, a share of ½ is known to ± .07."""
+
+
+def read_prior(given: str | None, *, home: Path) -> str | None:
+    """Return a prior as shares or as a word that needs no file; None stands for `CARDS`.
+
+    Args:
+        given: ``cards``, ``uniform``, ``live``, shares such as ``mail=0.7,news=0.3``, or a file
+            of JSON with a share by expert.
+        home: Where live shares are.
+
+    Raises:
+        SettingsError: If it cannot be read.
+        MissingError: If there are no live shares, or too few texts for them.
+    """
+    if given in {None, CARDS}:
+        return None
+    if given == UNIFORM:
+        return UNIFORM
+    if given == LIVE:
+        return written(_live(home))
+    return written(_from_text(given or ""))
+
+
+def written(shares: Mapping[str, float]) -> str:
+    """Return shares as text, which `read_prior` reads."""
+    return ",".join(f"{column}={share:.6g}" for column, share in sorted(shares.items()))
+
+
+def expected_shares(
+    prior: str | None, columns: Sequence[str], learnt: Tensor, *, known: Collection[str] = ()
+) -> Tensor:
+    """Return q ``(K,)``, which sums to 1.
+
+    Args:
+        prior: What `read_prior` returns.
+        columns: The columns.
+        learnt: p ``(K,)``. A column that the prior does not name keeps its share of these.
+        known: Other names that the prior may have: experts that have left.
+
+    Raises:
+        UnknownNameError: If the prior names something else.
+    """
+    if prior is None:
+        return learnt
+    if prior == UNIFORM:
+        return torch.full_like(learnt, 1 / len(columns))
+    shares = _from_text(prior)
+    for name in shares:
+        if name not in {*columns, *known}:
+            raise UnknownNameError("expert of the prior", name, columns)
+    named = torch.tensor([column in shares for column in columns])
+    q = torch.tensor([shares.get(column, 0.0) for column in columns], dtype=torch.float64)
+    if not bool(named.any()):
+        return learnt
+    return torch.where(named, q * (learnt[named].sum() / q.sum()), learnt)
+
+
+def _live(home: Path) -> dict[str, float]:
+    """Return live shares, none of them zero: as if one more text had come to each column."""
+    hint = "Serve texts with 'redhost serve' first; of a fleet, run 'redhost fleet shares'."
+    found = read_live_shares(home)
+    if found is None:
+        raise MissingError(f"there are no live shares in {home}", hint=hint)
+    if found.texts < FEWEST:
+        raise MissingError(
+            "live shares are of too few texts",
+            expected=f"at least {FEWEST}",
+            found=str(found.texts),
+            hint=hint,
+        )
+    texts, columns = found.texts, len(found.shares)
+    return {c: (texts * share + 1) / (texts + columns) for c, share in found.shares.items()}
+
+
+def _from_text(given: str) -> dict[str, float]:
+    """Return shares from text or from a file."""
+    try:
+        if "=" in given:
+            pairs = (part.partition("=") for part in given.split(","))
+            shares = {name.strip(): float(share) for name, _, share in pairs}
+        else:
+            shares = msgspec.json.decode(Path(given).read_bytes(), type=dict[str, float])
+    except (OSError, ValueError, msgspec.DecodeError) as e:
+        raise _unreadable(given, str(e)) from e
+    wrong = [name for name, share in shares.items() if not 0 < share <= 1]
+    if wrong or not shares:
+        raise _unreadable(given, f"{wrong[0]!r}: {shares[wrong[0]]}" if wrong else "no share")
+    return shares
+
+
+def _unreadable(given: str, found: str) -> SettingsError:
+    return SettingsError(
+        f"prior {given!r}",
+        expected=f"{CARDS}, {UNIFORM}, {LIVE}, shares above 0 such as mail=0.7,news=0.3, or a "
+        "JSON file of them",
+        found=found,
+    )

@@ -1,0 +1,64 @@
+"""Whose texts come in, as servers last estimated it: a file of a home, for the next router."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ..atomic import write_atomic
+from ..errors import IntegrityError
+
+FILE = "live.json"
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class LiveShares(Struct, frozen=True, kw_only=True):
+    """Live shares of the columns of one generation.
+
+    Attributes:
+        schema: The version of this schema.
+        generation: Whose weights they were estimated from.
+        shares: By column; they add up to 1.
+        texts: How many texts were looked at.
+        when: When they were written, in ISO 8601.
+    """
+
+    schema: Literal["redhost.live/1"] = "redhost.live/1"
+    generation: int
+    shares: dict[str, Share]
+    texts: Annotated[int, Meta(ge=0)]
+    when: str = msgspec.field(default_factory=_now)
+
+
+def write_live_shares(home: Path, shares: LiveShares) -> None:
+    """Write live shares into a home, over those that were there."""
+    write_atomic(home / FILE, msgspec.json.format(msgspec.json.encode(shares), indent=2) + b"\n")
+
+
+def read_live_shares(home: Path) -> LiveShares | None:
+    """Return the last live shares of a home; None where no server wrote any.
+
+    Raises:
+        IntegrityError: If the file is damaged.
+    """
+    path = home / FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LiveShares)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise IntegrityError(
+            "live shares cannot be read",
+            expected="what a server writes",
+            found=f"{path}: {e}",
+            hint="Delete the file; a server writes it again.",
+        ) from e
