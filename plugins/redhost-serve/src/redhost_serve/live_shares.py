@@ -131,4 +131,4 @@ class Saver(threading.Thread):
                 redhost.plugins.write_live_shares(self.home, found)
                 self._last = found.shares
         except (OSError, redhost.RedhostError) as e:  # what is answered goes on
-            log.warning("live shares are not written: %s", e)
+            log.info("live shares are not written: %s", e)
