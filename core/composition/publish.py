@@ -19,6 +19,7 @@ from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
 from ...registry.queries.inventory import drift
 from ..model.conformal import CALIBRATION
+from ..model.moments import MOMENTS
 from ..receipt import Receipt
 from ..session import Session
 from .options import RecomposeInputs
@@ -59,6 +60,8 @@ def publish(
     }
     if result.composed.calibration is not None:
         files[CALIBRATION] = result.composed.calibration.save()
+    if result.composed.moments is not None:
+        files[MOMENTS] = result.composed.moments.save()
     record = draft if lock is None else _as_locked(draft, lock)
     generations.publish(record, files, writer=writer)
     return receipt

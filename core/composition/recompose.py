@@ -19,6 +19,7 @@ from ..bus.signals import ANSWERS
 from ..digests import tensor_digest
 from ..model.build import build_model, make_norm, make_router
 from ..model.composed import ComposedModel, answers_labels
+from ..model.moments import Moments
 from ..receipt import DigestChange, Receipt, RouterReceipt
 from ..routers import KINDS
 from ..routers.base import ColumnData, Router, load_router, router_tensors
@@ -75,6 +76,7 @@ def recompose(
         answers_labels(model, "whole texts")
     gates = judge_gates(inputs, model, data, decline=bool(options.decline))
     model = replace(model, calibration=gates.calibration, decline=options.decline or None)
+    model = replace(model, moments=_moments(data))
     timer.mark("judge")
     after = _digests(inputs)
     _refuse_moved(before, after)
@@ -104,6 +106,11 @@ def recompose(
     )
     saved = safetensors.torch.save(router_tensors(router))
     return RecomposeResult(composed=model, receipt=receipt, router_bytes=saved)
+
+
+def _moments(data: Sequence[ColumnData]) -> Moments:
+    """Return the moments of what the experts' cards show."""
+    return Moments.of_columns([d for d in data if d.column != BACKBONE])
 
 
 def _ported(inputs: RecomposeInputs) -> dict[str, str]:

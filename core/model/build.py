@@ -25,6 +25,7 @@ from ..types import BackgroundRow, Row, parse_rows
 from .canary import check_canary
 from .composed import ComposedModel
 from .conformal import Calibration
+from .moments import Moments
 
 RowT = TypeVar("RowT", BackgroundRow, Row)
 Providers = dict[str, str]
@@ -162,6 +163,7 @@ def build_model(
     generation: int | None = None,
     calibration: Calibration | None = None,
     decline: float | None = None,
+    moments: Moments | None = None,
 ) -> ComposedModel:
     """Put a backbone and all parts on one bus.
 
@@ -180,6 +182,7 @@ def build_model(
         generation: The number it was published under, if it was.
         calibration: Scores of gate rows, where there are any.
         decline: How many of the experts' own texts may be declined, 0–1.
+        moments: Of what the cards show.
     """
     bus = Bus(
         norm=norm,
@@ -203,6 +206,7 @@ def build_model(
         generation=generation,
         calibration=calibration,
         decline=decline,
+        moments=moments,
     )
 
 

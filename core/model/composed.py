@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -23,7 +23,11 @@ from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
 from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
 from .each import ExpertAnswer, answers_by_expert
+from .moments import Moments
 from .route import Chooser
+
+Observe = Callable[[Tensor, Tensor], None]
+"""Called with features ``(N, D)`` and weights ``(N, K)`` of texts that were answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,7 @@ class ComposedModel:
         generation: The number it was published under, if it was.
         calibration: Scores of gate rows; None without any, or in generations made before.
         decline: ε: how many of the experts' own texts may be declined, 0–1; None for no such limit.
+        moments: Of what the experts' cards show; None in generations made before.
     """
 
     backbone: Backbone
@@ -95,6 +100,7 @@ class ComposedModel:
     generation: int | None = None
     calibration: Calibration | None = None
     decline: float | None = None
+    moments: Moments | None = None
 
     def answer(
         self,
@@ -103,6 +109,7 @@ class ComposedModel:
         sets: float | None = None,
         each: bool = False,
         features: Tensor | None = None,
+        observe: Observe | None = None,
     ) -> list[Answer]:
         """Answer one text, or texts one by one in the order given.
 
@@ -111,6 +118,7 @@ class ComposedModel:
             sets: How often the right label is to be in an answer's label set, 0–1; None for none.
             each: Whether every expert is to answer for itself as well (`by_expert`).
             features: What `shared_features` returned for the texts ``(N, …)``; None encodes them.
+            observe: Called with what the bus read and how it weighed it.
 
         Raises:
             InputTypeError: If it is anything else.
@@ -125,6 +133,8 @@ class ComposedModel:
             if h is None:
                 h = self.backbone.encode(texts) if each else self.features(texts)
             p, alpha = self.bus(h)
+            if observe is not None:
+                observe(h, alpha)
             declined = self.declines(h, p, alpha).tolist()
             labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
             by_expert = self._by_expert(h) if each else [None] * len(texts)

@@ -37,6 +37,7 @@ from .build import (
 from .composed import ComposedModel
 from .conformal import CALIBRATION, Calibration
 from .lazy import LazyCards, LazyExpert, can_load_lazily
+from .moments import MOMENTS, Moments
 from .route import Chooser
 
 BackboneKey = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -173,6 +174,7 @@ class GenerationLoader:
             generation=number,
             calibration=self._calibration(record),
             decline=cast("float | None", record.settings.get("decline")),
+            moments=self._moments(record),
         )
 
     def chooser(self, number: int) -> Chooser:
@@ -225,3 +227,9 @@ class GenerationLoader:
         if CALIBRATION not in record.files:
             return None
         return Calibration.load(self.generations.file(record, CALIBRATION))
+
+    def _moments(self, record: Composition) -> Moments | None:
+        """Return the moments of what a generation's cards show; None in those made before."""
+        if MOMENTS not in record.files:
+            return None
+        return Moments.load(self.generations.file(record, MOMENTS))

@@ -7,8 +7,9 @@ from .core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
 from .core.bus.signals import RouterSignals, router_signal
 from .core.bus.tasks import Head, Task, make_task, register_task
 from .core.composition.select import Installed
-from .core.model.composed import shared_features
+from .core.model.composed import Observe, shared_features
 from .core.model.decode import Token
+from .core.model.moments import Moments
 from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
 from .core.plugins.manager import Plugins, PluginState
@@ -43,6 +44,8 @@ __all__ = [
     "Linear",
     "LiveShares",
     "LowRank",
+    "Moments",
+    "Observe",
     "PackageStatus",
     "PassEnded",
     "PluginState",

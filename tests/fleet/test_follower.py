@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from redhost_fleet.documents import Comparison, ReplicaReport
+from redhost_fleet.documents import Comparison, Drift, ReplicaReport
 from redhost_fleet.fleet import Fleet
 from redhost_fleet.follower import Follower, replica_id
 from redhost_fleet.rollout import judge
@@ -246,6 +246,22 @@ def test_the_judge_adds_up_what_replicas_of_this_canary_counted(pushed) -> None:
     assert decision.action == "end" and pushed.stages["canary"].last().generation is None
     assert "13 worse" in pushed.stages["canary"].last().why
     assert pushed.stages["production"].last().generation == 1
+
+
+def test_the_history_names_whose_texts_have_drifted(pushed) -> None:
+    pushed.promote(1)
+    pushed.promote(2, stage="canary")
+    seen = {
+        "range1": Drift(texts=900, distance=0.1),
+        "range2": Drift(texts=900, distance=0.8),
+        "range3": Drift(texts=20, distance=3.0),
+    }
+    counts = {"range2": Comparison(worse=40, same=100)}
+    report = ReplicaReport(replica="r", canary=1, production=1, comparisons=counts, drift=seen)
+    pushed.report(report)
+    assert judge(pushed)[0].action == "end"
+    why = pushed.stages["canary"].last().why
+    assert "range2 by 0.80" in why and "range1" not in why and "range3" not in why
 
 
 def test_the_judge_ends_a_canary_that_somebody_promoted(pushed) -> None:

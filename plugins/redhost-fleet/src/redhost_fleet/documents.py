@@ -20,7 +20,15 @@ from msgspec import Meta, Struct
 
 import redhost
 
-__all__ = ["Comparison", "GenerationDocument", "ReplicaReport", "StageEntry", "decode", "encode"]
+__all__ = [
+    "Comparison",
+    "Drift",
+    "GenerationDocument",
+    "ReplicaReport",
+    "StageEntry",
+    "decode",
+    "encode",
+]
 
 T = TypeVar("T", bound=Struct)
 
@@ -138,6 +146,18 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return Comparison(**{name: mine[name] + more[name] for name in mine})
 
 
+class Drift(Struct, frozen=True, kw_only=True):
+    """How far the texts of one expert lie from its card's rows.
+
+    Attributes:
+        texts: How many texts.
+        distance: Between the means, in standard deviations of the card's rows.
+    """
+
+    texts: int
+    distance: float
+
+
 class ReplicaReport(Struct, frozen=True, kw_only=True):
     """What a replica says of itself; a newer one may say more, which is passed over.
 
@@ -161,6 +181,7 @@ class ReplicaReport(Struct, frozen=True, kw_only=True):
         shares: Live shares of the experts, estimated from the router's weights.
         priors: Shares of the experts that the router expects.
         texts: Texts that the live shares were estimated from.
+        drift: By expert.
     """
 
     schema: Literal["redhost.replica/1"] = "redhost.replica/1"
@@ -181,6 +202,7 @@ class ReplicaReport(Struct, frozen=True, kw_only=True):
     shares: dict[str, float] = {}
     priors: dict[str, float] = {}
     texts: int = 0
+    drift: dict[str, Drift] = {}
 
 
 def encode(document: Struct) -> bytes:

@@ -20,6 +20,9 @@ from redhost_fleet.stages import CANARY, PRODUCTION
 
 __all__ = ["Decision", "Limits", "decide", "judge"]
 
+DRIFTED, FEWEST = 0.5, 200
+"""Drift that the history names, in standard deviations, and the texts that it takes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -130,11 +133,14 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
     if entry is None or entry.generation is None:
         return None
     counts: dict[str, Comparison] = {}
-    refused = dict[str, str]()
+    refused, drifted = dict[str, str](), dict[str, float]()
     served = 0 if production is None else production.sequence
     for report in fleet.reports():
         if report.canary == entry.sequence and report.refused:
             refused[report.replica] = report.refused
+        for expert, drift in report.drift.items():
+            if drift.texts >= FEWEST and drift.distance >= DRIFTED:
+                drifted[expert] = max(drift.distance, drifted.get(expert, 0.0))
         if (report.canary, report.production) == (entry.sequence, served):
             for expert, some in report.comparisons.items():
                 counts[expert] = counts.get(expert, Comparison()) + some
@@ -142,6 +148,9 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
     # A package for each expert, one for the column of the backbone, which a hub may have instead.
     experts = len(counts) if document is None else len(document.packages) + 1
     decision = decide(counts, limits, experts=experts)
+    if drifted:  # both read the same texts: no reason to end either, and one to look at both
+        far = ", ".join(f"{expert} by {d:.2f}" for expert, d in sorted(drifted.items()))
+        decision = replace(decision, why=f"{decision.why}; texts have drifted from cards: {far}")
     for replica, reason in sorted(refused.items())[:1]:  # what one cannot run, none should serve
         decision = replace(decision, action="end", why=f"{replica} does not run it: {reason}")
     if production is not None and production.generation == entry.generation:

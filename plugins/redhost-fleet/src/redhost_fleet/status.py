@@ -114,5 +114,6 @@ def status_lines(status: FleetStatus) -> Iterator[str]:
             yield f"    {report.reason}"
         for expert in sorted(report.shares, key=lambda i: -report.shares[i]):
             live, prior = report.shares[expert], report.priors.get(expert, 0.0)
-            texts = f"{report.texts:,} texts"
-            yield f"    {expert:<14} {live:>4.0%} of {texts}, {prior:.0%} expected"
+            line = f"    {expert:<14} {live:>4.0%} of {report.texts:,} texts, {prior:.0%} expected"
+            drift = report.drift.get(expert)
+            yield line if drift is None else f"{line}, drift {drift.distance:.2f}"

@@ -93,5 +93,6 @@ def _observed(service: Service, report: ReplicaReport) -> ReplicaReport:
         "shares": shares,
         "priors": priors,
         "texts": texts,
+        "drift": {i: msgspec.structs.asdict(d) for i, d in service.drift().items()},
     }
     return msgspec.convert({**msgspec.to_builtins(report), **found}, type(report))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 import redhost
+from redhost_serve.drift import Drift
 
 __all__ = ["Metrics"]
 
@@ -31,6 +32,11 @@ COUNTERS = (
     ),
 )
 
+ESTIMATES = (
+    ("live_share", "Estimated share of the last texts that are an expert's, from the weights."),
+    ("drift", "Distance of an expert's last texts from its card's rows, in standard deviations."),
+)
+
 
 class Metrics:
     """Counters of one server.
@@ -40,6 +46,7 @@ class Metrics:
         alive: Returns the served generations still in memory.
         waiting: Returns how many requests wait.
         shares: Returns whose texts come in.
+        drift: Returns how far they lie from the cards' rows.
     """
 
     def __init__(
@@ -49,8 +56,9 @@ class Metrics:
         alive: Callable[[], Sequence[int]],
         waiting: Callable[[], int],
         shares: Callable[[], Mapping[str, float]],
+        drift: Callable[[], Mapping[str, Drift]],
     ) -> None:
-        self._shares = shares
+        self._shares, self._drift = shares, drift
         self.registry = CollectorRegistry()
         counted = {
             name: Counter(f"redhost_{name}", what, labels, registry=self.registry)
@@ -77,11 +85,9 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
-        self.share = Gauge(
-            "redhost_live_share",
-            "Estimated share of the last texts that are an expert's, from the router's weights.",
-            ["expert"],
-            registry=self.registry,
+        self.share, self.drift = (
+            Gauge(f"redhost_{name}", what, ["expert"], registry=self.registry)
+            for name, what in ESTIMATES
         )
         for name, what, read in (
             ("generation", "The generation served; 0 for none.", lambda: generation() or 0),
@@ -112,4 +118,7 @@ class Metrics:
         self.share.clear()
         for expert, share in self._shares().items():
             self.share.labels(expert).set(share)
+        self.drift.clear()
+        for expert, drift in self._drift().items():
+            self.drift.labels(expert).set(drift.distance)
         return generate_latest(self.registry)

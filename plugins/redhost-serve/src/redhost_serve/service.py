@@ -17,6 +17,7 @@ import msgspec
 
 import redhost
 from redhost_serve.batcher import Batcher, FullError
+from redhost_serve.drift import Drift, RecentMoments
 from redhost_serve.embedding import Embedding, embed
 from redhost_serve.live_shares import RecentWeights, Saver, expected_shares
 from redhost_serve.memory import give_back
@@ -104,6 +105,7 @@ class Service:
             alive=self.live.alive,
             waiting=lambda: sum(map(len, self._workers)),
             shares=lambda: self.shares()[0],
+            drift=self.drift,
         )
         self.batcher = self._batcher(self._answer)
         self.labelled = self._batcher(self._compare)
@@ -122,6 +124,7 @@ class Service:
             self.writer,
         )
         self._recent, self._expected = RecentWeights(), dict[int, dict[str, float]]()
+        self._moments = RecentMoments()
         self._saver = Saver(self.home, self._live_shares)
         self._saver.start()
         self._looking = threading.Lock()
@@ -205,10 +208,11 @@ class Service:
 
     def _answer(self, questions: Sequence[Question]) -> list[redhost.Answer]:
         """Answer a batch, by the generation that is served and by the canary."""
-        trial = self.trial
-        if trial is None or trial.model.generation == self.live.generation:
-            return self.live.predict([q.text for q in questions])
-        return trial.answer(self.live.composed, questions)
+        trial, model = self.trial, self.live.composed
+        observe = self._moments.observer(model)
+        if trial is None or trial.model.generation == model.generation:
+            return model.answer([q.text for q in questions], observe=observe)
+        return trial.answer(model, questions, observe=observe)
 
     def _compare(self, texts: Sequence[str]) -> list[Pair]:
         """Answer a batch by both generations."""
@@ -331,6 +335,10 @@ class Service:
         prior = self._expected[number]
         shares, texts = self._recent.estimate(prior)
         return shares, prior, texts
+
+    def drift(self) -> dict[str, Drift]:
+        """Return how far each expert's last texts lie from its card's rows."""
+        return self._moments.drift()
 
     def _live_shares(self) -> redhost.plugins.LiveShares | None:
         """Return what `redhost recompose --prior live` may know."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 import redhost
-from redhost.plugins import shared_features
+from redhost.plugins import Observe, shared_features
 
 __all__ = ["CANARY", "KEY", "STAGE", "Pair", "Question", "Trial"]
 
@@ -69,16 +69,26 @@ class Trial:
         return int.from_bytes(drawn.digest()) < self.share * 2**64
 
     def answer(
-        self, production: redhost.ComposedModel, questions: Sequence[Question]
+        self,
+        production: redhost.ComposedModel,
+        questions: Sequence[Question],
+        *,
+        observe: Observe | None = None,
     ) -> list[redhost.Answer]:
-        """Answer a batch, each text by the generation that is to; compare what both read."""
+        """Answer a batch, each text by the generation that is to; compare what both read.
+
+        Args:
+            production: The generation that is served.
+            questions: The batch.
+            observe: Called with what production reads, and how it weighs it.
+        """
         texts = [q.text for q in questions]
         mine = [n for n, q in enumerate(questions) if q.canary]
         if not mine and not self.mirror:
-            return production.answer(texts)
+            return production.answer(texts, observe=observe)
         h, h_trial = shared_features((production, self.model), texts)
         rows = [n for n, q in enumerate(questions) if not q.canary]
-        answers = dict(zip(rows, _some(production, texts, h, rows), strict=True))
+        answers = dict(zip(rows, _some(production, texts, h, rows, observe), strict=True))
         read = list(range(len(texts))) if self.mirror else mine
         tried = dict(zip(read, _some(self.model, texts, h_trial, read), strict=True))
         both = sorted(answers.keys() & tried.keys())
@@ -121,7 +131,12 @@ class Trial:
 
 
 def _some(
-    model: redhost.ComposedModel, texts: Sequence[str], h: Tensor | None, rows: list[int]
+    model: redhost.ComposedModel,
+    texts: Sequence[str],
+    h: Tensor | None,
+    rows: list[int],
+    observe: Observe | None = None,
 ) -> list[redhost.Answer]:
     """Answer some of the texts, whose features may be known."""
-    return model.answer([texts[n] for n in rows], features=None if h is None else h[rows])
+    features = None if h is None else h[rows]
+    return model.answer([texts[n] for n in rows], features=features, observe=observe)

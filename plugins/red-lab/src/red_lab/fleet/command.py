@@ -11,18 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 import redhost
-from red_lab.options import out_option
+from red_lab.options import WORK, out_option
 
 __all__ = ["fleet"]
 
-SECTIONS = ("storm", "rollouts", "cost", "throughput", "growth")
+SECTIONS = ("storm", "rollouts", "canaries", "cost", "throughput", "ray", "growth")
 
 
 @click.command()
@@ -39,7 +39,9 @@ SECTIONS = ("storm", "rollouts", "cost", "throughput", "growth")
 @click.option("--rollouts", default=1000, show_default=True, help="Simulated canaries of a kind.")
 @click.option("--runs", default=9, show_default=True, help="Rounds of the cost.")
 @click.option("--seed", default=0, show_default=True, help="Where randomness comes from.")
+@click.option("--validation", is_flag=True, help="Judge real canaries on training rows set aside.")
 @out_option("fleet")
+@WORK
 def fleet(
     *,
     sections: tuple[str, ...],
@@ -49,7 +51,9 @@ def fleet(
     rollouts: int,
     runs: int,
     seed: int,
+    validation: bool,
     out: Path,
+    work: Path,
 ) -> None:
     """Kill replicas while the pointer moves; try canaries; time what they cost.
 
@@ -58,7 +62,7 @@ def fleet(
     """
     import torch
 
-    from red_lab.fleet import growth, report, throughput, trial_cost
+    from red_lab.fleet import canaries, growth, throughput, trial_cost
     from red_lab.fleet import rollouts as simulated
 
     torch.set_num_threads(1)
@@ -69,27 +73,39 @@ def fleet(
             found["growth"] = growth.measure(seed=seed)
         if "rollouts" in chosen:
             found["rollouts"] = simulated.measure(rollouts=rollouts, labels=2000, seed=seed)
+        if "canaries" in chosen:
+            orders = {"rollouts": rollouts, "labels": 2000, "seed": seed}
+            found["canaries"] = canaries.measure(**orders, work=work, validation=validation)
         if "cost" in chosen:
             found["cost"] = trial_cost.measure(runs=runs)
         if "throughput" in chosen:
             found["throughput"] = throughput.measure(
                 folder / "throughput", replicas=(1, 2, 4, 8), seconds=15
             )
+        if "ray" in chosen:
+            found["ray"] = throughput.measure_ray(folder / "ray", nodes=(1, 2), seconds=15)
         if "storm" in chosen:
             found["storm"] = _storm(
                 folder, replicas=replicas, requests=requests, clients=clients, seed=seed
             )
+    click.echo(_write(out, found))
+    storm = found.get("storm", {})
+    if storm.get("failed") or storm.get("mixed") or storm.get("stale"):
+        sys.exit(1)
+
+
+def _write(out: Path, found: Mapping[str, Any]) -> Path:
+    """Write the sections that were measured beside those that were not, and the page."""
+    from red_lab.fleet.report import write_page
+
     path = out / "metrics.json"
     known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
     metrics = {**known, "schema": "redhost-lab.fleet/1", "machine": machine, **found}
     out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    report.write_page(metrics, out / "README.md")
-    click.echo(path)
-    storm = found.get("storm", {})
-    if storm.get("failed") or storm.get("mixed") or storm.get("stale"):
-        sys.exit(1)
+    write_page(metrics, out / "README.md")
+    return path
 
 
 def _storm(folder: Path, *, replicas: int, requests: int, clients: int, seed: int) -> Any:

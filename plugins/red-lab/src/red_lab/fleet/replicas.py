@@ -14,7 +14,7 @@ from pathlib import Path
 from redhost_serve.client import Client
 from redhost_serve.process import ServerProcess, serving
 
-__all__ = ["Replica", "fleet_of"]
+__all__ = ["Replica", "fleet_of", "is_ready"]
 
 
 class Replica:
@@ -45,7 +45,7 @@ class Replica:
             )
         )
         while True:
-            if _is_ready(self.process.url):
+            if is_ready(self.process.url):
                 break
             time.sleep(0.05)
         self.url = self.process.url
@@ -74,7 +74,8 @@ class Replica:
         self._stack.close()
 
 
-def _is_ready(url: str) -> bool:
+def is_ready(url: str) -> bool:
+    """Tell whether a server takes requests."""
     with contextlib.suppress(OSError, http.client.HTTPException), Client(url) as client:
         return client.get("/v2/health/ready").status == 200  # noqa: PLR2004
     return False

@@ -28,8 +28,10 @@ def lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     for name, section in (
         ("storm", _storm),
         ("rollouts", _rollouts),
+        ("canaries", _canaries),
         ("cost", _cost),
         ("throughput", _throughput),
+        ("ray", _ray),
         ("growth", _growth),
     ):
         if name in metrics:
@@ -92,6 +94,49 @@ def _rollouts(r: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _canaries(c: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Canaries on real posts"
+    yield ""
+    yield from _prose(
+        f"Five teams' experts on 20 Newsgroups, MiniLM, are production: {c['accuracy']:.3f} of "
+        f"{c['posts']:,} posts that came later are right. A canary has a new expert of one team, "
+        "made from what became of its rows, or another router. What both answer is labelled in "
+        f"{c['rollouts']:,} orders, at most {c['labels']:,} posts each, under the limits above. "
+        "*By* is what the canary gains or loses over all posts; *better* how often it alone is "
+        "right. Orders are drawn from one set of posts, so the shares of ends tell how sure the "
+        "judge is of these very canaries, not how often it errs in general."
+    )
+    yield ""
+    yield (
+        "| canary | by, points | better | ended | after (median) | promoted | after (median) "
+        "| runs on |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in c["rows"]:
+        yield (
+            f"| {row['kind']} | {100 * (row['better'] - row['worse']):+.1f} | {row['better']:.1%} "
+            f"| {row['end']:.1%} | {_count(row['end_after'])} "
+            f"| {row['promote']:.1%} | {_count(row['promote_after'])} | {row['hold']:.1%} |"
+        )
+    yield ""
+    yield from _prose(
+        "Drift of the texts that production gave to each expert, from its card, in standard "
+        "deviations of the card's rows; texts in brackets. The posts of the first line are those "
+        "that experts and cards were made of."
+    )
+    yield ""
+    experts = list(c["drift"][0]["drift"])
+    yield f"| texts | {' | '.join(experts)} |"
+    yield "|---" * (len(experts) + 1) + "|"
+    for row in c["drift"]:
+        cells = (_drift(row["drift"].get(i)) for i in experts)
+        yield f"| {row['texts']} | {' | '.join(cells)} |"
+
+
+def _drift(found: Mapping[str, float] | None) -> str:
+    return "–" if found is None else f"{found['distance']:.2f} ({found['texts']:,})"
+
+
 def _count(n: float | None) -> str:
     return "–" if n is None else f"{n:,.0f}"
 
@@ -135,6 +180,22 @@ def _throughput(t: Mapping[str, Any]) -> Iterator[str]:
     for row in t["rows"]:
         rate = row["answers_a_second"]
         yield f"| {row['replicas']} | {rate:.0f} | {rate / first:.2f} |"
+
+
+def _ray(t: Mapping[str, Any]) -> Iterator[str]:
+    first = t["rows"][0]["answers_a_second"]
+    yield "## Nodes of Ray"
+    yield ""
+    yield from _prose(
+        "The same through Ray Serve, one replica on each node; the nodes are processes of the same "
+        "machine, and Ray's own run on its cores as well."
+    )
+    yield ""
+    yield "| nodes | answers a second | over one |"
+    yield "|---|---|---|"
+    for row in t["rows"]:
+        rate = row["answers_a_second"]
+        yield f"| {row['nodes']} | {rate:.0f} | {rate / first:.2f} |"
 
 
 def _growth(g: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from redhost_fleet.rollout import Limits, decide
 
 from red_lab.progress import Bar
 
-__all__ = ["KINDS", "measure", "rollout"]
+__all__ = ["KINDS", "LOOK", "measure", "rollout", "summary"]
 
 EXPERTS = 5
 LOOK = 20
@@ -75,7 +75,7 @@ def measure(*, rollouts: int, labels: int, seed: int) -> dict[str, Any]:
                 rollout(draw, better=better, worse=worse, one=one, labels=labels, limits=limits)
             )
             bar.update(len(rows) * rollouts + len(ended))
-        rows.append({"kind": kind, **_row(ended)})
+        rows.append({"kind": kind, **summary(ended)})
     return {
         "rollouts": rollouts,
         "labels": labels,
@@ -85,7 +85,8 @@ def measure(*, rollouts: int, labels: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _row(ended: Sequence[tuple[str, int]]) -> dict[str, Any]:
+def summary(ended: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    """Return how often canaries ended in each way, and after how many labels (the median)."""
     found: dict[str, Any] = {}
     for action in ("end", "promote", "hold"):
         after = [n for how, n in ended if how == action]

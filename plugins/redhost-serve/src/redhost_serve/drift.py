@@ -1,0 +1,68 @@
+"""How far the texts that come in lie from those that each expert's card shows; no text is kept."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+import msgspec
+from torch import Tensor
+
+import redhost
+from redhost.plugins import Moments
+
+__all__ = ["Drift", "RecentMoments"]
+
+MOST = 2000
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one expert's texts.
+
+    Attributes:
+        texts: How many it was estimated from.
+        distance: Between their mean and that of the card's rows, in standard deviations of these.
+    """
+
+    texts: int
+    distance: float
+
+
+class RecentMoments:
+    """Sums over the last texts that a generation answered.
+
+    Args:
+        most: Texts of an expert that count in full; older ones fade.
+    """
+
+    def __init__(self, *, most: float = MOST) -> None:
+        self.most = most
+        self._of: tuple[redhost.ComposedModel | None, Moments | None] = (None, None)
+        self._guard = threading.Lock()
+
+    def observer(self, model: redhost.ComposedModel) -> Callable[[Tensor, Tensor], None] | None:
+        """Return what takes note of texts that a generation answers; another begins anew.
+
+        None where nothing is known of its cards.
+        """
+        if model.moments is None:
+            return None
+
+        def observe(h: Tensor, alpha: Tensor) -> None:
+            seen = Moments.of_texts(model.bus, h, alpha)
+            with self._guard:
+                before = self._of[1] if self._of[0] is model else None
+                self._of = model, (seen if before is None else before + seen).faded(self.most)
+
+        return observe
+
+    def drift(self) -> dict[str, Drift]:
+        """Return the drift by expert, of those that two texts have come to."""
+        with self._guard:
+            model, seen = self._of
+        if model is None or seen is None or model.moments is None:
+            return {}
+        distances = seen.drift_from(model.moments).tolist()
+        found = zip(model.bus.ids, seen.rows.tolist(), distances, strict=True)
+        return {i: Drift(texts=round(n), distance=d) for i, n, d in found if not math.isnan(d)}
