@@ -14,6 +14,7 @@ from ..registry.package.forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 from .common import (
     backbone_option,
     bar,
+    composition_options,
     cut_texts,
     device_option,
     field_options,
@@ -232,7 +233,7 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
 )
 @click.option("--data", metavar="FILE", help="With --from: labelled rows for card and head.")
 @field_options
-@home_option
+@composition_options
 @device_option
 def new_expert(
     *,
@@ -255,9 +256,11 @@ def new_expert(
 ) -> None:
     """Make ./red-expert-NAME, a project that lacks only data.
 
+    With --question it answers that question, and competes with those that answer it alone.
     With --from and --data it lacks nothing: an adapter and a card in a package.
     """
     from ..registry.errors import UsageError
+    from ..registry.home.questions import question_of
     from ..registry.package.project import ExpertPlan, write_plan, write_project
 
     project = _fresh("expert", name)
@@ -271,6 +274,7 @@ def new_expert(
         raise UsageError("--blocks and --targets are an adapter's", expected="--form lora as well")
     plan = ExpertPlan(
         id=name,
+        question=question_of(home) if home else None,
         backbone=backbone,
         form=form,
         rank=rank,
@@ -378,11 +382,13 @@ def train_expert(
 
     After Ctrl-C the same command goes on where it stopped.
     """
+    from ..registry.home.questions import home_of
     from ..registry.package.project import read_plan
-    from ..registry.queries.settings import backbone_for
+    from ..registry.queries.settings import backbone_for, resolve_home
 
     plan = read_plan(project)
-    package = backbone_for(project, home=home, wanted=backbone or plan.backbone)
+    asked = home_of(resolve_home(home), plan.question)  # its lock may name a backbone
+    package = backbone_for(project, home=asked, wanted=backbone or plan.backbone)
     read = _rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
     from ..core.training.recipes import train_project  # after the files are read: it loads torch

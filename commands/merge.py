@@ -9,8 +9,8 @@ import click
 
 from .common import (
     bar,
+    composition_options,
     device_option,
-    home_option,
     json_option,
     open_host,
     print_json,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     help="Points a domain may lose (default: ten, or two gate rows).",
 )
 @seed_option
-@home_option
+@composition_options
 @device_option
 @json_option("core.training.distill.Merged")
 def merge(
@@ -77,6 +77,7 @@ def merge(
     texts = [r.text for r in read_texts(data)] if data else None  # before torch is loaded
     from ..core.training.distill import DistillSettings, own_texts
     from ..core.training.distill import merge as fold
+    from ..registry.home.questions import question_of
 
     settings = DistillSettings(rank=rank, epochs=epochs, sharpness=sharpness, seed=seed)
     project = Path(f"red-expert-{name}")
@@ -90,6 +91,7 @@ def merge(
             project=project,
             encode=host.encoder(composed, progress=progress),
             settings=settings,
+            question=question_of(host.home),
             progress=progress,
         )
     if as_json:

@@ -165,7 +165,8 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
     if files is None:
         return None  # all that is wrong is reported where it is read to be composed
     own, dist = files.manifest.id, canonical(wheel.package.dist)
-    statuses, record = take_inventory(home, remember=False).statuses, current_record(home)
+    inventory, record = take_inventory(home, remember=False), current_record(home)
+    statuses = inventory.statuses + inventory.aside
     same = {x.package.dist: x.package for x in statuses if x.id == own}
     if others := [p for d, p in same.items() if canonical(d) != dist]:
         raise ContractError(
@@ -191,7 +192,8 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
 
 def _installed(home: Path, name: str) -> tuple[Package | None, set[str]]:
     """Find the one installed package of this id or distribution; return also all ids."""
-    statuses = take_inventory(home, remember=False).statuses
+    inventory = take_inventory(home, remember=False)
+    statuses = inventory.statuses + inventory.aside
     same = [
         x.package for x in statuses if x.id == name or canonical(x.package.dist) == canonical(name)
     ]

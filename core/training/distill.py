@@ -137,6 +137,7 @@ def merge(
     project: Path,
     encode: Encode,
     settings: DistillSettings,
+    question: str | None = None,
     progress: Progress | None = None,
 ) -> Merged:
     """Distil a composition into a new project; nothing else is touched.
@@ -148,6 +149,7 @@ def merge(
         project: The project's folder, which must not exist.
         encode: Texts → h ``(N, D)``.
         settings: How the student learns.
+        question: The question that the composition answers, if that has a name.
         progress: Called with (epochs done, epochs in all).
 
     Raises:
@@ -190,7 +192,16 @@ def merge(
         epoch=epoch,
         gate_rows=counts,
     )
-    _write(project, composed, student, splits, merged, encode=encode, seed=settings.seed)
+    _write(
+        project,
+        composed,
+        student,
+        splits,
+        merged,
+        encode=encode,
+        seed=settings.seed,
+        question=question,
+    )
     return merged
 
 
@@ -372,12 +383,14 @@ def _write(
     *,
     encode: Encode,
     seed: int,
+    question: str | None,
 ) -> None:
     """Write the project: manifest, weights, a card of the inputs with the teacher's labels."""
     backbone, bus, members = composed.backbone, composed.bus, " ".join(composed.bus.ids)
     summary = f"{len(bus.ids)} experts merged into one"
     folder = write_project(project, kind="expert", package_id=merged.id, summary=summary)
-    write_plan(project, ExpertPlan(id=merged.id, backbone=backbone.name, writes=student.space))
+    plan = ExpertPlan(id=merged.id, backbone=backbone.name, writes=student.space, question=question)
+    write_plan(project, plan)
 
     def read(texts: Sequence[str]) -> Tensor:
         return bus.layout.base(bus.norm(encode(texts)))
@@ -399,5 +412,6 @@ def _write(
             versions=library_versions(),
             note=f"distilled from generation {composed.generation}: {members}",
         ),
+        question=question,
     )
     save_expert(folder, draft)

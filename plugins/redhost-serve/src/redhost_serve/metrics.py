@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 import redhost
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "metrics_text"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -107,9 +109,42 @@ class Metrics:
                 if weight:
                     self.weight.labels(column).inc(weight)
 
-    def text(self) -> bytes:
-        """Return everything in Prometheus' text format."""
+    def families(self, question: str | None) -> Iterator[Metric]:
+        """Yield everything counted; that of a named question says so in a label of its own."""
         self.share.clear()
         for expert, share in self._shares().items():
             self.share.labels(expert).set(share)
-        return generate_latest(self.registry)
+        for family in self.registry.collect():
+            if question is not None:
+                family.samples = [
+                    s._replace(labels={**s.labels, "question": question}) for s in family.samples
+                ]
+            yield family
+
+
+class _Together(Collector):
+    """The metrics of all questions, those of one name together, as the format wants them."""
+
+    def __init__(self, counted: Mapping[str | None, Metrics]) -> None:
+        self.counted = counted
+
+    def collect(self) -> Iterable[Metric]:
+        """Return each family once."""
+        found: dict[str, Metric] = {}
+        for question, metrics in self.counted.items():
+            for family in metrics.families(question):
+                found.setdefault(family.name, family).samples.extend(
+                    [] if found[family.name] is family else family.samples
+                )
+        return found.values()
+
+
+def metrics_text(counted: Mapping[str | None, Metrics]) -> bytes:
+    """Return everything in Prometheus' text format.
+
+    Args:
+        counted: By question; None for the home's own.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Together(counted))
+    return generate_latest(registry)
