@@ -9,7 +9,6 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from redhost_serve.metrics import metrics_text
 from redhost_serve.reply import reply, responses_for, run_in_thread
 from redhost_serve.service import Service
 from redhost_serve.wire import MODEL
@@ -64,8 +63,8 @@ class ListingRoutes:
     async def metrics(self) -> Response:
         """Show everything counted, for Prometheus."""
         headers = {"Content-Type": CONTENT_TYPE_LATEST}
-        counted = {service.question: service.metrics for service in self.service.every}
-        return Response(metrics_text(counted), headers=headers)
+        own, *beside = (service.metrics for service in self.service.every)
+        return Response(own.text(beside), headers=headers)
 
 
 def models(service: Service, *, admin: bool) -> list[dict[str, Any]]:

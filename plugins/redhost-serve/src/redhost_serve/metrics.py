@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 import redhost
 
-__all__ = ["Metrics", "metrics_text"]
+__all__ = ["Metrics"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -35,13 +35,14 @@ COUNTERS = (
 
 
 class Metrics:
-    """Counters of one server.
+    """Counters of one question of a server.
 
     Args:
         generation: Returns the generation that is served; None for none.
         alive: Returns the served generations still in memory.
         waiting: Returns how many requests wait.
         shares: Returns whose texts come in.
+        question: The named question that is answered; None for the home's own.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class Metrics:
         alive: Callable[[], Sequence[int]],
         waiting: Callable[[], int],
         shares: Callable[[], Mapping[str, float]],
+        question: str | None = None,
     ) -> None:
-        self._shares = shares
+        self._shares, self.question = shares, question
         self.registry = CollectorRegistry()
         counted = {
             name: Counter(f"redhost_{name}", what, labels, registry=self.registry)
@@ -109,42 +111,39 @@ class Metrics:
                 if weight:
                     self.weight.labels(column).inc(weight)
 
-    def families(self, question: str | None) -> Iterator[Metric]:
+    def text(self, beside: Sequence[Metrics] = ()) -> bytes:
+        """Return everything in Prometheus' text format.
+
+        Args:
+            beside: The metrics of other questions, shown together with these.
+        """
+        registry = CollectorRegistry()
+        registry.register(_Together((self, *beside)))
+        return generate_latest(registry)
+
+    def families(self) -> Iterator[Metric]:
         """Yield everything counted; that of a named question says so in a label of its own."""
         self.share.clear()
         for expert, share in self._shares().items():
             self.share.labels(expert).set(share)
+        own = {} if self.question is None else {"question": self.question}
         for family in self.registry.collect():
-            if question is not None:
-                family.samples = [
-                    s._replace(labels={**s.labels, "question": question}) for s in family.samples
-                ]
+            family.samples = [s._replace(labels={**s.labels, **own}) for s in family.samples]
             yield family
 
 
 class _Together(Collector):
-    """The metrics of all questions, those of one name together, as the format wants them."""
+    """Metrics of several questions, those of one name together, as the format wants them."""
 
-    def __init__(self, counted: Mapping[str | None, Metrics]) -> None:
+    def __init__(self, counted: Sequence[Metrics]) -> None:
         self.counted = counted
 
     def collect(self) -> Iterable[Metric]:
         """Return each family once."""
         found: dict[str, Metric] = {}
-        for question, metrics in self.counted.items():
-            for family in metrics.families(question):
-                found.setdefault(family.name, family).samples.extend(
-                    [] if found[family.name] is family else family.samples
-                )
+        for family in (f for metrics in self.counted for f in metrics.families()):
+            if family.name in found:
+                found[family.name].samples += family.samples
+            else:
+                found[family.name] = family
         return found.values()
-
-
-def metrics_text(counted: Mapping[str | None, Metrics]) -> bytes:
-    """Return everything in Prometheus' text format.
-
-    Args:
-        counted: By question; None for the home's own.
-    """
-    registry = CollectorRegistry()
-    registry.register(_Together(counted))
-    return generate_latest(registry)

@@ -107,6 +107,7 @@ class Service:
             alive=self.live.alive,
             waiting=lambda: sum(map(len, self._workers)),
             shares=lambda: self.shares()[0],
+            question=self.question,
         )
         self.batcher = self._batcher(self._answer)
         self.labelled = self._batcher(self._compare)
