@@ -9,6 +9,7 @@ from .core.bus.tasks import Head, Task, make_task, register_task
 from .core.composition.select import Installed
 from .core.model.composed import shared_features
 from .core.model.decode import Token
+from .core.model.questions import Questions
 from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
 from .core.plugins.manager import Plugins, PluginState
@@ -47,6 +48,7 @@ __all__ = [
     "PassEnded",
     "PluginState",
     "Plugins",
+    "Questions",
     "Route",
     "Router",
     "RouterSettings",

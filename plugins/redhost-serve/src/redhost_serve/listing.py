@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from redhost_serve.reply import reply, responses_for, run_in_thread
 from redhost_serve.service import Service
-from redhost_serve.wire import MODEL
 
 __all__ = ["listing_routes", "models"]
 
@@ -29,7 +28,7 @@ def listing_routes(service: Service, *, admin: bool) -> APIRouter:
         ("/v1/generations", shows.generations, dict),
         ("/metrics", shows.metrics, str),
     ):
-        routes.add_api_route(path, show, responses=responses_for(kind, 503))
+        routes.add_api_route(path, show, responses=responses_for(kind, 404, 503))
     index = responses_for(list, 503)
     routes.add_api_route("/v2/repository/index", shows.index, methods=["POST"], responses=index)
     return routes
@@ -51,9 +50,9 @@ class ListingRoutes:
         found = await run_in_thread(lambda: models(self.service, admin=self.admin))
         return reply({"object": "list", "data": found})
 
-    async def generations(self, model: str = MODEL) -> Response:
+    async def generations(self, model: str | None = None) -> Response:
         """Show a model's last generations: parents, experts, accuracy from their receipts."""
-        service = self.service.of_model(model)
+        service = self.service if model is None else self.service.of_model(model)
         return reply({"data": await run_in_thread(service.generations)})
 
     async def index(self) -> Response:

@@ -147,7 +147,12 @@ class OpenAiRoutes:
         if expert == BACKBONE:
             _unknown(expert)  # it has no answer of its own
         texts = _texts(wanted.input)
-        answers = await service.ask(texts, each=expert is not None, headers=request.headers)
+        if wanted.questions:
+            if expert is not None or service is not self.service:
+                raise HttpProblem(400, f"all questions are answered by {self.service.model!r}")
+            answers = await service.ask_all(texts)
+        else:
+            answers = await service.ask(texts, each=expert is not None, headers=request.headers)
         data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
         counts = usage(sum(await _token_counts(model, texts)))
         body = {
@@ -158,7 +163,7 @@ class OpenAiRoutes:
             "data": data,
             "usage": counts,
         }
-        return reply({**body, "redhost": {"generation": answers[0].generation}})
+        return reply({**body, "redhost": _generations(answers[0])})
 
     def _named(self, name: str) -> tuple[Service, redhost.ComposedModel, str | None]:
         """Return who answers, by which generation, and the expert that a model's name stands for.
@@ -260,10 +265,17 @@ def _vector(vector: Sequence[float], *, packed: bool) -> list[float] | str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
+def _generations(answer: redhost.Answer) -> dict[str, Any]:
+    """Return who answered: the generation, and where several questions were, that of each."""
+    named = {name: a.generation for name, a in answer.named.items()}
+    return {"generation": answer.generation, **({"questions": named} if named else {})}
+
+
 def _classified(answer: redhost.Answer, expert: str | None) -> dict[str, Any]:
     """Return the composed answer, or an expert's own."""
     # A swap may have taken the expert away since the request was read.
     own = answer if expert is None else (answer.by_expert or {}).get(expert) or _unknown(expert)
     found: dict[str, Any] = {"label": own.label, "declined": own.declined}
     found |= {"value": own.value} if own.probability is None else {"probability": own.probability}
-    return {**found, "weights": answer.weights}
+    beside = {name: _classified(a, None) for name, a in answer.named.items()}
+    return {**found, "weights": answer.weights, **({"questions": beside} if beside else {})}

@@ -154,10 +154,12 @@ class ClassifyRequest(Struct, kw_only=True):
         model: `auto` or `redhost`, or `redhost:QUESTION`: the composed answer; an expert's id: that
             expert's own.
         input: One text or several.
+        questions: Whether every other question is answered as well, in one pass where it can be.
     """
 
     model: str
     input: Texts
+    questions: bool = False
 
 
 def refuse_unsupported(data: bytes) -> None:

@@ -112,6 +112,7 @@ class Service:
         self.batcher = self._batcher(self._answer)
         self.labelled = self._batcher(self._compare)
         self.by_expert = self._batcher(partial(self.live.predict, each=True))
+        self.side_by_side = self._batcher(self._answer_all)
         self.embedding: Batcher[str, Embedding] = self._batcher(
             lambda texts: embed(self.live.composed, texts)
         )
@@ -121,6 +122,7 @@ class Service:
             self.batcher,
             self.labelled,
             self.by_expert,
+            self.side_by_side,
             self.embedding,
             self.choosing,
             self.writer,
@@ -218,11 +220,36 @@ class Service:
             trial = self.trial
             canary = trial is not None and trial.chooses(headers or {}, texts[0])
             answers = await self._ask(self.batcher, [Question(text, canary) for text in texts])
-        self.metrics.answered(answers, seconds=time.perf_counter() - start)
+        self._note(answers, seconds=time.perf_counter() - start)
+        return answers
+
+    def _note(self, answers: Sequence[redhost.Answer], *, seconds: float) -> None:
+        """Count the answers to one request for this question."""
+        self.metrics.answered(answers, seconds=seconds)
         note_answers(answers, question=self.question)
         if answers[0].generation == self.live.generation:
             self._recent.add(answers)
+
+    async def ask_all(self, texts: Sequence[str]) -> list[redhost.Answer]:
+        """Answer the texts of one request for every question, in one pass where it can be.
+
+        Raises:
+            HttpProblem: As `ask` does.
+        """
+        start = time.perf_counter()
+        answers = await self._ask(self.side_by_side, texts)
+        seconds = time.perf_counter() - start
+        if answers[0].generation is not None:
+            self._note(answers, seconds=seconds)
+        for name in answers[0].named:
+            self.named[name]._note([a.named[name] for a in answers], seconds=seconds)
         return answers
+
+    def _answer_all(self, texts: Sequence[str]) -> list[redhost.Answer]:
+        serving = {x.question: x.live.composed for x in self.every if x.live.generation}
+        own = serving.pop(self.question, None)
+        named = {name: model for name, model in serving.items() if name is not None}
+        return redhost.plugins.Questions(own=own, named=named).answer(texts)
 
     async def feedback(self, texts: Sequence[str], labels: Sequence[str]) -> list[Pair]:
         """Take the right labels of texts: count who has them right.
