@@ -105,7 +105,7 @@ def _name_others(home: Path) -> None:
         found = take_status(home_of(home, question))
         if found.generation is None or found.drift:
             click.echo(
-                f"question {question!r} is another composition: redhost recompose{option(question)}"
+                f"question {question!r} is not up to date: redhost recompose{option(question)}"
             )
 
 

@@ -59,7 +59,7 @@ class Live:
 
     def __init__(self, session: Session, *, beside: Live | None = None) -> None:
         self.host = Host(session)
-        self._loader = GenerationLoader(
+        self._loader: GenerationLoader = GenerationLoader(
             session.home,
             plugins=session.plugins,
             device=session.device,

@@ -174,6 +174,16 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
             found=f"provided by {others[0]}",
             hint=f"Remove that first: 'redhost remove {others[0].dist}'.",
         )
+    asked = files.manifest.question or None
+    moved = [x for x in inventory.aside if x.id == own or canonical(x.package.dist) == dist]
+    for x in moved:
+        if x.question != asked:
+            raise ContractError(
+                f"{wheel.package} was not installed: {x.name} answers another question",
+                expected=f"a wheel for {x.question or 'the question without a name'}",
+                found=str(asked or "the question without a name"),
+                hint=f"Remove that first: 'redhost remove {x.id}'.",
+            )
     members = record.experts if record else ()
     held = {x.id for x in statuses if canonical(x.package.dist) == dist and x.id}
     held |= {m.id for m in members if canonical(m.dist) == dist}

@@ -72,7 +72,7 @@ def nothing_composed(home: Path) -> MissingError:
         f"{who} in {root_of(home)}",
         found=f"the questions {', '.join(known)}" if known else "",
         hint=f"{closest}Run 'redhost recompose{option(question)}'"
-        + (", or name a question with --question." if known else "."),
+        + (", or name one of them with --question." if known and not question else "."),
     )
 
 

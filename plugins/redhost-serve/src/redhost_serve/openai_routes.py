@@ -7,7 +7,7 @@ import struct
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from fastapi import APIRouter
@@ -174,11 +174,10 @@ class OpenAiRoutes:
         for service in self.service.every:
             if name == service.model:
                 return service, service.composed, None
-        serving = (x for x in self.service.every if x.live.generation is not None)
-        for service in serving:
-            if name in (model := service.composed).bus.columns:
-                return service, model, name
-        if self.service.live.generation is None and not self.service.named:
+        for service in self.service.every:
+            if service.live.generation is not None and name in service.composed.bus.columns:
+                return service, service.composed, name
+        if not any(service.live.generation for service in self.service.every):
             return self.service, self.service.composed, name  # which says that nothing is served
         return _unknown(name)
 
@@ -244,7 +243,7 @@ async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> l
     return await run_in_thread(lambda: model.backbone.token_counts(texts))
 
 
-def _unknown(name: str) -> Any:
+def _unknown(name: str) -> NoReturn:
     raise HttpProblem(404, f"no model {name[:64]!r} here; GET /v1/models lists them")
 
 
