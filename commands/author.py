@@ -256,22 +256,14 @@ def new_expert(
 ) -> None:
     """Make ./red-expert-NAME, a project that lacks only data.
 
-    With --question it answers that question, and competes with those that answer it alone.
-    With --from and --data it lacks nothing: an adapter and a card in a package.
+    With --from and --data it lacks nothing: an adapter and a card in a package. With --question it
+    answers that question, and competes with those alone that do.
     """
-    from ..registry.errors import UsageError
     from ..registry.home.questions import question_of
     from ..registry.package.project import ExpertPlan, write_plan, write_project
 
     project = _fresh("expert", name)
-    if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
-        raise UsageError(
-            f"--writes-tap {writes_tap} needs states to read and hidden states to write",
-            expected="--reads-tap of the same block or an earlier one, and --writes hidden",
-            found=f"--reads-tap {reads_tap}, --writes {writes or 'labels'}",
-        )
-    if form != ADAPTER and (blocks or targets):
-        raise UsageError("--blocks and --targets are an adapter's", expected="--form lora as well")
+    _check_options(writes, reads_tap, writes_tap, adapter=form == ADAPTER, of_one=blocks or targets)
     plan = ExpertPlan(
         id=name,
         question=question_of(home) if home else None,
@@ -292,6 +284,22 @@ def new_expert(
     write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
     write_plan(project, plan)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+
+
+def _check_options(
+    writes: str | None, reads_tap: str, writes_tap: str, *, adapter: bool, of_one: object
+) -> None:
+    """Refuse options of `new-expert` that do not go together; `of_one` is an adapter's."""
+    from ..registry.errors import UsageError
+
+    if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
+        raise UsageError(
+            f"--writes-tap {writes_tap} needs states to read and hidden states to write",
+            expected="--reads-tap of the same block or an earlier one, and --writes hidden",
+            found=f"--reads-tap {reads_tap}, --writes {writes or 'labels'}",
+        )
+    if of_one and not adapter:
+        raise UsageError("--blocks and --targets are an adapter's", expected="--form lora as well")
 
 
 def _import(
@@ -387,8 +395,8 @@ def train_expert(
     from ..registry.queries.settings import backbone_for, resolve_home
 
     plan = read_plan(project)
-    asked = home_of(resolve_home(home), plan.question)  # its lock may name a backbone
-    package = backbone_for(project, home=asked, wanted=backbone or plan.backbone)
+    composition = home_of(resolve_home(home), plan.question)  # its lock may name a backbone
+    package = backbone_for(project, home=composition, wanted=backbone or plan.backbone)
     read = _rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
     from ..core.training.recipes import train_project  # after the files are read: it loads torch

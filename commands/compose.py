@@ -187,9 +187,9 @@ def predict(
             _print_answer(beside, f"{answer.input} [{question}]")
 
 
-def _print_answer(answer: Answer, asked: str) -> None:
+def _print_answer(answer: Answer, title: str) -> None:
     label = answer.label if answer.labels is None else ", ".join(answer.labels)
-    click.echo(f"{asked} → {label}{_sure(answer.probability)}")
+    click.echo(f"{title} → {label}{_sure(answer.probability)}")
     _print_weights(answer.weights)
     for i, own in (answer.by_expert or {}).items():
         declined = "  declined" if own.declined else ""

@@ -79,7 +79,10 @@ def merge(
     from ..core.training.distill import merge as fold
     from ..registry.home.questions import question_of
 
-    settings = DistillSettings(rank=rank, epochs=epochs, sharpness=sharpness, seed=seed)
+    question = question_of(home) if home else None
+    settings = DistillSettings(
+        rank=rank, epochs=epochs, sharpness=sharpness, seed=seed, question=question
+    )
     project = Path(f"red-expert-{name}")
     with bar("merge") as progress:
         host = open_host(home, device=device)
@@ -91,7 +94,6 @@ def merge(
             project=project,
             encode=host.encoder(composed, progress=progress),
             settings=settings,
-            question=question_of(host.home),
             progress=progress,
         )
     if as_json:

@@ -16,8 +16,9 @@ from ...registry.home.composition import Member
 from ...registry.home.generations import PurgeReport, drop_copies
 from ...registry.package.checked import Violation
 from ...registry.package.discover import Package, canonical
+from ...registry.package.manifest import ExpertManifest
 from ...registry.package.readers import read_expert
-from ...registry.queries.inventory import current_record, take_inventory
+from ...registry.queries.inventory import Inventory, current_record, take_inventory
 from ...registry.wheel.wheel import Wheel
 from ..receipt import Receipt
 from ..session import Session
@@ -174,16 +175,7 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
             found=f"provided by {others[0]}",
             hint=f"Remove that first: 'redhost remove {others[0].dist}'.",
         )
-    asked = files.manifest.question or None
-    moved = [x for x in inventory.aside if x.id == own or canonical(x.package.dist) == dist]
-    for x in moved:
-        if x.question != asked:
-            raise ContractError(
-                f"{wheel.package} was not installed: {x.name} answers another question",
-                expected=f"a wheel for {x.question or 'the question without a name'}",
-                found=str(asked or "the question without a name"),
-                hint=f"Remove that first: 'redhost remove {x.id}'.",
-            )
+    _refuse_moved(wheel, files.manifest, inventory)
     members = record.experts if record else ()
     held = {x.id for x in statuses if canonical(x.package.dist) == dist and x.id}
     held |= {m.id for m in members if canonical(m.dist) == dist}
@@ -198,6 +190,23 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
         taken = Violation("taken_name", "distribution", "a name of its own", found, hint)
         raise taken.error(f"{wheel.package} was not installed")
     return next((m.id for m in members if m.id == replace), None)
+
+
+def _refuse_moved(wheel: Wheel, manifest: ExpertManifest, inventory: Inventory) -> None:
+    """Refuse a wheel of an expert, or of a name, that answers another question here.
+
+    Its composition would go on from stored bytes, and nobody would know.
+    """
+    question, dist = manifest.question or None, canonical(wheel.package.dist)
+    for x in inventory.aside:
+        same = x.id == manifest.id or canonical(x.package.dist) == dist
+        if same and x.question != question:
+            raise ContractError(
+                f"{wheel.package} was not installed: {x.name} answers another question",
+                expected=f"a wheel for {x.question or 'the question without a name'}",
+                found=str(question or "the question without a name"),
+                hint=f"Remove that first: 'redhost remove {x.id}'.",
+            )
 
 
 def _installed(home: Path, name: str) -> tuple[Package | None, set[str]]:

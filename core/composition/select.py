@@ -131,11 +131,11 @@ def _refuse_replaced(home: Path, inventory: Inventory) -> None:
         dist = canonical(member.dist)
         installed = (*inventory.statuses, *inventory.aside)
         for other in (x for x in installed if x.id and canonical(x.package.dist) == dist):
-            asked = f", which answers {other.question!r}" if other.question else ""
+            which = f", which answers {other.question!r}" if other.question else ""
             raise HarmError(
                 f"expert {member.id!r} is in the current composition and was replaced by another",
                 expected=f"{member.id!r} in {member.dist} {member.version}",
-                found=f"{other.id!r} in {other.package}{asked}",
+                found=f"{other.id!r} in {other.package}{which}",
                 hint=f"Install what was there again, or let {member.id!r} go by its id: "
                 f"'redhost remove {member.id}'.",
             )

@@ -46,11 +46,11 @@ class Questions:
         """
         texts = as_list(texts, str, "text")
         models = {n: m for n, m in self.named.items() if m.backbone.task.unit is not Unit.TOKEN}
-        asked = [*([self.own] if self.own else ()), *models.values()]
-        h = shared_features(asked, texts)
+        answering = [*([self.own] if self.own else ()), *models.values()]
+        h = shared_features(answering, texts)
         found = [
             model.answer(texts, sets=sets, each=each, features=features)
-            for model, features in zip(asked, h, strict=True)
+            for model, features in zip(answering, h, strict=True)
         ]
         own = found.pop(0) if self.own else [_unasked(text) for text in texts]
         if not models:

@@ -477,8 +477,8 @@ def drop_copies(generations: Generations, expert_id: str) -> PurgeReport:
         history, current = generations.history(), generations.current()
         copies = {m.digest for c in history for m in c.experts if m.id == expert_id}
         needed = next((c.digests() for c in history if c.number == current), frozenset[str]())
-        kept = needed | generations.needed_beside()
-        gone = (copies - kept) & generations.store.digests()
+        in_use = needed | generations.needed_beside()
+        gone = (copies - in_use) & generations.store.digests()
         generations.store.purge(gone)
         lost = tuple(c.number for c in history if c.digests() & gone)
     return PurgeReport(digests=tuple(sorted(gone)), generations=lost)

@@ -29,7 +29,7 @@ def install(environment, draft, tmp_path) -> Any:
 
 
 @pytest.fixture
-def asked(home, install, call) -> Path:
+def two_questions(home, install, call) -> Path:
     """The shipped home, with one expert of the question parity composed beside it."""
     install("odd", **PARITY)
     assert call("recompose", "--question", "parity")[0] == 0
@@ -41,7 +41,7 @@ def printed(done: tuple[int, str, str]) -> Any:
     return json.loads(done[1])
 
 
-def test_predict_answers_every_question_or_one(asked, call) -> None:
+def test_predict_answers_every_question_or_one(two_questions, call) -> None:
     [answer] = printed(call("predict", TEXT, "--json"))
     assert (answer["label"], set(answer["questions"])) == ("49", {"parity"})
     [alone] = printed(call("predict", TEXT, "--json", "--question", "parity"))
@@ -52,19 +52,19 @@ def test_predict_answers_every_question_or_one(asked, call) -> None:
     )
 
 
-def test_a_file_is_answered_for_every_question(asked, call, tmp_path) -> None:
+def test_a_file_is_answered_for_every_question(two_questions, call, tmp_path) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps({"text": TEXT}) + "\n", "utf-8")
     code, out, _ = call("predict", "--in", "in.jsonl", "--out", "out.jsonl")
     assert code == 0 and out.endswith("1 rows, generation 1, parity generation 1\n")
     [row] = [json.loads(x) for x in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
-    [answer] = redhost.Host.open(asked, plugins=redhost.plugins.Plugins(())).predict(TEXT)
+    [answer] = redhost.Host.open(two_questions, plugins=redhost.plugins.Plugins(())).predict(TEXT)
     assert row["answer"] == "49"
     assert row["questions"]["parity"]["probability"] == answer.named["parity"].probability
     call("predict", "--in", "in.jsonl", "--out", "one.csv", "--question", "parity")
     assert "questions" not in (tmp_path / "one.csv").read_text("utf-8")
 
 
-def test_each_command_is_about_the_question_that_it_names(asked, call) -> None:
+def test_each_command_is_about_the_question_that_it_names(two_questions, call) -> None:
     call("recompose", "--question", "parity", "--router", "centroid", "--accept")
     [route] = printed(call("route", TEXT, "--json", "--question", "parity"))
     assert set(route["weights"]) == {"odd", "backbone"}
@@ -80,7 +80,7 @@ def test_each_command_is_about_the_question_that_it_names(asked, call) -> None:
     assert call("evaluate", "--question", "parity")[0] == 0
 
 
-def test_experts_are_listed_and_switched_off_whatever_they_answer(asked, call) -> None:
+def test_experts_are_listed_and_switched_off_whatever_they_answer(two_questions, call) -> None:
     listed = {x["id"]: x for x in printed(call("list-experts", "--json"))}
     assert listed["odd"]["question"] == "parity" and listed["odd"]["state"] == "attached"
     assert listed["range1"]["question"] is None and listed["range1"]["state"] == "attached"
@@ -93,7 +93,7 @@ def test_experts_are_listed_and_switched_off_whatever_they_answer(asked, call) -
     assert "odd" not in printed(call("recompose", "--json"))["experts"]
 
 
-def test_a_name_that_is_none_or_unknown_is_one_line(asked, call) -> None:
+def test_a_name_that_is_none_or_unknown_is_one_line(two_questions, call) -> None:
     for name, code, words in (
         ("No Name", 2, "'No Name'"),
         ("pairty", 3, "Did you mean 'parity'?"),
@@ -104,7 +104,7 @@ def test_a_name_that_is_none_or_unknown_is_one_line(asked, call) -> None:
     assert code == 3 and "redhost recompose --question parity" in err
 
 
-def test_a_plan_with_a_question_is_trained_for_it(asked, call, tmp_path) -> None:
+def test_a_plan_with_a_question_is_trained_for_it(two_questions, call, tmp_path) -> None:
     assert call("new-expert", "even", "--question", "parity", "--backbone", "tiny")[0] == 0
     rows = [{"text": f"What is {n} plus 2?", "label": "ab"[n % 2]} for n in range(80)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")

@@ -163,6 +163,6 @@ def test_one_process_serves_two_backbones_and_one_question_alone(home) -> None:
         assert infer(client, "redhost:parity").generation == 2
     with serving(home, "--question", "parity") as server, Client(server.url) as client:
         assert infer(client, "redhost").status == 404
-        asked = [{"model": model, "input": "odd 7"} for model in ("auto", "redhost:parity")]
-        one, two = (client.post("/classify", x).body["data"] for x in asked)
+        bodies = [{"model": model, "input": "odd 7"} for model in ("auto", "redhost:parity")]
+        one, two = (client.post("/classify", x).body["data"] for x in bodies)
         assert one == two

@@ -158,7 +158,7 @@ def test_a_kill_at_any_step_leaves_a_whole_generation_and_the_others_alone(named
     assert len(kills) > 60 and {kill.problem for kill in kills} == {None}
 
 
-def test_what_is_off_is_off_whatever_was_asked(named) -> None:
+def test_what_is_off_is_off_in_every_question(named) -> None:
     Disabled(named["spam"]).disable("shared")
     assert Disabled(named[None]).names() == Disabled(named["topic"]).names() == {"shared"}
 

@@ -32,8 +32,8 @@ def feedback_routes(service: Service, *, token: str) -> APIRouter:
         if len(wanted.texts) != len(wanted.labels):
             found = f"{len(wanted.texts)} texts, {len(wanted.labels)} labels"
             raise HttpProblem(400, f"expected a label for each text, found {found}")
-        asked = service.of_question(wanted.question)
-        pairs = await asked.feedback(wanted.texts, wanted.labels)
+        answering = service.of_question(wanted.question)
+        pairs = await answering.feedback(wanted.texts, wanted.labels)
         canary = pairs if pairs[0][0].generation != pairs[0][1].generation else None
         return reply(
             FeedbackReply(

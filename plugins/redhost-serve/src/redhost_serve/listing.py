@@ -68,7 +68,7 @@ class ListingRoutes:
 
 def models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
     """Return each question's composition as a model, followed by its experts as its children."""
-    return [x for asked in service.every for x in _models(asked, admin=admin)]
+    return [x for one in service.every for x in _models(one, admin=admin)]
 
 
 def _models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
@@ -98,13 +98,11 @@ def _models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
 def _index(service: Service) -> list[dict[str, str]]:
     return [
         {
-            "name": asked.model,
+            "name": one.model,
             "version": str(number),
-            "state": "READY" if number == asked.live.generation else "UNAVAILABLE",
-            "reason": ""
-            if number == asked.live.generation
-            else "not the generation that is served",
+            "state": "READY" if number == one.live.generation else "UNAVAILABLE",
+            "reason": "" if number == one.live.generation else "not the generation that is served",
         }
-        for asked in service.every
-        for number in asked.live.host.generations.numbers()
+        for one in service.every
+        for number in one.live.host.generations.numbers()
     ]
