@@ -14,6 +14,7 @@ from ..registry.package.forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 from .common import (
     backbone_option,
     bar,
+    composition_options,
     cut_texts,
     device_option,
     field_options,
@@ -232,7 +233,7 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
 )
 @click.option("--data", metavar="FILE", help="With --from: labelled rows for card and head.")
 @field_options
-@home_option
+@composition_options
 @device_option
 def new_expert(
     *,
@@ -255,22 +256,17 @@ def new_expert(
 ) -> None:
     """Make ./red-expert-NAME, a project that lacks only data.
 
-    With --from and --data it lacks nothing: an adapter and a card in a package.
+    With --from and --data it lacks nothing: an adapter and a card in a package. With --question it
+    answers that question, and competes with those alone that do.
     """
-    from ..registry.errors import UsageError
+    from ..registry.home.questions import question_of
     from ..registry.package.project import ExpertPlan, write_plan, write_project
 
     project = _fresh("expert", name)
-    if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
-        raise UsageError(
-            f"--writes-tap {writes_tap} needs states to read and hidden states to write",
-            expected="--reads-tap of the same block or an earlier one, and --writes hidden",
-            found=f"--reads-tap {reads_tap}, --writes {writes or 'labels'}",
-        )
-    if form != ADAPTER and (blocks or targets):
-        raise UsageError("--blocks and --targets are an adapter's", expected="--form lora as well")
+    _check_options(writes, reads_tap, writes_tap, adapter=form == ADAPTER, of_one=blocks or targets)
     plan = ExpertPlan(
         id=name,
+        question=question_of(home) if home else None,
         backbone=backbone,
         form=form,
         rank=rank,
@@ -288,6 +284,22 @@ def new_expert(
     write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
     write_plan(project, plan)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+
+
+def _check_options(
+    writes: str | None, reads_tap: str, writes_tap: str, *, adapter: bool, of_one: object
+) -> None:
+    """Refuse options of `new-expert` that do not go together; `of_one` is an adapter's."""
+    from ..registry.errors import UsageError
+
+    if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
+        raise UsageError(
+            f"--writes-tap {writes_tap} needs states to read and hidden states to write",
+            expected="--reads-tap of the same block or an earlier one, and --writes hidden",
+            found=f"--reads-tap {reads_tap}, --writes {writes or 'labels'}",
+        )
+    if of_one and not adapter:
+        raise UsageError("--blocks and --targets are an adapter's", expected="--form lora as well")
 
 
 def _import(
@@ -378,11 +390,13 @@ def train_expert(
 
     After Ctrl-C the same command goes on where it stopped.
     """
+    from ..registry.home.questions import home_of
     from ..registry.package.project import read_plan
-    from ..registry.queries.settings import backbone_for
+    from ..registry.queries.settings import backbone_for, resolve_home
 
     plan = read_plan(project)
-    package = backbone_for(project, home=home, wanted=backbone or plan.backbone)
+    composition = home_of(resolve_home(home), plan.question)  # its lock may name a backbone
+    package = backbone_for(project, home=composition, wanted=backbone or plan.backbone)
     read = _rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
     from ..core.training.recipes import train_project  # after the files are read: it loads torch

@@ -28,14 +28,44 @@ LONG = 200
 """Rows above which a table is plain columns."""
 
 
-def home_option(command: F) -> F:
+def home_option(command: F, *, callback: Callable[..., Path | None] | None = None) -> F:
     """Add ``--home``."""
     return click.option(
         "--home",
         type=click.Path(path_type=Path, file_okay=False),
         envvar="REDHOST_HOME",
+        callback=callback,
         help="State folder (default: .redhost here).",
     )(command)
+
+
+def composition_options(command: F) -> F:
+    """Add ``--home`` and ``--question``: the command is given the folder that both lead to."""
+    question = click.option(
+        "--question",
+        metavar="NAME",
+        is_eager=True,  # so that it is known when the home is looked at
+        expose_value=False,
+        callback=_note_question,
+        help="The named question that this is about (default: the home's own).",
+    )
+    return home_option(question(command), callback=_home_of_question)
+
+
+_QUESTION = "redhost.question"
+
+
+def _note_question(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    ctx.meta[_QUESTION] = value
+
+
+def _home_of_question(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
+    if (question := ctx.meta.get(_QUESTION)) is None:
+        return value
+    from ..registry.home.questions import home_of
+    from ..registry.queries.settings import resolve_home
+
+    return home_of(resolve_home(value), question)
 
 
 class JsonOption(click.Option):
@@ -222,9 +252,10 @@ def open_pool(engine: str, workers: int) -> tuple[WorkerPool, Plugins]:
 def job_cache(home: Path | None) -> JobCache:
     """Return the cache of finished jobs in a home."""
     from ..core.jobs.cache import JobCache
+    from ..registry.home.questions import cache_of
     from ..registry.queries.settings import resolve_home
 
-    return JobCache(resolve_home(home) / "cache" / "jobs")
+    return JobCache(cache_of(resolve_home(home)) / "jobs")
 
 
 def cut_texts(cuts: Sequence[int | None]) -> str:

@@ -11,10 +11,10 @@ from .common import (
     Share,
     backbone_option,
     bar,
+    composition_options,
     cut_texts,
     device_option,
     engine_options,
-    home_option,
     json_option,
     open_host,
     print_json,
@@ -25,12 +25,13 @@ from .receipts import print_receipt
 
 if TYPE_CHECKING:
     from ..core.composition.options import RecomposeKeywords
-    from ..core.model.composed import ComposedModel
+    from ..core.model.composed import Answer
+    from ..core.model.questions import Questions
     from .files import FileOptions
 
 
 @click.command()
-@home_option
+@composition_options
 @backbone_option
 @click.option(
     "--router",
@@ -80,7 +81,8 @@ def recompose(
 ) -> None:
     """Check the experts, retrain only the router, publish.
 
-    What is published is a generation; the receipt says what changed.
+    What is published is a generation; the receipt says what changed. Experts of other questions
+    are left as they are.
     """
     host = open_host(home, backbone=backbone, device=device, engine=engine, workers=workers)
     with bar("recompose") as keywords["progress"]:
@@ -89,6 +91,22 @@ def recompose(
         print_json(receipt)
     else:
         print_receipt(receipt)
+        _name_others(host.home)
+
+
+def _name_others(home: Path) -> None:
+    """Say which other questions installed experts answer otherwise than they are composed."""
+    from ..registry.home.questions import home_of, option, question_of
+    from ..registry.queries.inventory import questions_of, take_inventory, take_status
+
+    if question_of(home) is not None:
+        return
+    for question in filter(None, questions_of(take_inventory(home))):
+        found = take_status(home_of(home, question))
+        if found.generation is None or found.drift:
+            click.echo(
+                f"question {question!r} is not up to date: redhost recompose{option(question)}"
+            )
 
 
 @click.command()
@@ -108,7 +126,7 @@ def recompose(
 @click.option(
     "--text-field", default="text", show_default=True, help="Field that holds a row's text."
 )
-@home_option
+@composition_options
 @click.option(
     "--set",
     "sets",
@@ -133,6 +151,8 @@ def predict(
 ) -> None:
     """Answer TEXTS, or the rows of a file.
 
+    Every question that is composed is answered, or with --question one alone.
+
     - among TEXTS stands for the lines of standard input.
     """
     lines = _lines(texts)
@@ -152,7 +172,7 @@ def predict(
             click.echo(f"warning    {warning}", err=True)
     if source is not None and target is not None:
         options: FileOptions = {"text": text_field, "sets": sets, "each": each}
-        _print_file(host.composed, source, target, as_json=as_json, **options)
+        _print_file(host.side_by_side, source, target, as_json=as_json, **options)
         return
     answers = host.predict(lines, sets=sets, each=each)
     if as_json:
@@ -161,16 +181,23 @@ def predict(
     if cut := cut_texts([a.cut for a in answers]):
         click.echo(cut, err=True)
     for answer in answers:
-        label = answer.label if answer.labels is None else ", ".join(answer.labels)
-        click.echo(f"{answer.input} → {label}{_sure(answer.probability)}")
-        _print_weights(answer.weights)
-        for i, own in (answer.by_expert or {}).items():
-            declined = "  declined" if own.declined else ""
-            click.echo(f"  {i:<12} → {own.label}{_sure(own.probability)}{declined}")
+        if answer.generation is not None:
+            _print_answer(answer, answer.input)
+        for question, beside in answer.named.items():
+            _print_answer(beside, f"{answer.input} [{question}]")
+
+
+def _print_answer(answer: Answer, title: str) -> None:
+    label = answer.label if answer.labels is None else ", ".join(answer.labels)
+    click.echo(f"{title} → {label}{_sure(answer.probability)}")
+    _print_weights(answer.weights)
+    for i, own in (answer.by_expert or {}).items():
+        declined = "  declined" if own.declined else ""
+        click.echo(f"  {i:<12} → {own.label}{_sure(own.probability)}{declined}")
 
 
 def _print_file(
-    model: ComposedModel,
+    model: Questions,
     source: Path,
     target: Path,
     *,
@@ -189,12 +216,15 @@ def _print_file(
     if done.cut:
         click.echo(f"{done.cut:,} of {done.rows:,} texts cut after {done.limit} tokens", err=True)
     declined = f", {done.declined:,} declined" if done.declined else ""
-    click.echo(f"{target}: {done.rows:,} rows{declined}, generation {model.generation}")
+    numbers = {"": model.own.generation} if model.own else {}
+    numbers |= {f"{name} ": number for name, number in model.generations.items()}
+    answered = ", ".join(f"{name}generation {number}" for name, number in numbers.items())
+    click.echo(f"{target}: {done.rows:,} rows{declined}, {answered}")
 
 
 @click.command()
 @click.argument("texts", nargs=-1, required=True)
-@home_option
+@composition_options
 @device_option
 @json_option("list[core.model.route.Route]")
 def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool) -> None:

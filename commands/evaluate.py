@@ -9,11 +9,11 @@ import click
 
 from .common import (
     bar,
+    composition_options,
     device_option,
     domain_option,
     engine_options,
     field_options,
-    home_option,
     json_option,
     open_host,
     print_json,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@home_option
+@composition_options
 @click.option(
     "--data",
     metavar="FILE",

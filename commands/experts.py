@@ -13,6 +13,7 @@ from .common import (
     LOCAL,
     backbone_option,
     bar,
+    composition_options,
     engine_options,
     home_option,
     json_option,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command("list-experts")
-@home_option
+@composition_options
 @backbone_option
 @click.option("--all", "everything", is_flag=True, help="Those for other backbones as well.")
 @json_option("list[registry.environment.status.PackageStatusJson]")
@@ -36,25 +37,27 @@ def list_experts(
 ) -> None:
     """List installed experts with their state. Nothing of them is imported.
 
-    Experts for other backbones are a line that counts them; --all shows them, and --json always
-    does.
+    Those of a named question have the state that they have there. Experts for other backbones are
+    a line that counts them; --all shows them, and --json always does.
     """
-    from ..registry.queries.inventory import take_inventory
-    from ..registry.queries.settings import resolve_home, wanted_backbone
+    from ..registry.queries.inventory import take_inventories
+    from ..registry.queries.settings import resolve_home
 
-    where = resolve_home(home)
-    inventory = take_inventory(where, backbone=wanted_backbone(where, backbone))
+    inventories = take_inventories(resolve_home(home), backbone=backbone).values()
+    listed = [x for inventory in inventories for x in inventory.statuses]
     if as_json:
-        print_json([x.to_json() for x in inventory.statuses])
+        print_json([x.to_json() for x in listed])
         return
-    if not inventory.statuses:
+    if not listed:
         click.echo("no experts are installed; for example: pip install red-expert-range3")
         return
-    if inventory.problem is not None:
-        click.echo(f"redhost: {inventory.problem}", err=True)
-    keys = ("id", "dist", "version", "state", "form", "rank", "writes", "backbone")
-    others = () if everything else inventory.elsewhere
-    shown = [x for x in inventory.statuses if x not in others]
+    for problem in {str(x.problem): None for x in inventories if x.problem and x.statuses}:
+        click.echo(f"redhost: {problem}", err=True)
+    keys = ["id", "dist", "version", "state", "form", "rank", "writes", "backbone"]
+    others = [] if everything else [x for inventory in inventories for x in inventory.elsewhere]
+    shown = [x for x in listed if x not in others]
+    if any(x.question for x in shown):
+        keys.append("question")
     if shown:
         table("experts", keys, [_row(x, keys) for x in shown])
     for x in shown:
@@ -137,11 +140,13 @@ def enable(*, expert_id: str, home: Path | None) -> None:
 
 def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     from ..registry.errors import UnknownNameError
+    from ..registry.home.questions import option
     from ..registry.queries.inventory import take_inventory
     from ..registry.queries.settings import Disabled, resolve_home
 
     where = resolve_home(home)
-    disabled, statuses = Disabled(where), take_inventory(where).statuses
+    disabled, inventory = Disabled(where), take_inventory(where)
+    statuses = inventory.statuses + inventory.aside
     names = {x.id for x in statuses if x.id} | {x.package.dist for x in statuses}
     names |= disabled.names()
     if expert_id not in names:
@@ -150,7 +155,8 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     word = "enabled" if on else "disabled"
     click.echo(f"{expert_id} {word}" if changed else f"{expert_id} was {word} already")
     if changed:
-        click.echo("next: redhost recompose")
+        question = next((x.question for x in statuses if expert_id in {x.id, x.package.dist}), None)
+        click.echo(f"next: redhost recompose{option(question)}")
     still = {x.package.dist for x in statuses if on and x.id == expert_id} & disabled.names()
     for dist in sorted(still):
         click.echo(f"{dist} is disabled by its own name: redhost enable {dist}")

@@ -34,7 +34,8 @@ from ..registry.atomic import (
 from ..registry.errors import UsageError
 
 if TYPE_CHECKING:
-    from ..core.model.composed import Answer, ComposedModel
+    from ..core.model.composed import Answer
+    from ..core.model.questions import Questions
     from ..core.types import Progress
 
 PART = 1024
@@ -48,6 +49,9 @@ SET = "answers"
 
 EACH = "by_expert"
 """What it gets as well where every expert answers for itself."""
+
+QUESTIONS = "questions"
+"""What it gets as well where named questions are composed: these fields of each."""
 
 Cells = Mapping[str, Any]
 
@@ -77,6 +81,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         sets: How often the right label is to be among those of a row; None without sets.
         generation: The generation that answers.
         each: Whether every expert answers for itself as well.
+        questions: The generations that answer the named questions, by name.
     """
 
     source: str
@@ -86,6 +91,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     sets: float | None
     generation: int | None
     each: bool = False
+    questions: dict[str, int | None] = {}
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +111,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer_file(
-    model: ComposedModel,
+    model: Questions,
     source: Path,
     target: Path,
     *,
@@ -133,7 +139,7 @@ def answer_file(
             found=f"{target.stat().st_size:,} bytes",
             hint="Give --out another name, or remove it.",
         )
-    run = _read_through(source, model.generation, **options)
+    run = _read_through(source, model, **options)
     parts = target.with_name(f"{target.name}.parts")
     _begin(parts, run)
     files = [parts / f"{n:06}.jsonl" for n in range(-(-run.rows // PART))]
@@ -149,7 +155,8 @@ def answer_file(
     count = Counter[str]()
     with reporting(target):
         whole = parts / f"whole{target.suffix}"
-        write(whole, [*run.fields, *_added(run.sets, run.each)], _joined(source, files, count))
+        added = _added(run.sets, run.each, named=bool(run.questions))
+        write(whole, [*run.fields, *added], _joined(source, files, count))
         sync_file(whole)
         replace(whole, target)
     delete_dir(parts)
@@ -157,7 +164,7 @@ def answer_file(
     return Answered(rows=run.rows, declined=count["declined"], cut=count["cut"], limit=limit)
 
 
-def _read_through(source: Path, generation: int | None, **options: Unpack[FileOptions]) -> Run:
+def _read_through(source: Path, model: Questions, **options: Unpack[FileOptions]) -> Run:
     """Read every row once, before anything is computed."""
     fields, count, text = dict[str, None](), 0, options["text"]
     for where, cells in read_cells(source):
@@ -166,7 +173,8 @@ def _read_through(source: Path, generation: int | None, **options: Unpack[FileOp
         count += 1
     if not count:
         raise UsageError(f"{source} has no rows", expected=f"rows with {text!r}")
-    if taken := [name for name in _added(options["sets"], options["each"]) if name in fields]:
+    added = _added(options["sets"], options["each"], named=bool(model.named))
+    if taken := [name for name in added if name in fields]:
         raise UsageError(
             f"{source} has a field {taken[0]!r} already",
             expected="other names than those of the answers",
@@ -179,7 +187,8 @@ def _read_through(source: Path, generation: int | None, **options: Unpack[FileOp
         source=digest,
         rows=count,
         fields=tuple(fields),
-        generation=generation,
+        generation=model.own.generation if model.own else None,
+        questions=model.generations,
         **options,
     )
 
@@ -200,8 +209,9 @@ def _begin(parts: Path, run: Run) -> None:
         )
 
 
-def _added(sets: float | None, each: bool) -> tuple[str, ...]:
-    return (*FIELDS, *((SET,) if sets is not None else ()), *((EACH,) if each else ()))
+def _added(sets: float | None, each: bool, *, named: bool) -> tuple[str, ...]:
+    given = {SET: sets is not None, EACH: each, QUESTIONS: named}
+    return (*FIELDS, *(name for name, wanted in given.items() if wanted))
 
 
 def _encoded(answer: Answer) -> bytes:

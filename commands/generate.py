@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from .common import (
+    composition_options,
     device_option,
-    home_option,
     json_option,
     open_host,
     print_json,
@@ -54,7 +54,7 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
 @seed_option
 @click.option("--expert", metavar="ID", help="Let one expert, or backbone, go on alone.")
 @click.option("--explain", is_flag=True, help="Say which expert carried which token.")
-@home_option
+@composition_options
 @device_option
 @json_option("commands.printed.Generated")
 def generate(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import home_option, json_option, print_json, table
+from .common import composition_options, json_option, print_json, table
 
 if TYPE_CHECKING:
     from .printed import Collected, RolledBack
@@ -19,14 +19,15 @@ FEW = 10
 
 
 @click.command()
-@home_option
+@composition_options
 @json_option("registry.queries.inventory.HomeStatus")
 def status(*, home: Path | None, as_json: bool) -> None:
     """Show what is composed, and how the installation differs."""
+    from ..registry.home.questions import option, question_of
     from ..registry.queries.inventory import take_status
     from ..registry.queries.settings import resolve_home
 
-    report = take_status(resolve_home(home))
+    report = take_status(where := resolve_home(home))
     if as_json:
         print_json(report)
         return
@@ -35,6 +36,8 @@ def status(*, home: Path | None, as_json: bool) -> None:
     click.echo(f"backbone    {report.backbone or 'none'}")
     click.echo(f"experts     {', '.join(report.experts) or 'none'}")
     click.echo(f"router      {report.router or 'none'}")
+    for name, number in (report.questions or {}).items():
+        click.echo(f"question    {name}: generation {number}")
     for d in report.drift:
         what = "fingerprint" if d.id == "backbone" else "build"
         change = f"{what} locked {d.locked or '-'}, now {d.installed or '-'}"
@@ -51,15 +54,16 @@ def status(*, home: Path | None, as_json: bool) -> None:
             f"leftovers   {len(report.leftovers)} of writers that were stopped; "
             "the next writer removes them"
         )
-    if report.generation is None:
-        click.echo("next: redhost recompose")
+    question = question_of(where)
+    if report.generation is None and not report.questions:
+        click.echo(f"next: redhost recompose{option(question)}")
     elif report.drift:
-        back = "   (or redhost rollback)" if report.parent else ""
-        click.echo(f"next: redhost recompose{back}")
+        back = f"   (or redhost rollback{option(question)})" if report.parent else ""
+        click.echo(f"next: redhost recompose{option(question)}{back}")
 
 
 @click.command()
-@home_option
+@composition_options
 @json_option("list[registry.home.composition.Composition]")
 def history(*, home: Path | None, as_json: bool) -> None:
     """List published generations."""
@@ -92,7 +96,7 @@ def history(*, home: Path | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("number", type=int, required=False)
-@home_option
+@composition_options
 @json_option("commands.printed.RolledBack")
 def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again.
@@ -121,7 +125,7 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     help="How many generations to keep: the current one, its parent, and so on.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
-@home_option
+@composition_options
 @json_option("commands.printed.Collected")
 def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
     """Remove old generations, and the bytes that only they need.

@@ -9,8 +9,8 @@ import click
 
 from .common import (
     bar,
+    composition_options,
     device_option,
-    home_option,
     json_option,
     open_host,
     print_json,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     help="Points a domain may lose (default: ten, or two gate rows).",
 )
 @seed_option
-@home_option
+@composition_options
 @device_option
 @json_option("core.training.distill.Merged")
 def merge(
@@ -77,8 +77,12 @@ def merge(
     texts = [r.text for r in read_texts(data)] if data else None  # before torch is loaded
     from ..core.training.distill import DistillSettings, own_texts
     from ..core.training.distill import merge as fold
+    from ..registry.home.questions import question_of
 
-    settings = DistillSettings(rank=rank, epochs=epochs, sharpness=sharpness, seed=seed)
+    question = question_of(home) if home else None
+    settings = DistillSettings(
+        rank=rank, epochs=epochs, sharpness=sharpness, seed=seed, question=question
+    )
     project = Path(f"red-expert-{name}")
     with bar("merge") as progress:
         host = open_host(home, device=device)

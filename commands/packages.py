@@ -10,8 +10,8 @@ import click
 from .common import (
     backbone_option,
     bar,
+    composition_options,
     device_option,
-    home_option,
     json_option,
     open_host,
     print_json,
@@ -53,7 +53,7 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
     is_flag=True,
     help="If it harms a domain, try other routers and say which would let it in.",
 )
-@home_option
+@composition_options
 @backbone_option
 @device_option
 @json_option("core.composition.packages.Added")
@@ -72,17 +72,20 @@ def add(
 ) -> None:
     """Audit a wheel, compose with it, then install it.
 
-    Nothing is installed unless the wheel is what its RECORD says, the expert keeps its contract,
-    and no domain is harmed. A NAME is downloaded first; a path uses no network. What is composed
-    and installed as it is stays so, unless an option says how to compose.
+    It joins the composition of the question that it answers. Nothing is installed unless the wheel
+    is what its RECORD says, the expert keeps its contract, and no domain is harmed. A NAME is
+    downloaded first; a path uses no network. What is composed and installed as it is stays so,
+    unless an option says how to compose.
     """
     from ..registry.environment.installer import fetch, require_free
+    from ..registry.queries.inventory import joins_in
     from ..registry.queries.settings import resolve_home
 
     trusted = chosen_keys(keys)
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
-    if not any(keywords.values()) and _composed_already(resolve_home(home), wheel, as_json=as_json):
+    home = joins_in(resolve_home(home), wheel)
+    if not any(keywords.values()) and _composed_already(home, wheel, as_json=as_json):
         return
     from ..core.composition.packages import add as add_package
 
@@ -130,7 +133,7 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
 @_router_option
 @tolerance_option
 @_accept_option
-@home_option
+@composition_options
 @device_option
 @json_option("core.composition.packages.Removed")
 def remove(
@@ -143,6 +146,10 @@ def remove(
     **keywords: Unpack[RecomposeKeywords],
 ) -> None:
     """Compose without an expert, publish that, then uninstall it."""
+    from ..registry.queries.inventory import home_of_expert
+    from ..registry.queries.settings import resolve_home
+
+    home = home_of_expert(resolve_home(home), expert_id)
     from ..core.composition.packages import remove as remove_package
 
     with bar("remove") as keywords["progress"]:

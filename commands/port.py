@@ -10,6 +10,7 @@ import click
 from .common import (
     F,
     bar,
+    composition_options,
     device_option,
     home_option,
     json_option,
@@ -133,7 +134,7 @@ def port(
 @tolerance_option
 @click.option("--accept", is_flag=True, help="Go on even if a domain loses more.")
 @click.option("--out", type=FOLDER, help="Where the ports' wheels go (default: ports-BACKBONE).")
-@home_option
+@composition_options
 @device_option
 @json_option("core.composition.migrate.Migrated")
 def migrate(
@@ -209,9 +210,10 @@ def _open(
     package: Path | Package, *, home: Path | None, device: str | None, progress: Progress
 ) -> AuthoringContext:
     from ..core.training.context import open_for_training
+    from ..registry.home.questions import cache_of
     from ..registry.queries.settings import resolve_home
 
-    cache = resolve_home(home) / "cache" / "features"
+    cache = cache_of(resolve_home(home)) / "features"
     return open_for_training(package, cache=cache, device=device or "cpu", progress=progress)
 
 

@@ -12,11 +12,11 @@ import click
 
 from .common import (
     bar,
+    composition_options,
     device_option,
     domain_option,
     engine_options,
     field_options,
-    home_option,
     job_cache,
     json_option,
     open_host,
@@ -56,7 +56,7 @@ DEFAULT = (
 @field_options
 @domain_option
 @engine_options
-@home_option
+@composition_options
 @device_option
 @json_option("list[core.jobs.sweep.SweepResult]")
 def sweep(

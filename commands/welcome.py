@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def welcome() -> None:
     """Print in ten lines what is installed and composed, and what to type next."""
-    from ..registry.queries.inventory import current_record, take_inventory
+    from ..registry.home.questions import composed_questions, option
+    from ..registry.queries.inventory import current_record, questions_of, take_inventory
     from ..registry.queries.settings import resolve_home
 
     home = resolve_home()
@@ -36,7 +37,12 @@ def welcome() -> None:
     else:
         members = ", ".join(m.id for m in record.experts)
         click.echo(f"  composed   generation {record.number}: {members} ({record.router.kind})")
-    click.echo("next: " + _advice(inventory.backbone, bool(good), record is not None))
+    named = composed_questions(home)
+    for question in sorted({*named, *filter(None, questions_of(inventory))}):
+        state = "composed" if question in named else f"next: redhost recompose{option(question)}"
+        click.echo(f"  question   {question} ({state})")
+    composed = record is not None or bool(named)
+    click.echo("next: " + _advice(inventory.backbone, bool(good), composed))
     click.echo("all commands: redhost --help")
 
 

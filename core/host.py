@@ -13,7 +13,8 @@ import msgspec
 
 from ..registry.environment.status import PackageStatus
 from ..registry.home.composition import LOCK, read_lock
-from ..registry.queries.inventory import take_inventory
+from ..registry.home.questions import composed_questions, home_of, question_of
+from ..registry.queries.inventory import take_inventories
 from ..registry.queries.settings import Settings, load_settings, resolve_home
 from .composition.changes import change_members, compose_selection, lock_to_follow
 from .composition.options import RecomposeKeywords
@@ -27,6 +28,7 @@ from .jobs.pool import LOCAL, WorkerPool, choose_pool
 from .jobs.prefetch import FeaturePrefetcher
 from .model.composed import Answer, ComposedModel, answers_labels
 from .model.decode import Token, generate
+from .model.questions import Questions
 from .model.route import Chooser, Route
 from .plugins.manager import Plugins
 from .receipt import Receipt
@@ -36,6 +38,9 @@ from .types import Encode, Progress, Row, as_list
 
 class Host:
     """One home folder, the packages of this environment, and the current generation.
+
+    The host of a home answers every question that is composed in it; all else, such as `recompose`,
+    is about the home's own question. `of_question` gives the host of a named one.
 
     Use `Host.open` rather than the constructor; a host is a context manager.
 
@@ -48,16 +53,18 @@ class Host:
         self.session, self.pool = session, pool
         self.home, self.store, self.generations = session.home, session.store, session.generations
         self.settings, self.plugins, self.device = session.settings, session.plugins, session.device
-        self.cache = session.cache
+        self.cache, self.question = session.cache, question_of(session.home)
         self._model: ComposedModel | None = None  # so that it stays; others go with their users
         self._chooser: Chooser | None = None
         self._named: tuple[bytes | None, int] = (None, 0)  # which is current, and what says so
+        self._beside: dict[str, Self] = {}
 
     @classmethod
     def open(
         cls,
         home: str | Path | None = None,
         *,
+        question: str | None = None,
         backbone: str | None = None,
         device: str | None = None,
         plugins: Plugins | None = None,
@@ -68,6 +75,7 @@ class Host:
 
         Args:
             home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
+            question: The named question in it that this host is for; None for the home.
             backbone: The id of the backbone to compose on, when several are installed.
             device: Where the trunk runs, e.g. ``cuda``.
             plugins: The plugins to use; by default those of the environment.
@@ -75,9 +83,10 @@ class Host:
             workers: How many work at a time; one local worker is this process.
 
         Raises:
-            UsageError: If neither redhost nor a plugin provides the engine.
+            UsageError: If neither redhost nor a plugin provides the engine, or no question can
+                have that name.
         """
-        where = resolve_home(None if home is None else Path(home))
+        where = home_of(resolve_home(None if home is None else Path(home)), question)
         flags = Settings(backbone=backbone, device=device)
         settings = load_settings(flags=flags, lock=read_lock(where / LOCK))
         plugins = plugins or Plugins()
@@ -98,6 +107,7 @@ class Host:
         trace: TracebackType | None,
     ) -> None:
         self._model = self._chooser = None
+        self._beside.clear()
 
     def __repr__(self) -> str:
         return f"Host(home={str(self.home)!r}, generation={self.generations.current()})"
@@ -127,6 +137,41 @@ class Host:
         self._model = self.session.loader.load(self._named[1], lazy=lazy)
         return self._model
 
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """The named questions that are composed in this home; of a question's own host none."""
+        return composed_questions(self.home)
+
+    def of_question(self, name: str) -> Self:
+        """Return the host of a named question in this home; it shares backbones with this one.
+
+        Raises:
+            UsageError: If no question can have that name.
+        """
+        if name not in self._beside:
+            where, session = home_of(self.home, name), self.session
+            flags = Settings(device=self.device)
+            beside = Session.of(
+                where,
+                plugins=self.plugins,
+                settings=load_settings(flags=flags, lock=read_lock(where / LOCK)),
+                pool=session.pool,
+                backbones=session.loader.backbones,
+            )
+            self._beside[name] = type(self)(beside, pool=self.pool)
+        return self._beside[name]
+
+    @property
+    def side_by_side(self) -> Questions:
+        """The current generation of every question that is composed in this home.
+
+        Raises:
+            MissingError: If none is.
+        """
+        named = {name: self.of_question(name)._current(lazy=True) for name in self.questions}
+        has_own = self.generations.pointer() is not None or not named
+        return Questions(own=self._current(lazy=True) if has_own else None, named=named)
+
     def load(self, number: int) -> ComposedModel:
         """Load any published generation from the store, whatever is installed now."""
         return self.session.loader.load(number)
@@ -140,8 +185,10 @@ class Host:
     def predict(
         self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
     ) -> list[Answer]:
-        """Answer one text, or any number of them, with the current generation.
+        """Answer one text, or any number of them, with the current generation of every question.
 
+        Texts are encoded once for all questions on one backbone. The home's own answer has those to
+        the named questions in `questions`; each is bit for bit what that question answers alone.
         Under a sparse router an expert is read and checked when it is first picked; `composed`
         reads them all.
 
@@ -157,7 +204,7 @@ class Host:
             InputTypeError: If it is anything else; it is a `TypeError`.
             UsageError: If label sets are asked for and cannot be had.
         """
-        return self._current(lazy=True).answer(texts, sets=sets, each=each)
+        return self.side_by_side.answer(texts, sets=sets, each=each)
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
         """Say whose one text is, or any number of them; no expert is read or run.
@@ -294,8 +341,12 @@ class Host:
     # -- what is installed --------------------------------------------------------------------
 
     def list_experts(self) -> tuple[PackageStatus, ...]:
-        """Return every installed expert with its state; results of checks may be remembered."""
-        return take_inventory(self.home, backbone=self.settings.backbone).statuses
+        """Return the experts installed for this host's question, or for any of this home's.
+
+        Each has the state it has there; results of checks may be remembered.
+        """
+        inventories = take_inventories(self.home, backbone=self.settings.backbone)
+        return tuple(x for inventory in inventories.values() for x in inventory.statuses)
 
     # -- composing ----------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from ..registry.errors import (
     SwapInProgressError,
 )
 from ..registry.home.locks import Leases
+from ..registry.home.questions import nothing_composed
 from .backbones.tokens import start_of
 from .composition.options import RecomposeKeywords
 from .composition.select import ExpertSource
@@ -53,12 +54,16 @@ class Live:
 
     Args:
         session: Its home, which is followed, and what compositions are made with.
+        beside: A live host of another question, whose backbones it shares.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, beside: Live | None = None) -> None:
         self.host = Host(session)
-        self._loader = GenerationLoader(
-            session.home, plugins=session.plugins, device=session.device
+        self._loader: GenerationLoader = GenerationLoader(
+            session.home,
+            plugins=session.plugins,
+            device=session.device,
+            backbones=None if beside is None else beside._loader.backbones,
         )
         self._serving: ComposedModel | None = None
         self._served: list[weakref.ref[ComposedModel]] = []
@@ -74,12 +79,22 @@ class Live:
         cls,
         home: str | Path | None = None,
         *,
+        question: str | None = None,
         backbone: str | None = None,
         device: str | None = None,
         plugins: Plugins | None = None,
     ) -> Self:
         """Open a live host on a home folder; the arguments are those of `Host.open`."""
-        return cls(Host.open(home, backbone=backbone, device=device, plugins=plugins).session)
+        host = Host.open(home, question=question, backbone=backbone, device=device, plugins=plugins)
+        return cls(host.session)
+
+    def of_question(self, name: str) -> Self:
+        """Return a live host of a named question in this home; it shares backbones with this one.
+
+        Raises:
+            RedhostError: If its current generation cannot be served.
+        """
+        return type(self)(self.host.of_question(name).session, beside=self)
 
     def __repr__(self) -> str:
         return f"Live(home={str(self.host.home)!r}, generation={self.generation})"
@@ -110,7 +125,10 @@ class Live:
     def predict(
         self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
     ) -> list[Answer]:
-        """Answer texts as `Host.predict` does, all with one generation, which answers name."""
+        """Answer texts as `Host.predict` does, all with one generation, which answers name.
+
+        A live host answers its own question; `of_question` gives those of others.
+        """
         return self.composed.answer(texts, sets=sets, each=each)
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
@@ -276,9 +294,7 @@ class Live:
         current = self.host.generations.current()
         number = current if number is None else number
         if number is None:
-            raise MissingError(
-                f"nothing is composed in {self.host.home}", hint="Run 'redhost recompose'."
-            )
+            raise nothing_composed(self.host.home)
         model = self._prepared.pop(number, None) or self._leased(number)
         if number != current:
             self.host.rollback(number)  # the disk first: a restart then serves the same

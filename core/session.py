@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
-from ..registry.errors import MissingError
 from ..registry.home.generations import Generations
+from ..registry.home.questions import cache_of, nothing_composed
 from ..registry.home.store import Store
 from ..registry.package.readers import BackboneFiles
 from ..registry.queries.settings import Settings
 from .backbones.backbone import Backbone
 from .backbones.feature_cache import cached_encode
 from .model.composed import ComposedModel
-from .model.stored import GenerationLoader
+from .model.stored import GenerationLoader, LoadedBackbones
 from .plugins.manager import Plugins
 from .types import Encode, Progress
 
@@ -64,19 +64,25 @@ class Session:
 
     @classmethod
     def of(
-        cls, home: Path, *, plugins: Plugins, settings: Settings, pool: Prefetcher | None = None
+        cls,
+        home: Path,
+        *,
+        plugins: Plugins,
+        settings: Settings,
+        pool: Prefetcher | None = None,
+        backbones: LoadedBackbones | None = None,
     ) -> Self:
-        """Return the session of a home folder."""
+        """Return the session of a home folder, which may share backbones with another's."""
         device = settings.device or "cpu"
         return cls(
             home=home,
             store=Store(home),
             generations=Generations(home),
-            loader=GenerationLoader(home, plugins=plugins, device=device),
+            loader=GenerationLoader(home, plugins=plugins, device=device, backbones=backbones),
             plugins=plugins,
             settings=settings,
             device=device,
-            cache=home / "cache" / "features",
+            cache=cache_of(home) / "features",
             pool=pool,
         )
 
@@ -88,9 +94,7 @@ class Session:
         """
         current = self.generations.current()
         if current is None:
-            raise MissingError(
-                f"nothing is composed in {self.home}", hint="Run 'redhost recompose'."
-            )
+            raise nothing_composed(self.home)
         return current
 
     def plugins_of(self, model: ComposedModel) -> Plugins:

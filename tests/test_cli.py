@@ -216,6 +216,7 @@ def test_list_experts_json_has_the_promised_keys(composed) -> None:
             "rank",
             "writes",
             "backbone",
+            "question",
             "editable",
         }
         assert x["state"] == "attached" and x["code"] is None

@@ -22,7 +22,7 @@ from safetensors.numpy import load, save
 import redhost
 from redhost.cli import main
 from redhost.core.composition.candidates import fault
-from redhost.errors import HarmError
+from redhost.errors import ContractError, HarmError
 from redhost.registry.package.checked import CODES
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_backbone
@@ -524,7 +524,7 @@ def refused_backbones() -> dict[str, str]:
 def refused_elsewhere(
     capsys: pytest.CaptureFixture[str], environment: Environment
 ) -> dict[str, str]:
-    """Return what is printed of another vocabulary, other bytes than a lock names, and faults."""
+    """Return what is printed of another vocabulary or question, of other bytes, and of faults."""
     speaker = environment.package("red-backbone-speaker")
     fields = {"id": "speaker", "task": "generation", "labels": [], "classifier": None}
     Broken(changes=fields).write(speaker, "red_backbone_tiny", "backbone.json")
@@ -536,10 +536,13 @@ def refused_elsewhere(
     text = run(capsys, "check", str(causal), "--backbone", "speaker")
     violations = judge_expert(shipped("red_expert_range3"), digest="e" * 64)
     assert not isinstance(violations, str) and [v.code for v in violations] == ["digest"]
+    with pytest.raises(ContractError) as misplaced:
+        redhost.Host.open(question="topic", backbone="tiny").attach("range3")
     faults = HarmError("domain range1: .90 before, .70 after"), ArithmeticError("singular")
     receipts = {v.code: str(v.error("expert 'range3'")) for v in map(fault, faults)}
     return {
         **receipts,
+        "question_mismatch": str(misplaced.value),
         "vocabulary_mismatch": text.splitlines()[1].strip(),
         "digest": str(violations[0].error("expert 'range3'")),
     }

@@ -16,8 +16,9 @@ from ...registry.home.composition import Member
 from ...registry.home.generations import PurgeReport, drop_copies
 from ...registry.package.checked import Violation
 from ...registry.package.discover import Package, canonical
+from ...registry.package.manifest import ExpertManifest
 from ...registry.package.readers import read_expert
-from ...registry.queries.inventory import current_record, take_inventory
+from ...registry.queries.inventory import Inventory, current_record, take_inventory
 from ...registry.wheel.wheel import Wheel
 from ..receipt import Receipt
 from ..session import Session
@@ -165,7 +166,8 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
     if files is None:
         return None  # all that is wrong is reported where it is read to be composed
     own, dist = files.manifest.id, canonical(wheel.package.dist)
-    statuses, record = take_inventory(home, remember=False).statuses, current_record(home)
+    inventory, record = take_inventory(home, remember=False), current_record(home)
+    statuses = inventory.statuses + inventory.aside
     same = {x.package.dist: x.package for x in statuses if x.id == own}
     if others := [p for d, p in same.items() if canonical(d) != dist]:
         raise ContractError(
@@ -173,6 +175,7 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
             found=f"provided by {others[0]}",
             hint=f"Remove that first: 'redhost remove {others[0].dist}'.",
         )
+    _refuse_moved(wheel, files.manifest, inventory)
     members = record.experts if record else ()
     held = {x.id for x in statuses if canonical(x.package.dist) == dist and x.id}
     held |= {m.id for m in members if canonical(m.dist) == dist}
@@ -189,9 +192,27 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
     return next((m.id for m in members if m.id == replace), None)
 
 
+def _refuse_moved(wheel: Wheel, manifest: ExpertManifest, inventory: Inventory) -> None:
+    """Refuse a wheel of an expert, or of a name, that answers another question here.
+
+    Its composition would go on from stored bytes, and nobody would know.
+    """
+    question, dist = manifest.question or None, canonical(wheel.package.dist)
+    for x in inventory.aside:
+        same = x.id == manifest.id or canonical(x.package.dist) == dist
+        if same and x.question != question:
+            raise ContractError(
+                f"{wheel.package} was not installed: {x.name} answers another question",
+                expected=f"a wheel for {x.question or 'the question without a name'}",
+                found=str(question or "the question without a name"),
+                hint=f"Remove that first: 'redhost remove {x.id}'.",
+            )
+
+
 def _installed(home: Path, name: str) -> tuple[Package | None, set[str]]:
     """Find the one installed package of this id or distribution; return also all ids."""
-    statuses = take_inventory(home, remember=False).statuses
+    inventory = take_inventory(home, remember=False)
+    statuses = inventory.statuses + inventory.aside
     same = [
         x.package for x in statuses if x.id == name or canonical(x.package.dist) == canonical(name)
     ]

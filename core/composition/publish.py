@@ -17,6 +17,7 @@ from ...registry.home.composition import (
 )
 from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
+from ...registry.home.questions import question_of
 from ...registry.queries.inventory import drift
 from ..model.conformal import CALIBRATION
 from ..model.moments import MOMENTS
@@ -50,7 +51,7 @@ def publish(
     store.put(inputs.files.files, digest=inputs.files.digest)
     for expert in inputs.candidates.experts.values():
         store.put(expert.files.files, digest=expert.files.digest)
-    draft = _draft(inputs, result)
+    draft = _draft(inputs, result, question=question_of(session.home))
     receipt = msgspec.structs.replace(
         result.receipt, generation=generations.next_number(), parent=generations.current()
     )
@@ -130,7 +131,9 @@ def _as_locked(draft: Composition, lock: LockFile) -> Composition:
     )
 
 
-def _draft(inputs: RecomposeInputs, result: RecomposeResult) -> Composition:
+def _draft(
+    inputs: RecomposeInputs, result: RecomposeResult, *, question: str | None
+) -> Composition:
     """Return the record of what is published.
 
     What is known of an expert's wheel stays while its bytes do.
@@ -170,13 +173,14 @@ def _draft(inputs: RecomposeInputs, result: RecomposeResult) -> Composition:
         ),
         output="mixture" if result.composed.bus.own else "residual",
         providers=dict(sorted(inputs.providers.items())),
-        settings=_settings(result),
+        settings=_settings(result, question),
     )
 
 
-def _settings(result: RecomposeResult) -> dict[str, Scalar]:
+def _settings(result: RecomposeResult, question: str | None) -> dict[str, Scalar]:
     """Return what a composition was made with that another could be made without."""
     made_with = {
+        "question": question,
         "decline": result.composed.decline,
         "prior": result.receipt.router.prior,
         "device": result.composed.backbone.trunk.engine,

@@ -16,17 +16,26 @@ from ...registry.errors import (
     CompositionError,
     HarmError,
     IntegrityError,
+    MissingError,
     RedhostError,
     UnknownNameError,
     UsageError,
+    suggest,
 )
 from ...registry.home.composition import Composition, Provenance
+from ...registry.home.questions import option, question_of
 from ...registry.home.store import Store
 from ...registry.package.discover import MANIFESTS, Package, canonical, discover, from_folder
 from ...registry.package.manifest import MAX_BYTES, BackboneManifest, parse_expert
 from ...registry.package.readers import BackboneFiles, read_expert, read_part
 from ...registry.package.readers import PackageSource as Bytes
-from ...registry.queries.inventory import current_record, take_inventory
+from ...registry.package.rules import check_question
+from ...registry.queries.inventory import (
+    Inventory,
+    current_record,
+    questions_of,
+    take_inventory,
+)
 from ...registry.queries.settings import Disabled, named_backbone
 from ...registry.wheel.signing import read_keys
 from ...registry.wheel.wheel import Wheel, open_wheel
@@ -84,30 +93,49 @@ def select_installed(
     """
     named = None if joins is None else named_backbone(_open(joins[0], home, joins[1])[1])
     inventory = take_inventory(home, backbone=backbone, named=named, remember=False)
+    fitting = [x for x in inventory.statuses if x.manifest and x not in inventory.elsewhere]
+    if joins is None and inventory.aside and not fitting:
+        raise _nobody_answers(home, inventory)
     if inventory.problem:
         raise inventory.problem
-    _refuse_replaced(home, inventory.statuses)
+    _refuse_replaced(home, inventory)
     package = cast("Package", inventory.package)  # chosen, since nothing went wrong
     return Selection(package=package, files=read_package(package), statuses=inventory.statuses)
 
 
-def _refuse_replaced(home: Path, statuses: Sequence[PackageStatus]) -> None:
-    """Refuse to lose a member to an expert of another id in its own distribution.
+def _nobody_answers(home: Path, inventory: Inventory) -> MissingError:
+    """Return what to raise where all installed experts answer other questions."""
+    question, others = question_of(home), questions_of(inventory)
+    who = "the home's own question" if question is None else f"question {question!r}"
+    names = [name or "the home's own" for name in others]
+    commands = [f"'redhost recompose{option(name)}'" for name in others]
+    closest = "" if question is None else suggest(question, filter(None, others))
+    return MissingError(
+        f"no installed expert answers {who}",
+        found=f"experts that answer {', '.join(names)}",
+        hint=f"{closest}Run {' or '.join(commands)}.",
+    )
+
+
+def _refuse_replaced(home: Path, inventory: Inventory) -> None:
+    """Refuse to lose a member to another expert, or question, in its own distribution.
 
     One whose distribution is gone was uninstalled, by name; this one nobody named.
     """
     record = None
     with suppress(RedhostError):  # reported where it is needed
         record = current_record(home)
-    here, off = {x.id for x in statuses}, Disabled(home).names()
+    here, off = {x.id for x in inventory.statuses}, Disabled(home).names()
     gone = [m for m in (record.experts if record else ()) if m.id not in {*here, *off}]
     for member in gone:
         dist = canonical(member.dist)
-        for other in (x for x in statuses if x.id and canonical(x.package.dist) == dist):
+        installed = (*inventory.statuses, *inventory.aside)
+        for other in (x for x in installed if x.id and canonical(x.package.dist) == dist):
+            which = f", which answers {other.question!r}" if other.question else ""
             raise HarmError(
                 f"expert {member.id!r} is in the current composition and was replaced by another",
                 expected=f"{member.id!r} in {member.dist} {member.version}",
-                found=f"{other.id!r} in {other.package}",
+                found=f"{other.id!r} in {other.package}{which}",
                 hint=f"Install what was there again, or let {member.id!r} go by its id: "
                 f"'redhost remove {member.id}'.",
             )
@@ -196,8 +224,8 @@ def read_source(
             signer=wheel.signer,
         )
     status = status_of_files(package, files, backbone=backbone, disabled=off, origin=origin)
-    if status.violations:
-        raise status.error()
+    for wrong in (*check_question(files.manifest, question_of(home)), *status.violations):
+        raise wrong.error(f"{status.name} was not attached")
     return status
 
 

@@ -9,6 +9,7 @@ from html import escape
 
 import msgspec
 import torch
+from msgspec import UNSET, UnsetType
 from torch import Tensor
 
 from ...registry.errors import MissingError, UsageError
@@ -45,6 +46,7 @@ class Answer:
         declined: Whether it is declined as no expert's business; the label is then `none`.
         labels: The label set that was asked for, the most probable first; None where none was.
         by_expert: What each expert alone answers, by id; None where that was not asked for.
+        questions: The answers to the named questions, by name; absent where none is composed.
     """
 
     input: str
@@ -57,6 +59,7 @@ class Answer:
     declined: bool = False
     labels: tuple[str, ...] | None = None
     by_expert: dict[str, ExpertAnswer] | None = None
+    questions: dict[str, Answer] | UnsetType = UNSET
 
     def _repr_html_(self) -> str:
         bars = "".join(
@@ -67,7 +70,13 @@ class Answer:
         return (
             f"<p>{escape(self.input)} → <b>{escape(self.label)}</b> "
             f"({sure}generation {self.generation})</p>{bars}"
+            + "".join(f"<b>{escape(q)}</b>{a._repr_html_()}" for q, a in self.named.items())
         )
+
+    @property
+    def named(self) -> dict[str, Answer]:
+        """The answers to the named questions, by name; empty where none is composed."""
+        return self.questions or {}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -324,27 +333,27 @@ class ComposedModel:
 
 
 def shared_features(models: Sequence[ComposedModel], texts: Sequence[str]) -> list[Tensor | None]:
-    """Return h ``(N, D)`` of texts for generations that answer the same texts, encoded once.
+    """Return h ``(N, D)`` of texts for generations that answer the same texts.
 
-    None for those that something acts inside the trunk of, or that have a trunk of their own: each
-    of these has passes of its own.
+    Those on one trunk get the h of one pass. None for those that something acts inside the trunk
+    of, or that have a trunk of their own: each of these has passes of its own.
 
     Args:
         models: The generations.
         texts: N texts.
     """
-    first = models[0].backbone
-    shares = [m.backbone.trunk is first.trunk and m.backbone.layout is None for m in models]
-    if sum(shares) < 2 or not texts:  # noqa: PLR2004
-        return [None] * len(models)
+    # Equal trunks are one object; a classifier or a layout may differ.
+    trunks = [id(m.backbone.trunk) if m.backbone.layout is None else None for m in models]
+    shared = {t for t in trunks if t is not None and trunks.count(t) > 1} if texts else set[int]()
     with torch.inference_mode():
-        h = models[shares.index(True)].backbone.encode(texts)
-    return [h if share else None for share in shares]
+        h = {t: models[trunks.index(t)].backbone.encode(texts) for t in shared}
+    return [None if t is None else h.get(t) for t in trunks]
 
 
 def answer_fields(answer: Answer) -> dict[str, object]:
     """Return an answer as fields of a row: what it is, how probable, and whose."""
-    expert, weight = max(answer.weights.items(), key=lambda pair: pair[1])
+    nobody: tuple[str | None, float | None] = (None, None)
+    expert, weight = max(answer.weights.items(), key=lambda pair: pair[1], default=nobody)
     fields: dict[str, object] = {
         "answer": answer.label if answer.value is None else answer.value,
         "probability": answer.probability,
@@ -358,6 +367,8 @@ def answer_fields(answer: Answer) -> dict[str, object]:
         fields["by_expert"] = {
             i: msgspec.structs.asdict(own) for i, own in answer.by_expert.items()
         }
+    if answer.named:
+        fields["questions"] = {name: answer_fields(a) for name, a in answer.named.items()}
     return fields
 
 

@@ -43,6 +43,9 @@ from .route import Chooser
 BackboneKey = tuple[str, str, tuple[tuple[str, str], ...]]
 """What makes two loaded backbones the same: digest of the bytes, device, digests of plugins."""
 
+LoadedBackbones = WeakValueDictionary[BackboneKey, Backbone]
+"""The backbones that loaders share; what no generation is on is freed."""
+
 StoredExpert = tuple[Expert, Callable[[], Card]]
 """An expert as it was made, and what reads its card."""
 
@@ -109,13 +112,22 @@ class GenerationLoader:
         home: The state folder.
         plugins: Who makes the parts.
         device: Where the trunk runs.
+        backbones: Those of another loader, e.g. of another question: a backbone of both is loaded
+            once, and a text is encoded once for both.
     """
 
-    def __init__(self, home: Path, *, plugins: Plugins, device: str) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        plugins: Plugins,
+        device: str,
+        backbones: LoadedBackbones | None = None,
+    ) -> None:
         self.generations, self.store = Generations(home), Store(home)
         self.plugins, self.device = plugins, device
         self._loaded: WeakValueDictionary[tuple[int, bool], ComposedModel] = WeakValueDictionary()
-        self._backbones: WeakValueDictionary[BackboneKey, Backbone] = WeakValueDictionary()
+        self.backbones = LoadedBackbones() if backbones is None else backbones
 
     def load(self, number: int, *, lazy: bool = False) -> ComposedModel:
         """Return a generation, the very same object while somebody holds it.
@@ -135,7 +147,7 @@ class GenerationLoader:
     def forget(self) -> None:
         """Read everything anew from now on: what is loaded is not what is stored any more."""
         self._loaded.clear()
-        self._backbones.clear()
+        self.backbones.clear()
 
     def read(self, number: int, *, lazy: bool = False) -> ComposedModel:
         """Return a generation read, checked and built anew, whoever holds it already.
@@ -204,9 +216,9 @@ class GenerationLoader:
         files = self.store.backbone(record.backbone.digest, who=record.backbone.id)
         device = str(record.settings.get("device") or self.device)  # the engine it was made on
         key = (files.digest, device, tuple(sorted(record.providers.items())))
-        backbone = self._backbones.get(key)
+        backbone = self.backbones.get(key)
         if backbone is None:
-            backbone = self._backbones[key] = make_backbone(
+            backbone = self.backbones[key] = make_backbone(
                 files, plugins=plugins, providers=providers, device=device
             )
         bus = backbone.bus_config()

@@ -198,6 +198,7 @@ def expert_project(
     *,
     labels: Sequence[str] = ("a", "b"),
     seed: int = 0,
+    question: str | None = None,
 ) -> Path:
     """Write the project of an expert that keeps its contract; its weights are hardly trained.
 
@@ -209,6 +210,7 @@ def expert_project(
         backbone: The project of the backbone it is for.
         labels: The two labels it may answer.
         seed: Of its training.
+        question: The question it answers, if that has a name.
 
     Returns:
         The project's folder.
@@ -221,7 +223,9 @@ def expert_project(
     from ..types import Row
 
     # A card of texts serves every kind of router.
-    plan = ExpertPlan(id=expert_id, backbone="tiny-random", form="residual", card="texts")
+    plan = ExpertPlan(
+        id=expert_id, backbone="tiny-random", form="residual", card="texts", question=question
+    )
     write_project(project, kind="expert", package_id=expert_id, summary=f"knows {expert_id}")
     write_plan(project, plan)
     rows = [Row(text=f"{expert_id} {n}", label=labels[n % 2]) for n in range(80)]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...registry.errors import UsageError
+from ...registry.home.questions import cache_of
 from ...registry.package.discover import Package
 from ...registry.package.forms import ADAPTER
 from ...registry.package.peft_adapter import CONFIG, WEIGHTS, check_targets, read_adapter
@@ -81,7 +82,7 @@ def import_adapter(
     task = make_task(manifest.task, resolution=manifest.resolution)
     make = AdapterGenerationRecipe if task.unit is Unit.TOKEN else AdapterRecipe
     splits = split_rows(rows, task=task)
-    cache = resolve_home(home) / "cache" / "features"
+    cache = cache_of(resolve_home(home)) / "features"
     context = open_for_training(package, cache=cache, device=device or "cpu", progress=progress)
     plan = make.opened(plan, splits, context)
     settings = ExpertSettings(space=plan.writes or make.space)

@@ -49,7 +49,7 @@ CANARIES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class DistillSettings:
-    """How a student learns.
+    """How a student learns, and for which question.
 
     Attributes:
         rank: R of the student; None for a quarter of D.
@@ -60,6 +60,7 @@ class DistillSettings:
         sharpness: ρ, the radius of sharpness-aware steps; 0 for plain ones.
         patience: Epochs without a smaller validation loss before training stops.
         seed: Initial weights and order of rows.
+        question: The question that it answers, as the composition does; None for no name.
     """
 
     rank: int | None = None
@@ -70,6 +71,11 @@ class DistillSettings:
     sharpness: float = 0.0
     patience: int = 20
     seed: int = 0
+    question: str | None = None
+
+
+OWN = frozenset({"sharpness", "question"})
+"""Settings that an expert's training has not."""
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +196,7 @@ def merge(
         epoch=epoch,
         gate_rows=counts,
     )
-    _write(project, composed, student, splits, merged, encode=encode, seed=settings.seed)
+    _write(project, composed, student, splits, merged, encode=encode, settings=settings)
     return merged
 
 
@@ -263,7 +269,7 @@ def distill(
 
 
 def _expert_settings(settings: DistillSettings, space: Space) -> ExpertSettings:
-    shared = {k: v for k, v in asdict(settings).items() if k != "sharpness"}
+    shared = {k: v for k, v in asdict(settings).items() if k not in OWN}
     return ExpertSettings(form="residual", space=space, **shared)
 
 
@@ -371,13 +377,16 @@ def _write(
     merged: Merged,
     *,
     encode: Encode,
-    seed: int,
+    settings: DistillSettings,
 ) -> None:
     """Write the project: manifest, weights, a card of the inputs with the teacher's labels."""
     backbone, bus, members = composed.backbone, composed.bus, " ".join(composed.bus.ids)
     summary = f"{len(bus.ids)} experts merged into one"
     folder = write_project(project, kind="expert", package_id=merged.id, summary=summary)
-    write_plan(project, ExpertPlan(id=merged.id, backbone=backbone.name, writes=student.space))
+    plan = ExpertPlan(
+        id=merged.id, backbone=backbone.name, writes=student.space, question=settings.question
+    )
+    write_plan(project, plan)
 
     def read(texts: Sequence[str]) -> Tensor:
         return bus.layout.base(bus.norm(encode(texts)))
@@ -393,11 +402,12 @@ def _write(
         off_domain=measure_off_domain(student, merged.id, backbone, composed.background, read=read),
         training=Training(
             data=hashlib.sha256("\n".join(learnt).encode()).hexdigest(),
-            seed=seed,
+            seed=settings.seed,
             epochs=merged.epoch,
             metrics={"kl": merged.kl, "agreement": merged.agreement},
             versions=library_versions(),
             note=f"distilled from generation {composed.generation}: {members}",
         ),
+        question=settings.question,
     )
     save_expert(folder, draft)

@@ -100,6 +100,7 @@ class ExpertDraft:
         off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
         license: Of the weights.
         adapter: What else an adapter's package has.
+        question: The question it answers, if that has a name.
     """
 
     expert: Expert
@@ -115,6 +116,7 @@ class ExpertDraft:
     off_domain: float | None = None
     license: str = "Apache-2.0"
     adapter: AdapterDraft | None = None
+    question: str | None = None
 
 
 def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
@@ -133,7 +135,7 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
     shown = package.add(card.name, card.data) if card.name and card.data is not None else None
     causal = draft.vocabulary is not None
     manifest = ExpertManifest(
-        schema="redhost.expert/1.3" if adapter else "redhost.expert/1",
+        schema=expert_schema(draft.question, otherwise="/1.3" if adapter else "/1"),
         id=draft.id,
         bus_api=BUS_RANGE,
         backbone=draft.backbone,
@@ -167,9 +169,15 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
         license=draft.license,
         adapter=adapter,
         head=head,
+        question=draft.question or UNSET,
     )
     package.write(folder, "expert.json", manifest)
     return manifest
+
+
+def expert_schema(question: str | UnsetType | None, *, otherwise: str) -> str:
+    """Return the oldest schema that has an expert's keys, those beside `question` given."""
+    return "redhost.expert" + ("/1.5" if question else otherwise)
 
 
 def _weights(

@@ -44,7 +44,7 @@ from ..types import CardRow, Row
 from .affine_map import fit_affine
 from .context import AuthoringContext
 from .linear_head import solve_linear_head
-from .packaging import TOLERANCE, vectors_card
+from .packaging import TOLERANCE, expert_schema, vectors_card
 
 SHARE = 0.95
 """The least share of an expert's gain over a constant answer that a port has to keep."""
@@ -353,7 +353,7 @@ def _build(
     }
     manifest = msgspec.structs.replace(
         origin,
-        schema="redhost.expert/1.4",
+        schema=expert_schema(origin.question, otherwise="/1.4"),
         backbone=BackboneRef(name=new.manifest.id, fingerprint=new.manifest.fingerprint),
         reads=Reads(width=new.backbone.width),
         card=card[0],

@@ -290,6 +290,7 @@ class Recipe:
                 versions=library_versions(),
             ),
             license=plan.license,
+            question=plan.question,
         )
 
     def _aside(self, trained: TrainedExpert) -> Self:

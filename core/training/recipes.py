@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ...registry.home.questions import cache_of
 from ...registry.package.discover import Package
 from ...registry.package.forms import ADAPTER
 from ...registry.package.manifest import ExpertManifest
@@ -60,7 +61,7 @@ def train_project(
     splits = split_rows(rows, valid=valid, task=task)  # refused before the backbone is loaded
     context = open_for_training(
         package,
-        cache=resolve_home(home) / "cache" / "features",
+        cache=cache_of(resolve_home(home)) / "features",
         device=device or "cpu",
         progress=progress,
     )

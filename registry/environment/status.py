@@ -48,6 +48,7 @@ class PackageStatusJson(TypedDict):
         rank: Its rank R.
         writes: The space it writes.
         backbone: The id of the backbone it was trained on.
+        question: The question it answers; null for the home's own.
         editable: Whether its checkout is installed in place (PEP 610).
     """
 
@@ -62,6 +63,7 @@ class PackageStatusJson(TypedDict):
     rank: int | None
     writes: str | None
     backbone: str | None
+    question: str | None
     editable: bool
 
 
@@ -105,6 +107,11 @@ class PackageStatus:
         return self.violations[0].hint if self.violations else None
 
     @property
+    def question(self) -> str | None:
+        """The question it answers, as far as the manifest could be read; None for the home's."""
+        return (self.manifest.question or None) if self.manifest else None
+
+    @property
     def name(self) -> str:
         """How errors speak of it: ``expert 'range1' (red-expert-range1 0.1.0)``."""
         return f"expert {self.id or self.package.module!r} ({self.package})"
@@ -129,6 +136,7 @@ class PackageStatus:
             "rank": manifest.rank if manifest else None,
             "writes": manifest.writes.space if manifest else None,
             "backbone": manifest.backbone.name if manifest else None,
+            "question": self.question,
             "editable": self.package.editable,
         }
 

@@ -20,6 +20,7 @@ from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 from .composition import COMPOSITION_FILE, LOCK, Composition, lock_for, read_record, seal
 from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
+from .questions import cache_of, homes_with, question_of, root_of
 from .store import Store, is_plain
 
 _MARKER = "lock-is-stale"
@@ -65,8 +66,10 @@ class PurgeReport:
 class Generations:
     """The published compositions of one home.
 
+    One writer at a time writes to a home and its questions: they share a store.
+
     Args:
-        home: The folder of a project's state, ``.redhost/`` by default.
+        home: The folder of a project's state, ``.redhost/`` by default, or of one of its questions.
     """
 
     def __init__(self, home: Path) -> None:
@@ -74,8 +77,7 @@ class Generations:
         self.folder = home / "generations"
         self.store = Store(home)
         self.leases = Leases(home)
-        self._writer_lock = WriterLock(home)
-        # Every folder in which a stopped writer may have left something.
+        self._writer_lock = WriterLock(root_of(home))
 
     def current(self) -> int | None:
         """Return the number of the current generation, or None before the first.
@@ -239,6 +241,14 @@ class Generations:
         """
         self._require(writer)
         record = read_record(files.get(COMPOSITION_FILE, b""), number=number)
+        answers, here = record.settings.get("question"), question_of(self.home)
+        if answers != here:
+            raise StoreError(
+                f"generation {number} was not received: it answers another question",
+                expected=str(here or "the home's own"),
+                found=str(answers or "the home's own"),
+                hint="Receive it in the home of that question: --question NAME, or none.",
+            )
         for name, wanted in record.files.items():
             if not is_plain(name) or sha256_hex(files.get(name, b"")) != wanted:
                 raise IntegrityError(
@@ -364,7 +374,7 @@ class Generations:
             number = stays[number].parent
         held = tuple(lease for lease in self.leases.live() if lease.generation not in stays)
         stays |= {lease.generation: self.load(lease.generation) for lease in held}
-        needed = frozenset[str]().union(*(c.digests() for c in stays.values()))
+        needed = self.needed_beside().union(*(c.digests() for c in stays.values()))
         numbers, unneeded = sorted(present - stays.keys()), sorted(self.store.digests() - needed)
         folders = [
             *map(self._path, numbers),
@@ -374,10 +384,20 @@ class Generations:
         size = sum(path.stat().st_size for path in files)
         return GcReport(tuple(numbers), tuple(unneeded), size, held)
 
+    def needed_beside(self) -> frozenset[str]:
+        """Return every digest that the generations of other questions over this store need.
+
+        Raises:
+            IntegrityError: If one of them is damaged: then it is unknown what it needs.
+        """
+        beside = [Generations(home) for home in homes_with(self.home) if home != self.home]
+        return frozenset[str]().union(*(g.load(n).digests() for g in beside for n in g.numbers()))
+
     def leftovers(self) -> tuple[str, ...]:
         """Return what stopped writers left, relative to the home; the next writer removes it."""
         left = [p for folder in self._written() for p in folder.glob(f"{atomic.TEMPORARY}*")]
-        return tuple(sorted(p.relative_to(self.home).as_posix() for p in left))
+        root = root_of(self.home)
+        return tuple(sorted(p.relative_to(root).as_posix() for p in left))
 
     def sweep(self, *, writer: Writer) -> None:
         """Remove temporary files of killed writers, and finish a lock file they left stale."""
@@ -393,7 +413,7 @@ class Generations:
 
     def _written(self) -> tuple[Path, ...]:
         """Return every folder in which a stopped writer may have left something."""
-        cache = self.home / "cache"
+        cache = cache_of(self.home)
         caches = [path for path in cache.glob("[!.]*") if path.is_dir()]
         return (self.home, self.store.folder, self.folder, cache, *sorted(caches))
 
@@ -419,7 +439,7 @@ class Generations:
             raise
 
     def _require(self, writer: Writer) -> None:
-        if writer.home != self.home or not self._writer_lock.is_held:
+        if writer.home != self._writer_lock.home or not self._writer_lock.is_held:
             raise StoreError(f"cannot write to {self.home}", expected="the writer's lock held")
 
     def _require_stored(self, composition: Composition) -> None:
@@ -457,7 +477,8 @@ def drop_copies(generations: Generations, expert_id: str) -> PurgeReport:
         history, current = generations.history(), generations.current()
         copies = {m.digest for c in history for m in c.experts if m.id == expert_id}
         needed = next((c.digests() for c in history if c.number == current), frozenset[str]())
-        gone = (copies - needed) & generations.store.digests()
+        in_use = needed | generations.needed_beside()
+        gone = (copies - in_use) & generations.store.digests()
         generations.store.purge(gone)
         lost = tuple(c.number for c in history if c.digests() & gone)
     return PurgeReport(digests=tuple(sorted(gone)), generations=lost)

@@ -15,6 +15,7 @@ from .. import atomic
 from ..errors import IntegrityError, StoreError, short
 from ..package.checked import Checked
 from ..package.readers import BackboneFiles, ExpertFiles, read_backbone, read_expert
+from .questions import root_of
 
 _Files = TypeVar("_Files", ExpertFiles, BackboneFiles)
 
@@ -33,11 +34,11 @@ class Store:
     """``HOME/store/<sha256>/``: one folder per expert or backbone, never changed in place.
 
     Args:
-        home: The folder of a project's state.
+        home: The folder of a project's state, or of one of its questions.
     """
 
     def __init__(self, home: Path) -> None:
-        self.folder = home / "store"
+        self.folder = root_of(home) / "store"
 
     def has(self, digest: str) -> bool:
         """Tell whether the bytes of this digest are here."""

@@ -23,9 +23,10 @@ from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse
 from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
-SCHEMA_MINOR = 4
+SCHEMA_MINOR = 5
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
-`features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``."""
+`features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
+`question`."""
 
 BUS_API = "1.0"
 """The version of the bus this host speaks (manifests name a range, e.g. ``>=1,<2``)."""
@@ -256,6 +257,8 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         head: Of the form ``lora`` that writes labels of its own: W (L, D) and b (L), a safetensors
             file.
         ported: Where it came from, if it was carried over from another backbone.
+        question: Which question it answers, by name: it competes with the experts of this one
+            alone. Where it is absent, the home's own.
         min_host: The oldest redhost that it works with, where that matters.
     """
 
@@ -282,6 +285,7 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     adapter: AdapterRef | UnsetType = UNSET
     head: FileRef | UnsetType = UNSET
     ported: Ported | UnsetType = UNSET
+    question: Id | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
 
 

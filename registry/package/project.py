@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from ..errors import UsageError, one_line, suggest
 from .forms import ADAPTER, FORMS
+from .manifest import Id
 
 
 class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,6 +36,7 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         card: What kind of routing card it ships; None for vectors, with the sums of all rows but
             those of gates, where it reads at the end and writes labels of its own, else texts.
         license: Of the weights.
+        question: The question it answers, if that has a name.
     """
 
     id: str
@@ -49,6 +51,7 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     domain: str = ""
     card: Literal["texts", "vectors", "statistics", "none"] | None = None
     license: str = "Apache-2.0"
+    question: Id | None = None
 
 
 def write_plan(project: Path, plan: ExpertPlan) -> None:

@@ -267,6 +267,19 @@ def _file_names(own: str, manifest: ExpertManifest | BackboneManifest) -> Iterat
         yield _field("file", "a file of its own for each part", f"{name!r} twice")
 
 
+def check_question(expert: ExpertManifest, question: str | None) -> Iterator[Violation]:
+    """Check that an expert answers the question of the composition that it is to join.
+
+    Args:
+        expert: Its manifest.
+        question: The composition's; None for a home's own.
+    """
+    if (own := expert.question or None) != question:
+        hint = f"Join it there: --question {own}." if own else "Join it without --question."
+        expected, found = (repr(q) if q else "none, the home's own" for q in (question, own))
+        yield Violation("question_mismatch", "question", expected, found, hint)
+
+
 def _field(field: str, expected: str, found: str) -> Violation:
     return Violation("manifest_field", field, expected, found, "Correct the manifest.")
 

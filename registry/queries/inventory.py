@@ -8,25 +8,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
+
 from ..atomic import DAMAGED, damaged_entries
 from ..environment.status import PackageStatus, ValidationCache, check_packages
 from ..errors import IntegrityError, RedhostError, StoreError, UnknownNameError, short
 from ..home.composition import LOCK, Composition, LockFile, Member, lock_for, read_lock
 from ..home.generations import Generations
 from ..home.locks import Lease, Leases
-from ..package.discover import Package, canonical, discover, discover_all
-from ..package.manifest import BackboneManifest, BackboneRef
-from ..package.readers import read_expert
+from ..home.questions import cache_of, composed_questions, home_of, homes_with, question_of
+from ..package.discover import MANIFESTS, Package, canonical, discover, discover_all
+from ..package.manifest import BackboneManifest, BackboneRef, parse_expert
+from ..package.readers import read_expert, read_part
 from ..wheel.wheel import Wheel
-from .settings import Disabled, choose_backbone, installed_backbone
+from .settings import Disabled, choose_backbone, installed_backbone, wanted_backbone
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """Installed experts, and the backbone they were checked against.
+    """Installed experts of one question, and the backbone they were checked against.
 
     Attributes:
-        statuses: One for each installed expert package, sorted by id.
+        statuses: One for each installed expert package that answers it, sorted by id, and for each
+            whose manifest cannot be read.
+        aside: One for each that answers another question.
         package: The chosen backbone's package; None when none could be chosen.
         backbone: Its manifest; None when there is none to check against.
         problem: Why there is none.
@@ -38,6 +43,7 @@ class Inventory:
     backbone: BackboneManifest | None
     problem: RedhostError | None
     digest: str | None = None
+    aside: tuple[PackageStatus, ...] = ()
 
     @property
     def elsewhere(self) -> tuple[PackageStatus, ...]:
@@ -59,10 +65,11 @@ def take_inventory(
     named: BackboneRef | None = None,
     remember: bool = True,
 ) -> Inventory:
-    """List every installed expert with its state, without importing any.
+    """List the experts that answer a home's question with their state, without importing any.
 
     Args:
-        home: The state folder: disabled ids, the current generation, cached results.
+        home: The state folder, or that of a question in it: disabled ids, the current generation,
+            cached results.
         backbone: The backbone wanted; by default the only one installed, or the one named.
         named: What an expert that is to join was made for.
         remember: Whether results for unchanged files may come from the cache.
@@ -81,9 +88,68 @@ def take_inventory(
         backbone=manifest,
         disabled=Disabled(home).names(),
         attached=attached,
-        cache=ValidationCache(home / "cache" / "verdicts.json") if remember else None,
+        cache=ValidationCache(cache_of(home) / "verdicts.json") if remember else None,
     )
-    return Inventory(statuses, package, manifest, problem, digest)
+    question = question_of(home)
+    own = tuple(x for x in statuses if x.manifest is None or x.question == question)
+    aside = tuple(x for x in statuses if x not in own)
+    return Inventory(own, package, manifest, problem, digest, aside)
+
+
+def joins_in(home: Path, wheel: Wheel) -> Path:
+    """Return the home of the question that a wheel's expert answers.
+
+    Args:
+        home: The state folder; that of a question is kept: joining there may be refused.
+        wheel: The wheel; where its manifest cannot be read, that is reported by who composes it.
+    """
+    manifest = read_part(wheel.files, MANIFESTS["expert"]).then(parse_expert).value
+    question = (manifest.question or None) if manifest else None
+    return home if question_of(home) is not None else home_of(home, question)
+
+
+def take_inventories(home: Path, *, backbone: str | None = None) -> dict[str | None, Inventory]:
+    """Return the inventory of a home's question, and of every named one in it, by name.
+
+    Args:
+        home: The state folder; where it is that of a question, there is no other.
+        backbone: The backbone of the home's own, and of a named one that has no lock.
+    """
+    own = take_inventory(home, backbone=wanted_backbone(home, backbone))
+    if (question := question_of(home)) is not None:
+        return {question: own}
+    names = sorted({*composed_questions(home), *filter(None, questions_of(own))})
+    found: dict[str | None, Inventory] = {None: own}
+    for name in names:
+        where = home_of(home, name)
+        listed = take_inventory(where, backbone=wanted_backbone(where) or backbone)
+        known = tuple(x for x in listed.statuses if x.manifest is not None)  # the rest are above
+        found[name] = replace(listed, statuses=known)
+    return found
+
+
+def questions_of(inventory: Inventory) -> tuple[str | None, ...]:
+    """Return the other questions that installed experts answer, the home's own first."""
+    return tuple(sorted({x.question for x in inventory.aside}, key=lambda name: name or ""))
+
+
+def home_of_expert(home: Path, name: str) -> Path:
+    """Return the home, of a question or not, that an expert is composed in or may join.
+
+    Args:
+        home: The state folder; that of a question is kept.
+        name: An id or a distribution; of one that is neither composed nor installed, the home
+            is that given.
+    """
+    if question_of(home) is not None:
+        return home
+    for where in homes_with(home):
+        with suppress(IntegrityError, UnknownNameError):  # reported by whoever changes it
+            record = current_record(where)
+            if any(name in {m.id, m.dist} for m in (record.experts if record else ())):
+                return where
+    answers = (x.question for x in take_inventory(home).aside if name in {x.id, x.package.dist})
+    return home_of(home, next(answers, None))
 
 
 def current_record(home: Path) -> Composition | None:
@@ -199,6 +265,7 @@ class HomeStatus:
             ``other``; null where it does not.
         damaged: Cached entries that were damaged, and computed again, by cache; those of which
             there are any.
+        questions: The current generation of each named question; absent where none is composed.
     """
 
     home: str
@@ -213,6 +280,7 @@ class HomeStatus:
     leftovers: tuple[str, ...] = ()
     lock: Literal["missing", "unreadable", "other"] | None = None
     damaged: dict[str, int] = field(default_factory=dict)
+    questions: dict[str, int | None] | UnsetType = UNSET
 
 
 def take_status(home: Path) -> HomeStatus:
@@ -222,7 +290,9 @@ def take_status(home: Path) -> HomeStatus:
         home=str(home),
         held=Leases(home).live(),
         leftovers=Generations(home).leftovers(),
-        damaged=_damaged(home / "cache"),
+        damaged=_damaged(cache_of(home)),
+        questions={q: Generations(home_of(home, q)).current() for q in composed_questions(home)}
+        or UNSET,
     )
     if record is None:
         return found

@@ -20,6 +20,7 @@ from ..environment.installed import audit_installed
 from ..errors import MissingError, SettingsError, UnknownNameError, short, suggest
 from ..home.composition import LOCK, LockFile, read_lock
 from ..home.generations import Generations
+from ..home.questions import root_of
 from ..package.checked import Checked, Violation
 from ..package.discover import MANIFESTS, Package, canonical, discover, from_folder
 from ..package.manifest import MAX_BYTES, BackboneManifest, BackboneRef, parse_expert
@@ -254,13 +255,15 @@ class _Disabled(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Disabled:
     """``HOME/disabled.json``: ids of experts, or distributions where two share an id.
 
+    One file for all questions: an expert answers one of them.
+
     Args:
         home: The folder of a project's state.
     """
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.path = home / "disabled.json"
+        self.path = root_of(home) / "disabled.json"
 
     def names(self) -> frozenset[str]:
         """Return what is disabled.

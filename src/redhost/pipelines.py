@@ -70,7 +70,7 @@ class TextClassification:
         """
         one, texts = isinstance(inputs, str), as_list(inputs, str, "text")
         if top_k == 1:
-            found = self.host.predict(texts)
+            found = self.host.composed.answer(texts)
             return [{"label": a.label, "score": a.probability} for a in found]
         model = self.host.composed
         rows = model.probabilities(texts).sort(dim=-1, descending=True, stable=True)

@@ -10,6 +10,7 @@ from .core.composition.select import Installed
 from .core.model.composed import Observe, shared_features
 from .core.model.decode import Token
 from .core.model.moments import Moments
+from .core.model.questions import Questions
 from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
 from .core.plugins.manager import Plugins, PluginState
@@ -50,6 +51,7 @@ __all__ = [
     "PassEnded",
     "PluginState",
     "Plugins",
+    "Questions",
     "Route",
     "Router",
     "RouterSettings",

@@ -97,10 +97,12 @@ def _defaults(shape: type) -> dict[str, str]:
 
 
 def _may_be_absent(shape: type, name: str, type_: Any) -> bool:
-    if issubclass(shape, msgspec.Struct):
-        sparse = shape.__struct_config__.omit_defaults and name in _defaults(shape)
-        return sparse or UnsetType in parts(type_)
-    return get_origin(type_) is NotRequired
+    sparse = issubclass(shape, msgspec.Struct) and shape.__struct_config__.omit_defaults
+    return (
+        (sparse and name in _defaults(shape))
+        or UnsetType in parts(type_)
+        or get_origin(type_) is NotRequired
+    )
 
 
 def parts(type_: Any) -> tuple[Any, ...]:
@@ -175,15 +177,21 @@ def _range(meta: Meta | None) -> Iterator[str]:
         yield f"`{meta.pattern.removesuffix(NO_FINAL_NEWLINE)}`"
 
 
-def shapes_in(type_: Any) -> Iterator[type]:
-    """Yield every shape within a type, itself first, each before those within it."""
+def shapes_in(type_: Any, *, within: tuple[type, ...] = ()) -> Iterator[type]:
+    """Yield every shape within a type, itself first, each before those within it.
+
+    Args:
+        type_: The type.
+        within: Shapes that it is a part of: one may have others of its own kind.
+    """
     for part in parts(type_):
         bare, _ = _bare(part)
         if is_shape(bare):
-            yield bare
-            for key in keys(bare):
-                yield from shapes_in(key.type)
+            if bare not in within:
+                yield bare
+                for key in keys(bare):
+                    yield from shapes_in(key.type, within=(*within, bare))
         else:
             for inner in get_args(bare):
                 if inner is not Ellipsis and not isinstance(inner, (str, int)):
-                    yield from shapes_in(inner)
+                    yield from shapes_in(inner, within=within)

@@ -60,7 +60,7 @@ def test_backbones_remembered_by_name_would_be_mistaken(two_backbones, monkeypat
 
     def init(self, home: Path, **options) -> None:
         real(self, home, **options)
-        self._backbones = ByName()
+        self.backbones = ByName()
 
     fresh = swapped_answers(two_backbones)[1]
     monkeypatch.setattr(GenerationLoader, "__init__", init)

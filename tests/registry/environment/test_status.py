@@ -56,7 +56,7 @@ def test_the_ladder(site: Any, make_backbone: Any) -> None:
         "red-expert-garbled": ("discovered", "manifest_json"),
         "empty": ("discovered", "package_files"),
     }
-    assert [*found[0].to_json()] == [*KEYS, "backbone", "editable"]
+    assert [*found[0].to_json()] == [*KEYS, "backbone", "question", "editable"]
     assert json.dumps([one.to_json() for one in found])
     assert [x.id or x.package.module for x in found] == sorted(
         x.id or x.package.module for x in found

@@ -23,6 +23,9 @@ fleet_option = click.option(
 home_option = click.option(
     "--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder (default: .redhost here)."
 )
+question_option = click.option(
+    "--question", metavar="NAME", help="The named question that this is about."
+)
 generation_option = click.option(
     "--generation", type=click.IntRange(min=1), help="Which one (default: the current one)."
 )
@@ -34,16 +37,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @url_argument
 @generation_option
 @home_option
+@question_option
 @json_option
-def push(*, url: str, generation: int | None, home: Path | None, as_json: bool) -> None:
+def push(
+    *, url: str, generation: int | None, home: Path | None, question: str | None, as_json: bool
+) -> None:
     """Send a generation, bytes and all, to the store at URL; nobody serves it yet.
 
-    URL is a folder or an object store (s3://bucket/folder); REDHOST_FLEET names it as well.
+    URL is a folder or an object store (s3://bucket/folder); REDHOST_FLEET names it as well. Each
+    question has a store of its own.
     """
     import redhost
     from redhost_fleet.fleet import Fleet
 
-    host = redhost.Host.open(home)
+    host = redhost.Host.open(home, question=question)
     number = generation or _current(host)
     with _bar("push") as progress:
         done = Fleet(url).push(host.generations, number, progress=progress)
@@ -58,13 +65,22 @@ def push(*, url: str, generation: int | None, home: Path | None, as_json: bool) 
 @generation_option
 @click.option("--stage", type=STAGE, default="production", show_default=True, help="Whose.")
 @home_option
+@question_option
 @json_option
-def pull(*, url: str, generation: int | None, stage: str, home: Path | None, as_json: bool) -> None:
+def pull(
+    *,
+    url: str,
+    generation: int | None,
+    stage: str,
+    home: Path | None,
+    question: str | None,
+    as_json: bool,
+) -> None:
     """Bring what a stage serves from the store at URL, and make it current here."""
     import redhost
     from redhost_fleet.fleet import Fleet
 
-    host, fleet = redhost.Host.open(home), Fleet(url)
+    host, fleet = redhost.Host.open(home, question=question), Fleet(url)
     number = generation or _served(fleet, stage)
     with _bar("pull") as progress:
         fleet.pull(host.generations, number, progress=progress)
@@ -149,8 +165,9 @@ def status(*, url: str, as_json: bool) -> None:
 @fleet.command()
 @fleet_option
 @home_option
+@question_option
 @json_option
-def shares(*, url: str, home: Path | None, as_json: bool) -> None:
+def shares(*, url: str, home: Path | None, question: str | None, as_json: bool) -> None:
     """Write whose texts come in, over all replicas, into the home here.
 
     'redhost recompose --prior live' makes a router that expects them.
@@ -159,7 +176,8 @@ def shares(*, url: str, home: Path | None, as_json: bool) -> None:
     from redhost_fleet.fleet import Fleet
     from redhost_fleet.status import fleet_status, live_shares
 
-    host, found = redhost.Host.open(home), live_shares(fleet_status(Fleet(url)))
+    host = redhost.Host.open(home, question=question)
+    found = live_shares(fleet_status(Fleet(url)))
     if found is None:
         raise redhost.MissingError(
             f"no replica of {url} has answered a text with production",

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
 import redhost
 from redhost.plugins import Composition, Generations
 from redhost_fleet.documents import (
@@ -102,7 +104,7 @@ class Fleet:
             StaleGenerationError: If the store has another generation of that number.
         """
         document, objects = _read(generations, number)
-        self.storage.create(MARKER, b'{"schema": "redhost.fleet/1"}\n')
+        self._begin(generations.load(number))
         if (taken := self.document(number)) is not None and taken.digest != document.digest:
             raise redhost.errors.StaleGenerationError(
                 f"{self.storage.url} has another generation {number}",
@@ -123,6 +125,21 @@ class Fleet:
         if not self.storage.create(_document(number), encode(document)) and taken is None:
             return self.push(generations, number)  # somebody else sent one meanwhile: say whose
         return PushReport(number=number, sent=sent, bytes=total)
+
+    def _begin(self, record: Composition) -> None:
+        """Make this the store of the question that a generation answers, or see that it is."""
+        own = {"question": q} if (q := record.settings.get("question")) else {}
+        marker = {"schema": "redhost.fleet/1", **own}
+        self.storage.create(MARKER, msgspec.json.encode(marker) + b"\n")
+        found = msgspec.json.decode(self.storage.read(MARKER) or b"{}").get("question")
+        if found != own.get("question"):
+            expected, sent = (f"question {x!r}" if x else "no name" for x in (found, q))
+            raise redhost.errors.StoreError(
+                f"{self.storage.url} is another question's store",
+                expected=f"a generation that answers {expected}",
+                found=sent,
+                hint="Give each question a folder of its own, e.g. URL/NAME.",
+            )
 
     def _send(self, sha: str, data: bytes) -> None:
         """Write an object and read it back: what a store acknowledges may still be cut short."""

@@ -23,7 +23,8 @@ def onnx() -> None:
 @click.option(
     "--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder (default: .redhost here)."
 )
-def export(*, folder: Path, home: Path | None) -> None:
+@click.option("--question", metavar="NAME", help="The named question that this is about.")
+def export(*, folder: Path, home: Path | None, question: str | None) -> None:
     """Write the current generation to FOLDER.
 
     Nothing is written unless onnxruntime answers a hundred texts as torch does.
@@ -31,7 +32,7 @@ def export(*, folder: Path, home: Path | None) -> None:
     import redhost
     from redhost_onnx.generation import export_generation
 
-    record = export_generation(redhost.Host.open(home).composed, folder)
+    record = export_generation(redhost.Host.open(home, question=question).composed, folder)
     click.echo(
         f"{folder}: generation {record.generation}, {len(record.labels)} labels; "
         f"{record.texts} texts compared, {record.away:.1g} apart at most"

@@ -20,6 +20,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 home_option = click.option(
     "--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder (default: .redhost here)."
 )
+question_option = click.option(
+    "--question", metavar="NAME", help="The named question that this is about."
+)
 device_option = click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -27,6 +30,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @click.command()
 @click.argument("texts", nargs=-1, required=True)
 @home_option
+@question_option
 @device_option
 @click.option("--html", "page", type=FILE, help="Write a page that loads nothing.")
 @json_option
@@ -34,6 +38,7 @@ def explain(
     *,
     texts: tuple[str, ...],
     home: Path | None,
+    question: str | None,
     device: str | None,
     page: Path | None,
     as_json: bool,
@@ -47,9 +52,8 @@ def explain(
     from redhost_report.page import explanation_page
 
     lines = [x for t in texts for x in (sys.stdin.read().splitlines() if t == "-" else [t])]
-    found = explaining.explain(
-        redhost.Host.open(home, device=device), [x for x in lines if x.strip()]
-    )
+    host = redhost.Host.open(home, question=question, device=device)
+    found = explaining.explain(host, [x for x in lines if x.strip()])
     if page is not None:
         _write(page, explanation_page(found))
     if as_json:
@@ -62,11 +66,18 @@ def explain(
 @click.command()
 @click.argument("file", type=FILE)
 @home_option
+@question_option
 @device_option
 @click.option("--no-evaluation", is_flag=True, help="Leave the backbone's held-out rows alone.")
 @json_option
 def report(
-    *, file: Path, home: Path | None, device: str | None, no_evaluation: bool, as_json: bool
+    *,
+    file: Path,
+    home: Path | None,
+    question: str | None,
+    device: str | None,
+    no_evaluation: bool,
+    as_json: bool,
 ) -> None:
     """Write the current generation to FILE: one page, to send around.
 
@@ -76,7 +87,8 @@ def report(
     from redhost_report import report as reporting
     from redhost_report.page import report_page
 
-    found = reporting.report(redhost.Host.open(home, device=device), evaluate=not no_evaluation)
+    host = redhost.Host.open(home, question=question, device=device)
+    found = reporting.report(host, evaluate=not no_evaluation)
     _write(file, report_page(found))
     if as_json:
         _print_json(found)

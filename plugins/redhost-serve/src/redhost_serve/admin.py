@@ -20,12 +20,11 @@ from redhost_serve.reply import (
     body,
     reply,
     request_body_for,
-    require_model,
     responses_for,
     run_in_thread,
 )
 from redhost_serve.service import Service
-from redhost_serve.wire import MODEL, Attach, Change, Detach, LoadRequest, Replace, Served
+from redhost_serve.wire import Attach, Change, Detach, LoadRequest, Replace, Served
 
 __all__ = ["admin_routes", "check", "read_token", "require_token"]
 
@@ -129,58 +128,66 @@ class AdminRoutes:
     """
 
     def __init__(self, service: Service, *, token: str) -> None:
-        self.service, self.live, self.token = service, service.live, token
+        self.service, self.token = service, token
 
     async def swap(self, request: Request) -> Response:
         """Verify, load, warm up and serve a generation."""
         change = await self._authorised(request, Change)
-        return await self._change(lambda: self._swap(change))
+        return await _change(self.service.of_question(change.question), _swap(change))
 
     async def rollback(self, request: Request) -> Response:
         """Serve the parent of what is served; nothing is trained."""
         change = await self._authorised(request, Change)
-        return await self._change(lambda: self.live.rollback(expected=change.expected_generation))
+        service, expected = self.service.of_question(change.question), change.expected_generation
+        return await _change(service, lambda live: live.rollback(expected=expected))
 
     async def attach(self, request: Request) -> Response:
         """Compose an installed expert more, and serve that."""
         options = await self._authorised(request, Attach)
-        joins, expected = redhost.plugins.Installed(options.source), options.expected_generation
-        return await self._change(lambda: self.live.attach(joins, expected=expected))
+        service, expected = self.service.of_question(options.question), options.expected_generation
+        joins = redhost.plugins.Installed(options.source)
+        return await _change(service, lambda live: live.attach(joins, expected=expected))
 
     async def detach(self, request: Request) -> Response:
         """Compose without an expert, and serve that."""
         options = await self._authorised(request, Detach)
-        expected = options.expected_generation
-        return await self._change(lambda: self.live.detach(options.id, expected=expected))
+        service, expected = self.service.of_question(options.question), options.expected_generation
+        return await _change(service, lambda live: live.detach(options.id, expected=expected))
 
     async def replace(self, request: Request) -> Response:
         """Exchange an expert for an installed one, and serve that."""
         options = await self._authorised(request, Replace)
-        joins, expected = redhost.plugins.Installed(options.source), options.expected_generation
-        return await self._change(lambda: self.live.replace(options.id, joins, expected=expected))
+        service, expected = self.service.of_question(options.question), options.expected_generation
+        leaves, joins = options.id, redhost.plugins.Installed(options.source)
+        return await _change(service, lambda live: live.replace(leaves, joins, expected=expected))
 
     async def load(self, name: str, request: Request) -> Response:
-        """Serve a generation, by default the home's current one."""
-        change = (await self._authorised(request, LoadRequest, name=name)).parameters
-        return await self._change(lambda: self._swap(change))
+        """Serve a generation, by default the current one; of a question, from now on."""
+        change = (await self._authorised(request, LoadRequest)).parameters
+        await run_in_thread(self.service.find_questions)
+        return await _change(self.service.of_model(name), _swap(change))
 
     async def unload(self, name: str, request: Request) -> Response:
         """Serve nothing, until a load; requests get 503 meanwhile."""
-        change = (await self._authorised(request, LoadRequest, name=name)).parameters
-        return await self._change(lambda: self.live.unload(expected=change.expected_generation))
+        change = (await self._authorised(request, LoadRequest)).parameters
+        service, expected = self.service.of_model(name), change.expected_generation
+        return await _change(service, lambda live: live.unload(expected=expected))
 
-    async def _authorised(self, request: Request, kind: type[S], *, name: str = MODEL) -> S:
+    async def _authorised(self, request: Request, kind: type[S]) -> S:
         """Return what a caller who may change things asks for."""
         check(request, self.token)
-        require_model(name)
         return await body(request, kind)
 
-    async def _change(self, how: Callable[[], object]) -> Response:
-        now, before = await run_in_thread(lambda: self.service.change(how), otherwise=422)
-        return reply(Served(generation=now, previous=before))
 
-    def _swap(self, change: Change) -> int:
-        return self.live.swap(change.generation, expected=change.expected_generation)
+async def _change(service: Service, how: Callable[[redhost.Live], object]) -> Response:
+    now, before = await run_in_thread(
+        lambda: service.change(lambda: how(service.live)), otherwise=422
+    )
+    return reply(Served(generation=now, previous=before))
+
+
+def _swap(change: Change) -> Callable[[redhost.Live], int]:
+    return lambda live: live.swap(change.generation, expected=change.expected_generation)
 
 
 def _is_loopback(host: str) -> bool:

@@ -17,6 +17,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--home", type=FOLDER, envvar="REDHOST_HOME", help="State folder (default: .redhost here)."
 )
+@click.option("--question", metavar="NAME", help="Serve this named question alone.")
 @click.option("--backbone", help="The installed backbone to compose on, with --watch.")
 @click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -68,6 +69,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 def serve(
     *,
     home: Path | None,
+    question: str | None,
     backbone: str | None,
     device: str | None,
     host: str,
@@ -81,12 +83,16 @@ def serve(
     batch_ms: float,
     grace: float,
 ) -> None:
-    """Serve the current generation over HTTP; swap it while people use it."""
+    """Serve the current generation over HTTP; swap it while people use it.
+
+    Every question that is composed is a model of its own, or with --question one alone.
+    """
     from redhost_serve.run import ServeOptions, run
 
     run(
         ServeOptions(
             home=home,
+            question=question,
             backbone=backbone,
             device=device,
             host=host,

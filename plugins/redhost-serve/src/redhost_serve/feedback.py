@@ -32,7 +32,8 @@ def feedback_routes(service: Service, *, token: str) -> APIRouter:
         if len(wanted.texts) != len(wanted.labels):
             found = f"{len(wanted.texts)} texts, {len(wanted.labels)} labels"
             raise HttpProblem(400, f"expected a label for each text, found {found}")
-        pairs = await service.feedback(wanted.texts, wanted.labels)
+        answering = service.of_question(wanted.question)
+        pairs = await answering.feedback(wanted.texts, wanted.labels)
         canary = pairs if pairs[0][0].generation != pairs[0][1].generation else None
         return reply(
             FeedbackReply(
@@ -45,7 +46,7 @@ def feedback_routes(service: Service, *, token: str) -> APIRouter:
         "/v1/feedback",
         feedback,
         methods=["POST"],
-        responses=responses_for(FeedbackReply, 400, 401, 503),
+        responses=responses_for(FeedbackReply, 400, 401, 404, 503),
         openapi_extra={**request_body_for(Feedback), "security": [{"token": []}]},
     )
     return routes

@@ -17,7 +17,6 @@ from redhost_serve.reply import (
     event,
     reply,
     request_body_for,
-    require_model,
     responses_for,
     run_in_thread,
 )
@@ -68,10 +67,10 @@ def inference_routes(service: Service) -> APIRouter:
         "/v1/route",
         answers.route,
         methods=["POST"],
-        responses=responses_for(RouteReply, 400, 503),
+        responses=responses_for(RouteReply, 400, 404, 503),
         openapi_extra=request_body_for(RouteRequest),
     )
-    generated = responses_for(GenerateReply, 400, 503)
+    generated = responses_for(GenerateReply, 400, 404, 503)
     generated[200]["content"][EVENTS] = {"schema": {"type": "string"}}
     routes.add_api_route(
         "/v1/generate",
@@ -98,9 +97,8 @@ class InferenceRoutes:
         return reply({"live": True})
 
     async def ready(self) -> Response:
-        """Say whether new requests should come here."""
-        ready = self.service.ready
-        return reply(Ready(ready=ready), status=200 if ready else 503)
+        """Say whether new requests should come here: some question is answered."""
+        return _is_ready(any(service.ready for service in self.service.every))
 
     async def server(self) -> Response:
         """Say what this server is."""
@@ -109,32 +107,32 @@ class InferenceRoutes:
 
     async def model(self, name: str) -> Response:
         """Say what the model reads and answers."""
-        require_model(name)
-        return reply(await run_in_thread(lambda: _metadata(self.service)))
+        service = self.service.of_model(name)
+        return reply(await run_in_thread(lambda: _metadata(service)))
 
     async def model_ready(self, name: str) -> Response:
         """Say whether a generation is served."""
-        require_model(name)
-        return await self.ready()
+        return _is_ready(self.service.of_model(name).ready)
 
     async def infer(self, name: str, request: Request) -> Response:
         """Answer texts; one generation answers all of a request, and the answer names it."""
-        require_model(name)
+        service = self.service.of_model(name)
         wanted = await body(request, InferRequest)
-        return reply(
-            infer_reply(wanted, await self.service.ask(texts_of(wanted), headers=request.headers))
-        )
+        answers = await service.ask(texts_of(wanted), headers=request.headers)
+        return reply(infer_reply(wanted, answers, model=name))
 
     async def route(self, request: Request) -> Response:
         """Say which expert each text is for; no expert is run."""
         wanted = await body(request, RouteRequest)
-        return reply(route_reply(await self.service.route(wanted.texts)))
+        service = self.service.of_question(wanted.question)
+        return reply(route_reply(await service.route(wanted.texts)))
 
     async def generate(self, request: Request) -> Response:
         """Go on with a prompt; one generation makes all of its tokens."""
         wanted = await body(request, GenerateRequest)
-        model = self.service.composed
-        tokens = await self.service.generate(
+        service = self.service.of_question(wanted.question)
+        model = service.composed
+        tokens = await service.generate(
             model,
             wanted.prompt,
             max_tokens=wanted.max_tokens,
@@ -169,6 +167,10 @@ async def _events(
     yield event("end", whole)
 
 
+def _is_ready(ready: bool) -> Response:
+    return reply(Ready(ready=ready), status=200 if ready else 503)
+
+
 def _ready(*statuses: int) -> dict[int | str, dict[str, object]]:
     responses = responses_for(Ready, *statuses)
     return {**responses, 503: {**responses[200], "description": "Not ready."}}
@@ -183,7 +185,7 @@ def _metadata(service: Service) -> ModelMetadata:
         TensorMetadata(name="weights", datatype="FP64", shape=[-1, len(bus.columns)]),
     ]
     return ModelMetadata(
-        name=MODEL,
+        name=service.model,
         versions=[str(service.live.generation)],
         platform="redhost",
         inputs=[TensorMetadata(name="text", datatype="BYTES", shape=[-1])],

@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from redhost_serve.reply import reply, responses_for, run_in_thread
 from redhost_serve.service import Service
-from redhost_serve.wire import MODEL
 
 __all__ = ["listing_routes", "models"]
 
@@ -29,7 +28,7 @@ def listing_routes(service: Service, *, admin: bool) -> APIRouter:
         ("/v1/generations", shows.generations, dict),
         ("/metrics", shows.metrics, str),
     ):
-        routes.add_api_route(path, show, responses=responses_for(kind, 503))
+        routes.add_api_route(path, show, responses=responses_for(kind, 404, 503))
     index = responses_for(list, 503)
     routes.add_api_route("/v2/repository/index", shows.index, methods=["POST"], responses=index)
     return routes
@@ -47,35 +46,42 @@ class ListingRoutes:
         self.service, self.admin = service, admin
 
     async def models(self) -> Response:
-        """Show the composition, its experts' states, the last candidate; and each expert."""
+        """Show each question's composition, its experts' states, and each expert composed."""
         found = await run_in_thread(lambda: models(self.service, admin=self.admin))
         return reply({"object": "list", "data": found})
 
-    async def generations(self) -> Response:
-        """Show the last generations: parents, experts, accuracy by domain from their receipts."""
-        return reply({"data": await run_in_thread(self.service.generations)})
+    async def generations(self, model: str | None = None) -> Response:
+        """Show a model's last generations: parents, experts, accuracy from their receipts."""
+        service = self.service if model is None else self.service.of_model(model)
+        return reply({"data": await run_in_thread(service.generations)})
 
     async def index(self) -> Response:
-        """List the generations as versions of the model."""
+        """List the generations as versions of their models."""
         return reply(await run_in_thread(lambda: _index(self.service)))
 
     async def metrics(self) -> Response:
         """Show everything counted, for Prometheus."""
         headers = {"Content-Type": CONTENT_TYPE_LATEST}
-        return Response(self.service.metrics.text(), headers=headers)
+        own, *beside = (service.metrics for service in self.service.every)
+        return Response(own.text(beside), headers=headers)
 
 
 def models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
-    """Return the composition as a model, and each of its experts as one whose parent it is."""
+    """Return each question's composition as a model, followed by its experts as its children."""
+    return [x for one in service.every for x in _models(one, admin=admin)]
+
+
+def _models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
     live = service.live
     number = live.generation
     record = None if number is None else live.host.generations.load(number)
     ids = [m.id for m in record.experts] if record else []
     created = int(datetime.fromisoformat(record.created).timestamp()) if record else 0
-    about = {"object": "model", "created": created, "owned_by": "redhost", "root": MODEL}
+    about = {"object": "model", "created": created, "owned_by": "redhost", "root": service.model}
     whole = {
-        "id": MODEL,
+        "id": service.model,
         **about,
+        "question": service.question,
         "ready": service.ready,
         "generation": number,
         "parent": record.parent if record else None,
@@ -86,17 +92,17 @@ def models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
         "admin": admin,
         "experts": [{**x, "serving": x["id"] in ids} for x in service.experts()],
     }
-    return [whole, *({"id": i, **about, "parent": MODEL} for i in ids)]
+    return [whole, *({"id": i, **about, "parent": service.model} for i in ids)]
 
 
 def _index(service: Service) -> list[dict[str, str]]:
-    serving = service.live.generation
     return [
         {
-            "name": MODEL,
+            "name": one.model,
             "version": str(number),
-            "state": "READY" if number == serving else "UNAVAILABLE",
-            "reason": "" if number == serving else "not the generation that is served",
+            "state": "READY" if number == one.live.generation else "UNAVAILABLE",
+            "reason": "" if number == one.live.generation else "not the generation that is served",
         }
-        for number in service.live.host.generations.numbers()
+        for one in service.every
+        for number in one.live.host.generations.numbers()
     ]

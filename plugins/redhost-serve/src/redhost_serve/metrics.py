@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 import redhost
 from redhost_serve.drift import Drift
@@ -39,7 +41,7 @@ ESTIMATES = (
 
 
 class Metrics:
-    """Counters of one server.
+    """Counters of one question of a server.
 
     Args:
         generation: Returns the generation that is served; None for none.
@@ -47,6 +49,7 @@ class Metrics:
         waiting: Returns how many requests wait.
         shares: Returns whose texts come in.
         drift: Returns how far they lie from the cards' rows.
+        question: The named question that is answered; None for the home's own.
     """
 
     def __init__(
@@ -57,8 +60,9 @@ class Metrics:
         waiting: Callable[[], int],
         shares: Callable[[], Mapping[str, float]],
         drift: Callable[[], Mapping[str, Drift]],
+        question: str | None = None,
     ) -> None:
-        self._shares, self._drift = shares, drift
+        self._shares, self._drift, self.question = shares, drift, question
         self.registry = CollectorRegistry()
         counted = {
             name: Counter(f"redhost_{name}", what, labels, registry=self.registry)
@@ -113,12 +117,42 @@ class Metrics:
                 if weight:
                     self.weight.labels(column).inc(weight)
 
-    def text(self) -> bytes:
-        """Return everything in Prometheus' text format."""
+    def text(self, beside: Sequence[Metrics] = ()) -> bytes:
+        """Return everything in Prometheus' text format.
+
+        Args:
+            beside: The metrics of other questions, shown together with these.
+        """
+        registry = CollectorRegistry()
+        registry.register(_Together((self, *beside)))
+        return generate_latest(registry)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield everything counted; that of a named question says so in a label of its own."""
         self.share.clear()
         for expert, share in self._shares().items():
             self.share.labels(expert).set(share)
         self.drift.clear()
         for expert, drift in self._drift().items():
             self.drift.labels(expert).set(drift.distance)
-        return generate_latest(self.registry)
+        own = {} if self.question is None else {"question": self.question}
+        for family in self.registry.collect():
+            family.samples = [s._replace(labels={**s.labels, **own}) for s in family.samples]
+            yield family
+
+
+class _Together(Collector):
+    """Metrics of several questions, those of one name together, as the format wants them."""
+
+    def __init__(self, counted: Sequence[Metrics]) -> None:
+        self.counted = counted
+
+    def collect(self) -> Iterable[Metric]:
+        """Return each family once."""
+        found: dict[str, Metric] = {}
+        for family in (f for metrics in self.counted for f in metrics.families()):
+            if family.name in found:
+                found[family.name].samples += family.samples
+            else:
+                found[family.name] = family
+        return found.values()

@@ -7,7 +7,7 @@ import struct
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from fastapi import APIRouter
@@ -28,7 +28,7 @@ from redhost_serve.openai_wire import (
 from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import EVENTS, event, reply, request_body_for, responses_for, run_in_thread
 from redhost_serve.service import Service
-from redhost_serve.wire import MODEL, Failure, decode
+from redhost_serve.wire import Failure, decode
 
 __all__ = ["openai_routes"]
 
@@ -87,10 +87,11 @@ class OpenAiRoutes:
     async def completions(self, request: Request) -> Response:
         """Go on with a prompt, or with several."""
         wanted = await _body(request, CompletionRequest)
-        model, expert = self._named(wanted.model)
+        service, model, expert = self._named(wanted.model)
         return await self._go_on(
             request,
             wanted,
+            service,
             model,
             wanted.prompts,
             expert=expert,
@@ -105,11 +106,12 @@ class OpenAiRoutes:
     async def chat(self, request: Request) -> Response:
         """Go on with a conversation, written by the backbone's own template."""
         wanted = await _body(request, ChatRequest)
-        model, expert = self._named(wanted.model)
+        service, model, expert = self._named(wanted.model)
         prompt = render(model, [msgspec.to_builtins(m) for m in wanted.messages])
         return await self._go_on(
             request,
             wanted,
+            service,
             model,
             [prompt],
             expert=expert,
@@ -124,9 +126,10 @@ class OpenAiRoutes:
     async def embeddings(self, request: Request) -> Response:
         """Return the backbone's vectors of texts."""
         wanted = await _body(request, EmbeddingRequest)
-        if wanted.model not in AUTO:
-            raise HttpProblem(404, f"vectors are those of {MODEL!r}, whoever answers")
-        found = await self.service.embed(_texts(wanted.input))
+        service, _, expert = self._named(wanted.model)
+        if expert is not None:
+            raise HttpProblem(404, f"vectors are those of {service.model!r}, whoever answers")
+        found = await service.embed(_texts(wanted.input))
         packed = wanted.encoding_format == "base64"
         data = [
             {"object": "embedding", "index": n, "embedding": _vector(e.vector, packed=packed)}
@@ -140,11 +143,16 @@ class OpenAiRoutes:
     async def classify(self, request: Request) -> Response:
         """Answer texts with labels: the composed ones, or one expert's own."""
         wanted = await _body(request, ClassifyRequest)
-        model, expert = self._named(wanted.model)
+        service, model, expert = self._named(wanted.model)
         if expert == BACKBONE:
             _unknown(expert)  # it has no answer of its own
         texts = _texts(wanted.input)
-        answers = await self.service.ask(texts, each=expert is not None, headers=request.headers)
+        if wanted.questions:
+            if expert is not None or service is not self.service:
+                raise HttpProblem(400, f"all questions are answered by {self.service.model!r}")
+            answers = await service.ask_all(texts)
+        else:
+            answers = await service.ask(texts, each=expert is not None, headers=request.headers)
         data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
         counts = usage(sum(await _token_counts(model, texts)))
         body = {
@@ -155,19 +163,29 @@ class OpenAiRoutes:
             "data": data,
             "usage": counts,
         }
-        return reply({**body, "redhost": {"generation": answers[0].generation}})
+        return reply({**body, "redhost": _generations(answers[0])})
 
-    def _named(self, name: str) -> tuple[redhost.ComposedModel, str | None]:
-        """Return the generation that answers, and the expert that a model's name stands for."""
-        model = self.service.composed
-        if name in AUTO:
-            return model, None
-        return (model, name) if name in model.bus.columns else _unknown(name)
+    def _named(self, name: str) -> tuple[Service, redhost.ComposedModel, str | None]:
+        """Return who answers, by which generation, and the expert that a model's name stands for.
+
+        An id is one expert's, whatever question it answers.
+        """
+        name = self.service.model if name == AUTO else name
+        for service in self.service.every:
+            if name == service.model:
+                return service, service.composed, None
+        for service in self.service.every:
+            if service.live.generation is not None and name in service.composed.bus.columns:
+                return service, service.composed, name
+        if not any(service.live.generation for service in self.service.every):
+            return self.service, self.service.composed, name  # which says that nothing is served
+        return _unknown(name)
 
     async def _go_on(
         self,
         request: Request,
         wanted: CompletionRequest | ChatRequest,
+        service: Service,
         model: redhost.ComposedModel,
         prompts: Sequence[str],
         *,
@@ -183,7 +201,7 @@ class OpenAiRoutes:
                     longest=longest,
                     stop=UntilStop(wanted.stops),
                 ),
-                await self.service.generate(
+                await service.generate(
                     model,
                     prompt,
                     max_tokens=wanted.limit,
@@ -225,7 +243,7 @@ async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> l
     return await run_in_thread(lambda: model.backbone.token_counts(texts))
 
 
-def _unknown(name: str) -> Any:
+def _unknown(name: str) -> NoReturn:
     raise HttpProblem(404, f"no model {name[:64]!r} here; GET /v1/models lists them")
 
 
@@ -246,10 +264,17 @@ def _vector(vector: Sequence[float], *, packed: bool) -> list[float] | str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
+def _generations(answer: redhost.Answer) -> dict[str, Any]:
+    """Return who answered: the generation, and where several questions were, that of each."""
+    named = {name: a.generation for name, a in answer.named.items()}
+    return {"generation": answer.generation, **({"questions": named} if named else {})}
+
+
 def _classified(answer: redhost.Answer, expert: str | None) -> dict[str, Any]:
     """Return the composed answer, or an expert's own."""
     # A swap may have taken the expert away since the request was read.
     own = answer if expert is None else (answer.by_expert or {}).get(expert) or _unknown(expert)
     found: dict[str, Any] = {"label": own.label, "declined": own.declined}
     found |= {"value": own.value} if own.probability is None else {"probability": own.probability}
-    return {**found, "weights": answer.weights}
+    beside = {name: _classified(a, None) for name, a in answer.named.items()}
+    return {**found, "weights": answer.weights, **({"questions": beside} if beside else {})}

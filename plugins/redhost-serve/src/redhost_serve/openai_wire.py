@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from redhost_serve.problems import HttpProblem
-from redhost_serve.wire import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, MODEL, Text
+from redhost_serve.wire import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Text
 
 __all__ = [
     "ChatRequest",
@@ -23,8 +23,8 @@ __all__ = [
     "StreamOptions",
 ]
 
-AUTO = frozenset({MODEL, "auto"})
-"""Names of a model for which the router decides."""
+AUTO = "auto"
+"""Another name of the model that answers the home's own question."""
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "n": (None, 1),
@@ -58,7 +58,8 @@ class GenerationRequest(Struct, kw_only=True):
     """What requests for a completion share.
 
     Attributes:
-        model: `auto` or `redhost`: the router weighs the experts; an expert's id: it goes on alone.
+        model: `auto` or `redhost`, or `redhost:QUESTION`: the router weighs the experts; an
+            expert's id: it goes on alone.
         temperature: T; 0 takes the most probable token.
         seed: Where draws come from.
         stop: Texts at which the answer ends, without them.
@@ -135,7 +136,8 @@ class EmbeddingRequest(Struct, kw_only=True):
     """Texts whose vectors are wanted.
 
     Attributes:
-        model: `auto` or `redhost`: vectors are the backbone's, whoever answers.
+        model: `auto` or `redhost`, or `redhost:QUESTION`: vectors are the backbone's, whoever
+            answers.
         input: One text or several; numbers of tokens are refused.
         encoding_format: ``float``, or ``base64`` of float32, which the official client asks for.
     """
@@ -149,12 +151,15 @@ class ClassifyRequest(Struct, kw_only=True):
     """Texts to answer with labels.
 
     Attributes:
-        model: `auto` or `redhost`: the composed answer; an expert's id: that expert's own.
+        model: `auto` or `redhost`, or `redhost:QUESTION`: the composed answer; an expert's id: that
+            expert's own.
         input: One text or several.
+        questions: Whether every other question is answered as well, in one pass where it can be.
     """
 
     model: str
     input: Texts
+    questions: bool = False
 
 
 def refuse_unsupported(data: bytes) -> None:

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import redhost
-from redhost_serve.problems import HttpProblem, problem_of
-from redhost_serve.wire import MODEL, Failure, decode
+from redhost_serve.problems import problem_of
+from redhost_serve.wire import Failure, decode
 
 __all__ = [
     "EVENTS",
@@ -20,7 +20,6 @@ __all__ = [
     "event",
     "reply",
     "request_body_for",
-    "require_model",
     "responses_for",
     "run_in_thread",
 ]
@@ -52,16 +51,6 @@ def reply(value: object, *, status: int = 200) -> Response:
 def event(name: str, value: object) -> bytes:
     """Return a server-sent event; JSON has no line breaks."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
-
-
-def require_model(name: str) -> None:
-    """Check the name of a model.
-
-    Raises:
-        HttpProblem: 404, if it is another than the one there is.
-    """
-    if name != MODEL:
-        raise HttpProblem(404, f"there is one model here: {MODEL!r}")
 
 
 async def body(request: Request, kind: type[S]) -> S:

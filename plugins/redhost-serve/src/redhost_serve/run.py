@@ -40,6 +40,7 @@ class ServeOptions:
         grace: Seconds between SIGTERM and the end of new requests.
         hosts: More names that requests may ask for.
         follow: The store of a fleet to follow.
+        question: The one named question to serve; None for all of the home.
     """
 
     home: Path | None
@@ -55,6 +56,7 @@ class ServeOptions:
     grace: float
     hosts: tuple[str, ...] = ()
     follow: str | None = None
+    question: str | None = None
 
 
 def run(options: ServeOptions) -> None:
@@ -81,7 +83,7 @@ def run(options: ServeOptions) -> None:
         create_app(service, token=token),
         service,
         grace=options.grace,
-        started=lambda: _say(options.host, port, service.live.generation),
+        started=lambda: _say(options.host, port, service),
     )
     with (
         _watching(service, options),
@@ -92,8 +94,14 @@ def run(options: ServeOptions) -> None:
 
 
 def _open(options: ServeOptions) -> redhost.Live:
-    live = redhost.Live.open(options.home, backbone=options.backbone, device=options.device)
-    if live.generation is None and not options.watch and options.follow is None:
+    live = redhost.Live.open(
+        options.home,
+        question=options.question,
+        backbone=options.backbone,
+        device=options.device,
+    )
+    composed = live.generation is not None or live.host.questions
+    if not composed and not options.watch and options.follow is None:
         raise redhost.MissingError(
             f"nothing is composed in {live.host.home}",
             hint="Run 'redhost recompose', or serve with --watch.",
@@ -115,9 +123,11 @@ def _watching(service: Service, options: ServeOptions) -> Iterator[None]:
         watch.stop()
 
 
-def _say(host: str, port: int, generation: int | None) -> None:
+def _say(host: str, port: int, service: Service) -> None:
     shown = f"[{host}]" if ":" in host else host
-    click.echo(f"serving generation {generation or 'none'} on http://{shown}:{port}")
+    named = "".join(f", {n} {x.live.generation or 'none'}" for n, x in service.named.items())
+    generation = f"{service.live.generation or 'none'}{named}"
+    click.echo(f"serving generation {generation} on http://{shown}:{port}")
     sys.stdout.flush()
 
 

@@ -70,14 +70,18 @@ class Server(uvicorn.Server):
         if self.leave_at is None and sig == signal.SIGTERM:
             self.drain()
         else:
-            self.service.draining = True
+            self._stop_being_ready()
             super().handle_exit(sig, frame)
 
     def drain(self) -> None:
         """Stop being ready; requests are taken until the grace ends."""
-        self.service.draining = True
+        self._stop_being_ready()
         self.leave_at = time.monotonic() + self.grace
         log.info("draining for %g seconds", self.grace)
+
+    def _stop_being_ready(self) -> None:
+        for service in self.service.every:
+            service.draining = True
 
     async def on_tick(self, counter: int) -> bool:
         """Say whether it is time to go."""

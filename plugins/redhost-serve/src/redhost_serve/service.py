@@ -25,6 +25,7 @@ from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
 from redhost_serve.tracing import note_answers
 from redhost_serve.trial import Pair, Question, Trial
+from redhost_serve.wire import model_name
 from redhost_serve.writer import Writer
 
 __all__ = ["Candidate", "Options", "Service"]
@@ -88,6 +89,7 @@ class Service:
         listing: The installed experts as a fresh interpreter sees them, where `--watch` looked.
         trial: The canary, while there is one.
         follows: Says where a fleet that is followed stands; None where none is.
+        named: The services of the named questions of the same home, by name.
     """
 
     live: redhost.Live
@@ -97,6 +99,7 @@ class Service:
     listing: Sequence[dict[str, Any]] | None = None
     trial: Trial | None = None
     follows: Callable[[], msgspec.Struct] | None = None
+    named: dict[str, Service] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start the threads that answer."""
@@ -106,10 +109,12 @@ class Service:
             waiting=lambda: sum(map(len, self._workers)),
             shares=lambda: self.shares()[0],
             drift=self.drift,
+            question=self.question,
         )
         self.batcher = self._batcher(self._answer)
         self.labelled = self._batcher(self._compare)
         self.by_expert = self._batcher(partial(self.live.predict, each=True))
+        self.side_by_side = self._batcher(self._answer_all)
         self.embedding: Batcher[str, Embedding] = self._batcher(
             lambda texts: embed(self.live.composed, texts)
         )
@@ -119,6 +124,7 @@ class Service:
             self.batcher,
             self.labelled,
             self.by_expert,
+            self.side_by_side,
             self.embedding,
             self.choosing,
             self.writer,
@@ -129,6 +135,7 @@ class Service:
         self._saver.start()
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
+        self.find_questions()
 
     def _batcher(self, answer: Callable[[Sequence[Q]], list[A]]) -> Batcher[Q, A]:
         return Batcher(
@@ -138,6 +145,42 @@ class Service:
             wait=self.options.wait,
             observe=self.metrics.batch.observe,
         )
+
+    @property
+    def question(self) -> str | None:
+        """The named question that it answers; None for the home's own."""
+        return self.live.host.question
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers its question."""
+        return model_name(self.question)
+
+    @property
+    def every(self) -> tuple[Service, ...]:
+        """The services of all questions of the home, this one first."""
+        return (self, *self.named.values())
+
+    def find_questions(self) -> None:
+        """Serve the named questions that were composed since this was last looked at."""
+        for name in self.live.host.questions:
+            if name not in self.named:
+                self.named[name] = Service(self.live.of_question(name), options=self.options)
+
+    def of_model(self, name: str) -> Service:
+        """Return the service whose model has a name.
+
+        Raises:
+            HttpProblem: 404, if there is none.
+        """
+        found = {service.model: service for service in self.every}
+        if name not in found:
+            raise HttpProblem(404, f"no such model here; there is {', '.join(found)}")
+        return found[name]
+
+    def of_question(self, name: str | None) -> Service:
+        """Return the service of a question; as `of_model`."""
+        return self.of_model(model_name(name))
 
     @property
     def ready(self) -> bool:
@@ -180,11 +223,36 @@ class Service:
             trial = self.trial
             canary = trial is not None and trial.chooses(headers or {}, texts[0])
             answers = await self._ask(self.batcher, [Question(text, canary) for text in texts])
-        self.metrics.answered(answers, seconds=time.perf_counter() - start)
-        note_answers(answers)
+        self._note(answers, seconds=time.perf_counter() - start)
+        return answers
+
+    def _note(self, answers: Sequence[redhost.Answer], *, seconds: float) -> None:
+        """Count the answers to one request for this question."""
+        self.metrics.answered(answers, seconds=seconds)
+        note_answers(answers, question=self.question)
         if answers[0].generation == self.live.generation:
             self._recent.add(answers)
+
+    async def ask_all(self, texts: Sequence[str]) -> list[redhost.Answer]:
+        """Answer the texts of one request for every question, in one pass where it can be.
+
+        Raises:
+            HttpProblem: As `ask` does.
+        """
+        start = time.perf_counter()
+        answers = await self._ask(self.side_by_side, texts)
+        seconds = time.perf_counter() - start
+        if answers[0].generation is not None:
+            self._note(answers, seconds=seconds)
+        for name in answers[0].named:
+            self.named[name]._note([a.named[name] for a in answers], seconds=seconds)
         return answers
+
+    def _answer_all(self, texts: Sequence[str]) -> list[redhost.Answer]:
+        serving = {x.question: x.live.composed for x in self.every if x.live.generation}
+        own = serving.pop(self.question, None)
+        named = {name: model for name, model in serving.items() if name is not None}
+        return redhost.plugins.Questions(own=own, named=named).answer(texts)
 
     async def feedback(self, texts: Sequence[str], labels: Sequence[str]) -> list[Pair]:
         """Take the right labels of texts: count who has them right.
@@ -348,16 +416,20 @@ class Service:
         return redhost.plugins.LiveShares(generation=number, shares=shares, texts=texts)
 
     def experts(self) -> Sequence[dict[str, Any]]:
-        """Return every installed expert with its state, as `redhost list-experts` shows it."""
+        """Return every installed expert of the question, as `redhost list-experts` shows it."""
         if self.listing is not None:
-            return self.listing
+            return self._own(self.listing)
         with self._looking:
             when, found = self._looked
             if not when or time.monotonic() - when > REMEMBERED:
                 importlib.invalidate_caches()
-                found = [dict(x.to_json()) for x in self.live.host.list_experts()]
+                found = self._own([dict(x.to_json()) for x in self.live.host.list_experts()])
                 self._looked = (time.monotonic(), found)
         return found
+
+    def _own(self, listed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return those that answer this question."""
+        return [x for x in listed if x["question"] == self.question]
 
     def generations(self) -> list[dict[str, Any]]:
         """Return what is known of the last generations, the newest first."""
@@ -395,7 +467,9 @@ class Service:
         return found
 
     def close(self) -> None:
-        """Answer what waits and stop."""
+        """Answer what waits and stop, and the services of the named questions as well."""
+        for service in self.named.values():
+            service.close()
         self._saver.stop()
         for worker in self._workers:
             worker.close()

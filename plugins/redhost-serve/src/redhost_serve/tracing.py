@@ -18,15 +18,18 @@ except ImportError:
 __all__ = ["note_answers"]
 
 
-def note_answers(answers: Sequence[redhost.Answer]) -> None:
+def note_answers(answers: Sequence[redhost.Answer], *, question: str | None = None) -> None:
     """Write on the current span which generation answered, and who had the largest weights.
 
     Args:
         answers: Those of one request; their texts and labels are not written.
+        question: The named question that they answer.
     """
     if trace is None or not (span := trace.get_current_span()).is_recording():
         return
     span.set_attribute("redhost.generation", answers[0].generation or 0)
     span.set_attribute("redhost.texts", len(answers))
+    if question is not None:
+        span.set_attribute("redhost.question", question)
     heaviest = {max(a.weights, key=a.weights.__getitem__) for a in answers}
     span.set_attribute("redhost.experts", sorted(heaviest))

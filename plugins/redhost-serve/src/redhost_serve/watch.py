@@ -45,6 +45,7 @@ class Watch(threading.Thread):
         self._seen = self._last = packages_changed()
         self._refused: int | None = None
         self._listed: tuple[Stamps, int | None] | None = None
+        self._beside: dict[str, Watch] = {}  # looked through by this thread, one after the other
 
     def run(self) -> None:
         """Look, again and again; what goes wrong is shown, never raised."""
@@ -64,14 +65,29 @@ class Watch(threading.Thread):
         """Stop looking; a composition under way is given up, and none is begun."""
         with self._guard:
             self._ended.set()
-            child = self._child
+            child, beside = self._child, tuple(self._beside.values())
         if child is not None:
             child.terminate()
+        for watch in beside:
+            watch.stop()
         if self.is_alive():
             self.join()
 
     def look(self) -> None:
-        """Look once: follow the home, compose when packages changed and have come to rest."""
+        """Look once: follow the home, compose when packages changed and have come to rest.
+
+        So for every question, those that were composed meanwhile included.
+        """
+        self._look()
+        self.service.find_questions()
+        for name, service in self.service.named.items():
+            with self._guard:
+                if self._ended.is_set():
+                    return
+                watch = self._beside.setdefault(name, Watch(service, backbone=self.backbone))
+            self._try(watch.look)
+
+    def _look(self) -> None:
         self._follow()
         stamps = packages_changed()
         at_rest, self._last = stamps == self._last, stamps

@@ -43,16 +43,23 @@ __all__ = [
     "decode",
     "generate_reply",
     "infer_reply",
+    "model_name",
     "route_reply",
     "texts_of",
 ]
 
 MODEL = "redhost"
-"""The one model of the server: whatever generation is served."""
+"""The model that answers the home's own question: whatever generation is served."""
 
 MAX_TEXTS = 64
 MAX_CHARACTERS = 4096
 MAX_TOKENS = 4096
+
+
+def model_name(question: str | None) -> str:
+    """Return the name of the model that answers a question; a colon is in no expert's id."""
+    return MODEL if question is None else f"{MODEL}:{question}"
+
 
 T = TypeVar("T", bound=Struct)
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS)]
@@ -148,9 +155,15 @@ class InferReply(Struct, kw_only=True, omit_defaults=True):
 
 
 class RouteRequest(Struct, kw_only=True):
-    """Texts, or prompts, whose expert is wanted."""
+    """Texts, or prompts, whose expert is wanted.
+
+    Attributes:
+        texts: The texts.
+        question: Among the experts of which question; null for the home's own.
+    """
 
     texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
+    question: Id | None = None
 
 
 class Routed(Struct, kw_only=True):
@@ -168,12 +181,13 @@ class RouteReply(Struct, kw_only=True):
 
 
 class Feedback(Struct, kw_only=True):
-    """Texts with their right labels; nothing of them is written down."""
+    """Texts with their right labels, to one question; nothing of them is written down."""
 
     texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
     labels: Annotated[
         list[Annotated[str, Meta(max_length=MAX_CHARACTERS)]], Meta(max_length=MAX_TEXTS)
     ]
+    question: Id | None = None
 
 
 class Scored(Struct, kw_only=True):
@@ -200,6 +214,7 @@ class GenerateRequest(Struct, kw_only=True):
         temperature: T; 0 takes the most probable token.
         seed: Where draws come from.
         stream: Whether each token is sent as soon as it is chosen, as a server-sent event.
+        question: Whose composition goes on; null for the home's own.
     """
 
     prompt: Annotated[str, Meta(max_length=MAX_CHARACTERS)]
@@ -207,6 +222,7 @@ class GenerateRequest(Struct, kw_only=True):
     temperature: Annotated[float, Meta(ge=0)] = 1.0
     seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
     stream: bool = False
+    question: Id | None = None
 
 
 class GenerateReply(Struct, kw_only=True):
@@ -234,10 +250,12 @@ class Change(Struct, kw_only=True):
     Attributes:
         generation: Which one; null is the home's current one. A rollback ignores it.
         expected_generation: What the caller believes is served; null asks for nothing.
+        question: Whose; null is the home's own. Where a model is named, that says it.
     """
 
     generation: Number | None = None
     expected_generation: Number | None = None
+    question: Id | None = None
 
 
 class Attach(Struct, kw_only=True):
@@ -246,10 +264,12 @@ class Attach(Struct, kw_only=True):
     Attributes:
         source: The id of an installed expert; never a path.
         expected_generation: What the caller believes is served; null asks for nothing.
+        question: Whose composition it joins; null is the home's own.
     """
 
     source: Id
     expected_generation: Number | None = None
+    question: Id | None = None
 
 
 class Detach(Struct, kw_only=True):
@@ -258,10 +278,12 @@ class Detach(Struct, kw_only=True):
     Attributes:
         id: Its id.
         expected_generation: What the caller believes is served; null asks for nothing.
+        question: Whose composition it leaves; null is the home's own.
     """
 
     id: Id
     expected_generation: Number | None = None
+    question: Id | None = None
 
 
 class Replace(Attach, kw_only=True):
@@ -342,8 +364,10 @@ def generate_reply(
     )
 
 
-def infer_reply(request: InferRequest, answers: Sequence[redhost.Answer]) -> InferReply:
-    """Return the answer to a request.
+def infer_reply(
+    request: InferRequest, answers: Sequence[redhost.Answer], *, model: str = MODEL
+) -> InferReply:
+    """Return the answer to a request, by the model of that name.
 
     Raises:
         HttpProblem: 400, if it wants an output that this generation has not.
@@ -354,7 +378,7 @@ def infer_reply(request: InferRequest, answers: Sequence[redhost.Answer]) -> Inf
         raise HttpProblem(400, f"no output {missing[0]!r} here; there are: {', '.join(made)}")
     cuts = [a.cut for a in answers if a.cut is not None]
     return InferReply(
-        model_name=MODEL,
+        model_name=model,
         model_version=str(answers[0].generation),
         id=request.id,
         outputs=[made[name] for name in dict.fromkeys(names)],

@@ -6,6 +6,7 @@ const EVERY = 3000;
 const at = (id) => document.getElementById(id);
 let shown = "";
 let model = null;
+let asked = null;  // the id of the model that was chosen, where there are several questions
 
 function element(tag, text, attributes = {}) {
   const made = document.createElement(tag);
@@ -29,9 +30,15 @@ const post = (path, told, headers = {}) =>
 
 async function refresh() {
   try {
-    const [models, generations] = await Promise.all([ask("/v1/models"), ask("/v1/generations")]);
-    const now = JSON.stringify([models, generations]);
-    if (now !== shown) draw(models.data[0], generations.data);
+    const models = (await ask("/v1/models")).data.filter((m) => m.id === m.root);
+    const found = models.find((m) => m.id === asked)
+      ?? models.find((m) => m.generation !== null) ?? models[0];
+    const generations = await ask(`/v1/generations?model=${encodeURIComponent(found.id)}`);
+    const now = JSON.stringify([models, generations, found.id]);
+    if (now !== shown) {
+      drawQuestions(models, found);
+      draw(found, generations.data);
+    }
     shown = now;
   } catch (error) {
     shown = "";
@@ -51,6 +58,15 @@ function draw(found, generations) {
   at("admin").hidden = !model.admin;
   at("rollback").disabled = model.parent === null;
   if (focused) document.querySelector(`button[data-generation="${focused}"]`)?.focus();
+}
+
+function drawQuestions(models, found) {
+  at("questions").hidden = models.length < 2;
+  at("question").replaceChildren(...models.map((m) => {
+    const option = element("option", m.question ?? "the home’s own", { value: m.id });
+    option.selected = m.id === found.id;
+    return option;
+  }));
 }
 
 function drawNow(generations) {
@@ -165,7 +181,7 @@ async function answer(event) {
   at("ask-problem").textContent = "";
   const tensor = { name: "text", datatype: "BYTES", shape: [1], data: [at("text").value] };
   try {
-    const reply = await post("/v2/models/redhost/infer", { inputs: [tensor] });
+    const reply = await post(`/v2/models/${encodeURIComponent(model.id)}/infer`, { inputs: [tensor] });
     const outputs = new Map(reply.outputs.map((o) => [o.name, o]));
     const sure = outputs.get("probability");
     at("label").textContent = outputs.get("label").data[0];
@@ -201,7 +217,9 @@ async function change(path, generation) {
   at("change-problem").textContent = "";
   const headers = { Authorization: `Bearer ${at("token").value}` };
   try {
-    const told = { generation, expected_generation: model.generation };
+    const told = {
+      generation, expected_generation: model.generation, question: model.question,
+    };
     const done = await post(path, told, headers);
     at("change").textContent = `Generation ${done.generation} is served; before it was `
       + `${done.previous ?? "none"}.`;
@@ -212,6 +230,11 @@ async function change(path, generation) {
 }
 
 at("ask").addEventListener("submit", answer);
+at("question").addEventListener("change", () => {
+  asked = at("question").value;
+  at("answer").hidden = true;
+  refresh();
+});
 at("admin").addEventListener("submit", (event) => {
   event.preventDefault();
   change("/admin/rollback", null);

@@ -1,0 +1,68 @@
+"""Questions side by side: each composition answers a text, and texts are encoded once for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ..bus.tasks import NONE, Unit
+from ..types import as_list
+from .composed import Answer, ComposedModel, shared_features
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Questions:
+    """The generations that answer the questions of one home.
+
+    Attributes:
+        own: That of the home's own question; None where only named ones are composed.
+        named: Those of the named questions. One that tells next tokens answers no text.
+    """
+
+    own: ComposedModel | None
+    named: Mapping[str, ComposedModel]
+
+    @property
+    def generations(self) -> dict[str, int | None]:
+        """The generation of each named question, by name."""
+        return {name: model.generation for name, model in self.named.items()}
+
+    def answer(
+        self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
+    ) -> list[Answer]:
+        """Answer texts, each question by its own generation: bit for bit what it answers alone.
+
+        The home's own answer has the others in `questions`. Where its own is not composed, that
+        answer is declined, with no weights and no generation.
+
+        Args:
+            texts: A text, or any iterable of texts.
+            sets: As for `ComposedModel.answer`, like the rest.
+            each: Whether every expert is to answer for itself as well.
+
+        Raises:
+            InputTypeError: If it is anything else.
+            UsageError: If there can be no label sets.
+        """
+        texts = as_list(texts, str, "text")
+        models = {n: m for n, m in self.named.items() if m.backbone.task.unit is not Unit.TOKEN}
+        answering = [*([self.own] if self.own else ()), *models.values()]
+        h = shared_features(answering, texts)
+        found = [
+            model.answer(texts, sets=sets, each=each, features=features)
+            for model, features in zip(answering, h, strict=True)
+        ]
+        own = found.pop(0) if self.own else [_unasked(text) for text in texts]
+        if not models:
+            return own
+        return [
+            replace(answer, questions=dict(zip(models, beside, strict=True)))
+            for answer, *beside in zip(own, *found, strict=True)
+        ]
+
+
+def _unasked(text: str) -> Answer:
+    """Return the answer to a text where the home's own question is not composed."""
+    return Answer(
+        input=str(text), label=NONE, probability=None, weights={}, generation=None, declined=True
+    )

@@ -1,0 +1,168 @@
+"""Several questions, and two backbones, behind one address: over real HTTP."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from redhost_serve.client import Client, Reply
+from redhost_serve.process import serving
+from redhost_serve.server import running
+from redhost_serve.service import Service
+from redhost_serve.watch import Watch
+
+import redhost
+from redhost.testing import Environment, backbone_project, expert_project
+
+TEXTS = ["What is 37 plus 12?", "odd 7"]
+TOKEN = "a token that nobody guesses"
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory) -> Iterator[Path]:
+    """The shipped experts on one backbone; odd and even on another, for the question parity."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("questions")
+    backbone = backbone_project(folder / "red-backbone-tiny-random")
+    site = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        environment = Environment(site)
+        environment.install(backbone)
+        for name in ("odd", "even"):
+            project = folder / f"red-expert-{name}"
+            expert_project(project, name, backbone, question="parity")
+            environment.install(project)
+        home = folder / "home"
+        open_host(home, None, "tiny").recompose()
+        for router in ("evidence", "centroid"):
+            open_host(home, "parity", "tiny-random").recompose(router=router, accept=True)
+        yield home
+
+
+def open_host(home: Path, question: str | None, backbone: str | None = None) -> redhost.Host:
+    plugins = redhost.plugins.Plugins(())
+    return redhost.Host.open(home, question=question, backbone=backbone, plugins=plugins)
+
+
+@pytest.fixture
+def home(composed: Path, tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    shutil.copytree(composed, home)
+    return home
+
+
+@pytest.fixture
+def served(home: Path) -> Iterator[tuple[Client, Service]]:
+    live = redhost.Live.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
+    with running(live, token=TOKEN) as (url, service), Client(url, token=TOKEN) as client:
+        yield client, service
+
+
+def infer(client: Client, model: str, texts: list[str] = TEXTS) -> Reply:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
+    return client.post(f"/v2/models/{model}/infer", {"inputs": [tensor]})
+
+
+def test_each_question_is_a_model_and_answers_as_its_host_does(served, home) -> None:
+    client, service = served
+    for model, question in (("redhost", None), ("redhost:parity", "parity")):
+        reply = infer(client, model)
+        alone = open_host(home, question).predict(TEXTS)
+        assert (reply.status, reply.body["model_name"]) == (200, model)
+        assert reply.generation == alone[0].generation
+        assert reply.output("probability") == [a.probability for a in alone]  # the very same bits
+        assert client.get(f"/v2/models/{model}/ready").body == {"ready": True}
+    assert {m.backbone.name for m in (service.composed, service.named["parity"].composed)} == {
+        "tiny",
+        "tiny-random",
+    }
+    assert infer(client, "redhost:other").status == 404
+    assert client.get("/v2/models/redhost:parity").body["versions"] == ["2"]
+
+
+def test_the_other_routes_name_the_question(served, home) -> None:
+    client, _ = served
+    models = client.get("/v1/models").body["data"]
+    assert [(m["id"], m["question"], m["backbone"]) for m in models if m["id"] == m["root"]] == [
+        ("redhost", None, "tiny"),
+        ("redhost:parity", "parity", "tiny-random"),
+    ]
+    assert {m["parent"] for m in models if m["id"] in {"odd", "even"}} == {"redhost:parity"}
+    experts = {m["id"]: {x["id"] for x in m["experts"]} for m in models if m["id"] == m["root"]}
+    assert experts["redhost:parity"] == {"odd", "even"} and not experts["redhost"] & {"odd"}
+    route = client.post("/v1/route", {"texts": TEXTS, "question": "parity"}).body
+    assert set(route["routes"][0]["weights"]) == {"odd", "even", "backbone"}
+    assert client.post("/v1/route", {"texts": TEXTS, "question": "other"}).status == 404
+    generations = client.get("/v1/generations?model=redhost:parity").body["data"]
+    assert [g["number"] for g in generations] == [2, 1]
+    for model in ("redhost:parity", "odd"):
+        body = client.post("/classify", {"model": model, "input": TEXTS[1]}).body
+        assert body["data"][0]["label"] in {"a", "b"}
+    names = {(x["name"], x["version"]) for x in client.post("/v2/repository/index", {}).body}
+    assert names == {("redhost", "1"), ("redhost:parity", "1"), ("redhost:parity", "2")}
+    vector = client.post("/v1/embeddings", {"model": "redhost:parity", "input": "odd 7"}).body
+    width = len(vector["data"][0]["embedding"])
+    assert width == open_host(home, "parity").composed.backbone.width
+
+
+def test_all_questions_are_answered_by_one_request(served, home) -> None:
+    client, _ = served
+    body = client.post("/classify", {"model": "auto", "input": TEXTS, "questions": True}).body
+    for n, answer in enumerate(open_host(home, None).predict(TEXTS)):
+        row, beside = body["data"][n], answer.named["parity"]
+        assert (row["label"], row["probability"]) == (answer.label, answer.probability)
+        parity = row["questions"]["parity"]
+        assert (parity["label"], parity["probability"]) == (beside.label, beside.probability)
+    assert body["redhost"] == {"generation": 1, "questions": {"parity": 2}}
+    wrong = {"model": "odd", "input": TEXTS, "questions": True}
+    assert client.post("/classify", wrong).status == 400
+    text = client.get("/metrics").body.decode()
+    assert 'redhost_generation_texts_total{generation="1"} 2.0' in text
+    assert 'redhost_generation_texts_total{generation="2",question="parity"} 2.0' in text
+    assert text.count("# TYPE redhost_generation_texts_total counter") == 1
+
+
+def test_a_swap_of_one_question_leaves_the_other_as_it_is(served, home) -> None:
+    client, service = served
+    before = infer(client, "redhost").body
+    swapped = client.post("/admin/swap", {"generation": 1, "question": "parity"})
+    assert swapped.body == {"generation": 1, "previous": 2}
+    assert infer(client, "redhost:parity").generation == 1
+    assert infer(client, "redhost").body == before
+    assert open_host(home, "parity").generations.current() == 1
+    stale = {"parameters": {"generation": 2, "expected_generation": 2}}
+    assert client.post("/v2/repository/models/redhost:parity/load", stale).status == 412
+    assert client.post("/v2/repository/models/redhost:parity/unload", {}).status == 200
+    assert client.get("/v2/models/redhost:parity/ready").status == 503
+    assert client.get("/v2/health/ready").status == 200
+    assert client.post("/v2/repository/models/redhost:parity/load", {}).status == 200
+    assert client.post("/admin/rollback", {"question": "other"}).status == 404
+    assert service.live.generation == 1
+
+
+def test_what_is_composed_while_it_is_served_answers_from_then_on(served, home) -> None:
+    client, service = served
+    shutil.copytree(home / "questions" / "parity", home / "questions" / "again")
+    Watch(service, backbone="tiny").look()
+    assert (
+        infer(client, "redhost:again").body["outputs"]
+        == infer(client, "redhost:parity").body["outputs"]
+    )
+    open_host(home, "again").rollback(1)
+    Watch(service, backbone="tiny").look()
+    assert infer(client, "redhost:again").generation == 1
+
+
+def test_one_process_serves_two_backbones_and_one_question_alone(home) -> None:
+    with serving(home) as server, Client(server.url) as client:
+        assert infer(client, "redhost").output("label")[0] == "49"
+        assert infer(client, "redhost:parity").generation == 2
+    with serving(home, "--question", "parity") as server, Client(server.url) as client:
+        assert infer(client, "redhost").status == 404
+        bodies = [{"model": model, "input": "odd 7"} for model in ("auto", "redhost:parity")]
+        one, two = (client.post("/classify", x).body["data"] for x in bodies)
+        assert one == two
