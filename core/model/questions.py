@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from ..bus.tasks import NONE, Unit
 from ..types import as_list
-from .composed import Answer, ComposedModel, shared_features
+from .composed import Answer, ComposedModel, Observe, shared_features
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,7 +29,12 @@ class Questions:
         return {name: model.generation for name, model in self.named.items()}
 
     def answer(
-        self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
+        self,
+        texts: str | Iterable[str],
+        *,
+        sets: float | None = None,
+        each: bool = False,
+        observe: Mapping[str | None, Observe | None] = MappingProxyType({}),
     ) -> list[Answer]:
         """Answer texts, each question by its own generation: bit for bit what it answers alone.
 
@@ -39,6 +45,7 @@ class Questions:
             texts: A text, or any iterable of texts.
             sets: As for `ComposedModel.answer`, like the rest.
             each: Whether every expert is to answer for itself as well.
+            observe: By question, None for the home's own: as for `ComposedModel.answer`.
 
         Raises:
             InputTypeError: If it is anything else.
@@ -46,11 +53,13 @@ class Questions:
         """
         texts = as_list(texts, str, "text")
         models = {n: m for n, m in self.named.items() if m.backbone.task.unit is not Unit.TOKEN}
-        answering = [*([self.own] if self.own else ()), *models.values()]
-        h = shared_features(answering, texts)
+        answering = list[tuple[str | None, ComposedModel]](models.items())
+        if self.own is not None:
+            answering.insert(0, (None, self.own))
+        h = shared_features([model for _, model in answering], texts)
         found = [
-            model.answer(texts, sets=sets, each=each, features=features)
-            for model, features in zip(answering, h, strict=True)
+            model.answer(texts, sets=sets, each=each, features=features, observe=observe.get(name))
+            for (name, model), features in zip(answering, h, strict=True)
         ]
         own = found.pop(0) if self.own else [_unasked(text) for text in texts]
         if not models:

@@ -250,9 +250,12 @@ class Service:
 
     def _answer_all(self, texts: Sequence[str]) -> list[redhost.Answer]:
         serving = {x.question: x.live.composed for x in self.every if x.live.generation}
+        observe = {
+            name: self.of_question(name)._moments.observer(model) for name, model in serving.items()
+        }
         own = serving.pop(self.question, None)
         named = {name: model for name, model in serving.items() if name is not None}
-        return redhost.plugins.Questions(own=own, named=named).answer(texts)
+        return redhost.plugins.Questions(own=own, named=named).answer(texts, observe=observe)
 
     async def feedback(self, texts: Sequence[str], labels: Sequence[str]) -> list[Pair]:
         """Take the right labels of texts: count who has them right.
