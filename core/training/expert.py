@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ from ..types import Progress, in_stage
 
 BACKGROUND_ROWS = 1024
 """Background rows that a step looks at, at most: tokens are many."""
+
+SAVING = 0.05
+"""Share of the time that checkpoints take, at most: a kill loses no more than the last twenty of
+them would have."""
 
 TEMPERATURES = (0.05, 20.0)
 """Smallest and largest T that is fitted."""
@@ -241,17 +246,20 @@ class ExpertRun:
         """Yield for each epoch until there are enough, or none was better for a while.
 
         Args:
-            checkpoint: Written after each; where it exists, training goes on from it.
+            checkpoint: Written after the first, and then as `SAVING` says; where it exists,
+                training goes on from it.
             progress: Called with (epochs done, epochs in all).
         """
         if checkpoint is not None and (state := read_checkpoint(checkpoint)) is not None:
             self.load(state)
         enough, patience = self.settings.epochs, self.settings.patience
+        due = time.monotonic()
         while self.epoch < enough and self.epoch - self.best_epoch < patience:
             self.epoch += 1
             yield
-            if checkpoint is not None:
+            if checkpoint is not None and (start := time.monotonic()) >= due:
                 save_checkpoint(checkpoint, self.state())
+                due = time.monotonic() + (time.monotonic() - start) / SAVING
             if (shown := in_stage(progress, "epochs", self.note)) is not None:
                 shown(self.epoch, enough)
 
