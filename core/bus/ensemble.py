@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from ...registry.errors import CompositionError
@@ -52,7 +53,8 @@ class Ensemble(nn.Module):
         super().__init__()
         self.ids = tuple(sorted(experts))
         self.parts = tuple(experts[i] for i in self.ids)  # a tuple: the bus registers the modules
-        folded = {str(k): e.folded() for k, e in enumerate(self.parts)}
+        with torch.no_grad():  # on a bus all are frozen
+            folded = {str(k): e.folded() for k, e in enumerate(self.parts)}
         self.folded = nn.ModuleDict({k: e for k, e in folded.items() if e not in self.parts})
         self.layout, self.strategy, self.columns = layout, strategy, columns
         self.register_buffer("classifier", classifier, persistent=False)
