@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ...registry.errors import MissingError, UsageError
 from ...registry.package.manifest import Features
+from .gguf_reading import header_read_once
 from .packs import Pack, attending, packs
 from .tiles import KERNELS, PASS_TOKENS, Tiles, tile_of
 from .token_hashing import TokenHashing
@@ -438,8 +439,9 @@ def _load(
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     kind = AutoModelForCausalLM if head else AutoModel
+    once = header_read_once() if "gguf_file" in options else nullcontext()
     try:
-        with _silence_warnings():
+        with _silence_warnings(), once:
             tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
             model: PreTrainedModel = kind.from_pretrained(
                 where,

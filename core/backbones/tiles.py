@@ -176,7 +176,7 @@ def _tiled(linear: nn.Linear, tile: int, sections: Sections) -> Forward:
 
     def forward(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        count = len(rows)
+        count = rows.shape[0]  # the len() of a tensor is a function in Python: a pass had 150
         parts = sections if count == total else [(-(-count // tile) * tile, tile)]
         if filling := sum(n for n, _ in parts) - count:
             rows = torch.constant_pad_nd(rows, (0, 0, 0, filling))
@@ -196,9 +196,9 @@ def tiled(rows: Tensor, tile: int, weight: Tensor, bias: Tensor | None) -> Tenso
 
 def _products(rows: Tensor, sections: Sections, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + b of rows ``(N, D)``, tile by tile."""
-    if len(rows) == sections[0][1]:
+    if rows.shape[0] == sections[0][1]:
         return _product(rows, weight, bias)
-    out = rows.new_empty(len(rows), len(weight))
+    out = rows.new_empty(rows.shape[0], weight.shape[0])
     sizes = [count for count, _ in sections]
     for x, y, (_, tile) in zip(
         torch.split(rows, sizes), torch.split(out, sizes), sections, strict=True
@@ -233,11 +233,11 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _is_odd(weight: Tensor) -> bool:
     """Tell whether a product is so narrow that a row's bits follow its place in the tile."""
-    return len(weight) < LINE and len(weight) % COLUMNS > 0
+    return weight.shape[0] < LINE and weight.shape[0] % COLUMNS > 0
 
 
 def _is_onednn(x: Tensor, weight: Tensor) -> bool:
-    return ONEDNN and len(x) > 1 and weight.numel() >= ONEDNN_FROM
+    return ONEDNN and x.shape[0] > 1 and weight.numel() >= ONEDNN_FROM
 
 
 def _text_by_text(activation: nn.Module, runs: Sequence[Run] | None) -> Forward:

@@ -102,6 +102,10 @@ class Bus(nn.Module):
         self.own_labels = {
             i: torch.tensor([place[y] for y in experts[self.ids[i]].labels]) for i in self.own
         }
+        self._places = {
+            columns: (torch.tensor(columns), torch.cat([self.own_labels[k] for k in columns]))
+            for columns in self.ensemble.own_columns
+        }
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Answer for ``(B, D)``.
@@ -163,8 +167,8 @@ class Bus(nn.Module):
         p[:, : max(1, len(self.shared_labels))] = (1 - own) * shared
         if outputs is None:
             for columns, p_i in self._own_probabilities(z):  # (n, B, L_i)
-                weighted = alpha[:, columns].T[..., None] * p_i
-                places = torch.cat([self.own_labels[k] for k in columns]).to(p.device)
+                at, places = (t.to(p.device) for t in self._places[columns])
+                weighted = alpha.index_select(1, at).T[..., None] * p_i
                 p = p.index_add(1, places, weighted.transpose(0, 1).flatten(1))
             return p
         for o in outputs:
@@ -180,10 +184,10 @@ class Bus(nn.Module):
                 p = p.index_put(at, weight[o.rows] * p_i, accumulate=True)
         return p
 
-    def _own_probabilities(self, z: Tensor) -> Iterator[tuple[list[int], Tensor]]:
+    def _own_probabilities(self, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
         """Yield p_i ``(n, B, L_i)`` of experts with labels of their own, those alike at once."""
         for columns, delta, temperature in self.ensemble.own_outputs(z):
-            yield [*columns], self.task.head.output(delta, temperature=temperature)
+            yield columns, self.task.head.output(delta, temperature=temperature)
 
     def _shared(
         self,
@@ -231,12 +235,12 @@ class Bus(nn.Module):
         own = self.own_labels.get(column)
         return p[:, : len(self.shared_labels) or 1] if own is None else p[:, own.to(p.device)]
 
-    def own_answers(self, h: Tensor, z: Tensor) -> Iterator[tuple[list[int], Tensor]]:
+    def own_answers(self, h: Tensor, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
         """Yield columns and their p_i(y|x) ``(n, B, L_i)``, until every expert has answered."""
         yield from self._own_probabilities(z)
         for column in range(len(self.ids)):
             if column not in self.own_labels:
-                yield [column], self.own_answer(h, z, column)[None]
+                yield (column,), self.own_answer(h, z, column)[None]
 
     def answered_by(self, column: int) -> tuple[str, ...]:
         """Return the labels that an expert answers with: its own, or the backbone's."""

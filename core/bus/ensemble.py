@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from ...registry.errors import CompositionError
 from .evidence import confidence_of, readout_factor
 from .experts import Expert, LowRank
-from .head_stack import HeadStack, head_stacks
+from .head_stack import head_stacks
 from .layout import FeatureLayout
 from .lowrank_stack import LowRankStack
 from .strategies import (
@@ -52,7 +53,8 @@ class Ensemble(nn.Module):
         super().__init__()
         self.ids = tuple(sorted(experts))
         self.parts = tuple(experts[i] for i in self.ids)  # a tuple: the bus registers the modules
-        folded = {str(k): e.folded() for k, e in enumerate(self.parts)}
+        with torch.no_grad():  # on a bus all are frozen
+            folded = {str(k): e.folded() for k, e in enumerate(self.parts)}
         self.folded = nn.ModuleDict({k: e for k, e in folded.items() if e not in self.parts})
         self.layout, self.strategy, self.columns = layout, strategy, columns
         self.register_buffer("classifier", classifier, persistent=False)
@@ -76,7 +78,11 @@ class Ensemble(nn.Module):
         stacked = ({k: alike[k] for k in some if k in alike} for some in (self.hidden, self.logit))
         self.hidden_stack, self.logit_stack = (LowRankStack(s) if s else None for s in stacked)
         heads = {k: self._answering(k) for k in self.own if self.ids[k] not in own}
-        self.head_stacks = nn.ModuleList([] if strategy == "grouped" else head_stacks(heads))
+        stacks = [] if strategy == "grouped" else head_stacks(heads)
+        self.head_stacks = nn.ModuleList(stacks)
+        self._stacks = {stack.columns: stack for stack in stacks}
+        alone = {*self.own}.difference(*self._stacks)
+        self.own_columns = tuple(sorted((*self._stacks, *((k,) for k in alone))))
 
     classifier: Tensor | None
 
@@ -103,15 +109,14 @@ class Ensemble(nn.Module):
 
         Those that are alike come at once; the order is that of their first columns.
         """
-        stacks = {s.columns[0]: s for s in cast("Iterable[HeadStack]", self.head_stacks)}
-        stacked = {k for s in stacks.values() for k in s.columns}
         base = self.layout.base(z)
-        for column in self.own:
-            if column in stacks:
-                stack = stacks[column]
-                yield stack.columns, stack(base), stack.temperature
-            elif column not in stacked:
-                yield (column,), self.delta(z, column)[None], self.parts[column].temperature
+        for columns in self.own_columns:
+            stack = self._stacks.get(columns)
+            if stack is not None:
+                yield columns, stack(base), stack.temperature
+            else:
+                [column] = columns
+                yield columns, self.delta(z, column)[None], self.parts[column].temperature
 
     def expert_outputs(
         self, z: Tensor, columns: Iterable[tuple[int, Tensor | None]]

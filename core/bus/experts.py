@@ -215,10 +215,10 @@ class _Folded(Expert):
     def __init__(self, expert: ClassifierExpert) -> None:
         super().__init__(space=expert.space, labels=expert.labels, temperature=expert.temperature)
         self.activation, self.dtype = expert.activation, expert.precision
-        # Buffers that are not stored: the expert's own weights are what is digested.
+        # Buffers that are not stored: the expert's own weights are what is digested, or trained.
         for name in ("U", "W", "b"):
-            self.register_buffer(name, getattr(expert, name).detach(), persistent=False)
-        self.register_buffer("WV", expert.W.detach() @ expert.V.detach(), persistent=False)
+            self.register_buffer(name, getattr(expert, name), persistent=False)
+        self.register_buffer("WV", expert.W @ expert.V, persistent=False)
 
     U: Tensor
     W: Tensor

@@ -7,11 +7,11 @@ batch has the same shape however many there are, and so the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from .experts import STACKABLE, Expert
 
@@ -27,9 +27,7 @@ class HeadStack(nn.Module):
         super().__init__()
         self.columns = tuple(sorted(parts))
         some = [parts[k] for k in self.columns]
-        self.form = (some[0],)  # a tuple: its own weights are not this module's
-        for name in _tensors(some[0]):
-            self.register_buffer(name, torch.stack([_tensors(e)[name].detach() for e in some]))
+        self.form = _stacked(some)
         temperatures = [e.temperature for e in some]
         self.register_buffer("temperature", torch.tensor(temperatures)[:, None, None])
 
@@ -37,9 +35,7 @@ class HeadStack(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the logits of every expert ``(n, B, L)`` for z ``(B, D)``, in its precision."""
-        [form] = self.form
-        weights = {name: getattr(self, name) for name in _tensors(form)}
-        made: Tensor = functional_call(form, weights, (z.to(form.precision),))
+        made: Tensor = self.form(z.to(self.form.precision))
         return made.to(z.dtype)
 
 
@@ -58,6 +54,16 @@ def head_stacks(heads: Mapping[int, Expert]) -> list[HeadStack]:
             like = (type(expert), getattr(expert, "activation", None), shapes)
             groups.setdefault(like, {})[column] = expert
     return [HeadStack(group) for group in groups.values()]
+
+
+def _stacked(experts: Sequence[Expert]) -> Expert:
+    """Return an expert of the same form whose weights are those of all, ``(n, …)``."""
+    form = copy.copy(experts[0])  # which shares the tables of its weights: they are set anew
+    stacks = {n: torch.stack([_tensors(e)[n].detach() for e in experts]) for n in _tensors(form)}
+    names = {n for n, _ in form.named_parameters()}
+    form._parameters = {n: nn.Parameter(stacks[n], requires_grad=False) for n in names}
+    form._buffers = {n: t for n, t in stacks.items() if n not in names}
+    return form
 
 
 def _tensors(expert: Expert) -> dict[str, Tensor]:

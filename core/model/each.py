@@ -8,7 +8,7 @@ T_i was fitted by its author on rows that it was not trained on, so p_i is a cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from torch import Tensor
@@ -49,32 +49,27 @@ def answers_by_expert(
     limits = None if calibration is None or not share else calibration.own_thresholds(share, bus)
     familiarity = own_familiarities(bus, z) if limits is not None else None
     found: dict[int, list[ExpertAnswer]] = {}
-    none = [False] * len(h)
     for columns, answers in bus.own_answers(h, z):
         for n, (column, read) in enumerate(zip(columns, _read(bus, columns, answers), strict=True)):
-            declined = none
             if limits is not None and familiarity is not None:
                 declined = (familiarity(answers[n], column) < limits[column]).tolist()
-            found[column] = [
-                ExpertAnswer(label=label, probability=probability, value=value, declined=no)
-                for (label, probability, value), no in zip(read, declined, strict=True)
-            ]
+                pairs = zip(read, declined, strict=True)
+                read = [msgspec.structs.replace(a, declined=no) for a, no in pairs]  # noqa: PLW2901
+            found[column] = read
     ordered = [found[k] for k in range(len(bus.ids))]
     return [dict(zip(bus.ids, some, strict=True)) for some in zip(*ordered, strict=True)]
 
 
-Read = Iterable[tuple[str, float | None, float | None]]
-"""Label, probability and value of each row."""
-
-
-def _read(bus: Bus, columns: Sequence[int], p: Tensor) -> Iterator[Read]:
+def _read(bus: Bus, columns: Sequence[int], p: Tensor) -> Iterator[list[ExpertAnswer]]:
     """Yield what the answers ``(n, B, L_i)`` of some experts are for people, expert by expert."""
     if not bus.task.head.distribution:
         for column, one in zip(columns, p, strict=True):
             read = bus.task.head.read(one, bus.answered_by(column))
-            yield [(a.label, a.probability, a.value) for a in read]
+            yield [
+                ExpertAnswer(label=a.label, probability=a.probability, value=a.value) for a in read
+            ]
         return
     best = p.max(dim=-1)  # of all at once: a hundred small ones take longer than the encoder's pass
     for column, sure, at in zip(columns, best.values.tolist(), best.indices.tolist(), strict=True):
         labels = bus.answered_by(column)
-        yield [(labels[n], x, None) for n, x in zip(at, sure, strict=True)]
+        yield [ExpertAnswer(label=labels[n], probability=x) for n, x in zip(at, sure, strict=True)]

@@ -15,6 +15,7 @@ alike. Where labels are uneven neither is right: how far a row lies from the mea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -38,6 +39,9 @@ right for .992 (validation rows of Reuters newswire, docs/lab-notes.md)."""
 EACH = 8
 """Rows a label, on average, from which on κ is chosen: of fewer, those left out say the opposite of
 how frequent their labels are."""
+
+MOST_LEVERAGE = 0.999
+"""h_i, at most: a row that decides alone how it is scored says nothing once it is left out."""
 
 SHARE, BETA = 1 / 30, 8.0
 """λ as a share of N, and β, where no rows are at hand to choose them by; best on validation rows of
@@ -107,9 +111,41 @@ class LeastSquares:
         right = one_hot(target, len(self.bias)).to(torch.float64)
         score = wide @ self.weight.T + self.bias
         white = torch.linalg.solve_triangular(self.factor, (wide - self.mean).T, upper=False)
-        leverage = (1 / self.rows + white.square().sum(0)).clamp(max=0.999)  # (N,)
+        leverage = (1 / self.rows + white.square().sum(0)).clamp(max=MOST_LEVERAGE)  # (N,)
         found: Tensor = right - (right - score) / (1 - leverage[:, None])
         return found
+
+
+def left_out_by_penalty(
+    known: Statistics, z: Tensor, target: Tensor
+) -> Iterator[tuple[float, Tensor]]:
+    """Yield each λ of `PENALTIES` with what `LeastSquares.left_out` gives of rows under it.
+
+    Where rows are all there are, and fewer than their numbers, their inner products say the same:
+
+        G = (Z Zᵀ + λ I)⁻¹      y − ŷ = λ G (y − n_y / N)      1 − h_i = λ G_ii − 1 / N
+
+    with Z the rows ``(N, D)`` less m: products with (N, N) matrices instead of (D, D).
+
+    Args:
+        known: The sums of all rows.
+        z: Rows ``(N, D)``, or some of them.
+        target: The index of each row's label, ``(N,)``.
+    """
+    rows = float(known.counts.sum())
+    if len(z) < rows or len(z) > z.shape[1]:
+        for penalty in PENALTIES:
+            yield penalty, LeastSquares.solve(known, penalty=penalty).left_out(z, target)
+        return
+    right = one_hot(target, len(known.counts)).to(torch.float64)
+    centred = z.to(torch.float64) - known.sums.sum(0) / rows
+    products, off = centred @ centred.T, right - known.counts / rows
+    for penalty in PENALTIES:
+        shifted = products.clone()
+        shifted.diagonal().add_(penalty)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(shifted))
+        rest = (penalty * inverse.diagonal() - 1 / rows).clamp(min=1 - MOST_LEVERAGE)
+        yield penalty, right - penalty * (inverse @ off) / rest[:, None]
 
 
 class Sharpness(NamedTuple):

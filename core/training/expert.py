@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,14 @@ from ..types import Progress, in_stage
 
 BACKGROUND_ROWS = 1024
 """Background rows that a step looks at, at most: tokens are many."""
+
+SAVING = 0.05
+"""Share of the time that checkpoints take, at most: a kill loses no more than the last twenty of
+them would have."""
+
+BEHIND = 4
+"""An expert that is not ahead of its rival when its loss was smallest waits for a smaller one a
+quarter as long: it would have to overtake by more than chance."""
 
 TEMPERATURES = (0.05, 20.0)
 """Smallest and largest T that is fitted."""
@@ -117,6 +126,7 @@ def train_expert(
     valid: ExpertRows | None = None,
     background: Tensor | None = None,
     background_z: Tensor | None = None,
+    rival: float | None = None,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> TrainedExpert:
@@ -133,6 +143,8 @@ def train_expert(
         valid: Rows to stop early on; without them the last epoch is taken.
         background: Features to leave alone, ``(M, D)``.
         background_z: What the expert reads of them, where that is not LayerNorm(h).
+        rival: Accuracy on the validation rows of what it is to be better than; one that is not
+            ahead of it gets less patience (`BEHIND`).
         checkpoint: Written now and then; training goes on from it where it exists.
         progress: Called with (epochs done, epochs in all).
 
@@ -143,7 +155,7 @@ def train_expert(
     names = domain_labels if own else labels
     out = width if settings.space == "hidden" else len(names)
     expert = init_expert(settings, width=width, out=out, labels=domain_labels)
-    run = ExpertRun(expert, settings, head=head, rows=len(rows.h))
+    run = ExpertRun(expert, settings, head=head, rows=len(rows.h), rival=rival)
     units = head.units(head.targets(rows.answers, names), classifier=None if own else classifier)
     if classifier is not None:
         classifier = classifier * (units.hidden / units.scale)
@@ -226,34 +238,51 @@ class ExpertRun:
         settings: How.
         head: What its answers are.
         rows: How many there are to learn from.
+        rival: Accuracy on the validation rows of what it is to be better than, if anything.
     """
 
-    def __init__(self, expert: Expert, settings: ExpertSettings, *, head: Head, rows: int) -> None:
-        self.expert, self.settings, self.head = expert, settings, head
+    def __init__(
+        self,
+        expert: Expert,
+        settings: ExpertSettings,
+        *,
+        head: Head,
+        rows: int,
+        rival: float | None = None,
+    ) -> None:
+        self.expert, self.settings, self.head, self.rival = expert, settings, head, rival
         self.steps = settings.epochs * max(1, -(-rows // settings.batch))
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.optimizer = AdamW(expert.parameters(), weight_decay=settings.weight_decay)
         self.epoch = self.step = self.best_epoch = 0
-        self.best_loss, self.note = math.inf, ""
+        self.best_loss, self.best_accuracy, self.note = math.inf, 0.0, ""
         self.best = {k: v.clone() for k, v in expert.state_dict().items()}
 
     def epochs(self, checkpoint: Path | None, progress: Progress | None) -> Iterator[None]:
         """Yield for each epoch until there are enough, or none was better for a while.
 
         Args:
-            checkpoint: Written after each; where it exists, training goes on from it.
+            checkpoint: Written after the first, and then as `SAVING` says; where it exists,
+                training goes on from it.
             progress: Called with (epochs done, epochs in all).
         """
         if checkpoint is not None and (state := read_checkpoint(checkpoint)) is not None:
             self.load(state)
-        enough, patience = self.settings.epochs, self.settings.patience
-        while self.epoch < enough and self.epoch - self.best_epoch < patience:
+        enough, due = self.settings.epochs, time.monotonic()
+        while self.epoch < enough and self.epoch - self.best_epoch < self.patience:
             self.epoch += 1
             yield
-            if checkpoint is not None:
+            if checkpoint is not None and (start := time.monotonic()) >= due:
                 save_checkpoint(checkpoint, self.state())
+                due = time.monotonic() + (time.monotonic() - start) / SAVING
             if (shown := in_stage(progress, "epochs", self.note)) is not None:
                 shown(self.epoch, enough)
+
+    @property
+    def patience(self) -> int:
+        """Epochs without a better validation loss before training stops."""
+        behind = self.rival is not None and self.best_accuracy <= self.rival
+        return max(1, self.settings.patience // BEHIND) if behind else self.settings.patience
 
     def shuffled(self, count: int) -> tuple[Tensor, ...]:
         """Return the indices of so many rows in batches, in an order of this epoch's own."""
@@ -277,10 +306,11 @@ class ExpertRun:
         """
         for rows in self.shuffled(len(data.h)):
             z = _disturb(data.z[rows], self.settings, self.generator)
-            logits = expert_logits(self.expert, data.h[rows], z, classifier)
+            expert = self.expert.folded()
+            logits = expert_logits(expert, data.h[rows], z, classifier)
             loss = self.head.loss(logits, data.targets[rows])
             if background is not None and self.settings.off_domain > 0:
-                penalty = off_domain_norm(self.expert, self._some(background), readout)
+                penalty = off_domain_norm(expert, self._some(background), readout)
                 loss = loss + self.settings.off_domain * penalty
             self.descend([loss])
 
@@ -322,6 +352,7 @@ class ExpertRun:
         loss = -float(self.epoch) if loss is None else loss
         if loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, self.epoch
+            self.best_accuracy = accuracy or 0.0
             self.best = {k: v.clone() for k, v in self.expert.state_dict().items()}
 
     def finish(self, *, validated: bool, units: TargetScaler | None = None) -> TrainedExpert:
@@ -341,7 +372,7 @@ class ExpertRun:
         for n, (_, moments) in enumerate(self.optimizer.state.items()):
             state |= {f"optimizer.{n}.{k}": v for k, v in moments.items()}
         state["generator"] = self.generator.get_state()
-        numbers = [self.epoch, self.step, self.best_epoch, self.best_loss]
+        numbers = [self.epoch, self.step, self.best_epoch, self.best_loss, self.best_accuracy]
         return {**state, "numbers": torch.tensor(numbers, dtype=torch.float64)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -357,7 +388,7 @@ class ExpertRun:
         for n, parameter in enumerate(self.expert.parameters()):
             self.optimizer.state[parameter] = under(f"optimizer.{n}.")
         self.generator.set_state(state["generator"])
-        *counts, self.best_loss = state["numbers"].tolist()
+        *counts, self.best_loss, self.best_accuracy = state["numbers"].tolist()
         self.epoch, self.step, self.best_epoch = map(int, counts)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..bus.experts import Linear
 from ..routers.domain_statistics import Statistics
-from ..routers.least_squares import PENALTIES, LeastSquares, sharpest
+from ..routers.least_squares import LeastSquares, left_out_by_penalty, sharpest
 from .expert import TrainedExpert
 
 EQUAL = 8.0
@@ -25,7 +25,8 @@ hangs on which label has one more. Eight rows of four labels: .47 right for .31 
 20 Newsgroups, docs/lab-notes.md)."""
 
 MOST_ROWS = 2048
-"""Most rows that are left out in turn: each costs a product with a (D, D) matrix for every λ."""
+"""Most rows that are left out in turn: each costs a product with a (D, D) matrix for every λ, or of
+fewer than D rows with a smaller one."""
 
 
 def solve_linear_head(z: Tensor, answers: Sequence[str], labels: Sequence[str]) -> TrainedExpert:
@@ -45,16 +46,15 @@ def solve_linear_head(z: Tensor, answers: Sequence[str], labels: Sequence[str]) 
     target = torch.tensor([place[y] for y in answers[:MOST_ROWS]])
     several = statistics.counts[target] > 1
     some = several if bool(several.any()) else ~several
-    best = []
-    for penalty in PENALTIES:
-        solved = LeastSquares.solve(statistics, penalty=penalty)
-        score = solved.left_out(z[:MOST_ROWS], target)[some]
-        labels_apart = torch.arange(len(place))
-        found = sharpest(
-            score, labels_apart, target[some], share=solved.share, usual=0.0, prior=prior[known]
+    share, each = statistics.counts / len(z), torch.arange(len(place))
+    found, penalty = min(
+        (
+            sharpest(score[some], each, target[some], share=share, usual=0.0, prior=prior[known]),
+            penalty,
         )
-        best.append((found, solved))
-    found, solved = min(best, key=lambda tried: tried[0])
+        for penalty, score in left_out_by_penalty(statistics, z[:MOST_ROWS], target)
+    )
+    solved = LeastSquares.solve(statistics, penalty=penalty)
     weight, bias = torch.zeros(len(labels), z.shape[1]), prior.float()
     slope, start = solved.logits(beta=found.beta, kappa=found.kappa)
     weight[known] = slope.float()

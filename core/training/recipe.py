@@ -222,10 +222,9 @@ class Recipe:
             return self._descend(checkpoint, progress)
         hits = dict[str, Tensor]()
         if plan.form is None and len(valid) > 1:  # one row tells no forms apart
-            trained = self._descend(checkpoint, progress)
-            for name, made in (("linear", self._linear(train)), ("residual", trained)):
-                logits = made.expert(self.read(_texts(valid)))
-                hits[name] = self.backbone.task.head.right(logits, valid, self.labels)
+            hits["linear"] = self._hits(self._linear(train))
+            trained = self._descend(checkpoint, progress, rival=float(hits["linear"].mean()))
+            hits["residual"] = self._hits(trained)
             better = hits["residual"] - hits["linear"]
             chance = float(better.std()) / len(valid) ** 0.5  # the standard error of the mean
             if float(better.mean()) > chance:
@@ -238,7 +237,15 @@ class Recipe:
         z = self.read(_texts(rows))
         return solve_linear_head(z, [r.label for r in rows], self.labels)
 
-    def _descend(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
+    def _hits(self, trained: TrainedExpert) -> Tensor:
+        """Return which validation rows are answered rightly, ``(N,)`` of 0 and 1."""
+        valid = self.splits.valid
+        logits = trained.expert(self.read(_texts(valid)))
+        return self.backbone.task.head.right(logits, valid, self.labels)
+
+    def _descend(
+        self, checkpoint: Path | None, progress: Progress | None, *, rival: float | None = None
+    ) -> TrainedExpert:
         backbone, others = self.backbone, self.others
         own_tap = self.plan.reads_tap != FINAL
         return train_expert(
@@ -252,6 +259,7 @@ class Recipe:
             valid=self.features(self.splits.valid) if self.splits.valid else None,
             background=self.context.encode(others) if others else None,
             background_z=self.read(others) if others and own_tap else None,
+            rival=rival,
             checkpoint=checkpoint,
             progress=progress,
         )

@@ -111,7 +111,7 @@ def train_package(
         splits: The author's rows, or passages of the author's documents.
         context: The backbone and what goes with it.
         settings: How to train; the space is the plan's.
-        resumable: Whether to write a checkpoint after each epoch, and to go on from one.
+        resumable: Whether to write checkpoints, and to go on from one.
         progress: Called with (epochs done, epochs in all).
 
     Raises:

