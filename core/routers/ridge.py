@@ -28,6 +28,7 @@ from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
 from .base import ColumnData, LabelledRouter, Router
 from .domain_statistics import Statistics
+from .label_products import column_scores
 from .least_squares import BETA, EACH, PENALTIES, SHARE, LeastSquares, sharpest
 from .statistics import StatisticsRouter
 from .topk import keep_top
@@ -70,10 +71,7 @@ class RidgeRouter(LabelledRouter):
 
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
-        # A product for each column, whose bits nobody else's labels change.
-        parts = ((self.weight[a:b], self.bias[a:b]) for a, b in self._spans)
-        scores = [nn.functional.linear(z, w, c).logsumexp(-1) for w, c in parts]
-        logits = torch.stack(scores, dim=-1)
+        logits = column_scores(z, self.weight, self.bias, self._runs)
         if self.chosen is None:
             return logits
         return keep_top(logits, self.chosen, by=self.expecting(logits))
