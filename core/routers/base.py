@@ -16,6 +16,7 @@ from ..bus.truncated_logits import TruncatedLogits
 from ..receipt import MinimaxReport
 from ..types import Progress
 from .domain_statistics import Statistics
+from .label_products import runs_of
 
 PRIOR = "log_prior"
 """The name of a prior among a file's tensors; no weight of a router may have it."""
@@ -189,12 +190,13 @@ class LabelledRouter(Router):
         self._set_owner(self.owner)
 
     def _set_owner(self, owner: Tensor) -> None:
-        """Set each row's column; remember (first row, past the last row) of each column.
+        """Set each row's column; remember (first row, past the last row) of each column, and runs.
 
         Numbers rather than masks, so that a forward pass has shapes that are known beforehand.
         """
         ends = torch.bincount(owner, minlength=len(self.columns)).cumsum(0).tolist()
         self.owner, self._spans = owner, tuple(pairwise([0, *ends]))
+        self._runs = runs_of(self._spans)
 
     def replace_rows(self, rows: Mapping[int, Sequence[Tensor]]) -> None:
         """Set the rows of columns, by their index: one tensor for each name in `per_label`."""

@@ -18,7 +18,6 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import ClassVar
 
 import torch
@@ -26,10 +25,10 @@ from torch import Tensor, nn
 
 from ...registry.errors import UsageError
 from ..bus.bus import BACKBONE
-from ..bus.experts import linear
 from ..bus.signals import RouterSignals
 from .base import ColumnData, LabelledRouter, Router
 from .domain_statistics import Statistics
+from .label_products import column_scores
 from .least_squares import BETA, EACH, PENALTIES, SHARE, LeastSquares, sharpest
 from .statistics import StatisticsRouter
 from .topk import keep_top
@@ -72,29 +71,10 @@ class RidgeRouter(LabelledRouter):
 
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
-        # A product for each column, whose bits nobody else's labels change; those of as many
-        # labels that stand behind each other come as one batch of products.
-        scores = []
-        for first, columns, labels in self._runs:
-            rows = slice(first, first + columns * labels)
-            weight = self.weight[rows].view(columns, labels, -1)
-            bias = self.bias[rows].view(columns, labels)
-            scores.append(linear(z, weight, bias).logsumexp(-1))  # (columns, B)
-        logits = torch.cat(scores).T
+        logits = column_scores(z, self.weight, self.bias, self._runs)
         if self.chosen is None:
             return logits
         return keep_top(logits, self.chosen, by=self.expecting(logits))
-
-    def _set_owner(self, owner: Tensor) -> None:
-        """Set each row's column; remember where columns of as many rows follow each other.
-
-        As (first row, columns, rows of each).
-        """
-        super()._set_owner(owner)
-        self._runs = list[tuple[int, int, int]]()
-        for labels, same in groupby(self._spans, key=lambda span: span[1] - span[0]):
-            spans = [*same]
-            self._runs.append((spans[0][0], len(spans), labels))
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k of z's first W numbers over the experts ``(B,)``, times √(D / W).

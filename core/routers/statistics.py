@@ -19,6 +19,7 @@ from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
 from .base import ColumnData, LabelledRouter
 from .domain_statistics import Statistics, within_covariance
+from .label_products import column_scores
 from .topk import keep_top
 
 
@@ -50,7 +51,7 @@ class StatisticsRouter(LabelledRouter):
         return keep_top(logits, self.chosen, by=self.expecting(logits))
 
     def _logits(self, z: Tensor) -> Tensor:
-        return torch.stack([self._column(z, k) for k in range(len(self.columns))], dim=-1)
+        return column_scores(z, self.weight, self.bias, self._runs)
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k(z) over the experts, ``(B,)``; all δ leave out − ½ zᵀ Σ⁻¹ z."""
@@ -61,12 +62,6 @@ class StatisticsRouter(LabelledRouter):
     def log_densities(self, z: Tensor) -> Tensor:
         """Return log p_k(z) ``(B, K)``, likewise."""
         return self._logits(z) - 0.5 * ((z @ self.precision) * z).sum(-1, keepdim=True)
-
-    def _column(self, z: Tensor, k: int) -> Tensor:
-        """Return logit_k ``(B,)``; a product of its own, whose bits nobody else's labels change."""
-        mine = slice(*self._spans[k])
-        delta = nn.functional.linear(z, self.weight[mine], self.bias[mine])  # (B, Y_k)
-        return torch.logsumexp(delta, dim=-1)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set Σ⁻¹ and the discriminants; with `only`, Σ stays and only those columns move."""
