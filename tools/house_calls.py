@@ -95,7 +95,8 @@ def follow(walk: str, home: Path) -> dict[str, Any]:
     redhost = importlib.import_module("redhost")
     for module in pkgutil.walk_packages(redhost.__path__, "redhost."):
         if not module.name.endswith(".__main__"):
-            with contextlib.suppress(ImportError):
+            # One that speaks to a library which is not installed is entered by no walk.
+            with contextlib.suppress(ImportError, redhost.MissingError):
                 importlib.import_module(module.name)
     inside = tuple(f"{p}{os.sep}" for p in redhost.__path__)
     calls: list[tuple[CodeType, CodeType | None]] = []
