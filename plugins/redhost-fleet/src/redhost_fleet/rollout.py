@@ -20,7 +20,7 @@ from redhost_fleet.stages import CANARY, PRODUCTION
 
 __all__ = ["Decision", "Limits", "decide", "judge"]
 
-DRIFTED, FEWEST = 0.5, 200
+DRIFTED, FEWEST = 0.3, 200
 """Drift that the history names, in standard deviations, and the texts that it takes."""
 
 
