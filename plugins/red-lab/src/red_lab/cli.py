@@ -16,6 +16,7 @@ from red_lab.matched.command import matched
 from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
 from red_lab.port.command import port
+from red_lab.ranks.command import ranks
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
@@ -99,6 +100,7 @@ for command in (
     kills,
     matched,
     mutants,
+    ranks,
     red,
     robust,
     seeds,
