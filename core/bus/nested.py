@@ -2,9 +2,10 @@
 
     Δ_r(z) = V[:, :r] σ(U[:r] z + u[:r]) + v
 
-Trained at all its ranks at once, an expert loses least where it is cut, and one package serves hosts
-of several sizes (as in Kusupati et al. 2022, arXiv 2205.13147, whose loss is a sum over sizes as
-well; nested dropout, Rippel, Gelbart and Adams 2014, arXiv 1402.0915, draws one a step).
+Trained at all its ranks at once, an expert loses least where it is cut, and one package serves
+hosts of several sizes. (The loss is a mean over ranks, as that of Kusupati et al. 2022, arXiv
+2205.13147, is a sum over sizes; nested dropout, Rippel, Gelbart and Adams 2014, arXiv 1402.0915,
+draws one a step.)
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,11 +16,10 @@ import safetensors.torch
 import torch
 
 import redhost
-from red_lab.intervals import interval
+from red_lab.intervals import Array, interval
 from red_lab.options import cached_json
 from red_lab.progress import Bar
 from red_lab.ranks.subjects import Subject
-from redhost.core.bus.nested import first_units
 from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.model.build import make_expert_module
 from redhost.core.plugins.manager import Plugins
@@ -53,13 +53,13 @@ def measure(subject: Subject, *, seeds: int, work: Path) -> dict[str, Any]:
     for seed in range(seeds):
         file = work / f"{subject.name}-{seed}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        results.append(cached_json(file, lambda seed=seed: _one(subject, seed=seed, work=work)))
+        results.append(cached_json(file, partial(_one, subject, seed=seed, work=work)))
         bar.update(seed + 1)
 
-    def hits(method: str, rank: int, system: str = "routed") -> np.ndarray[Any, Any]:
-        return np.mean([r["hits"][method][str(rank)][system] for r in results], axis=0)
+    def hits(method: str, rank: int, system: str = "routed") -> Array:
+        return np.array([r["hits"][method][str(rank)][system] for r in results]).mean(0)
 
-    def shown(values: np.ndarray[Any, Any]) -> dict[str, float]:
+    def shown(values: Array) -> dict[str, float]:
         low, high = interval(values, subject.clusters)
         return {"mean": float(values.mean()), "low": low, "high": high}
 
@@ -69,7 +69,10 @@ def measure(subject: Subject, *, seeds: int, work: Path) -> dict[str, Any]:
         "rows": len(subject.test),
         "seeds": seeds,
         "router": subject.router,
-        "without": {"name": subject.without, **shown(np.mean([r["without"] for r in results], 0))},
+        "without": {
+            "name": subject.without,
+            **shown(np.array([r["without"] for r in results]).mean(0)),
+        },
         "routed": {m: {str(r): shown(hits(m, r)) for r in RANKS} for m in METHODS},
         "oracle": {m: {str(r): shown(hits(m, r, "oracle")) for r in RANKS} for m in METHODS},
         "less apart": {
@@ -154,6 +157,7 @@ def _claim(package: Path, folder: Path, *, heaviest: bool) -> Path:
     manifest = files.manifest
     bus = redhost.BusConfig(width=manifest.reads.width, labels=manifest.labels)
     made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={}).unwrap("it")
+    assert isinstance(made, redhost.plugins.LowRank)  # noqa: S101  (all here are)
     card = redhost.authoring.CardFile(
         kind=manifest.card.kind,
         name=manifest.card.file,
@@ -175,16 +179,19 @@ def _claim(package: Path, folder: Path, *, heaviest: bool) -> Path:
     return folder
 
 
-def heaviest_first(expert: redhost.Expert) -> redhost.Expert:
+def heaviest_first(expert: redhost.plugins.LowRank) -> redhost.plugins.LowRank:
     """Return an expert with the same Δ whose units come by falling ‖U_j‖ ‖V_j‖."""
-    moved = first_units(expert, len(expert.U))  # a copy
-    order = (moved.U.norm(dim=1) * moved.V.norm(dim=0)).argsort(descending=True)
-    with torch.no_grad():
-        moved.U.copy_(moved.U[order].clone())
-        moved.V.copy_(moved.V[:, order].clone())
-        if getattr(moved, "u", None) is not None:
-            moved.u.copy_(moved.u[order].clone())
-    return moved
+    order = (expert.U.norm(dim=1) * expert.V.norm(dim=0)).argsort(descending=True)
+    return redhost.plugins.LowRank(
+        U=expert.U.detach()[order],
+        u=None if expert.u is None else expert.u.detach()[order],
+        V=expert.V.detach()[:, order],
+        v=expert.v,
+        activation=expert.activation,
+        space=expert.space,
+        labels=expert.labels,
+        temperature=expert.temperature,
+    )
 
 
 def _compose(

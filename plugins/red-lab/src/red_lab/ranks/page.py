@@ -20,12 +20,13 @@ def page(metrics: Mapping[str, Any]) -> str:
         "",
         "Written by `redhost lab ranks` from `metrics.json`; do not edit.",
         "",
-        "`redhost new-expert --ranks 2,4,8,16,32` trains an expert whose first r units are an expert "
-        "by themselves; `redhost recompose --rank ID=r` serves them. Every cell is a composition of "
-        "packages, routed, on rows that nobody learnt from, with 95 % by bootstrap over rows that "
-        "belong together; accuracies are means over seeds. Beside the nested package stand a package "
-        "trained for each rank, and one of the largest rank that was never trained to be cut: in the "
-        "order its units came in, and with those of the largest ‖U_j‖ ‖V_j‖ first.",
+        "`redhost new-expert --ranks 2,4,8,16,32` trains an expert whose first r units are an "
+        "expert by themselves; `redhost recompose --rank ID=r` serves them. Every cell is a "
+        "composition of packages, routed, on rows that nobody learnt from, with 95 % by bootstrap "
+        "over rows that belong together; accuracies are means over seeds. Beside the nested "
+        "package stand a package trained for each rank, and one of the largest rank that was never "
+        "trained to be cut: in the order its units came in, and with those of the largest "
+        "‖U_j‖ ‖V_j‖ first.",
         "",
         "![Accuracy over rank: one line for each way to have an expert of that rank](ranks.svg)",
         "",
@@ -39,7 +40,7 @@ def _subject(found: Mapping[str, Any]) -> list[str]:
     head = [
         "rank",
         *METHODS.values(),
-        "nested less one for each rank, points",
+        "the first less the second, points",
         "bytes",
         "time of Δ",
     ]
@@ -70,10 +71,10 @@ def _subject(found: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "Bytes are those of all experts' weights in a host's memory. Time is that of every expert's "
-        "Δ over 256 rows, of that at the largest rank, medians of 25 passes in turns. To train the "
-        f"nested packages took {seconds['nested'] / last:.1f} × what one of the largest rank takes, "
-        f"the packages for each rank together {apart / last:.1f} ×.",
+        "Bytes are those of all experts' weights in a host's memory. Time is that of every "
+        "expert's Δ over 256 rows, of that at the largest rank, medians of 25 passes in turns. To "
+        f"train the nested packages took {seconds['nested'] / last:.1f} × what those of the "
+        f"largest rank take, the packages for each rank together {apart / last:.1f} ×.",
         "",
     ]
 

@@ -56,18 +56,16 @@ def _ranges(work: Path) -> Subject:
     folder, split = Path(spec.origin).parent, Split.numbered(0)
     parts = {}
     for name, _, _ in RANGES:
-        rows = {
-            part: tuple(
-                redhost.Row(text=r.text, label=r.label) for r in role_rows(split, part, name)
-            )
+        train, fit, gate = (
+            tuple(redhost.Row(text=r.text, label=r.label) for r in role_rows(split, part, name))
             for part in ("train", "fit", "gate")
-        }
-        parts[name] = redhost.authoring.DataSplits(valid=(), **rows)
+        )
+        parts[name] = redhost.authoring.DataSplits(train=train, valid=(), fit=fit, gate=gate)
     shipped = sorted(folder.parent.parent.parent.glob("red-expert-range*/src/*/expert.json"))
     composed = redhost.compose(folder, [p.parent for p in shipped]).composed
     return Subject(
         name="ranges",
-        title="five ranges of sums on the tiny backbone (D = 128), experts that write hidden states",
+        title="ranges of sums on the tiny backbone (D = 128), five experts that write hidden states",
         backbone=folder,
         context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
         plan=redhost.authoring.ExpertPlan(id="any", writes="hidden"),
