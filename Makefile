@@ -162,6 +162,8 @@ results: .venv/generative
 	$(BIN)/redhost lab taps
 	$(BIN)/redhost lab sparse
 	$(BIN)/redhost lab ranks
+	$(BIN)/redhost lab subspaces
+	$(BIN)/redhost lab forgetting
 	$(BIN)/redhost lab mutants
 	$(BIN)/redhost lab kills
 	$(BIN)/redhost lab kills --faults

@@ -70,8 +70,8 @@ def list_experts(
 
 def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
     cells = dict(status.to_json())
-    if ranks := cells["ranks"]:
-        shown = ", ".join(map(str, ranks))
+    if status.manifest and status.manifest.ranks:
+        shown = ", ".join(map(str, status.manifest.ranks))
         cells["rank"] = f"{status.served} of {shown}" if status.served else shown
     if status.package.editable:
         cells["version"] = f"{status.package.version} (editable)"

@@ -176,9 +176,9 @@ def _composed(job: Job, files: JobFiles) -> ComposedModel:
     for expert_id in columns:
         content = _under(files, f"experts/{expert_id}/")
         if content:
-            files = read_expert(content).unwrap(f"expert {expert_id!r}")
-            files = replace(files, rank=ranks.get(expert_id))
-            made = make_expert(files, bus=config, plugins=plugins, providers={})
+            whole = read_expert(content).unwrap(f"expert {expert_id!r}")
+            served = replace(whole, rank=ranks.get(expert_id))
+            made = make_expert(served, bus=config, plugins=plugins, providers={})
             experts[expert_id] = made.unwrap(f"expert {expert_id!r}")
     kind, seed = str(job.arguments["router"]), int(job.arguments["seed"])
     return build_model(

@@ -219,7 +219,8 @@ class Recipe:
         The head is then solved again with the validation rows, which nothing stops early on.
         """
         plan, train, valid = self.plan, self.splits.train, self.splits.valid
-        linear = plan.form == "linear" or (plan.form is plan.rank is plan.ranks is None)
+        open_form = plan.form is None and plan.rank is None and plan.ranks is None
+        linear = plan.form == "linear" or open_form
         if not linear or plan.writes != "labels" or not self.backbone.task.head.distribution:
             return self._descend(checkpoint, progress)
         hits = dict[str, Tensor]()

@@ -9,6 +9,7 @@ import click
 from red_lab.bench.command import bench
 from red_lab.cost import cost
 from red_lab.fleet.command import fleet
+from red_lab.forgetting import forgetting
 from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
@@ -23,6 +24,7 @@ from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
 from red_lab.shrink import shrink
 from red_lab.sparse import sparse
+from red_lab.subspaces import subspaces
 from red_lab.taps import taps
 from red_lab.text.command import text
 from red_lab.toy.command import toy
@@ -95,6 +97,7 @@ for command in (
     bench,
     cost,
     fleet,
+    forgetting,
     generative,
     hotswap,
     kills,
@@ -106,6 +109,7 @@ for command in (
     seeds,
     shrink,
     sparse,
+    subspaces,
     port,
     taps,
     text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -56,14 +56,16 @@ def measure(subject: Subject, *, seeds: int, work: Path) -> dict[str, Any]:
         results.append(cached_json(file, partial(_one, subject, seed=seed, work=work)))
         bar.update(seed + 1)
 
-    def hits(method: str, rank: int, system: str = "routed") -> Array:
-        return np.array([r["hits"][method][str(rank)][system] for r in results]).mean(0)
+    def mean(hits: Iterable[Sequence[float]]) -> Array:
+        return np.stack([np.array(x, dtype=np.float64) for x in hits]).mean(0, dtype=np.float64)
+
+    def hits(method: str, rank: int) -> Array:
+        return mean(r["hits"][method][str(rank)]["routed"] for r in results)
 
     def shown(values: Array) -> dict[str, float]:
         low, high = interval(values, subject.clusters)
         return {"mean": float(values.mean()), "low": low, "high": high}
 
-    pairs = [(m, r) for m in METHODS for r in RANKS]
     return {
         "title": subject.title,
         "rows": len(subject.test),
@@ -71,19 +73,10 @@ def measure(subject: Subject, *, seeds: int, work: Path) -> dict[str, Any]:
         "router": subject.router,
         "without": {
             "name": subject.without,
-            **shown(np.array([r["without"] for r in results]).mean(0)),
+            **shown(mean(r["without"] for r in results)),
         },
         "routed": {m: {str(r): shown(hits(m, r)) for r in RANKS} for m in METHODS},
-        "oracle": {m: {str(r): shown(hits(m, r, "oracle")) for r in RANKS} for m in METHODS},
-        "less apart": {
-            m: {str(r): shown(hits(m, r) - hits("apart", r)) for r in RANKS}
-            for m in METHODS
-            if m != "apart"
-        },
-        "seeds' own": {
-            f"{m} {r}": [float(np.mean(x["hits"][m][str(r)]["routed"])) for x in results]
-            for m, r in pairs
-        },
+        "less apart": {str(r): shown(hits("nested", r) - hits("apart", r)) for r in RANKS},
         "pays": _paid(subject, work / f"{subject.name}-0", ranks=RANKS),
         "seconds": {
             name: statistics.median(r["seconds"][name] for r in results)
@@ -200,7 +193,8 @@ def _compose(
     """Compose packages as a host does, all experts at one rank."""
     ranks = dict.fromkeys(subject.parts, rank) if rank else {}
     options = redhost.RecomposeOptions(router=subject.router, ranks=ranks)
-    return redhost.compose(subject.backbone, folders, options=options).composed
+    made = redhost.compose(subject.backbone, folders, options=options, cache=subject.cache)
+    return made.composed
 
 
 def _judge(

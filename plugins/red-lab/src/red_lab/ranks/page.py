@@ -55,7 +55,7 @@ def _subject(found: Mapping[str, Any]) -> list[str]:
         "|---" * len(head) + "|",
     ]
     for rank in map(str, RANKS):
-        difference, pays = found["less apart"]["nested"][rank], found["pays"][rank]
+        difference, pays = found["less apart"][rank], found["pays"][rank]
         cells = [
             rank,
             *(_accuracy(found["routed"][m][rank]) for m in METHODS),

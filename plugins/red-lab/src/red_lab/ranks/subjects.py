@@ -26,6 +26,7 @@ class Subject:
         title: What it is, in a sentence.
         backbone: The backbone package's folder.
         context: The backbone and what goes with it.
+        cache: Where features are kept.
         plan: What all experts have in common.
         settings: How they are trained.
         parts: Each expert's rows, by id.
@@ -39,6 +40,7 @@ class Subject:
     title: str
     backbone: Path
     context: redhost.authoring.AuthoringContext
+    cache: Path
     plan: redhost.authoring.ExpertPlan
     settings: redhost.authoring.ExpertSettings
     parts: Mapping[str, redhost.authoring.DataSplits]
@@ -65,9 +67,10 @@ def _ranges(work: Path) -> Subject:
     composed = redhost.compose(folder, [p.parent for p in shipped]).composed
     return Subject(
         name="ranges",
-        title="ranges of sums on the tiny backbone (D = 128), five experts that write hidden states",
+        title="sums on the tiny backbone (D = 128), five experts that write hidden states",
         backbone=folder,
         context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
+        cache=work / "cache",
         plan=redhost.authoring.ExpertPlan(id="any", writes="hidden"),
         settings=dataclasses.replace(EXPERT, space="hidden", patience=EXPERT.epochs),
         parts=parts,
@@ -88,6 +91,7 @@ def _newswire(work: Path) -> Subject:
         title="Reuters newswire on all-MiniLM-L6-v2 (D = 384), five teams with labels of their own",
         backbone=desk.folder,
         context=desk.context,
+        cache=work / "cache",
         plan=redhost.authoring.ExpertPlan(id="any", form="mlp", writes="labels", card="vectors"),
         settings=redhost.authoring.ExpertSettings(form="mlp", space="labels"),
         parts=desk.parts,
