@@ -143,7 +143,8 @@ def _right(job: BaseTraining, hidden: Below, train: Sequence[Any]) -> float:
         h = job.h(hidden, hidden.rows([q.text for q in some]))
         best = (h @ job.classifier().T).argmax(-1).tolist()
     job.blocks.train()
-    return sum(LABELS[k] == q.label for k, q in zip(best, some, strict=True)) / len(some)
+    hits = [LABELS[k] == q.label for k, q in zip(best, some, strict=True)]
+    return float(sum(hits)) / len(hits)
 
 
 def page(metrics: Mapping[str, Any]) -> str:

@@ -91,7 +91,7 @@ def measure() -> dict[str, Any]:
     asked = {n: _asked(composed, n) for n in NAMES}
     vectors = {n: directions(a.delta)[1] for n, a in asked.items()}
     spans = {n: a.span() for n, a in asked.items()}
-    experts = {}
+    experts = dict[str, dict[str, Any]]()
     for n, a in asked.items():
         others = [v for other, v in vectors.items() if other != n]
         experts[n] = {
@@ -175,8 +175,9 @@ class _Asked(NamedTuple):
         """Return an orthonormal basis ``(D, k)`` of the differences between its labels' rows."""
         import torch
 
-        rows = self.classifier[self.target.unique()]
-        return torch.linalg.svd(rows - rows.mean(0), full_matrices=False).Vh[: len(rows) - 1].T
+        rows = self.classifier[sorted(set(self.target.tolist()))]
+        basis: Tensor = torch.linalg.svd(rows - rows.mean(0), full_matrices=False).Vh
+        return basis[: len(rows) - 1].T
 
 
 def _folder(module: str) -> Path:
@@ -189,7 +190,7 @@ def _folder(module: str) -> Path:
 
 
 def _mean(values: Any) -> float:
-    several = list(values)
+    several = [float(x) for x in values]
     return sum(several) / len(several)
 
 

@@ -57,7 +57,8 @@ def measure(subject: Subject, *, seeds: int, work: Path) -> dict[str, Any]:
         bar.update(seed + 1)
 
     def mean(hits: Iterable[Sequence[float]]) -> Array:
-        return np.stack([np.array(x, dtype=np.float64) for x in hits]).mean(0, dtype=np.float64)
+        averaged: Array = np.array(list(hits), dtype=np.float64).mean(0)
+        return averaged
 
     def hits(method: str, rank: int) -> Array:
         return mean(r["hits"][method][str(rank)]["routed"] for r in results)
