@@ -28,13 +28,15 @@ def test_every_subject_has_every_rank_in_every_way() -> None:
         assert all(line.keys() == {str(r) for r in RANKS} for line in routed.values())
 
 
-def test_what_was_not_trained_to_be_cut_loses_more_than_what_was() -> None:
-    """What the guide for authors says of it."""
+def test_the_pages_say_what_was_found() -> None:
+    """Little is lost to a package for each rank, much more to a cut; linear heads do as well."""
     for subject in ("newswire", "ranges"):
-        routed = METRICS[subject]["routed"]
-        for rank in map(str, RANKS[1:-1]):
-            for cut in ("cut", "heaviest"):
-                assert routed["nested"][rank]["low"] > routed[cut][rank]["high"]
+        found = METRICS[subject]
+        assert all(cell["mean"] > -0.015 for cell in found["less apart"].values())
+        nested, *cut = (found["routed"][m]["4"] for m in ("nested", "cut", "heaviest"))
+        assert all(nested["low"] > other["high"] for other in cut)
+    newswire = METRICS["newswire"]
+    assert newswire["without"]["mean"] >= newswire["routed"]["nested"]["32"]["mean"]
 
 
 def test_units_come_by_falling_weight_and_say_the_same() -> None:

@@ -13,7 +13,7 @@ __all__ = ["ranks"]
 
 
 @click.command()
-@seeds_option(3)
+@seeds_option(1)
 @click.option(
     "--subject",
     "names",

@@ -48,7 +48,7 @@ def _subject(found: Mapping[str, Any]) -> list[str]:
     lines = [
         f"## {found['title'][0].upper()}{found['title'][1:]}",
         "",
-        f"{found['rows']:,} rows, {found['seeds']} seeds, router `{found['router']}`. Without any: "
+        f"{found['rows']:,} rows, {_counted(found['seeds'])}, router `{found['router']}`. Without any: "
         f"{without['name']}, {without['mean']:.3f} ({without['low']:.3f}–{without['high']:.3f}).",
         "",
         f"| {' | '.join(head)} |",
@@ -77,6 +77,10 @@ def _subject(found: Mapping[str, Any]) -> list[str]:
         f"largest rank take, the packages for each rank together {apart / last:.1f} ×.",
         "",
     ]
+
+
+def _counted(seeds: int) -> str:
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def _accuracy(cell: Mapping[str, float]) -> str:
