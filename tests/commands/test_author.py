@@ -126,7 +126,7 @@ def test_an_expert_of_several_ranks_is_trained_and_served_at_one(
     code, out, _ = call("train-expert", "red-expert-odd", "--data", data, "--epochs", "40")
     assert code == 0 and "gate at 1 " in out and "valid at 2 " in out
     made = manifest("red-expert-odd")
-    assert (made["schema"], made["rank"], made["ranks"]) == ("redhost.expert/1.5", 4, [1, 2, 4])
+    assert (made["schema"], made["rank"], made["ranks"]) == ("redhost.expert/1.6", 4, [1, 2, 4])
     assert call("check", "red-expert-odd")[0] == 0
     environment.install(Path("red-expert-odd"))
     receipt = json.loads(call("recompose", "--rank", "odd=2", "--accept", "--json")[1])

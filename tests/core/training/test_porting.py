@@ -145,7 +145,7 @@ def test_a_port_is_served_at_the_ranks_of_its_origin(setting, tmp_path) -> None:
     train_package(project, plan, split_rows(sums(600, seed=1)), context=setting.old, settings=how)
     expert = read_expert(from_folder(project)).unwrap("the expert")
     ported = port_expert(expert, old=setting.old, new=setting.next, bound=-9.0)
-    assert (ported.manifest.ranks, ported.manifest.schema) == (ranks, "redhost.expert/1.5")
+    assert (ported.manifest.ranks, ported.manifest.schema) == (ranks, "redhost.expert/1.6")
     # Its canary is computed at both ranks.
     assert verify_expert(read_expert(ported.files).unwrap("the port"), backbone=None) == ()
 

@@ -21,7 +21,7 @@ def canary(**deltas: float) -> bytes:
 
 
 def codes(make_expert: Any, data: bytes, **change: Any) -> list[str]:
-    change = {"schema": "redhost.expert/1.5", "ranks": RANKS, **change}
+    change = {"schema": "redhost.expert/1.6", "ranks": RANKS, **change}
     found = read_expert(make_expert("a", canary=data, change=change)).violations
     return [v.code for v in found]
 
@@ -46,6 +46,6 @@ def test_ranks_ascend_to_its_own(make_expert: Any, ranks: list[int]) -> None:
 
 def test_a_linear_head_has_none(make_expert: Any) -> None:
     weights = {"W": np.ones((D, D), "f4"), "b": np.ones(D, "f4")}
-    change = {"schema": "redhost.expert/1.5", "form": "linear", "rank": 0, "ranks": [1, 2]}
+    change = {"schema": "redhost.expert/1.6", "form": "linear", "rank": 0, "ranks": [1, 2]}
     found = read_expert(make_expert("a", weights=weights, change=change)).violations
     assert [(v.code, v.field) for v in found] == [("manifest_field", "ranks")]

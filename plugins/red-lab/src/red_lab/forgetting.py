@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["forgetting", "page", "passages"]
 
-STEPS = (0, 5, 10, 20)
+STEPS = (0, 20, 40, 80, 160)
 """Where bits are measured."""
 
 WHOLE = 1250
@@ -85,7 +85,7 @@ def measure(*, work: Path) -> dict[str, Any]:
 
     job, bar, rows = BaseTraining(backbone, settings), Bar("steps", total=STEPS[-1]), []
     order = job.order(0, len(train))[: STEPS[-1] * settings.batch]
-    batches = [[train[n] for n in part] for part in order.split(settings.batch)]
+    batches = [[train[n] for n in part] for part in torch.split(order, settings.batch)]
     hidden = states(sorted({q.text for batch in batches for q in batch}))
     shown = {kind: (texts, states(texts)) for kind, texts in read.items()}
     for step, batch in enumerate([*batches, None]):

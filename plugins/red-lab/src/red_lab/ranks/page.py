@@ -48,8 +48,8 @@ def _subject(found: Mapping[str, Any]) -> list[str]:
     lines = [
         f"## {found['title'][0].upper()}{found['title'][1:]}",
         "",
-        f"{found['rows']:,} rows, {_counted(found['seeds'])}, router `{found['router']}`. Without any: "
-        f"{without['name']}, {without['mean']:.3f} ({without['low']:.3f}–{without['high']:.3f}).",
+        f"{found['rows']:,} rows, {_counted(found['seeds'])}, router `{found['router']}`. "
+        f"Without any: {without['name']}, {_accuracy(without)}.",
         "",
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",
