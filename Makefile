@@ -161,6 +161,9 @@ results: .venv/generative
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
 	$(BIN)/redhost lab taps
 	$(BIN)/redhost lab sparse
+	$(BIN)/redhost lab ranks
+	$(BIN)/redhost lab subspaces
+	$(BIN)/redhost lab forgetting
 	$(BIN)/redhost lab mutants
 	$(BIN)/redhost lab kills
 	$(BIN)/redhost lab kills --faults

@@ -54,6 +54,21 @@ def _features(
         raise UsageError("--features", expected=expected, found=repr(value)) from e
 
 
+def _ranks(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    """Read ranks that are separated by commas."""
+    if value is None:
+        return None
+    from ..registry.package.manifest import Ranks
+
+    try:
+        return msgspec.convert([int(n) for n in value.split(",")], Ranks)
+    except ValueError as e:  # of msgspec as well
+        expected = "is no list of at least two ranks, such as 4,8,16"
+        raise click.BadParameter(f"{value!r} {expected}") from e
+
+
 @click.command("new-backbone")
 @click.argument("name")
 @click.option(
@@ -190,6 +205,13 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
     help="R (default: a quarter of the width; 8 of an adapter).",
 )
 @click.option(
+    "--ranks",
+    metavar="N,…",
+    callback=_ranks,
+    help="Train it so that its first units are an expert by themselves, e.g. 4,8,16: hosts serve "
+    "any of these ranks. The last is R.",
+)
+@click.option(
     "--blocks",
     type=click.IntRange(min=1),
     help="With --form lora: how many of the top blocks it adapts (default: the upper half).",
@@ -241,6 +263,7 @@ def new_expert(
     backbone: str | None,
     form: str | None,
     rank: int | None,
+    ranks: tuple[int, ...] | None,
     blocks: int | None,
     targets: str | None,
     writes: Literal["hidden", "logits", "labels"] | None,
@@ -260,7 +283,7 @@ def new_expert(
     answers that question, and competes with those alone that do.
     """
     from ..registry.home.questions import question_of
-    from ..registry.package.project import ExpertPlan, write_plan, write_project
+    from ..registry.package.project import ExpertPlan, check_ranks, write_plan, write_project
 
     project = _fresh("expert", name)
     _check_options(writes, reads_tap, writes_tap, adapter=form == ADAPTER, of_one=blocks or targets)
@@ -270,6 +293,7 @@ def new_expert(
         backbone=backbone,
         form=form,
         rank=rank,
+        ranks=ranks,
         blocks=blocks,
         targets=tuple(targets.split(",")) if targets else None,
         writes=writes,
@@ -277,6 +301,7 @@ def new_expert(
         writes_tap=writes_tap,
         card=card,
     )
+    check_ranks(plan)
     if source is not None or data is not None:
         fields = (text_field, label_field)
         _import(project, plan, source, data, fields=fields, home=home, device=device)
@@ -343,7 +368,7 @@ def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Ma
     from ..registry.package.readers import read_adapter_folder
 
     kind, _, folder = (source or "").partition(":")
-    given = plan.rank, plan.blocks, plan.targets
+    given = plan.rank, plan.ranks, plan.blocks, plan.targets
     own = plan.form in {None, ADAPTER} and not any(given) and plan.writes != "logits"
     final = plan.reads_tap == plan.writes_tap == "final"
     if kind != "peft" or not folder or data is None or not own or not final:

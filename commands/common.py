@@ -163,6 +163,35 @@ class Share(click.ParamType[float]):
             self.fail(str(e), param, ctx)
 
 
+class RankOf(click.ParamType[tuple[str, int]]):
+    """An expert and a rank of it, ID=N."""
+
+    name = "rank"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Return the id and the rank."""
+        expert_id, equals, rank = str(value).rpartition("=")
+        if not equals or not expert_id or not rank.isdecimal() or int(rank) < 1:
+            self.fail(f"{value!r} is no expert and rank such as range3=8", param, ctx)
+        return expert_id, int(rank)
+
+
+def rank_option(command: F) -> F:
+    """Add ``--rank``, which a command gets as `ranks`: rank by id, None where none is given."""
+    return click.option(
+        "--rank",
+        "ranks",
+        type=RankOf(),
+        multiple=True,
+        metavar="ID=N",
+        callback=lambda _context, _parameter, pairs: dict(pairs) or None,
+        help="Serve an expert at another of its ranks (list-experts shows them); repeat for more. "
+        "Stays until another is given.",
+    )(command)
+
+
 def tolerance_option(command: F) -> F:
     """Add ``--tolerance``."""
     return click.option(
@@ -256,6 +285,11 @@ def job_cache(home: Path | None) -> JobCache:
     from ..registry.queries.settings import resolve_home
 
     return JobCache(cache_of(resolve_home(home)) / "jobs")
+
+
+def at_rank(expert_id: str, rank: int | None) -> str:
+    """Return an expert as people name it, with its rank where that is a smaller one."""
+    return f"{expert_id} (rank {rank})" if rank else expert_id
 
 
 def cut_texts(cuts: Sequence[int | None]) -> str:

@@ -18,6 +18,7 @@ from .common import (
     json_option,
     open_host,
     print_json,
+    rank_option,
     tolerance_option,
     typed,
 )
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     help="Expect texts in these shares: cards (default), uniform, live (as a server last saw "
     "them), mail=0.7,news=0.3, or a JSON file. Stays until another is given.",
 )
+@rank_option
 @click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
 @click.option("--locked", is_flag=True, help="Refuse unless what is installed is what is locked.")
 @click.option("--dry-run", is_flag=True, help="Do everything but publish.")

@@ -70,6 +70,9 @@ def list_experts(
 
 def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
     cells = dict(status.to_json())
+    if status.manifest and status.manifest.ranks:
+        shown = ", ".join(map(str, status.manifest.ranks))
+        cells["rank"] = f"{status.served} of {shown}" if status.served else shown
     if status.package.editable:
         cells["version"] = f"{status.package.version} (editable)"
     return [cells[key] for key in keys]

@@ -15,6 +15,7 @@ from .common import (
     json_option,
     open_host,
     print_json,
+    rank_option,
     tolerance_option,
 )
 from .keys import chosen_keys, key_option
@@ -45,6 +46,7 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
     type=click.Choice(["row", "full"]),
     help="Retrain the whole router, or its new row alone (default: full).",
 )
+@rank_option
 @tolerance_option
 @_accept_option
 @click.option(
@@ -117,7 +119,7 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
         return False
     if as_json:
         receipt = msgspec.json.decode(generations.file(number, "receipt.json"))
-        known = {"signer": "", **msgspec.to_builtins(member)}
+        known = {"signer": "", "rank": None, **msgspec.to_builtins(member)}
         print_json({**known, "replaced": None, "receipt": receipt})
     else:
         click.echo(

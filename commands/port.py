@@ -16,6 +16,7 @@ from .common import (
     json_option,
     open_host,
     print_json,
+    rank_option,
     tolerance_option,
 )
 from .keys import chosen_keys, key_option
@@ -131,6 +132,7 @@ def port(
 )
 @key_option
 @click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
+@rank_option
 @tolerance_option
 @click.option("--accept", is_flag=True, help="Go on even if a domain loses more.")
 @click.option("--out", type=FOLDER, help="Where the ports' wheels go (default: ports-BACKBONE).")

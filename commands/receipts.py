@@ -56,6 +56,7 @@ def print_receipt(receipt: Receipt) -> None:
     _list("left out", [f"{x.id}: {x.code}: {x.reason}" for x in receipt.left_out])
     _list("withdrawn", receipt.withdrawn)
     _list("not gated", [f"{i}: its card has no rows to judge on" for i in receipt.not_gated])
+    _list("rank", [f"{i}: served at rank {rank}" for i, rank in receipt.ranks.items()])
     _list("ported", [f"{i}: from {digest[:12]}" for i, digest in receipt.ported.items()])
     if receipt.decline is not None:
         click.echo(f"declines {receipt.decline.share:.2%} of the experts' own texts at most")

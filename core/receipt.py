@@ -218,6 +218,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             gate rows.
         ported: Experts that were carried over from another backbone, each with the digest of the
             build its author made.
+        ranks: The rank of each expert that is served at less than its own.
     """
 
     schema: str = "redhost.receipt/1"
@@ -237,6 +238,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     decline: Decline | None = None
     steps: dict[str, float] = {}
     ported: dict[str, str] = {}
+    ranks: dict[str, int] = {}
 
     def _repr_html_(self) -> str:
         cells = "".join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import (
@@ -48,6 +48,7 @@ class CandidateSet:
 def load_candidates(
     statuses: tuple[PackageStatus, ...],
     *,
+    ranks: Mapping[str, int],
     previous: Composition | None,
     backbone: BackboneManifest,
     bus: BusConfig,
@@ -59,6 +60,7 @@ def load_candidates(
 
     Args:
         statuses: What is installed, as far as static checks go.
+        ranks: The smaller ranks that experts are served at, by id.
         previous: The current composition; its members may not fail silently.
         backbone: The backbone they must fit.
         bus: The bus they join.
@@ -74,7 +76,8 @@ def load_candidates(
     failed: list[tuple[PackageStatus, Violation]] = []
     for status in statuses:
         try:
-            loaded = _load(status, bus=bus, plugins=plugins, providers=providers)
+            rank = ranks.get(status.id or "")
+            loaded = _load(status, rank, bus=bus, plugins=plugins, providers=providers)
             wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
         except Exception as e:  # whatever its material makes the host stumble over
             if not is_about_material(e):
@@ -99,9 +102,14 @@ def load_candidates(
 
 
 def _load(
-    status: PackageStatus, *, bus: BusConfig, plugins: Plugins, providers: Providers
+    status: PackageStatus,
+    rank: int | None,
+    *,
+    bus: BusConfig,
+    plugins: Plugins,
+    providers: Providers,
 ) -> Checked[LoadedExpert]:
-    """Load one package from bytes read now, or return what is wrong."""
+    """Load one package from bytes read now, at a rank, or return what is wrong."""
     if status.violations:
         return Checked(None, status.violations)
     read = Checked(status.files) if status.files else read_expert(status.package)
@@ -112,7 +120,8 @@ def _load(
         expected, found = f"{short(status.digest or '')}, as audited", short(read.value.digest)
         wrong = Violation("weights_digest", "package", expected, found, hint)
         return Checked(None, (wrong,))
-    return make_expert(read.value, bus=bus, plugins=plugins, providers=providers)
+    files = replace(read.value, rank=rank)
+    return make_expert(files, bus=bus, plugins=plugins, providers=providers)
 
 
 def is_about_material(error: Exception) -> bool:

@@ -44,6 +44,7 @@ from .options import (
 from .prepare import prepare_composition
 from .prior import read_prior
 from .publish import locked_router, publish, refuse_drift
+from .ranks import at_ranks
 from .recompose import RecomposeResult, recompose
 from .remedies import what_helps
 from .select import ExpertSource, Selection, change, read_source, select_installed, select_stored
@@ -65,8 +66,12 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
         raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
     pinned = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
     stays = {name: lock.settings.get(name) for name in ("decline", "prior")}
-    for name, value in {**pinned, **stays}.items():
-        wanted = keywords.get(name)
+    locked, given = {**pinned, **stays}, dict[str, Any](keywords)
+    for i, rank in (keywords.get("ranks") or {}).items():
+        locked[f"rank of {i}"] = lock.experts[i].rank if i in lock.experts else None
+        given[f"rank of {i}"] = rank
+    for name, value in locked.items():
+        wanted = given.get(name)
         if wanted not in {None, value}:
             raise UsageError(
                 f"--locked uses the {name} of the lock",
@@ -131,6 +136,8 @@ def compose_selection(
         refuse_drift(inputs, lock, plugins=inputs.providers)
         return inputs, result
 
+    made = lock or record or read_lock(session.home / LOCK)
+    selection = at_ranks(selection, given=options.ranks, kept=made.ranks() if made else {})
     try:
         if lock is not None:
             return follow(lock)

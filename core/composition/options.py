@@ -37,6 +37,7 @@ class RecomposeKeywords(TypedDict, total=False):
     accept: bool
     decline: float | None
     prior: str | None
+    ranks: Mapping[str, int] | None
     try_others: bool | None
     progress: Progress | None
 
@@ -56,6 +57,8 @@ class RecomposeOptions:
             none but those that the router leaves to a backbone without answers.
         prior: Whose texts are expected, as `read_prior` returns it; None are the shares that the
             router learnt under.
+        ranks: Which of its ranks an expert is served at, by id; who is not here keeps the one it
+            has.
         backbone_column: Whether the router may choose to change nothing, where the backbone
             ships a background card to learn that from.
         settings: How routers without a closed form are trained.
@@ -68,6 +71,7 @@ class RecomposeOptions:
     accept: bool = False
     decline: float | None = None
     prior: str | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict)
     backbone_column: bool = True
     settings: RouterSettings = field(default_factory=RouterSettings)
 

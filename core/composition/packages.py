@@ -109,6 +109,7 @@ def add(
         replaced=None if before is None else before.version,
         receipt=receipt,
         signer=wheel.signer,
+        rank=receipt.ranks.get(joined[0].id or ""),
     )
 
 

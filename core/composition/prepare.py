@@ -31,6 +31,7 @@ from ..types import BackgroundRow, Progress, Row
 from .attribution import compose_without_faulty
 from .candidates import load_candidates
 from .options import RecomposeInputs, RecomposeOptions
+from .ranks import at_ranks
 from .recompose import RecomposeResult, recompose
 from .select import Selection
 
@@ -57,8 +58,10 @@ def compose(
     package = from_folder(backbone)
     files = read_package(package)
     statuses = check_packages([from_folder(p) for p in experts], backbone=files.manifest)
-    selection = Selection(package=package, files=files, statuses=statuses)
     wanted = options or RecomposeOptions(router=make_task(files.manifest.task).unit.router)
+    selection = at_ranks(
+        Selection(package=package, files=files, statuses=statuses), given=wanted.ranks or {}
+    )
     made_by = plugins or Plugins()
 
     def attempt(chosen: Selection) -> RecomposeResult:
@@ -110,6 +113,7 @@ def prepare_composition(
     background, read = rows_of(files, BackgroundRow), CachedBusEncoder(backbone, encode=encode)
     candidates = load_candidates(
         selection.statuses,
+        ranks=selection.ranks,
         previous=record,
         backbone=files.manifest,
         bus=backbone.bus_config(),

@@ -152,6 +152,7 @@ def _draft(
                 digest=digest,
                 wheel=origin.wheel if origin else "",
                 signer=origin.signer if origin else "",
+                rank=expert.files.rank,
             )
         )
     return Composition(

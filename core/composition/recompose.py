@@ -103,6 +103,7 @@ def recompose(
         decline=decline_report(model),
         steps=timer.steps,
         ported=_ported(inputs),
+        ranks={i: e.files.rank for i, e in candidates.experts.items() if e.files.rank},
     )
     saved = safetensors.torch.save(router_tensors(router))
     return RecomposeResult(composed=model, receipt=receipt, router_bytes=saved)
@@ -281,9 +282,9 @@ def _copy_unchanged(
             found="none" if previous is None else f"a {previous.router_kind!r} router",
             hint="Use --level full.",
         )
-    before = inputs.record.members() if inputs.record else {}
-    experts = inputs.candidates.experts
-    same = {i for i, e in experts.items() if before.get(i) == e.files.digest} | {BACKBONE}
+    before = {m.id: (m.digest, m.rank) for m in inputs.record.experts} if inputs.record else {}
+    served = {i: (e.files.digest, e.files.rank) for i, e in inputs.candidates.experts.items()}
+    same = {i for i, what in served.items() if before.get(i) == what} | {BACKBONE}
     keep = same & set(columns) & set(parent.columns)
     router.copy_columns(parent, keep=keep)
     return tuple(c for c in columns if c not in keep)

@@ -5,9 +5,9 @@ Nothing is trained here; reading and static checks only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -65,11 +65,13 @@ class Selection:
         package: The backbone's package.
         files: Its bytes.
         statuses: The experts as far as static checks go.
+        ranks: The smaller ranks that some of them are to be served at, by id.
     """
 
     package: Package
     files: BackboneFiles
     statuses: tuple[PackageStatus, ...]
+    ranks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -86,7 +86,7 @@ def verify_package(_: Job, files: JobFiles) -> JobFiles:
     return {"violations.json": msgspec.json.encode(violations)}
 
 
-@job_function("evaluate-router", version=2)
+@job_function("evaluate-router", version=3)
 def evaluate_router(job: Job, files: JobFiles) -> JobFiles:
     """Train `router` from `seed` over experts as they are; return its evaluation on rows."""
     encode = _look_up(files)
@@ -172,12 +172,14 @@ def _composed(job: Job, files: JobFiles) -> ComposedModel:
     """Put a backbone and experts on a bus whose router is yet to be trained."""
     loaded, plugins = _load_backbone(job, files), Plugins(())
     config, columns = loaded.backbone.bus_config(), tuple(job.arguments["columns"])
-    experts = {}
+    experts, ranks = {}, job.arguments["ranks"]
     for expert_id in columns:
         content = _under(files, f"experts/{expert_id}/")
         if content:
-            make = partial(make_expert, bus=config, plugins=plugins, providers={})
-            experts[expert_id] = read_expert(content).then(make).unwrap(f"expert {expert_id!r}")
+            whole = read_expert(content).unwrap(f"expert {expert_id!r}")
+            served = replace(whole, rank=ranks.get(expert_id))
+            made = make_expert(served, bus=config, plugins=plugins, providers={})
+            experts[expert_id] = made.unwrap(f"expert {expert_id!r}")
     kind, seed = str(job.arguments["router"]), int(job.arguments["seed"])
     return build_model(
         with_layout(loaded.backbone, {i: e.expert for i, e in experts.items()}),

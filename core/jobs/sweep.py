@@ -83,9 +83,11 @@ def sweep(
     _require_known(routers, composed)
     jobs = JobBatch(threads=torch.get_num_threads())
     inputs = _inputs(session, composed, chosen, jobs)
+    ranks = session.generations.load(session.require_current()).ranks()
+    columns = list(composed.bus.columns)
     results: dict[str, SweepResult] = {}
     for router, seed in itertools.product(routers, seeds):
-        arguments = {"router": router, "seed": seed, "columns": list(composed.bus.columns)}
+        arguments = {"router": router, "seed": seed, "columns": columns, "ranks": ranks}
         job = jobs.add(f"router {router!r} from seed {seed}", evaluate_router, arguments, inputs)
         results[job.name] = SweepResult(router=router, seed=seed)
 

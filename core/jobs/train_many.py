@@ -166,6 +166,7 @@ def _add(
         form=plan.form or ExpertSettings.form,
         space=plan.writes or "labels",
         rank=plan.rank,
+        ranks=plan.ranks or (),
         epochs=line.epochs,
         seed=line.seed,
     )

@@ -17,6 +17,7 @@ from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbon
 from ..backbones.backbone import Backbone
 from ..bus.bus import BACKBONE, Bus, BusConfig
 from ..bus.experts import Expert, MappedExpert
+from ..bus.nested import first_units
 from ..plugins.manager import Plugins
 from ..routers import KINDS
 from ..routers.base import Router, as_router
@@ -92,14 +93,17 @@ def make_expert_module(
             expected="a redhost.Expert",
             found=type(expert).__name__,
         )
+    if files.rank:
+        expert = first_units(expert, files.rank)
     if manifest.ported:
         fitted = safetensors.torch.load(files.files[manifest.ported.map.file])
         expert = MappedExpert(expert, A=fitted["A"].float(), c=fitted["c"].float())
     expert = expert.eval().requires_grad_(False)
     expert.reads_tap, expert.writes_tap = manifest.reads.tap, manifest.writes.tap
-    # Rows of a plugin's form hang on its code as well as on the weights.
-    expert.source = " ".join((files.digest, *provider.values()))
-    wrong = check_canary(manifest, expert, files.canary)
+    # Rows of a plugin's form hang on its code as well as on the weights, and all on the rank.
+    cut = (f"rank {files.rank}",) if files.rank else ()
+    expert.source = " ".join((files.digest, *cut, *provider.values()))
+    wrong = check_canary(manifest, expert, files.canary, rank=files.rank)
     return Checked(None, (wrong,)) if wrong else Checked(expert)
 
 

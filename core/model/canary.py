@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import safetensors.torch
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...registry.package.checked import Violation
 from ...registry.package.manifest import ExpertManifest
+from ...registry.package.payload import canary_deltas
 from ..bus.experts import Expert
 
 NUMBERS = 2**21
@@ -19,17 +20,25 @@ NUMBERS = 2**21
 _OTHER = "The weights do not compute what their author saw: ask for a new build."
 
 
-def make_canary(expert: Expert, z: Tensor, *, tokens: Tensor | None = None) -> bytes:
+def make_canary(
+    expert: Expert,
+    z: Tensor,
+    *,
+    smaller: Mapping[int, Expert] | None = None,
+    tokens: Tensor | None = None,
+) -> bytes:
     """Write a canary file.
 
     Args:
         expert: The finished expert.
         z: The bus vectors to remember, ``(N, D)``.
+        smaller: The expert at each smaller rank.
         tokens: Of an adapter: the tokens ``(N, T)`` that z comes from.
     """
     with torch.inference_mode():
-        delta = expert(z).clone()
-    tensors = {"z": z, "delta": delta, **({} if tokens is None else {"tokens": tokens})}
+        deltas = {f"delta.{r}": cut(z).clone() for r, cut in (smaller or {}).items()}
+        deltas["delta"] = expert(z).clone()
+    tensors = {"z": z, **deltas, **({} if tokens is None else {"tokens": tokens})}
     return safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
 
 
@@ -56,24 +65,33 @@ def check_tokens(
     return Violation("canary_values", "canary", expected, found, _OTHER)
 
 
-def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Violation | None:
+def check_canary(
+    manifest: ExpertManifest, expert: Expert, data: bytes, *, rank: int | None = None
+) -> Violation | None:
     """Compute Δ of the canary's vectors; return what is not as the author saw and promised it.
 
     That is each entry of Δ, within the tolerance, and ‖Δ‖ where the manifest bounds it.
+
+    Args:
+        manifest: The expert's manifest.
+        expert: The expert, cut to `rank`.
+        data: The canary.
+        rank: At which of its ranks; None for all its units.
     """
-    tensors = safetensors.torch.load(data)
+    tensors, deltas = safetensors.torch.load(data), canary_deltas(manifest)
     if (
-        tensors.keys() - {"tokens"} != {"z", "delta"}
+        tensors.keys() - {"tokens"} != {"z", *deltas.values()}
         or tensors["z"].shape[-1] != manifest.reads.width
     ):
         return Violation(
             "canary_values",
             "canary",
-            f"tensors z (N, {manifest.reads.width}) and delta",
+            f"tensors z (N, {manifest.reads.width}), {', '.join(deltas.values())}",
             ", ".join(f"{n} {tuple(t.shape)}" for n, t in sorted(tensors.items())),
             "Rebuild the package.",
         )
-    error, norm = _measure(expert, tensors["z"].float(), tensors["delta"].float())
+    wanted = tensors[deltas[rank or manifest.rank]].float()
+    error, norm = _measure(expert, tensors["z"].float(), wanted)
     tolerance, bound = manifest.canary.tolerance, manifest.norm_bound
     if error > tolerance:
         return Violation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -68,6 +68,7 @@ class StoredExperts:
             ContractError: If it does not compute what its manifest says.
         """
         files = self.store.expert(member.digest, who=member.id)
+        files = replace(files, rank=member.rank)
         made = make_expert_module(files, bus=self.bus, plugins=self.plugins, providers={})
         return made.unwrap(f"stored expert {member.id!r}"), partial(self._card, member)
 

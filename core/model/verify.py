@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -40,6 +41,8 @@ def verify_expert(
 ) -> tuple[Violation, ...]:
     """Compute what a manifest promises: the canary, and ‖W_c Δ‖ on the background card.
 
+    An expert of several ranks is held to it at each of them.
+
     Args:
         files: The expert, statically valid.
         backbone: The backbone it fits; without one only the canary is computed.
@@ -52,20 +55,25 @@ def verify_expert(
         labels=backbone.manifest.labels if backbone else (),
         task=expert_task(manifest, backbone.manifest if backbone else None),
     )
+    loaded = list[LoadedExpert]()
     try:
-        made = make_expert(files, bus=config, plugins=plugins, providers={})
+        for rank in (None, *manifest.smaller_ranks):
+            served = replace(files, rank=rank)
+            made = make_expert(served, bus=config, plugins=plugins, providers={})
+            if made.value is None:
+                return made.violations
+            loaded.append(made.value)
     except PluginError as e:
         return (Violation("form_unknown", "form", "a form somebody provides", e.reason, e.hint),)
     except CardError as e:
         return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
-    if made.value is None:
-        return made.violations
     if backbone is None:
         return ()
     live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
     read = CachedBusEncoder(live, encode=live.encode)
-    violation = check_live(made.value, live, rows_of(backbone, BackgroundRow), read=read)
-    return () if violation is None else (violation,)
+    background = rows_of(backbone, BackgroundRow)
+    found = (check_live(each, live, background, read=read) for each in loaded)
+    return tuple(violation for violation in found if violation is not None)[:1]
 
 
 class CachedBusEncoder:

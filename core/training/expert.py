@@ -9,6 +9,7 @@ same bits.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from ..adamw import AdamW
 from ..batching import batched_slices
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert, Space, expert_from_tensors
+from ..bus.nested import at_each_rank
 from ..bus.tasks import CLASSIFICATION, Head, TargetScaler, Task
 from ..types import Progress, in_stage
 
@@ -53,6 +55,8 @@ class ExpertSettings:
         form: ``residual``, ``mlp`` or ``linear``.
         space: Where it writes.
         rank: R of the low-rank forms; by default a quarter of D (seed 001, section 4.5.4).
+        ranks: Where its first units are to be experts by themselves: how many, ascending, the last
+            is R. The loss is then the mean over these ranks.
         activation: σ.
         epochs: Passes over the rows.
         batch: Rows a step.
@@ -70,6 +74,7 @@ class ExpertSettings:
     form: str = "residual"
     space: Space = "hidden"
     rank: int | None = None
+    ranks: tuple[int, ...] = ()
     activation: str = "gelu"
     epochs: int = 200
     batch: int = 128
@@ -186,6 +191,8 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     """
     generator = torch.Generator().manual_seed(settings.seed)
     space, rank = settings.space, settings.rank or max(1, width // 4)
+    if settings.ranks:
+        rank = settings.ranks[-1]
     if settings.form not in FORMS:
         raise UsageError(
             f"form {settings.form!r} cannot be trained",
@@ -251,6 +258,7 @@ class ExpertRun:
         rival: float | None = None,
     ) -> None:
         self.expert, self.settings, self.head, self.rival = expert, settings, head, rival
+        self.parts = at_each_rank(expert, settings.ranks)
         self.steps = settings.epochs * max(1, -(-rows // settings.batch))
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.optimizer = AdamW(expert.parameters(), weight_decay=settings.weight_decay)
@@ -306,13 +314,26 @@ class ExpertRun:
         """
         for rows in self.shuffled(len(data.h)):
             z = _disturb(data.z[rows], self.settings, self.generator)
-            expert = self.expert.folded()
-            logits = expert_logits(expert, data.h[rows], z, classifier)
-            loss = self.head.loss(logits, data.targets[rows])
-            if background is not None and self.settings.off_domain > 0:
-                penalty = off_domain_norm(expert, self._some(background), readout)
-                loss = loss + self.settings.off_domain * penalty
-            self.descend([loss])
+            batch = _Batch(data.h[rows], z, data.targets[rows])
+            losses = (
+                self._loss(x.folded(), batch, classifier, background, readout) for x in self.parts
+            )
+            self.descend(loss / len(self.parts) for loss in losses)
+
+    def _loss(
+        self,
+        expert: Expert,
+        batch: _Batch,
+        classifier: Tensor | None,
+        background: Tensor | None,
+        readout: Tensor | None,
+    ) -> Tensor:
+        """Return the loss of a batch, with the expert at one of its ranks."""
+        loss = self.head.loss(expert_logits(expert, batch.h, batch.z, classifier), batch.targets)
+        if background is None or self.settings.off_domain <= 0:
+            return loss
+        penalty = off_domain_norm(expert, self._some(background), readout)
+        return loss + self.settings.off_domain * penalty
 
     def _some(self, background: Tensor) -> Tensor:
         """Return the background, or some rows of a large one."""
@@ -331,16 +352,20 @@ class ExpertRun:
         self.step += 1
 
     def validate(self, data: _Batch, classifier: Tensor | None) -> tuple[float, float | None]:
-        """Return mean loss and accuracy over rows, a few at a time; of numbers the loss alone."""
+        """Return mean loss and accuracy over rows, a few at a time; of numbers the loss alone.
+
+        Of an expert of several ranks these are means over its ranks.
+        """
         outputs, total, hits = 1 if classifier is None else len(classifier), 0.0, 0
+        slices = batched_slices(len(data.h), cost=outputs)
         with torch.inference_mode():
-            for part in batched_slices(len(data.h), cost=outputs):
-                logits = expert_logits(self.expert, data.h[part], data.z[part], classifier)
-                targets = data.targets[part]
+            for some, expert in itertools.product(slices, self.parts):
+                logits = expert_logits(expert, data.h[some], data.z[some], classifier)
+                targets = data.targets[some]
                 total += float(self.head.loss(logits, targets)) * len(targets)
                 if self.head.distribution:
                     hits += int((logits.argmax(-1) == targets).sum())
-        count = len(data.h)
+        count = len(data.h) * len(self.parts)
         return total / count, hits / count if self.head.distribution else None
 
     def remember(self, loss: float | None, accuracy: float | None = None) -> None:

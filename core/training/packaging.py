@@ -35,6 +35,7 @@ from ...registry.package.manifest import (
     Training,
     Writes,
     dumps,
+    under_oldest_schema,
 )
 from ...registry.package.peft_adapter import CONFIG, WEIGHTS
 from ...registry.package.safetensors_check import sha256_hex
@@ -42,6 +43,7 @@ from ..backbones.backbone import Backbone, tokenizer_digest
 from ..backbones.encoder import linears_of
 from ..backbones.interventions.lora import LoraExpert
 from ..bus.experts import ClassifierExpert, Expert, Linear, LowRank
+from ..bus.nested import first_units
 from ..bus.tasks import CLASSIFICATION, Task
 from ..model.canary import make_canary
 from ..routers.domain_statistics import Statistics
@@ -101,6 +103,7 @@ class ExpertDraft:
         license: Of the weights.
         adapter: What else an adapter's package has.
         question: The question it answers, if that has a name.
+        ranks: Where its first units are experts by themselves: how many, ascending to its rank.
     """
 
     expert: Expert
@@ -117,6 +120,7 @@ class ExpertDraft:
     license: str = "Apache-2.0"
     adapter: AdapterDraft | None = None
     question: str | None = None
+    ranks: tuple[int, ...] = ()
 
 
 def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
@@ -129,13 +133,15 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
     form, rank, activation = _form(expert)
     weights, adapter, head = _weights(draft, package)
     tokens = draft.adapter.tokens if draft.adapter else None
-    canary = package.add("canary.safetensors", make_canary(expert, draft.canary, tokens=tokens))
+    smaller = {r: first_units(expert, r) for r in draft.ranks[:-1]}
+    made = make_canary(expert, draft.canary, smaller=smaller, tokens=tokens)
+    canary = package.add("canary.safetensors", made)
     with torch.no_grad():
-        largest = float(expert(draft.canary).abs().max())
+        each = (*smaller.values(), expert)
+        largest = min(float(one(draft.canary).abs().max()) for one in each)
     shown = package.add(card.name, card.data) if card.name and card.data is not None else None
     causal = draft.vocabulary is not None
     manifest = ExpertManifest(
-        schema=expert_schema(draft.question, otherwise="/1.3" if adapter else "/1"),
         id=draft.id,
         bus_api=BUS_RANGE,
         backbone=draft.backbone,
@@ -170,14 +176,11 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
         adapter=adapter,
         head=head,
         question=draft.question or UNSET,
+        ranks=draft.ranks or UNSET,
     )
+    manifest = under_oldest_schema(manifest)
     package.write(folder, "expert.json", manifest)
     return manifest
-
-
-def expert_schema(question: str | UnsetType | None, *, otherwise: str) -> str:
-    """Return the oldest schema that has an expert's keys, those beside `question` given."""
-    return "redhost.expert" + ("/1.5" if question else otherwise)
 
 
 def _weights(

@@ -28,6 +28,7 @@ from ...registry.package.manifest import (
     Ported,
     Reads,
     dumps,
+    under_oldest_schema,
 )
 from ...registry.package.project import write_project
 from ...registry.package.readers import ExpertFiles
@@ -35,6 +36,7 @@ from ...registry.package.rules import MAX_ROWS
 from ...registry.package.safetensors_check import sha256_hex
 from ..bus.bus import LayerNorm
 from ..bus.experts import Expert, MappedExpert
+from ..bus.nested import first_units
 from ..model.build import make_expert_module
 from ..model.canary import make_canary
 from ..plugins.manager import Plugins
@@ -44,7 +46,7 @@ from ..types import CardRow, Row
 from .affine_map import fit_affine
 from .context import AuthoringContext
 from .linear_head import solve_linear_head
-from .packaging import TOLERANCE, expert_schema, vectors_card
+from .packaging import TOLERANCE, vectors_card
 
 SHARE = 0.95
 """The least share of an expert's gain over a constant answer that a port has to keep."""
@@ -341,9 +343,13 @@ def _build(
     """Return manifest and files of the new build: the author's own, the map, and a new canary."""
     origin, raw = files.manifest, files.files["expert.json"]
     z = _z(new, [r.text for r in fit[:CANARY_ROWS]])
-    canary = make_canary(mapped, z)
+    smaller = {
+        r: MappedExpert(first_units(mapped.expert, r), A=mapped.A, c=mapped.c)
+        for r in origin.smaller_ranks
+    }
+    canary = make_canary(mapped, z, smaller=smaller)
     with torch.inference_mode():
-        largest = float(mapped(z).abs().max())
+        largest = min(float(one(z).abs().max()) for one in (*smaller.values(), mapped))
     parts = {
         origin.weights.file: files.weights,
         "ported-from.json": raw,
@@ -351,9 +357,8 @@ def _build(
         "ported-canary.safetensors": canary,
         **card[1],
     }
-    manifest = msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         origin,
-        schema=expert_schema(origin.question, otherwise="/1.4"),
         backbone=BackboneRef(name=new.manifest.id, fingerprint=new.manifest.fingerprint),
         reads=Reads(width=new.backbone.width),
         card=card[0],
@@ -371,6 +376,7 @@ def _build(
             map=FileRef(file="ported-map.safetensors", sha256=sha256_hex(map_bytes)),
         ),
     )
+    manifest = under_oldest_schema(changed)
     return manifest, parts | {"expert.json": dumps(manifest)}
 
 

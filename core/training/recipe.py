@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...registry.errors import HarmError, UsageError
 from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
-from ...registry.package.project import ExpertPlan
+from ...registry.package.project import ExpertPlan, check_ranks
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
 from ..backbones.interventions.tap import FINAL, Tap, block_at
@@ -28,6 +28,7 @@ from ..backbones.tokens import byte_counts
 from ..batching import batched_slices
 from ..bus.bus import LayerNorm
 from ..bus.experts import Expert, Space
+from ..bus.nested import at_each_rank
 from ..digests import library_versions
 from ..label_scores import count_answers, macro_f1, score_labels
 from ..model.verify import measure_off_domain
@@ -102,6 +103,7 @@ class Recipe:
                 trunk has no such block.
         """
         plan, backbone = self.plan, self.backbone
+        check_ranks(plan)
         self.check_card()
         strange = set() if plan.writes == "labels" else {*self.labels} - {*backbone.labels}
         if strange:
@@ -217,7 +219,8 @@ class Recipe:
         The head is then solved again with the validation rows, which nothing stops early on.
         """
         plan, train, valid = self.plan, self.splits.train, self.splits.valid
-        linear = plan.form == "linear" or (plan.form is None and plan.rank is None)
+        open_form = plan.form is None and plan.rank is None and plan.ranks is None
+        linear = plan.form == "linear" or open_form
         if not linear or plan.writes != "labels" or not self.backbone.task.head.distribution:
             return self._descend(checkpoint, progress)
         hits = dict[str, Tensor]()
@@ -276,7 +279,8 @@ class Recipe:
     def draft(self, trained: TrainedExpert) -> ExpertDraft:
         """Return what there is to write of the trained expert."""
         plan, backbone, manifest = self.plan, self.backbone, self.context.manifest
-        part, read = bus_part(trained.expert, backbone), self.bus_reader(trained.expert)
+        ranks, read = self.settings.ranks, self.bus_reader(trained.expert)
+        parts = [bus_part(part, backbone) for part in at_each_rank(trained.expert, ranks)]
         return ExpertDraft(
             expert=trained.expert,
             card=self.card(),
@@ -286,20 +290,42 @@ class Recipe:
             reads_tap=plan.reads_tap,
             writes_tap=plan.writes_tap,
             vocabulary=manifest.tokenizer if backbone.task.head.vocabulary else None,
-            off_domain=measure_off_domain(
-                part, plan.id, backbone, self.context.background, read=read
-            ),
+            off_domain=self._off_domain(parts, read),
             domain=plan.domain or backbone.task.head.domain.format(n=len(self.labels)),
             training=Training(
                 data=hashlib.sha256("\n".join(self.data_lines()).encode()).hexdigest(),
                 seed=self.settings.seed,
                 epochs=trained.epoch,
-                metrics={**self._aside(trained).metrics(part, read), **trained.compared},
+                metrics={
+                    **self._aside(trained).metrics(parts[-1], read),
+                    **trained.compared,
+                    **self._by_rank(parts, read),
+                },
                 versions=library_versions(),
             ),
             license=plan.license,
             question=plan.question,
+            ranks=ranks,
         )
+
+    def _off_domain(self, parts: Sequence[Expert], read: Read) -> float | None:
+        """Return ‖W_c Δ‖ on the background card, the largest over an expert's ranks."""
+        backbone, background = self.backbone, self.context.background
+        found = (
+            measure_off_domain(part, self.plan.id, backbone, background, read=read)
+            for part in parts
+        )
+        return max((x for x in found if x is not None), default=None)
+
+    def _by_rank(self, parts: Sequence[Expert], read: Read) -> dict[str, float]:
+        """Return what an expert of several ranks has at each smaller one, on rows set aside."""
+        aside = replace(self, splits=replace(self.splits, train=()))
+        smaller = zip(self.settings.ranks, parts[:-1], strict=False)
+        return {
+            f"{name}_at_{rank}": value
+            for rank, part in smaller
+            for name, value in aside.metrics(part, read).items()
+        }
 
     def _aside(self, trained: TrainedExpert) -> Self:
         """Return the recipe whose splits say what an expert has learnt from."""

@@ -87,6 +87,7 @@ def _settings(
         default,
         form=plan.form or default.form,
         rank=plan.rank,
+        ranks=plan.ranks or (),
         epochs=epochs or default.epochs,
         off_domain=default.off_domain / tokens,
         seed=seed,

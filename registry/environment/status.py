@@ -46,6 +46,8 @@ class PackageStatusJson(TypedDict):
         hint: What to do about it.
         form: The expert's form, from its manifest like the next three.
         rank: Its rank R.
+        ranks: The ranks that it can be served at; empty where that is its own alone.
+        served: The one that the current generation serves it at; null where it is no member.
         writes: The space it writes.
         backbone: The id of the backbone it was trained on.
         question: The question it answers; null for the home's own.
@@ -61,6 +63,8 @@ class PackageStatusJson(TypedDict):
     hint: str | None
     form: str | None
     rank: int | None
+    ranks: tuple[int, ...]
+    served: int | None
     writes: str | None
     backbone: str | None
     question: str | None
@@ -80,6 +84,7 @@ class PackageStatus:
         violations: What kept it from the next one; empty when nothing failed.
         files: The bytes of one that is not installed: from a wheel or from the store.
         origin: Where those bytes came from, the wheel and who signed it; None where not known.
+        served: The rank that the current generation serves it at; None where it is no member.
     """
 
     package: Package
@@ -90,6 +95,7 @@ class PackageStatus:
     violations: tuple[Violation, ...] = ()
     files: ExpertFiles | None = None
     origin: Provenance | None = None
+    served: int | None = None
 
     @property
     def code(self) -> str | None:
@@ -134,6 +140,8 @@ class PackageStatus:
             "hint": self.hint,
             "form": manifest.form if manifest else None,
             "rank": manifest.rank if manifest else None,
+            "ranks": (manifest.ranks or ()) if manifest else (),
+            "served": self.served,
             "writes": manifest.writes.space if manifest else None,
             "backbone": manifest.backbone.name if manifest else None,
             "question": self.question,

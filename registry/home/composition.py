@@ -28,6 +28,7 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         dist: The distribution it came from.
         version: That distribution's version.
         digest: The build digest: over its manifest, weights, card and canary.
+        rank: The smaller one of its ranks that it is served at, where somebody chose one.
         wheel: The sha256 of the wheel it came from, where `redhost add` saw it.
         signer: The fingerprint of the key that verified that wheel, where keys were given.
     """
@@ -37,6 +38,7 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     digest: str
     wheel: str = ""
     signer: str = ""
+    rank: int | None = None
 
 
 class Member(Provenance, frozen=True):  # not kw_only: msgspec then puts ``id`` first in the JSON
@@ -133,6 +135,10 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Return expert id → digest."""
         return {member.id: member.digest for member in self.experts}
 
+    def ranks(self) -> dict[str, int]:
+        """Return the rank of each expert that is served at less than its own, by id."""
+        return {member.id: member.rank for member in self.experts if member.rank}
+
     def digests(self) -> frozenset[str]:
         """Return every digest whose bytes the store must hold for this composition to answer."""
         stored = {self.backbone.digest, *(member.digest for member in self.experts)}
@@ -202,6 +208,10 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     router: LockedRouter
     output: str = "residual"
     settings: dict[str, Scalar] = {}
+
+    def ranks(self) -> dict[str, int]:
+        """Return the rank of each expert that is served at less than its own, by id."""
+        return {i: member.rank for i, member in self.experts.items() if member.rank}
 
 
 def lock_for(composition: Composition) -> LockFile:

@@ -23,10 +23,21 @@ from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse
 from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
-SCHEMA_MINOR = 5
+SCHEMA_MINOR = 6
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
 `features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
-`question`."""
+`question`, 6 `ranks`."""
+
+_CAME_WITH = {
+    "min_host": 1,
+    "tensors": 1,
+    "adapter": 3,
+    "head": 3,
+    "ported": 4,
+    "question": 5,
+    "ranks": 6,
+}
+"""The minor of each key of an expert's manifest that the first edition did not have."""
 
 BUS_API = "1.0"
 """The version of the bus this host speaks (manifests name a range, e.g. ``>=1,<2``)."""
@@ -36,6 +47,9 @@ MAX_BYTES = 4 * 2**20
 
 MAX_PARTS = 200_000
 """Most brackets and colons in a manifest: what is decoded stays within 64 MiB of memory."""
+
+MAX_RANKS = 16
+"""Most ranks that an expert can be served at."""
 
 MAX_MODULES = 4096
 """Most linear modules that a manifest lists."""
@@ -61,6 +75,7 @@ CardKind = Literal["none", "statistics", "texts", "vectors"]
 TensorName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]{1,200}$(?!\n)")]
 Shape = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=8)]
 Labels = Annotated[tuple[str, ...], Meta(max_length=100_000)]
+Ranks = Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=2, max_length=MAX_RANKS)]
 Modules = Annotated[
     dict[
         TensorName,
@@ -238,6 +253,8 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         reads: Where it reads.
         writes: Where it writes.
         rank: R, the width of its inner layer; 0 for ``linear``, of ``lora`` the largest.
+        ranks: Where its first units are an expert by themselves: how many of them, ascending, the
+            last all of them. Hosts serve any of these; its canary has the Δ of each.
         activation: σ between its two layers; ``linear`` has no use for it.
         norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; held to it on the
             canary's rows.
@@ -286,7 +303,13 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     head: FileRef | UnsetType = UNSET
     ported: Ported | UnsetType = UNSET
     question: Id | UnsetType = UNSET
+    ranks: Ranks | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
+
+    @property
+    def smaller_ranks(self) -> tuple[int, ...]:
+        """The ranks below its own that it can be served at."""
+        return self.ranks[:-1] if self.ranks else ()
 
 
 class Base(_Closed, frozen=True, kw_only=True):
@@ -431,6 +454,13 @@ def parse_backbone(data: bytes) -> BackboneManifest:
         hint = f"{suggest(manifest.task, TASKS)}Install what provides it, or upgrade redhost."
         raise Refused(Violation("manifest_field", "task", ", ".join(TASKS), manifest.task, hint))
     return manifest
+
+
+def under_oldest_schema(manifest: ExpertManifest) -> ExpertManifest:
+    """Return a manifest under the oldest schema that has every key it uses."""
+    used = [minor for key, minor in _CAME_WITH.items() if getattr(manifest, key) is not UNSET]
+    schema = f"redhost.expert/1.{max(used)}" if used else "redhost.expert/1"
+    return msgspec.structs.replace(manifest, schema=schema)
 
 
 def dumps(value: Struct) -> bytes:

@@ -5,7 +5,8 @@ Shapes: D width of the bus, L labels, N canary rows, F and G the card's fit and 
 ==========  ==================================================================================
 file        tensors
 ==========  ==================================================================================
-canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; of an adapter also tokens (N, T)
+canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; delta.r (N, out) of each smaller rank r;
+            of an adapter also tokens (N, T)
 head        W (L, D), b (L)
 map         A (D', D), c (D'), with D' of the backbone that a ported expert was trained on
 statistics  counts (L), sums (L, D), scatter (D, D)
@@ -127,7 +128,8 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
         yield from relabel(wrong, role="head", file=name)
 
 
-_UNCHANGED = ("id", "form", "rank", "activation", "writes", "temperature", "labels", "weights")
+_RANKED = ("form", "rank", "ranks", "activation")
+_UNCHANGED = ("id", *_RANKED, "writes", "temperature", "labels", "weights")
 """Fields of an expert's manifest that no port changes."""
 
 
@@ -183,7 +185,8 @@ def _canary(
         return (Violation("canary_tensors", f"{name} z", expected, str(rows), _REBUILD),)
     width, space = manifest.reads.width, manifest.writes.space
     out = {"hidden": width, "labels": len(manifest.labels), "logits": classes or out}[space]
-    promised: Shapes = {"z": (rows, width), "delta": (rows, out)}
+    deltas = dict.fromkeys(canary_deltas(manifest).values(), (rows, out))
+    promised: Shapes = {"z": (rows, width), **deltas}
     if manifest.adapter:
         promised["tokens"] = (rows, (*shapes.get("tokens", ()), 0, 0)[1])
     wrong = relabel(
@@ -193,6 +196,11 @@ def _canary(
     )
     wrong = wrong or tuple(_tokens(files[name], read.value, name))
     return wrong or tuple(_power(manifest, files, read.value))
+
+
+def canary_deltas(manifest: ExpertManifest) -> dict[int, str]:
+    """Return rank → the canary's tensor with its Δ, of each rank that an expert is served at."""
+    return {**{r: f"delta.{r}" for r in manifest.smaller_ranks}, manifest.rank: "delta"}
 
 
 def _tokens(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
@@ -216,7 +224,8 @@ def _power(
     """
     name, tolerance = manifest.canary.file, manifest.canary.tolerance
     data = files[name]
-    loudest = magnitude(data, header["delta"])
+    loudness = [magnitude(data, header[delta]) for delta in canary_deltas(manifest).values()]
+    loudest = min(loudness)  # of the rank that says least
     most = TOLERANCE * max(1.0, loudest)
     if tolerance > most * (1 + 1e-6):
         found = f"{tolerance:g}"

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from ..errors import UsageError, one_line, suggest
 from .forms import ADAPTER, FORMS
-from .manifest import Id
+from .manifest import Id, Ranks
 
 
 class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +25,7 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         form: Its form; None for a linear head or a residual one, whichever is better on validation
             rows, where it writes labels of its own, else ``residual``.
         rank: R; None for a quarter of the width, or 8 of an adapter.
+        ranks: Where hosts may serve fewer of its units: how many, ascending, the last is R.
         blocks: Of an adapter that is trained here: how many of the top blocks it adapts; None for
             the upper half.
         targets: Likewise, which linear layers of a block, by the end of their names; None for all.
@@ -43,6 +44,7 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backbone: str | None = None
     form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)}|{ADAPTER})$")] | None = None
     rank: Annotated[int, Meta(ge=1)] | None = None
+    ranks: Ranks | None = None
     blocks: Annotated[int, Meta(ge=1)] | None = None
     targets: tuple[str, ...] | None = None
     writes: Literal["hidden", "logits", "labels"] | None = None
@@ -85,6 +87,29 @@ def read_plan(project: Path) -> ExpertPlan:
         known = ExpertPlan.__struct_fields__
         hint = "".join(suggest(key, known) for key in table if key not in known)
         raise UsageError(f"{path}, [tool.redhost.expert]", found=str(e), hint=hint) from e
+
+
+def check_ranks(plan: ExpertPlan) -> None:
+    """Check that an expert can be trained at the ranks of its plan.
+
+    Raises:
+        UsageError: If it cannot.
+    """
+    ranks, form = plan.ranks or (), FORMS.get(plan.form or "residual")
+    if not ranks:
+        return
+    who = f"expert {plan.id!r} cannot have the ranks {', '.join(map(str, ranks))}"
+    if form is None or not form.ranked:
+        ranked = ", ".join(name for name, spec in FORMS.items() if spec.ranked)
+        found = f"{plan.form!r}, which has no units to leave out"
+        raise UsageError(who, expected=f"one of the forms {ranked}", found=found)
+    if [*ranks] != sorted({*ranks}):
+        raise UsageError(who, expected="different ranks, ascending")
+    if plan.rank not in {None, ranks[-1]}:
+        raise UsageError(who, expected=f"{ranks[-1]} as its rank, or none", found=str(plan.rank))
+    if plan.writes_tap != "final":
+        found = f"one that writes block {plan.writes_tap}"
+        raise UsageError(who, expected="an expert that writes to the bus", found=found)
 
 
 def package_in(project: Path) -> Path:

@@ -43,12 +43,14 @@ class ExpertFiles:
         files: The bytes of every file by name, ``expert.json`` among them.
         digest: The sha256 over manifest, weights, card and canary.
         classes: C of an expert that writes logits, as its weights have it.
+        rank: The smaller rank that it is served at; None for its own.
     """
 
     manifest: ExpertManifest
     files: Mapping[str, bytes]
     digest: str
     classes: int | None = None
+    rank: int | None = None
 
     @property
     def weights(self) -> bytes:

@@ -99,6 +99,7 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
         *_reserved(manifest.id),
         *_bus_range(manifest.bus_api),
         *_form(manifest),
+        *_ranks(manifest),
         *_adapter(manifest),
         *_ported(manifest),
         *_causal(manifest),
@@ -143,6 +144,16 @@ def _form(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _field("rank", f"{wanted} for {name}", str(manifest.rank))
     if form and manifest.tensors:
         yield _field("tensors", f"no such key for {name}", "shapes")
+
+
+def _ranks(manifest: ExpertManifest) -> Iterator[Violation]:
+    if not manifest.ranks:
+        return
+    form, shown = FORMS.get(manifest.form), ", ".join(map(str, manifest.ranks))
+    if not form or not form.ranked:
+        yield _field("ranks", f"no such key for the form {manifest.form!r}", shown)
+    elif [*manifest.ranks] != sorted({*manifest.ranks}) or manifest.ranks[-1] != manifest.rank:
+        yield _field("ranks", f"different ranks, ascending to {manifest.rank}, its rank", shown)
 
 
 def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:

@@ -80,17 +80,17 @@ def take_inventory(
         manifest, digest = installed_backbone(package).unwrap(f"backbone package {package}")
     except RedhostError as e:
         problem = e  # an expert can be valid without a backbone to fit
-    attached: Mapping[str, str] = {}
+    record = None
     with suppress(IntegrityError, UnknownNameError):  # reported by whoever needs the generation
-        attached = record.members() if (record := current_record(home)) else {}
+        record = current_record(home)
     statuses = check_packages(
         packages["expert"],
         backbone=manifest,
         disabled=Disabled(home).names(),
-        attached=attached,
+        attached=record.members() if record else {},
         cache=ValidationCache(cache_of(home) / "verdicts.json") if remember else None,
     )
-    question = question_of(home)
+    statuses, question = _served(statuses, record), question_of(home)
     own = tuple(x for x in statuses if x.manifest is None or x.question == question)
     aside = tuple(x for x in statuses if x not in own)
     return Inventory(own, package, manifest, problem, digest, aside)
@@ -150,6 +150,19 @@ def home_of_expert(home: Path, name: str) -> Path:
                 return where
     answers = (x.question for x in take_inventory(home).aside if name in {x.id, x.package.dist})
     return home_of(home, next(answers, None))
+
+
+def _served(
+    statuses: tuple[PackageStatus, ...], record: Composition | None
+) -> tuple[PackageStatus, ...]:
+    """Return statuses that say at which rank the current generation serves an expert."""
+    smaller = record.ranks() if record else {}
+    return tuple(
+        replace(s, served=smaller.get(s.manifest.id) or s.manifest.rank)
+        if s.state == "attached" and s.manifest
+        else s
+        for s in statuses
+    )
 
 
 def current_record(home: Path) -> Composition | None:
@@ -257,6 +270,7 @@ class HomeStatus:
         backbone: The id of its backbone.
         fingerprint: That backbone's fingerprint.
         experts: Ids of its experts.
+        ranks: The rank of each that is served at less than its own.
         router: Its router: kind, level, seed.
         drift: How what is installed differs from it.
         held: Generations that live processes hold.
@@ -274,6 +288,7 @@ class HomeStatus:
     backbone: str | None = None
     fingerprint: str | None = None
     experts: tuple[str, ...] = ()
+    ranks: dict[str, int] = field(default_factory=dict)
     router: str | None = None
     drift: tuple[Drift, ...] = ()
     held: tuple[Lease, ...] = ()
@@ -311,6 +326,7 @@ def take_status(home: Path) -> HomeStatus:
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
+        ranks=record.ranks(),
         router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
         drift=differences,
         lock=_compare_lock(home, record),

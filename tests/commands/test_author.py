@@ -115,3 +115,51 @@ def test_what_no_backbone_has_is_refused(call, small_model, tmp_path, monkeypatc
     code, _, err = call("new-backbone", "mine", "--from", f"hf:{small_model}", "--features", spec)
     assert code == 2 and len(err.strip().splitlines()) <= 4  # click shows the usage as well
     assert not Path("red-backbone-mine").exists()
+
+
+def test_an_expert_of_several_ranks_is_trained_and_served_at_one(
+    call, home, environment, tmp_path
+) -> None:
+    """From `new-expert --ranks` to `recompose --rank`: one package, whose bytes never change."""
+    assert call("new-expert", "odd", "--ranks", "1,2,4", "--backbone", "tiny")[0] == 0
+    data = write_rows(tmp_path / "rows.jsonl")
+    code, out, _ = call("train-expert", "red-expert-odd", "--data", data, "--epochs", "40")
+    assert code == 0 and "gate at 1 " in out and "valid at 2 " in out
+    made = manifest("red-expert-odd")
+    assert (made["schema"], made["rank"], made["ranks"]) == ("redhost.expert/1.6", 4, [1, 2, 4])
+    assert call("check", "red-expert-odd")[0] == 0
+    environment.install(Path("red-expert-odd"))
+    receipt = json.loads(call("recompose", "--rank", "odd=2", "--accept", "--json")[1])
+    assert receipt["ranks"] == {"odd": 2}
+    listed = {x["id"]: x for x in json.loads(call("list-experts", "--json")[1])}
+    assert (listed["odd"]["ranks"], listed["odd"]["served"]) == ([1, 2, 4], 2)
+    assert (listed["range1"]["ranks"], listed["range1"]["served"]) == ([], 32)
+    assert "2 of 1, 2, 4" in call("list-experts")[1]
+    code, out, _ = call("recompose", "--rank", "odd=1", "--accept")
+    assert code == 0 and "odd: served at rank 1" in out and "odd (rank 1)" in call("status")[1]
+    records = json.loads(call("history", "--json")[1])
+    composed = [e for record in records for e in record["experts"] if e["id"] == "odd"]
+    assert [e["rank"] for e in composed] == [2, 1] and len({e["digest"] for e in composed}) == 1
+    code, _, err = call("recompose", "--rank", "odd=3")
+    assert code == 2 and "1 or 2 or 4" in err
+    assert call("recompose", "--rank", "odd")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--ranks", "4"),
+        ("--ranks", "8,4"),
+        ("--ranks", "4,four"),
+        ("--ranks", "4,8", "--rank", "4"),
+        ("--ranks", "4,8", "--form", "linear"),
+        ("--ranks", "4,8", "--form", "lora"),
+        ("--ranks", "4,8", "--writes", "hidden", "--reads-tap", "0", "--writes-tap", "1"),
+    ],
+)
+def test_ranks_that_cannot_be_trained_are_refused_and_nothing_is_written(
+    call, tmp_path, monkeypatch, options
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("new-expert", "odd", *options)[0] == 2
+    assert not Path("red-expert-odd").exists()

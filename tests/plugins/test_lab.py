@@ -109,6 +109,12 @@ def test_every_split_keeps_a_pair_of_every_sum_for_training(k: int) -> None:
     assert split.held == {2 * k, 2 * k + 1, (2 * k + 2) % 10}
 
 
+def test_a_pair_and_its_swap_lie_in_one_fold() -> None:
+    pairs = [(a, b) for a in range(1, 51) for b in range(a)]
+    assert all(arithmetic.fold((a, b)) == arithmetic.fold((b, a)) for a, b in pairs)
+    assert len({arithmetic.fold(pair) for pair in pairs}) == arithmetic.FOLDS
+
+
 def test_split_0_keeps_the_four_sums_with_one_pair() -> None:
     assert Split.numbered(0).exempt <= {2, 3, 99, 100}
     for total in (2, 3, 99, 100):

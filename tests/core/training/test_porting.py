@@ -23,6 +23,7 @@ from redhost.authoring import (
     train_package,
     write_project,
 )
+from redhost.core.model.verify import verify_expert
 from redhost.core.routers.cards import read_card
 from redhost.core.training.affine_map import fit_affine
 from redhost.plugins import Statistics
@@ -133,6 +134,20 @@ def test_an_expert_survives_a_next_version_byte_for_byte(setting) -> None:
     assert manifest.ported.digest == own.digest == report.ported_from
     assert manifest.backbone.fingerprint == setting.next.manifest.fingerprint
     assert isinstance(judge_expert(ported.files), str)
+
+
+def test_a_port_is_served_at_the_ranks_of_its_origin(setting, tmp_path) -> None:
+    project, ranks = tmp_path / "red-expert-size", (4, 16)
+    plan = ExpertPlan(id="size", backbone="tiny", form="residual", ranks=ranks, card="texts")
+    write_project(project, kind="expert", package_id="size", summary="how large a sum is")
+    write_plan(project, plan)
+    how = ExpertSettings(space="labels", ranks=ranks, epochs=5)
+    train_package(project, plan, split_rows(sums(600, seed=1)), context=setting.old, settings=how)
+    expert = read_expert(from_folder(project)).unwrap("the expert")
+    ported = port_expert(expert, old=setting.old, new=setting.next, bound=-9.0)
+    assert (ported.manifest.ranks, ported.manifest.schema) == (ranks, "redhost.expert/1.6")
+    # Its canary is computed at both ranks.
+    assert verify_expert(read_expert(ported.files).unwrap("the port"), backbone=None) == ()
 
 
 def test_labelled_rows_carry_over_an_expert_whose_card_holds_none(setting) -> None:

@@ -9,6 +9,7 @@ import click
 from red_lab.bench.command import bench
 from red_lab.cost import cost
 from red_lab.fleet.command import fleet
+from red_lab.forgetting import forgetting
 from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
@@ -16,12 +17,14 @@ from red_lab.matched.command import matched
 from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
 from red_lab.port.command import port
+from red_lab.ranks.command import ranks
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
 from red_lab.shrink import shrink
 from red_lab.sparse import sparse
+from red_lab.subspaces import subspaces
 from red_lab.taps import taps
 from red_lab.text.command import text
 from red_lab.toy.command import toy
@@ -94,16 +97,19 @@ for command in (
     bench,
     cost,
     fleet,
+    forgetting,
     generative,
     hotswap,
     kills,
     matched,
     mutants,
+    ranks,
     red,
     robust,
     seeds,
     shrink,
     sparse,
+    subspaces,
     port,
     taps,
     text,

@@ -25,7 +25,14 @@ from red_lab.arithmetic import hashed
 from red_lab.red.cut import Above, Below, Precision, above, cast
 from red_lab.red.queries import LABELS, Query
 
-__all__ = ["RECIPES", "BaseSettings", "FrozenBase", "number_waves", "train_base"]
+__all__ = [
+    "RECIPES",
+    "BaseSettings",
+    "BaseTraining",
+    "FrozenBase",
+    "number_waves",
+    "train_base",
+]
 
 Progress = Callable[[int, int], None]
 
@@ -144,7 +151,7 @@ def train_base(
         stored = safetensors.torch.load_file(checkpoint)
         seconds = float(stored.pop("seconds"))
         return FrozenBase(**stored, place=hidden.place, seconds=seconds)
-    job = _BaseTraining(backbone, settings)
+    job = BaseTraining(backbone, settings)
     train = [q for q in train if settings.sees(q)]
     rows = hidden.rows([q.text for q in train])
     targets = torch.tensor([LABELS.index(q.label) for q in train])
@@ -168,7 +175,7 @@ def train_base(
     return FrozenBase(h=h, classifier=classifier, place=hidden.place, seconds=seconds)
 
 
-class _BaseTraining:
+class BaseTraining:
     """The blocks and the head while they train."""
 
     def __init__(self, backbone: redhost.Backbone, settings: BaseSettings) -> None:

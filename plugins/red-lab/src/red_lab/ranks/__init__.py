@@ -1,0 +1,1 @@
+"""Experts that are served at several ranks: one package, beside one for each rank."""

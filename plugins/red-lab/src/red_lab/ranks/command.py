@@ -1,0 +1,44 @@
+"""`redhost lab ranks`. Torch is imported inside the command only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from red_lab.options import WORK, out_option, seeds_option
+
+__all__ = ["ranks"]
+
+
+@click.command()
+@seeds_option(1)
+@click.option(
+    "--subject",
+    "names",
+    type=click.Choice(["ranges", "newswire"]),
+    multiple=True,
+    help="What is measured anew; what the page has of the others stays (default: all).",
+)
+@out_option("ranks")
+@WORK
+def ranks(*, seeds: int, names: tuple[str, ...], out: Path, work: Path) -> None:
+    """Serve one package at several ranks, beside experts trained at each and experts cut."""
+    import torch
+
+    from red_lab.ranks.measure import measure
+    from red_lab.ranks.page import draw, page
+    from red_lab.ranks.subjects import SUBJECTS
+
+    torch.set_num_threads(1)
+    path = out / "metrics.json"
+    metrics = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    metrics["schema"] = "red-lab.ranks/1"
+    for name in names or SUBJECTS:
+        metrics[name] = measure(SUBJECTS[name](work / "ranks"), seeds=seeds, work=work / "ranks")
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    (out / "README.md").write_text(page(metrics), "utf-8")
+    draw(metrics, out)
+    click.echo(path)

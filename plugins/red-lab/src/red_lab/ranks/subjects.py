@@ -1,0 +1,105 @@
+"""What ranks are measured on: a backbone, experts with their rows, and rows to judge on."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import redhost
+from red_lab.arithmetic import RANGES, Split, pairs_in
+from red_lab.ranges import EXPERT, role_rows
+from red_lab.text.corpora import CORPORA
+from red_lab.text.desk import open_desk
+
+__all__ = ["SUBJECTS", "Subject"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """What experts are trained and judged on.
+
+    Attributes:
+        name: What files call it.
+        title: What it is, in a sentence.
+        backbone: The backbone package's folder.
+        context: The backbone and what goes with it.
+        cache: Where features are kept.
+        plan: What all experts have in common.
+        settings: How they are trained.
+        parts: Each expert's rows, by id.
+        test: Rows to judge on, which nobody learnt from.
+        clusters: Of each test row, what it is one observation with.
+        router: The router's kind, the same for all.
+        without: What the row of no such expert is.
+    """
+
+    name: str
+    title: str
+    backbone: Path
+    context: redhost.authoring.AuthoringContext
+    cache: Path
+    plan: redhost.authoring.ExpertPlan
+    settings: redhost.authoring.ExpertSettings
+    parts: Mapping[str, redhost.authoring.DataSplits]
+    test: Sequence[redhost.Row]
+    clusters: Sequence[str]
+    router: str
+    without: str
+
+
+def _ranges(work: Path) -> Subject:
+    """The five ranges of sums on the shipped tiny backbone, through its classifier."""
+    spec = importlib.util.find_spec("red_backbone_tiny")
+    if spec is None or spec.origin is None:
+        raise redhost.MissingError("red_backbone_tiny is not here", hint="Run 'make demo' first.")
+    folder, split = Path(spec.origin).parent, Split.numbered(0)
+    parts = {}
+    for name, _, _ in RANGES:
+        train, fit, gate = (
+            tuple(redhost.Row(text=r.text, label=r.label) for r in role_rows(split, part, name))
+            for part in ("train", "fit", "gate")
+        )
+        parts[name] = redhost.authoring.DataSplits(train=train, valid=(), fit=fit, gate=gate)
+    shipped = sorted(folder.parent.parent.parent.glob("red-expert-range*/src/*/expert.json"))
+    composed = redhost.compose(folder, [p.parent for p in shipped]).composed
+    return Subject(
+        name="ranges",
+        title="sums on the tiny backbone (D = 128), five experts that write hidden states",
+        backbone=folder,
+        context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
+        cache=work / "cache",
+        plan=redhost.authoring.ExpertPlan(id="any", writes="hidden"),
+        settings=dataclasses.replace(EXPERT, space="hidden", patience=EXPERT.epochs),
+        parts=parts,
+        test=composed.evaluation,
+        clusters=[str(sorted(pairs_in(r.text))) for r in composed.evaluation],
+        router="evidence",
+        without="the backbone alone",
+    )
+
+
+def _newswire(work: Path) -> Subject:
+    """Five teams of newswire on MiniLM; nothing of z goes around the units (`mlp`)."""
+    desk = open_desk(
+        CORPORA["newswire"], encoder="minilm", work=work, validation=False, features=None
+    )
+    return Subject(
+        name="newswire",
+        title="Reuters newswire on all-MiniLM-L6-v2 (D = 384), five teams with labels of their own",
+        backbone=desk.folder,
+        context=desk.context,
+        cache=work / "cache",
+        plan=redhost.authoring.ExpertPlan(id="any", form="mlp", writes="labels", card="vectors"),
+        settings=redhost.authoring.ExpertSettings(form="mlp", space="labels"),
+        parts=desk.parts,
+        test=desk.test,
+        clusters=[r.text for r in desk.test],
+        router="statistics",
+        without="linear heads, which have no rank",
+    )
+
+
+SUBJECTS: Mapping[str, Callable[[Path], Subject]] = {"ranges": _ranges, "newswire": _newswire}
