@@ -167,8 +167,8 @@ class Bus(nn.Module):
         p[:, : max(1, len(self.shared_labels))] = (1 - own) * shared
         if outputs is None:
             for columns, p_i in self._own_probabilities(z):  # (n, B, L_i)
-                at, places = (t.to(p.device) for t in self._places[columns])
-                weighted = alpha.index_select(1, at).T[..., None] * p_i
+                own_columns, places = (t.to(p.device) for t in self._places[columns])
+                weighted = alpha.index_select(1, own_columns).T[..., None] * p_i
                 p = p.index_add(1, places, weighted.transpose(0, 1).flatten(1))
             return p
         for o in outputs:

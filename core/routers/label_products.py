@@ -1,8 +1,8 @@
 """Scores by label as batched products: log Σ over y of k of exp(w_yᵀ z + b_y) for each column k.
 
-Columns beside each other with as many labels are one batch, in which each product has the same shape
-however many there are, and so the same bits: nobody else's labels change a column's. Among 10,000
-columns of one label that is one call in place of 10,000.
+Columns beside each other with as many labels are one batch, in which each product has the same
+shape however many there are, and so the same bits: nobody else's labels change a column's. Among
+10,000 columns of one label that is one call in place of 10,000.
 """
 
 from __future__ import annotations
