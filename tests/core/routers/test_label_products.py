@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -20,7 +22,7 @@ def given(labels: list[int], *, width: int, rows: int, seed: int = 0) -> tuple[t
 
 def spans(labels: list[int]) -> list[tuple[int, int]]:
     ends = torch.tensor([0, *labels]).cumsum(0).tolist()
-    return list(zip(ends, ends[1:], strict=False))
+    return list(pairwise(ends))
 
 
 def test_runs_are_columns_beside_each_other_with_as_many_labels() -> None:
