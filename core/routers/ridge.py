@@ -77,7 +77,7 @@ class RidgeRouter(LabelledRouter):
         scores = []
         for first, columns, labels in self._runs:
             rows = slice(first, first + columns * labels)
-            weight = self.weight[rows].view(columns, labels, -1)
+            weight = self.weight[rows].view(columns, labels, self.weight.shape[1])
             bias = self.bias[rows].view(columns, labels)
             scores.append(linear(z, weight, bias).logsumexp(-1))  # (columns, B)
         logits = torch.cat(scores).T
@@ -88,13 +88,15 @@ class RidgeRouter(LabelledRouter):
     def _set_owner(self, owner: Tensor) -> None:
         """Set each row's column; remember where columns of as many rows follow each other.
 
-        As (first row, columns, rows of each).
+        As (first row, columns, rows of each). Those of one row stay apart: of a batch of products
+        with one number each, the bits follow how many there are.
         """
         super()._set_owner(owner)
+        counts = [past - first for first, past in self._spans]
         self._runs = list[tuple[int, int, int]]()
-        for labels, same in groupby(self._spans, key=lambda span: span[1] - span[0]):
-            spans = [*same]
-            self._runs.append((spans[0][0], len(spans), labels))
+        for (labels, _), same in groupby(enumerate(counts), lambda c: (c[1], c[0] * (c[1] == 1))):
+            columns = [k for k, _ in same]
+            self._runs.append((self._spans[columns[0]][0], len(columns), labels))
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k of z's first W numbers over the experts ``(B,)``, times √(D / W).
