@@ -59,11 +59,16 @@ def head_stacks(heads: Mapping[int, Expert]) -> list[HeadStack]:
 def _stacked(experts: Sequence[Expert]) -> Expert:
     """Return an expert of the same form whose weights are those of all, ``(n, …)``."""
     form = copy.copy(experts[0])  # which shares the tables of its weights: they are set anew
-    stacks = {n: torch.stack([_tensors(e)[n].detach() for e in experts]) for n in _tensors(form)}
+    stacks = {n: _stack([_tensors(e)[n].detach() for e in experts]) for n in _tensors(form)}
     names = {n for n, _ in form.named_parameters()}
     form._parameters = {n: nn.Parameter(stacks[n], requires_grad=False) for n in names}
     form._buffers = {n: t for n, t in stacks.items() if n not in names}
     return form
+
+
+def _stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Return tensors behind each other ``(n, …)``; a single one in the memory it has."""
+    return torch.stack([*tensors]) if len(tensors) > 1 else tensors[0][None]
 
 
 def _tensors(expert: Expert) -> dict[str, Tensor]:

@@ -240,3 +240,27 @@ def test_rows_enough_are_eight_a_label() -> None:
     score, target = uneven(2 * EACH)
     found = sharpest(score, torch.arange(2), target, share=torch.tensor([0.9, 0.1]), usual=0.3)
     assert found.kappa != 0.3
+
+
+@pytest.mark.parametrize("counts", [(4, 4, 4), (1, 1, 1), (1, 4, 4, 1), (2, 3, 3, 2), (10,) * 20])
+@pytest.mark.parametrize("width", [12, 96, 384])
+def test_a_columns_bits_are_its_own_whoever_stands_beside_it(
+    counts: tuple[int, ...], width: int
+) -> None:
+    def router(weight: torch.Tensor, counts: tuple[int, ...]) -> RidgeRouter:
+        made = RidgeRouter(width=width, columns=tuple(map(str, range(len(counts)))))
+        owner = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        parts = {"weight": weight, "bias": weight.sum(1), "scale": made.scale, "owner": owner}
+        kept = {f"density.{name}": t for name, t in made.density.state_dict().items()}
+        made.load_tensors({**parts, **kept})
+        return made
+
+    g = torch.Generator().manual_seed(width)
+    weight = torch.randn(sum(counts), width, generator=g)
+    together = router(weight, counts)
+    for batch in (1, 2, 7, 64):
+        z = torch.randn(batch, width, generator=g)
+        logits = together(z)
+        for k, rows in enumerate(torch.split(weight, counts)):
+            alone = router(rows, (len(rows),))
+            assert torch.equal(alone(z)[:, 0], logits[:, k])

@@ -136,6 +136,7 @@ class Service:
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self.find_questions()
+        give_back()  # what was read and freed while the generation was loaded
 
     def _batcher(self, answer: Callable[[Sequence[Q]], list[A]]) -> Batcher[Q, A]:
         return Batcher(
