@@ -166,3 +166,18 @@ def test_one_process_serves_two_backbones_and_one_question_alone(home) -> None:
         bodies = [{"model": model, "input": "odd 7"} for model in ("auto", "redhost:parity")]
         one, two = (client.post("/classify", x).body["data"] for x in bodies)
         assert one == two
+
+
+def test_a_question_that_cannot_be_served_holds_up_no_other(home) -> None:
+    record = home / "questions" / "parity" / "generations" / "2" / "composition.json"
+    whole = record.read_bytes()
+    record.write_bytes(b"{}")
+    live = redhost.Live.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
+    with running(live, token=TOKEN) as (url, service), Client(url, token=TOKEN) as client:
+        assert infer(client, "redhost").output("label")[0] == "49"
+        assert infer(client, "redhost:parity").status == 404
+        record.write_bytes(whole)
+        open_host(home, "parity").rollback(1)
+        assert client.post("/v2/repository/models/redhost:parity/load", {}).status == 200
+        assert infer(client, "redhost:parity").generation == 1
+        assert service.ready
