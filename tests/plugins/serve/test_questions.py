@@ -27,7 +27,8 @@ def composed(tmp_path_factory) -> Iterator[Path]:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("questions")
     backbone = backbone_project(folder / "red-backbone-tiny-random")
-    site = tmp_path_factory.mktemp("site")
+    site = folder / "site"
+    site.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))
         environment = Environment(site)
@@ -40,6 +41,7 @@ def composed(tmp_path_factory) -> Iterator[Path]:
         open_host(home, None, "tiny").recompose()
         for router in ("evidence", "centroid"):
             open_host(home, "parity", "tiny-random").recompose(router=router, accept=True)
+        patch.setenv("PYTHONPATH", str(site))
         yield home
 
 
@@ -155,6 +157,24 @@ def test_what_is_composed_while_it_is_served_answers_from_then_on(served, home) 
     open_host(home, "again").rollback(1)
     Watch(service, backbone="tiny").look()
     assert infer(client, "redhost:again").generation == 1
+
+
+def test_watch_composes_the_question_whose_expert_left(served, composed) -> None:
+    client, service = served
+    watch, environment = Watch(service, backbone="tiny"), Environment(composed.parent / "site")
+    watch.look()
+    before = infer(client, "redhost").body
+    environment.uninstall("red-expert-odd")
+    try:
+        for _ in range(2):  # packages changed, and came to rest
+            watch.look()
+    finally:
+        environment.install(composed.parent / "red-expert-odd")
+    assert (service.candidate.state, service.live.generation) == ("unchanged", 1)
+    assert service.named["parity"].candidate.state == "published"
+    reply = infer(client, "redhost:parity")
+    assert reply.generation == 3 and infer(client, "redhost").body == before
+    assert reply.body["outputs"][-1]["parameters"]["columns"] == ["even", "backbone"]
 
 
 def test_one_process_serves_two_backbones_and_one_question_alone(home) -> None:
