@@ -170,6 +170,7 @@ def test_watch_composes_the_question_whose_expert_left(served, composed) -> None
             watch.look()
     finally:
         environment.install(composed.parent / "red-expert-odd")
+    client.connection.close()  # it was not used for longer than the server waits
     assert (service.candidate.state, service.live.generation) == ("unchanged", 1)
     assert service.named["parity"].candidate.state == "published"
     reply = infer(client, "redhost:parity")
