@@ -160,6 +160,7 @@ def migrate(
     answers until that has passed; 'redhost rollback' goes back to it.
     """
     from ..registry.environment.installer import fetch
+    from ..registry.home.questions import option, question_of
 
     package, trusted = _installed(to), chosen_keys(keys)
     wheels = tuple(fetch(wheel, keys=trusted) for wheel in native)
@@ -179,7 +180,8 @@ def migrate(
     print_receipt(done.receipt)
     for wheel in done.wheels:
         click.echo(f"installed  {wheel}")
-    click.echo(f"moved from {done.old!r} to {done.new!r}; back again: redhost rollback")
+    back = f"redhost rollback{option(question_of(session.home))}"
+    click.echo(f"moved from {done.old!r} to {done.new!r}; back again: {back}")
 
 
 def _material(texts: Path | None, rows: str | None) -> tuple[list[str], list[Row]]:

@@ -12,6 +12,7 @@ from typing import Self, Unpack
 import msgspec
 
 from ..registry.environment.status import PackageStatus
+from ..registry.errors import RedhostError
 from ..registry.home.composition import LOCK, read_lock
 from ..registry.home.questions import composed_questions, home_of, question_of
 from ..registry.queries.inventory import take_inventories
@@ -167,8 +168,15 @@ class Host:
 
         Raises:
             MissingError: If none is.
+            RedhostError: If one cannot be loaded; it says of which question.
         """
-        named = {name: self.of_question(name)._current(lazy=True) for name in self.questions}
+        named = {}
+        for name in self.questions:
+            try:
+                named[name] = self.of_question(name)._current(lazy=True)
+            except RedhostError as e:
+                e.problem = f"question {name!r}: {e.problem}"
+                raise
         has_own = self.generations.pointer() is not None or not named
         return Questions(own=self._current(lazy=True) if has_own else None, named=named)
 

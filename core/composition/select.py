@@ -95,8 +95,8 @@ def select_installed(
     """
     named = None if joins is None else named_backbone(_open(joins[0], home, joins[1])[1])
     inventory = take_inventory(home, backbone=backbone, named=named, remember=False)
-    fitting = [x for x in inventory.statuses if x.manifest and x not in inventory.elsewhere]
-    if joins is None and inventory.aside and not fitting:
+    known = sum(x.manifest is not None for x in inventory.statuses)
+    if joins is None and inventory.aside and known == len(inventory.elsewhere):  # none for here
         raise _nobody_answers(home, inventory)
     if inventory.problem:
         raise inventory.problem

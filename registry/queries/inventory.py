@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Literal
 
@@ -90,9 +92,11 @@ def take_inventory(
         attached=record.members() if record else {},
         cache=ValidationCache(cache_of(home) / "verdicts.json") if remember else None,
     )
-    statuses, question = _served(statuses, record), question_of(home)
-    own = tuple(x for x in statuses if x.manifest is None or x.question == question)
-    aside = tuple(x for x in statuses if x not in own)
+    statuses = _served(statuses, record)
+    question = question_of(home)
+    here = [x.manifest is None or x.question == question for x in statuses]
+    own = tuple(compress(statuses, here))
+    aside = tuple(compress(statuses, map(not_, here)))
     return Inventory(own, package, manifest, problem, digest, aside)
 
 

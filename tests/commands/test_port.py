@@ -50,9 +50,14 @@ def write_sums(path: Path) -> str:
     return str(path)
 
 
-def test_an_expert_is_ported_checked_and_composed(successor, environment, call, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("question", "schema"), [((), "1.4"), (("--question", "volume"), "1.5")], ids=["own", "named"]
+)
+def test_an_expert_is_ported_checked_and_composed(
+    successor, environment, call, tmp_path, question, schema
+) -> None:
     data = write_sums(tmp_path / "sums.jsonl")
-    assert call("new-expert", "size", "--backbone", "tiny", "--card", "texts")[0] == 0
+    assert call("new-expert", "size", "--backbone", "tiny", "--card", "texts", *question)[0] == 0
     trained = call("train-expert", "red-expert-size", "--data", data, "--epochs", "30")
     assert trained[0] == 0, trained
     code, out, err = call("port", "red-expert-size", "--to", successor, "--json")
@@ -65,12 +70,13 @@ def test_an_expert_is_ported_checked_and_composed(successor, environment, call, 
     assert report["share"] >= 0.95 and (report["old"], report["new"]) == ("tiny", "successor")
     project = "red-expert-size-successor"
     manifest = json.loads((package_in(Path(project)) / "expert.json").read_text())
-    assert manifest["schema"] == "redhost.expert/1.4"
+    assert manifest["schema"] == f"redhost.expert/{schema}"
+    assert manifest.get("question") == (question[1] if question else None)
     assert manifest["ported"]["digest"] == report["ported_from"]
     [checked] = json.loads(call("check", "--json", project)[1])
     assert checked["ok"], checked
     environment.install(Path(project))
-    receipt = json.loads(call("recompose", "--backbone", "successor", "--json")[1])
+    receipt = json.loads(call("recompose", "--backbone", "successor", "--json", *question)[1])
     assert receipt["ported"] == {"size": report["ported_from"]}
     assert receipt["accuracy"]["after"]["size"] > 0.8
     assert call("port", "red-expert-size", "--to", successor)[0] == 2  # it is there already

@@ -15,6 +15,7 @@ import redhost
 from redhost.registry.errors import (
     ContractError,
     HarmError,
+    IntegrityError,
     MissingError,
     StoreError,
     UsageError,
@@ -218,3 +219,11 @@ def test_a_composition_of_a_question_follows_its_own_lock(home) -> None:
     assert mood.recompose(locked=True).generation == 2
     assert (mood.home / "redhost.lock").read_bytes() == lock
     assert open_host(home).generations.current() == 1
+
+
+def test_a_damaged_question_is_named_and_the_others_can_be_had(home) -> None:
+    expected = open_host(home, "colour").predict(TEXTS)
+    (home / "questions" / "mood" / "generations" / "1" / "router.safetensors").write_bytes(b"")
+    with pytest.raises(IntegrityError, match="question 'mood'"):
+        open_host(home).predict(TEXTS)
+    assert open_host(home, "colour").predict(TEXTS) == expected

@@ -6,6 +6,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from redhost_fleet.fleet import Fleet
 from redhost_fleet.storage import Storage, open_storage
@@ -191,3 +192,24 @@ def test_a_home_that_lost_bytes_pushes_nothing(fleet, author) -> None:
     with pytest.raises(redhost.errors.StoreError):
         fleet.push(author.generations, 1)
     assert fleet.numbers() == [] and fleet.storage.names("objects") == []
+
+
+def test_each_question_has_a_store_of_its_own(fleet, store, author, open_host, tmp_path) -> None:
+    home = tmp_path / "asking"
+    shutil.copytree(author.home, home)
+    spam = redhost.plugins.Generations(home / "questions" / "spam")
+    record = author.generations.load(1)
+    files = {name: author.generations.file(record, name) for name in record.files}
+    settings = {**record.settings, "question": "spam"}
+    with spam.writer() as writer:
+        spam.publish(msgspec.structs.replace(record, settings=settings), files, writer=writer)
+    fleet.push(author.generations, 1)
+    with pytest.raises(redhost.errors.StoreError, match="another question's store"):
+        fleet.push(spam, 1)
+    own = Fleet(f"{store}/spam")
+    own.push(spam, 1)
+    other = open_host(tmp_path / "other").generations
+    with pytest.raises(redhost.errors.StoreError, match="another question"):
+        own.pull(other, 1)
+    there = redhost.plugins.Generations(tmp_path / "other" / "questions" / "spam")
+    assert own.pull(there, 1) == spam.load(1)

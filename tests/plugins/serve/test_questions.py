@@ -27,7 +27,8 @@ def composed(tmp_path_factory) -> Iterator[Path]:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("questions")
     backbone = backbone_project(folder / "red-backbone-tiny-random")
-    site = tmp_path_factory.mktemp("site")
+    site = folder / "site"
+    site.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))
         environment = Environment(site)
@@ -40,6 +41,7 @@ def composed(tmp_path_factory) -> Iterator[Path]:
         open_host(home, None, "tiny").recompose()
         for router in ("evidence", "centroid"):
             open_host(home, "parity", "tiny-random").recompose(router=router, accept=True)
+        patch.setenv("PYTHONPATH", str(site))
         yield home
 
 
@@ -157,6 +159,25 @@ def test_what_is_composed_while_it_is_served_answers_from_then_on(served, home) 
     assert infer(client, "redhost:again").generation == 1
 
 
+def test_watch_composes_the_question_whose_expert_left(served, composed) -> None:
+    client, service = served
+    watch, environment = Watch(service, backbone="tiny"), Environment(composed.parent / "site")
+    watch.look()
+    before = infer(client, "redhost").body
+    environment.uninstall("red-expert-odd")
+    try:
+        for _ in range(2):  # packages changed, and came to rest
+            watch.look()
+    finally:
+        environment.install(composed.parent / "red-expert-odd")
+    client.connection.close()  # it was not used for longer than the server waits
+    assert (service.candidate.state, service.live.generation) == ("unchanged", 1)
+    assert service.named["parity"].candidate.state == "published"
+    reply = infer(client, "redhost:parity")
+    assert reply.generation == 3 and infer(client, "redhost").body == before
+    assert reply.body["outputs"][-1]["parameters"]["columns"] == ["even", "backbone"]
+
+
 def test_one_process_serves_two_backbones_and_one_question_alone(home) -> None:
     with serving(home) as server, Client(server.url) as client:
         assert infer(client, "redhost").output("label")[0] == "49"
@@ -166,3 +187,18 @@ def test_one_process_serves_two_backbones_and_one_question_alone(home) -> None:
         bodies = [{"model": model, "input": "odd 7"} for model in ("auto", "redhost:parity")]
         one, two = (client.post("/classify", x).body["data"] for x in bodies)
         assert one == two
+
+
+def test_a_question_that_cannot_be_served_holds_up_no_other(home) -> None:
+    record = home / "questions" / "parity" / "generations" / "2" / "composition.json"
+    whole = record.read_bytes()
+    record.write_bytes(b"{}")
+    live = redhost.Live.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
+    with running(live, token=TOKEN) as (url, service), Client(url, token=TOKEN) as client:
+        assert infer(client, "redhost").output("label")[0] == "49"
+        assert infer(client, "redhost:parity").status == 404
+        record.write_bytes(whole)
+        open_host(home, "parity").rollback(1)
+        assert client.post("/v2/repository/models/redhost:parity/load", {}).status == 200
+        assert infer(client, "redhost:parity").generation == 1
+        assert service.ready

@@ -135,6 +135,7 @@ class Service:
         self._saver.start()
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
+        self._refused: dict[str, bytes | None] = {}
         self.find_questions()
         give_back()  # what was read and freed while the generation was loaded
 
@@ -163,10 +164,20 @@ class Service:
         return (self, *self.named.values())
 
     def find_questions(self) -> None:
-        """Serve the named questions that were composed since this was last looked at."""
-        for name in self.live.host.questions:
-            if name not in self.named:
+        """Serve the named questions that were composed since this was last looked at.
+
+        One that cannot be served holds up no other; it is tried again when it changes.
+        """
+        host = self.live.host
+        for name in host.questions:
+            pointer = host.of_question(name).generations.pointer()
+            if name in self.named or self._refused.get(name) == pointer:
+                continue
+            try:
                 self.named[name] = Service(self.live.of_question(name), options=self.options)
+            except redhost.RedhostError as e:
+                self._refused[name] = pointer
+                log.warning("question %r is not served: %s", name, e)
 
     def of_model(self, name: str) -> Service:
         """Return the service whose model has a name.

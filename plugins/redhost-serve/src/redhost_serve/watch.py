@@ -84,7 +84,8 @@ class Watch(threading.Thread):
             with self._guard:
                 if self._ended.is_set():
                     return
-                watch = self._beside.setdefault(name, Watch(service, backbone=self.backbone))
+                # On the backbone of its own lock: the option is about the home's own question.
+                watch = self._beside.setdefault(name, Watch(service))
             self._try(watch.look)
 
     def _look(self) -> None:
