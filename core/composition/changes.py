@@ -136,7 +136,7 @@ def compose_selection(
         return inputs, result
 
     made = lock or record or read_lock(session.home / LOCK)
-    selection = at_ranks(selection, given=options.ranks, kept=made.ranks() if made else {})
+    selection = at_ranks(selection, given=options.ranks, current=made.ranks() if made else {})
     try:
         if lock is not None:
             return follow(lock)
