@@ -137,7 +137,7 @@ def _questions_of(composed: redhost.ComposedModel, name: str) -> _Questions:
 
 
 class _Questions(NamedTuple):
-    """What one expert is questions: h and Δ ``(N, D)``, the answers ``(N,)``, and W_c ``(C, D)``."""
+    """An expert's own: h and Δ ``(N, D)``, the answers ``(N,)``, and W_c ``(C, D)``."""
 
     h: Tensor
     delta: Tensor
