@@ -60,13 +60,14 @@ def _ranks(
     """Read ranks that are separated by commas."""
     if value is None:
         return None
+    from ..registry.errors import UsageError
     from ..registry.package.manifest import Ranks
 
     try:
         return msgspec.convert([int(n) for n in value.split(",")], Ranks)
     except ValueError as e:  # of msgspec as well
-        expected = "is no list of at least two ranks, such as 4,8,16"
-        raise click.BadParameter(f"{value!r} {expected}") from e
+        expected = "at least two ranks, such as 4,8,16"
+        raise UsageError("--ranks", expected=expected, found=repr(value)) from e
 
 
 @click.command("new-backbone")

@@ -24,6 +24,7 @@ from ..bus.bus import BusConfig
 from ..model.build import LoadedExpert, Providers, make_expert
 from ..plugins.manager import Plugins
 from ..receipt import LeftOut
+from .select import Selection
 
 Verify = Callable[[LoadedExpert], Violation | None]
 
@@ -46,11 +47,9 @@ class CandidateSet:
 
 
 def load_candidates(
-    statuses: tuple[PackageStatus, ...],
+    selection: Selection,
     *,
-    ranks: Mapping[str, int],
     previous: Composition | None,
-    backbone: BackboneManifest,
     bus: BusConfig,
     plugins: Plugins,
     providers: Providers,
@@ -59,10 +58,8 @@ def load_candidates(
     """Read, check and build every installed expert.
 
     Args:
-        statuses: What is installed, as far as static checks go.
-        ranks: The smaller ranks that experts are served at, by id.
+        selection: What may join, as far as static checks go.
         previous: The current composition; its members may not fail silently.
-        backbone: The backbone they must fit.
         bus: The bus they join.
         plugins: Who makes the parts.
         providers: Filled with the plugins that made one.
@@ -74,9 +71,9 @@ def load_candidates(
     """
     experts: dict[str, LoadedExpert] = {}
     failed: list[tuple[PackageStatus, Violation]] = []
-    for status in statuses:
+    for status in selection.statuses:
         try:
-            rank = ranks.get(status.id or "")
+            rank = selection.ranks.get(status.id or "")
             loaded = _load(status, rank, bus=bus, plugins=plugins, providers=providers)
             wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
         except Exception as e:  # whatever its material makes the host stumble over
@@ -91,11 +88,11 @@ def load_candidates(
     for status, violation in failed:
         _refuse_failing(members, experts, status, violation)
     if not experts:
-        raise _nothing(failed, backbone)
+        raise _nothing(failed, selection.files.manifest)
     rejected = [LeftOut(id=_name(x), code=v.code, reason=v.reason) for x, v in failed]
     return CandidateSet(
         experts={i: experts[i] for i in sorted(experts)},
-        statuses={x.id: x for x in statuses if x.id in experts and not x.violations},
+        statuses={x.id: x for x in selection.statuses if x.id in experts and not x.violations},
         rejected=tuple(sorted(rejected, key=lambda x: (x.id, x.code))),
         withdrawn=tuple(sorted(members.keys() - experts.keys())),
     )

@@ -103,10 +103,9 @@ def compose_selection(
         FrozenError: If what is frozen moved; the current generation is then read anew.
         HarmError: If something that worked would stop working.
     """
-    default = make_task(selection.files.manifest.task).unit.router
-    options = RecomposeOptions(router=default).over(
-        keywords, made_with or {}, msgspec.structs.asdict(session.settings)
-    )
+    task, settings = make_task(selection.files.manifest.task), session.settings
+    options = RecomposeOptions(router=task.unit.router)
+    options = options.over(keywords, made_with or {}, msgspec.structs.asdict(settings))
     options = replace(options, prior=read_prior(options.prior, home=session.home))
     progress = keywords.get("progress")
     record, previous = _load_previous(session, accept=options.accept)
@@ -137,12 +136,12 @@ def compose_selection(
         return inputs, result
 
     made = lock or record or read_lock(session.home / LOCK)
-    selection = at_ranks(selection, given=options.ranks, kept=made.ranks() if made else {})
+    selection = at_ranks(selection, given=options.ranks, current=made.ranks() if made else {})
     try:
         if lock is not None:
             return follow(lock)
-        composed = record.members() if record else {}
-        return compose_without_faulty(selection, attempt, composed=composed)
+        members = record.members() if record else {}
+        return compose_without_faulty(selection, attempt, composed=members)
     except FrozenError:
         session.loader.forget()  # the generation in memory is on the backbone that may have moved
         raise

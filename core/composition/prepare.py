@@ -112,10 +112,8 @@ def prepare_composition(
     encode = cached_encode(backbone, files.manifest.fingerprint, cache, progress)
     background, read = rows_of(files, BackgroundRow), CachedBusEncoder(backbone, encode=encode)
     candidates = load_candidates(
-        selection.statuses,
-        ranks=selection.ranks,
+        selection,
         previous=record,
-        backbone=files.manifest,
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,

@@ -14,14 +14,14 @@ def at_ranks(
     selection: Selection,
     *,
     given: Mapping[str, int],
-    kept: Mapping[str, int] | None = None,
+    current: Mapping[str, int] | None = None,
 ) -> Selection:
     """Return a selection whose experts are served at the ranks asked for, or as they were.
 
     Args:
         selection: Who may join.
         given: Rank by id. An expert's own, the largest, is as good as none.
-        kept: The smaller ranks that members of the current composition are served at.
+        current: The smaller ranks that members of the current composition are served at.
 
     Raises:
         UnknownNameError: If a rank is asked for of an expert that is not here.
@@ -32,7 +32,7 @@ def at_ranks(
     for expert_id in given:
         if expert_id not in manifests:
             raise UnknownNameError("expert", expert_id, manifests)
-    wanted = {i: rank for i, rank in {**(kept or {}), **given}.items() if i in manifests}
+    wanted = {i: rank for i, rank in {**(current or {}), **given}.items() if i in manifests}
     for expert_id, rank in wanted.items():
         _require_rank(manifests[expert_id], rank)
     smaller = {i: rank for i, rank in wanted.items() if rank != manifests[i].rank}

@@ -78,8 +78,7 @@ def recompose(
     model = replace(model, calibration=gates.calibration, decline=options.decline or None)
     model = replace(model, moments=_moments(data))
     timer.mark("judge")
-    after = _digests(inputs)
-    _refuse_moved(before, after)
+    after = _unmoved(before, _digests(inputs))
     timer.mark("digests")
     if not options.accept:
         refuse_harm(gates.accuracy, tolerance=options.tolerance)
@@ -297,8 +296,8 @@ def _digests(inputs: RecomposeInputs) -> dict[str, str]:
     return {"": inputs.backbone.fingerprint(), **digests}
 
 
-def _refuse_moved(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Refuse a composition whose making moved what is frozen (law 1).
+def _unmoved(before: Mapping[str, str], after: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the digests after; refuse a composition whose making moved what is frozen (law 1).
 
     Raises:
         FrozenError: If a digest differs.
@@ -312,6 +311,7 @@ def _refuse_moved(before: Mapping[str, str], after: Mapping[str, str]) -> None:
             found=short(after[moved[0]]),
             hint="Nothing was published. Tell the author of the plugin that made the router.",
         )
+    return after
 
 
 @dataclass

@@ -132,13 +132,7 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
     expert, card, package = draft.expert, draft.card, _Files()
     form, rank, activation = _form(expert)
     weights, adapter, head = _weights(draft, package)
-    tokens = draft.adapter.tokens if draft.adapter else None
-    smaller = {r: first_units(expert, r) for r in draft.ranks[:-1]}
-    made = make_canary(expert, draft.canary, smaller=smaller, tokens=tokens)
-    canary = package.add("canary.safetensors", made)
-    with torch.no_grad():
-        each = (*smaller.values(), expert)
-        largest = min(float(one(draft.canary).abs().max()) for one in each)
+    canary = _canary(draft, package)
     shown = package.add(card.name, card.data) if card.name and card.data is not None else None
     causal = draft.vocabulary is not None
     manifest = ExpertManifest(
@@ -166,11 +160,7 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
             fit=card.fit,
             gate=card.gate,
         ),
-        canary=CanaryRef(
-            file=canary.file,
-            sha256=canary.sha256,
-            tolerance=min(TOLERANCE, largest / 4) or TOLERANCE,
-        ),
+        canary=canary,
         training=draft.training,
         license=draft.license,
         adapter=adapter,
@@ -181,6 +171,18 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
     manifest = under_oldest_schema(manifest)
     package.write(folder, "expert.json", manifest)
     return manifest
+
+
+def _canary(draft: ExpertDraft, package: _Files) -> CanaryRef:
+    """Add the canary; its tolerance is small beside what the expert says at its quietest rank."""
+    expert, z = draft.expert, draft.canary
+    smaller = {r: first_units(expert, r) for r in draft.ranks[:-1]}
+    tokens = draft.adapter.tokens if draft.adapter else None
+    data = make_canary(expert, z, smaller=smaller, tokens=tokens)
+    with torch.no_grad():
+        loudest = min(float(each(z).abs().max()) for each in (*smaller.values(), expert))
+    file, tolerance = package.add("canary.safetensors", data), min(TOLERANCE, loudest / 4)
+    return CanaryRef(file=file.file, sha256=file.sha256, tolerance=tolerance or TOLERANCE)
 
 
 def _weights(

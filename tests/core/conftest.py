@@ -16,6 +16,8 @@ LABELS = tuple("abcdef")
 WORDS = {"red": "ab", "green": "cd", "blue": "ef"}
 """Each expert's id and labels; its domain is texts that repeat its id's letters."""
 
+SETTINGS = redhost.authoring.ExpertSettings(rank=8, epochs=60, learning_rate=1e-2)
+
 Builder = Callable[..., Path]
 
 
@@ -96,7 +98,7 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         name: str,
         *,
         expert_id: str | None = None,
-        settings: redhost.authoring.ExpertSettings | None = None,
+        settings: redhost.authoring.ExpertSettings = SETTINGS,
         gate: Sequence[redhost.authoring.CardRow] | None = None,
         card: redhost.authoring.CardFile | None = None,
     ) -> Path:
@@ -110,8 +112,7 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
             classifier=backbone.classifier,
             labels=LABELS,
             domain_labels=tuple(WORDS[name]),
-            settings=settings
-            or redhost.authoring.ExpertSettings(rank=8, epochs=60, learning_rate=1e-2),
+            settings=settings,
         ).expert
         expert_id = expert_id or name
         folder = redhost.authoring.write_project(
@@ -134,7 +135,7 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
             card=card or redhost.authoring.texts_card([*fit, *(shown if gate is None else gate)]),
             canary=norm(h[:4]),
             training=redhost.authoring.Training(data="0" * 64, seed=0, epochs=60),
-            ranks=settings.ranks if settings else (),
+            ranks=settings.ranks,
         )
         redhost.authoring.save_expert(folder, draft)
         return folder

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["forgetting", "page", "passages"]
 
-STEPS = (0, 20, 40, 80, 160)
+STEPS = (0, 20, 40, 80)
 """Where bits are measured."""
 
 WHOLE = 1250

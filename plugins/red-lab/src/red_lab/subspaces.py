@@ -40,7 +40,7 @@ TITLES = {
 MOST = 0.95
 """Share of the energy whose directions are counted."""
 
-KEPT = (1, 2, 4, 8, 16, 32)
+SIZES = (1, 2, 4, 8, 16, 32)
 """How many directions Δ is projected on."""
 
 SHARED = 8
@@ -88,11 +88,11 @@ def measure() -> dict[str, Any]:
     torch.set_num_threads(1)
     folders = [_folder(f"red_expert_{n}") for n in NAMES]
     composed = redhost.compose(_folder("red_backbone_tiny"), folders).composed
-    asked = {n: _asked(composed, n) for n in NAMES}
-    vectors = {n: directions(a.delta)[1] for n, a in asked.items()}
-    spans = {n: a.span() for n, a in asked.items()}
+    questions = {n: _questions_of(composed, n) for n in NAMES}
+    vectors = {n: directions(a.delta)[1] for n, a in questions.items()}
+    spans = {n: a.span() for n, a in questions.items()}
     experts = dict[str, dict[str, Any]]()
-    for n, a in asked.items():
+    for n, a in questions.items():
         others = [v for other, v in vectors.items() if other != n]
         experts[n] = {
             **a.sizes(),
@@ -112,7 +112,8 @@ def measure() -> dict[str, Any]:
         "experts": experts,
         "overlap": pairs,
         "mean": {
-            t: {str(k): _mean(e[t][str(k)] for e in experts.values()) for k in KEPT} for t in TITLES
+            t: {str(k): _mean(e[t][str(k)] for e in experts.values()) for k in SIZES}
+            for t in TITLES
         },
         "means": {
             **{f: _mean(e[f] for e in experts.values()) for f in figures},
@@ -121,7 +122,7 @@ def measure() -> dict[str, Any]:
     }
 
 
-def _asked(composed: redhost.ComposedModel, name: str) -> _Asked:
+def _questions_of(composed: redhost.ComposedModel, name: str) -> _Questions:
     """Return an expert's own questions, and what it says on them."""
     import torch
 
@@ -132,11 +133,11 @@ def _asked(composed: redhost.ComposedModel, name: str) -> _Asked:
         delta = bus.experts[bus.ids.index(name)](bus.norm(h))
     assert backbone.classifier is not None  # noqa: S101  (the tiny backbone has one)
     target = torch.tensor([backbone.labels.index(r.label) for r in rows])
-    return _Asked(h.double(), delta.double(), target, backbone.classifier.double())
+    return _Questions(h.double(), delta.double(), target, backbone.classifier.double())
 
 
-class _Asked(NamedTuple):
-    """What one expert is asked: h and Δ ``(N, D)``, the answers ``(N,)``, and W_c ``(C, D)``."""
+class _Questions(NamedTuple):
+    """An expert's own: h and Δ ``(N, D)``, the answers ``(N,)``, and W_c ``(C, D)``."""
 
     h: Tensor
     delta: Tensor
@@ -164,11 +165,11 @@ class _Asked(NamedTuple):
         bases = {"kept": [own], "others": others, "random": _random(len(own))}
         found = {
             title: {
-                str(k): _mean(self.right(_onto(self.delta, v[:, :k])) for v in given) for k in KEPT
+                str(k): _mean(self.right(_onto(self.delta, v[:, :k])) for v in given) for k in SIZES
             }
             for title, given in bases.items()
         }
-        left = {str(k): self.right(self.delta - _onto(self.delta, own[:, :k])) for k in KEPT}
+        left = {str(k): self.right(self.delta - _onto(self.delta, own[:, :k])) for k in SIZES}
         return {**found, "left out": left}
 
     def span(self) -> Tensor:
@@ -242,11 +243,11 @@ def page(metrics: Mapping[str, Any]) -> str:
         f"Accuracy of an expert on its own questions when Δ is projected on k directions, the mean "
         f"over experts; without Δ {mean['none']:.3f}, with all of it {mean['all']:.3f}:",
         "",
-        f"| Δ on | {' | '.join(f'k = {k}' for k in KEPT)} |",
-        "|---" * (len(KEPT) + 1) + "|",
+        f"| Δ on | {' | '.join(f'k = {k}' for k in SIZES)} |",
+        "|---" * (len(SIZES) + 1) + "|",
     ]
     for title, shown in TITLES.items():
-        lines.append(_line(shown, (metrics["mean"][title][str(k)] for k in KEPT)))
+        lines.append(_line(shown, (metrics["mean"][title][str(k)] for k in SIZES)))
     k, chance = metrics["shared"], metrics["shared by chance"]
     lines += [
         "",
