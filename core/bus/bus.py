@@ -110,14 +110,15 @@ class Bus(nn.Module):
             columns: (torch.tensor(columns), torch.cat([self.own_labels[k] for k in columns]))
             for columns in self.ensemble.own_columns
         }
-        several = self.own and task.head.several
-        self.register_buffer("knows", self._knows() if several else None, persistent=False)
+        self.register_buffer("knows", self._knows(), persistent=False)
 
     knows: Tensor | None
     """Where a text has any number of labels: which of those that experts bring a column knows
     about, ``(K, L)`` of 0.0 and 1.0."""
 
-    def _knows(self) -> Tensor:
+    def _knows(self) -> Tensor | None:
+        if not self.own or not self.task.head.several:
+            return None
         knows = torch.zeros(len(self.columns), len(self.labels))
         for column, labels in self.own_labels.items():
             knows[column, labels] = 1.0
