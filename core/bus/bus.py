@@ -93,14 +93,13 @@ class Bus(nn.Module):
             strategy=strategy,
             columns=len(self.columns),
         )
-        self.shared_labels = tuple(labels)
+        self.own, self.shared_labels = self.ensemble.own, tuple(labels)
         own_labels = (
             y for i in self.ids if experts[i].space == "labels" for y in experts[i].labels
         )
         self.labels = task.head.label_space(labels, own_labels)
         self.task = replace(task, head=task.head.with_thresholds(_mean_thresholds(experts)))
         self.answers = max(len(self.labels), 0 if classifier is None else len(classifier))
-        self.own = self.ensemble.own
         self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
         place = {label: n for n, label in enumerate(self.labels)}
         self.own_labels = {
