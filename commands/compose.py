@@ -190,7 +190,7 @@ def predict(
 
 
 def _print_answer(answer: Answer, title: str) -> None:
-    label = answer.label if answer.labels is None else ", ".join(answer.labels)
+    label = ", ".join(answer.labels) if answer.labels else answer.label
     click.echo(f"{title} → {label}{_sure(answer.probability)}")
     _print_weights(answer.weights)
     for i, own in (answer.by_expert or {}).items():

@@ -193,12 +193,16 @@ def _print_evaluation(result: Evaluation) -> None:
         rows.append(["mean absolute error", *errors])
     if result.declined is not None:
         rows.append(["declined", *(points(result.declined[d]) for d in (*domains, "overall"))])
-    table(f"generation {result.generation}, accuracy", ("system", *domains, "overall"), rows)
+    of = "accuracy" if result.micro_f1 is None else "accuracy of whole sets"
+    table(f"generation {result.generation}, {of}", ("system", *domains, "overall"), rows)
     if result.oracle is None:
         click.echo(
             "oracle     n/a: no row names the expert it is for; --domain-field says where the id "
             "of one stands"
         )
+    if result.micro_f1 is not None:
+        micro, macro = points(result.micro_f1), points(result.macro_f1)
+        click.echo(f"micro F1 {micro}, macro F1 {macro} of single labels")
     if result.reliability is not None:
         click.echo(f"calibration error (ECE) {result.reliability.ece:.3f}")
     if result.bits is not None:

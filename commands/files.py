@@ -45,7 +45,10 @@ FIELDS = ("answer", "probability", "expert", "weight", "declined")
 """What every row gets: the label or number, its probability, the heaviest column and its weight."""
 
 SET = "answers"
-"""What it gets as well where label sets are asked for."""
+"""What it gets as well where label sets are asked for, or a text has any number of labels."""
+
+SCORES = "scores"
+"""What it gets as well where a text has any number of labels: the probability of each."""
 
 EACH = "by_expert"
 """What it gets as well where every expert answers for itself."""
@@ -139,7 +142,8 @@ def answer_file(
             found=f"{target.stat().st_size:,} bytes",
             hint="Give --out another name, or remove it.",
         )
-    run = _read_through(source, model, **options)
+    added = _added(model, sets=options["sets"] is not None, each=options["each"])
+    run = _read_through(source, model, added, **options)
     parts = target.with_name(f"{target.name}.parts")
     _begin(parts, run)
     files = [parts / f"{n:06}.jsonl" for n in range(-(-run.rows // PART))]
@@ -155,7 +159,6 @@ def answer_file(
     count = Counter[str]()
     with reporting(target):
         whole = parts / f"whole{target.suffix}"
-        added = _added(run.sets, run.each, named=bool(run.questions))
         write(whole, [*run.fields, *added], _joined(source, files, count))
         sync_file(whole)
         replace(whole, target)
@@ -164,7 +167,9 @@ def answer_file(
     return Answered(rows=run.rows, declined=count["declined"], cut=count["cut"], limit=limit)
 
 
-def _read_through(source: Path, model: Questions, **options: Unpack[FileOptions]) -> Run:
+def _read_through(
+    source: Path, model: Questions, added: Sequence[str], **options: Unpack[FileOptions]
+) -> Run:
     """Read every row once, before anything is computed."""
     fields, count, text = dict[str, None](), 0, options["text"]
     for where, cells in read_cells(source):
@@ -173,7 +178,6 @@ def _read_through(source: Path, model: Questions, **options: Unpack[FileOptions]
         count += 1
     if not count:
         raise UsageError(f"{source} has no rows", expected=f"rows with {text!r}")
-    added = _added(options["sets"], options["each"], named=bool(model.named))
     if taken := [name for name in added if name in fields]:
         raise UsageError(
             f"{source} has a field {taken[0]!r} already",
@@ -209,9 +213,12 @@ def _begin(parts: Path, run: Run) -> None:
         )
 
 
-def _added(sets: float | None, each: bool, *, named: bool) -> tuple[str, ...]:
-    given = {SET: sets is not None, EACH: each, QUESTIONS: named}
-    return (*FIELDS, *(name for name, wanted in given.items() if wanted))
+def _added(model: Questions, *, sets: bool, each: bool) -> tuple[str, ...]:
+    """Return the fields that every row gets."""
+    several = model.own is not None and model.own.bus.task.head.several
+    named = bool(model.named)
+    more = {SET: sets or several, SCORES: several, EACH: each, QUESTIONS: named}
+    return (*FIELDS, *(name for name, wanted in more.items() if wanted))
 
 
 def _encoded(answer: Answer) -> bytes:

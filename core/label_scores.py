@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
+
+from .label_sets import split_labels
 
 
 class LabelScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +46,48 @@ def score_labels(confusion: Confusion) -> dict[str, LabelScore]:
     scores = {}
     for label in sorted(has.keys() | given.keys()):
         hits = confusion.get(label, {}).get(label, 0)
-        rows, answered = has.get(label, 0), given[label]
-        scores[label] = LabelScore(
-            precision=hits / answered if answered else None,
-            recall=hits / rows if rows else None,
-            f1=2 * hits / (rows + answered),
-            rows=rows,
-        )
+        scores[label] = _score(hits, rows=has.get(label, 0), answered=given[label])
     return scores
+
+
+def _score(hits: int, *, rows: int, answered: int) -> LabelScore:
+    return LabelScore(
+        precision=hits / answered if answered else None,
+        recall=hits / rows if rows else None,
+        f1=2 * hits / (rows + answered),
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSetScores:
+    """How sets of labels are answered.
+
+    Attributes:
+        labels: The score of every label that a row has or was answered with, in sorted order.
+        micro_f1: F1 of all (row, label) together: 2 · hits / (labels of rows + labels answered).
+    """
+
+    labels: dict[str, LabelScore]
+    micro_f1: float
+
+
+def score_label_sets(pairs: Iterable[tuple[str, str]]) -> LabelSetScores:
+    """Return the scores of answers that are sets of labels.
+
+    Args:
+        pairs: A row's set and its answer, as text.
+    """
+    has, given, hits = Counter[str](), Counter[str](), Counter[str]()
+    for row, answer in pairs:
+        own, answered = {*split_labels(row)}, {*split_labels(answer)}
+        has.update(own)
+        given.update(answered)
+        hits.update(own & answered)
+    labels = sorted(has.keys() | given.keys())
+    scores = {y: _score(hits[y], rows=has[y], answered=given[y]) for y in labels}
+    total = has.total() + given.total()
+    return LabelSetScores(labels=scores, micro_f1=2 * hits.total() / total if total else 1.0)
 
 
 def macro_f1(scores: Mapping[str, LabelScore]) -> float:

@@ -12,19 +12,23 @@ C labels of the backbone's classifier, L labels of the whole bus.
 Where experts bring labels of their own the bus is a proper mixture (seed 002):
 p = α_H p_H + Σ_i α_i softmax(Δ_i^label(z) / T_i), with p_H the line above over the experts that
 share the backbone's classifier, their α renormalised. p_H and every p_i are then untouched, bit
-for bit, by an expert that joins with labels of its own.
+for bit, by an expert that joins with labels of its own. Where a text has any number of labels, the
+mean is over those that know about one (`label_set_head`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
 
+from ..label_sets import NONE
 from .ensemble import Ensemble
 from .experts import Expert
+from .head import Head
 from .layout import FeatureLayout, WideNorm
 from .signals import QUERY, BusRouter, RouterSignals
 from .strategies import ExpertOutputs, ForwardStrategy, choose_strategy
@@ -71,7 +75,6 @@ class Bus(nn.Module):
     ) -> None:
         super().__init__()
         self.layout = layout or FeatureLayout(width=0)
-        self.task = task
         self.ids = tuple(sorted(experts))
         self.columns = (*self.ids, BACKBONE) if backbone_column else self.ids
         self.norm = WideNorm(norm, self.layout) if self.layout.segments else norm
@@ -90,13 +93,13 @@ class Bus(nn.Module):
             strategy=strategy,
             columns=len(self.columns),
         )
-        self.shared_labels = tuple(labels)
+        self.own, self.shared_labels = self.ensemble.own, tuple(labels)
         own_labels = (
             y for i in self.ids if experts[i].space == "labels" for y in experts[i].labels
         )
         self.labels = task.head.label_space(labels, own_labels)
+        self.task = replace(task, head=task.head.with_thresholds(_mean_thresholds(experts)))
         self.answers = max(len(self.labels), 0 if classifier is None else len(classifier))
-        self.own = self.ensemble.own
         self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
         place = {label: n for n, label in enumerate(self.labels)}
         self.own_labels = {
@@ -106,6 +109,21 @@ class Bus(nn.Module):
             columns: (torch.tensor(columns), torch.cat([self.own_labels[k] for k in columns]))
             for columns in self.ensemble.own_columns
         }
+        self.register_buffer("knows", self._knows(), persistent=False)
+
+    knows: Tensor | None
+    """Where a text has any number of labels: which of those that experts bring a column knows
+    about, ``(K, L)`` of 0.0 and 1.0."""
+
+    def _knows(self) -> Tensor | None:
+        if not self.own or not self.task.head.several:
+            return None
+        knows = torch.zeros(len(self.columns), len(self.labels))
+        for column, labels in self.own_labels.items():
+            knows[column, labels] = 1.0
+        if len(self.columns) > len(self.ids):  # what is nobody's business has none of them
+            knows[-1, len(self.shared_labels) :] = 1.0
+        return knows
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Answer for ``(B, D)``.
@@ -160,17 +178,19 @@ class Bus(nn.Module):
             logits = self.ensemble.logits(h, z, alpha, outputs=outputs, chosen=chosen)
             return self.task.head.output(logits)
         p = h.new_zeros(h.shape[0], len(self.labels))
+        answered = len(self.shared_labels) or int(self.labels[0] == NONE)  # by p_H
         own = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
         if self.classifier is None and not self.task.head.probabilities:
             alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)  # nobody else answers
-        shared = self._shared(h, z, alpha, outputs=outputs, chosen=chosen)
-        p[:, : max(1, len(self.shared_labels))] = (1 - own) * shared
+        if answered:
+            shared = self._shared(h, z, alpha, outputs=outputs, chosen=chosen)
+            p[:, :answered] = (1 - own) * shared
         if outputs is None:
             for columns, p_i in self._own_probabilities(z):  # (n, B, L_i)
                 own_columns, places = (t.to(p.device) for t in self._places[columns])
                 weighted = alpha.index_select(1, own_columns).T[..., None] * p_i
                 p = p.index_add(1, places, weighted.transpose(0, 1).flatten(1))
-            return p
+            return self._mixed(p, alpha)
         for o in outputs:
             if o.column not in self.own_labels:
                 continue
@@ -182,7 +202,15 @@ class Bus(nn.Module):
             else:
                 at = o.rows[:, None], labels
                 p = p.index_put(at, weight[o.rows] * p_i, accumulate=True)
-        return p
+        return self._mixed(p, alpha)
+
+    def _mixed(self, p: Tensor, alpha: Tensor) -> Tensor:
+        """Return Σ_i α_i p_i ``(B, L)`` as the head takes it: the mean over all, or who knows."""
+        if self.knows is None:
+            return p
+        known = alpha @ self.knows
+        known[:, : len(self.shared_labels)] += 1 - alpha[:, self.own].sum(-1, keepdim=True)
+        return self.task.head.mixed(p, known)
 
     def _own_probabilities(self, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
         """Yield p_i ``(n, B, L_i)`` of experts with labels of their own, those alike at once."""
@@ -207,7 +235,7 @@ class Bus(nn.Module):
 
     def mixture(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return Σ_i α_i p_i(y|x), ``(B, L)``: seed 002's form over the same experts."""
-        return torch.einsum("bk,bkl->bl", alpha, self.each(h, z))
+        return self._mixed(torch.einsum("bk,bkl->bl", alpha, self.each(h, z)), alpha)
 
     def answer(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return p(y|x) ``(B, L)`` as the router's kind combines: residual sum, or mixture."""
@@ -247,6 +275,24 @@ class Bus(nn.Module):
         expert = self.ensemble.parts[column]
         return expert.labels if column in self.own_labels else self.shared_labels
 
+    def head_of(self, column: int) -> Head:
+        """Return what reads the answers of one expert: with its own thresholds."""
+        expert = self.ensemble.parts[column]
+        return self.task.head.with_thresholds(_thresholds(expert))
+
+    def labels_known(self, owner: Tensor) -> Tensor:
+        """Return which labels the experts of rows know about, ``(N, L)`` of 0.0 and 1.0.
+
+        Args:
+            owner: The column of each row's expert ``(N,)``; −1 stands for one who knows all.
+        """
+        known = torch.zeros(len(self.columns) + 1, len(self.labels))
+        known[list(self.shared), : len(self.shared_labels)] = 1.0
+        for column, labels in self.own_labels.items():
+            known[column, labels] = 1.0
+        known[-1] = 1.0
+        return known[owner]
+
     # -- parts ----------------------------------------------------------------------------------
 
     @property
@@ -261,6 +307,19 @@ class Bus(nn.Module):
     def delta(self, z: Tensor, column: int) -> Tensor:
         """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``."""
         return self.ensemble.delta(z, column)
+
+
+def _thresholds(expert: Expert) -> dict[str, float]:
+    return dict(zip(expert.labels, expert.thresholds, strict=False))  # of most tasks there are none
+
+
+def _mean_thresholds(experts: Mapping[str, Expert]) -> dict[str, float]:
+    """Return the mean threshold of each label over the experts that have it."""
+    found: dict[str, list[float]] = {}
+    for expert_id in sorted(experts):
+        for label, t in _thresholds(experts[expert_id]).items():
+            found.setdefault(label, []).append(t)
+    return {label: fmean(some) for label, some in found.items()}
 
 
 class LayerNorm(nn.Module):

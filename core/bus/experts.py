@@ -45,12 +45,15 @@ class Expert(nn.Module):
         temperature: T of softmax(Δ / T) where it writes `labels`.
 
     Attributes:
+        thresholds: From which probability on it answers with each of its labels, where a text has
+            any number of them.
         reads_tap: ``final``, or the block it reads, by number or name.
         writes_tap: ``final``, or the block it writes to.
         source: The digests of its package and of the plugin that made it: what names its rows in
             the feature cache.
     """
 
+    thresholds: tuple[float, ...] = ()
     reads_tap: str = "final"
     writes_tap: str = "final"
     source: str = ""

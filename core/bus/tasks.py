@@ -4,6 +4,7 @@
     classification     text     softmax      p(y|x) = softmax(logits / T)   the most probable label
     regression         text     number       ŷ(x) = logits, (B, 1)          rounds to the target
     generation         token    vocabulary   p(x_t+1|x_≤t), (N, V)          the next token
+    multi-label        text     sigmoid      p(y|x) = sigmoid(logits / T)   the very set of labels
 
 The unit says what a row of the bus is. The head says how a row's logits become an answer, and how
 answers are learnt and judged; another one is a subclass of `Head` and a call of `register_task`.
@@ -11,19 +12,17 @@ answers are learnt and judged; another one is a subclass of `Head` and a call of
 Regression is a bus with one output, named `VALUE`, and no softmax (seed 000): experts add
 residuals to the backbone's number, or bring a number of their own, and a mixture of numbers is
 their mean under α. Generation is a bus whose rows are the tokens of a text and whose answers are
-the vocabulary's tokens, by number (seed 002). The backbone's manifest names the task; its
-fingerprint covers that.
+the vocabulary's tokens, by number (seed 002). Multi-label answers with any number of labels
+(`label_set_head`). The backbone's manifest names the task; its fingerprint covers that.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,44 +31,14 @@ from ...registry.errors import UnknownNameError, UsageError
 from ...registry.package.forms import DEFAULT_TASK, TASKS, VALUE, TaskSpec
 from ...registry.package.manifest import BackboneManifest, ExpertManifest
 from ..types import Row
-
-NONE = "none"
-"""The answer of a router that declines, where the backbone has no labels of its own."""
-
+from .head import Head, Prediction, TargetScaler, require_labels
+from .label_set_head import SigmoidHead
 
 SMALLEST = 1e-6
 """Spread of targets, as a share of the largest, below which they count as equal."""
 
 TINY = 1e-30
 """A probability of nothing counts as this much."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """What one row of a bus's output is for people."""
-
-    label: str
-    probability: float | None = None
-    value: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetScaler:
-    """The units an expert is trained in, so that steps fit numbers of any size.
-
-    Attributes:
-        scale: Targets are (y − shift) / scale.
-        shift: Likewise; 0 where there is no bias to take it.
-        hidden: Hidden states are h / hidden, so that one unit of them moves the target by one.
-    """
-
-    scale: float = 1.0
-    shift: float = 0.0
-    hidden: float = 1.0
-
-    def of(self, targets: Tensor) -> Tensor:
-        """Return targets ``(N,)`` in these units; class indices, which have none, as they are."""
-        return (targets - self.shift) / self.scale if targets.is_floating_point() else targets
 
 
 class Unit(Enum):
@@ -85,101 +54,6 @@ class Unit(Enum):
         the language-model head, however many experts there are.
         """
         return "causal" if self is Unit.TOKEN else "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Head(ABC):
-    """How a row's logits become an answer, and how answers are learnt and judged.
-
-    Attributes:
-        name: Its name in `HEADS`.
-        noun: What it answers, for messages.
-        domain: What inputs an expert with n labels is for, where its author says nothing.
-        cards: The kinds of routing card its experts may ship.
-        probabilities: Whether outputs are probabilities: then logits have a temperature, declining
-            is an output of its own (`NONE`), and a `Prediction` has a ``probability``, not a
-            ``value``.
-        distribution: Whether the probabilities of a row sum to 1, as its answers exclude each
-            other.
-        vocabulary: Whether answers are the trunk's tokens, so that its language-model head is the
-            classifier.
-        resolution: Where numbers are answered: the smallest difference that matters.
-    """
-
-    name: ClassVar[str]
-    noun: ClassVar[str] = "labels"
-    domain: ClassVar[str] = "texts with one of {n} labels"
-    cards: ClassVar[tuple[str, ...]] = ("texts", "vectors", "statistics", "none")
-    probabilities: ClassVar[bool] = True
-    distribution: ClassVar[bool] = True
-    vocabulary: ClassVar[bool] = False
-    resolution: float = 1.0
-
-    @abstractmethod
-    def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
-        """Return what the bus puts out for logits ``(B, C)``, ``(B, C)``."""
-
-    @abstractmethod
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of logits ``(B, C)`` against the targets of B rows."""
-
-    @abstractmethod
-    def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
-        """Return targets, N of them, for answers as people write them.
-
-        Raises:
-            UsageError: If one of them is no answer.
-        """
-
-    @abstractmethod
-    def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the answers that N targets stand for, as people write them."""
-
-    @abstractmethod
-    def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Prediction]:
-        """Return what each row of the output ``(N, L)`` is for people."""
-
-    def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
-        """Return for each row whether the output ``(N, L)`` is right, ``(N,)`` of 0.0 and 1.0."""
-        given = self.read(output, labels)
-        hits = [p.label == r.label for p, r in zip(given, rows, strict=True)]
-        return torch.tensor(hits, dtype=torch.float64)
-
-    def nats(self, output: Tensor, rows: Sequence[Row]) -> Tensor | None:
-        """Return −log p of each row's answer ``(N,)``, where that is what bits are counted of."""
-        return None
-
-    def error(self, output: Tensor, rows: Sequence[Row]) -> Tensor | None:
-        """Return |ŷ − y| ``(N,)`` where numbers are answered; its mean is the MAE."""
-        return None
-
-    def units(self, targets: Tensor, *, classifier: Tensor | None) -> TargetScaler:
-        """Return the units for N targets; without W_c for an output of one's own."""
-        return TargetScaler()
-
-    def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
-        """Return the class each answer counts for in a domain's statistics."""
-        return tuple(answers)
-
-    def labels_in(self, answers: Sequence[str]) -> set[str]:
-        """Return the labels that answers name.
-
-        Raises:
-            UsageError: If one of them is no answer.
-        """
-        return set(answers)
-
-    def expected(self, answer: str) -> str | None:
-        """Return what an author's row should have had in place of this answer; None if it fits."""
-        return None
-
-    def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
-        """Return the outputs of a bus: the backbone's labels, then what experts bring, once each.
-
-        Without labels of the backbone the space starts with `NONE`, the backbone column's answer.
-        """
-        nobody = (NONE,) if self.probabilities else ()
-        return tuple(dict.fromkeys((*(shared or nobody), *own)))
 
 
 class SoftmaxHead(Head):
@@ -344,7 +218,9 @@ class NumberHead(Head):
         return f"{round(number / self.resolution) * self.resolution + 0.0:.{digits}f}"
 
 
-HEADS: dict[str, type[Head]] = {h.name: h for h in (SoftmaxHead, VocabularyHead, NumberHead)}
+HEADS: dict[str, type[Head]] = {
+    h.name: h for h in (SoftmaxHead, SigmoidHead, VocabularyHead, NumberHead)
+}
 """Every head, by the name that `TASKS` uses."""
 
 
@@ -394,21 +270,8 @@ def expert_task(expert: ExpertManifest, backbone: BackboneManifest | None) -> Ta
     """Return the task an expert is for: its backbone's, or what its manifest alone shows."""
     if backbone is not None:
         return make_task(backbone.task, resolution=backbone.resolution)
-    whole = "regression" if expert.labels == (VALUE,) else DEFAULT_TASK
-    return make_task("generation" if expert.reads.causal else whole)
-
-
-def require_labels(named: set[str], labels: Iterable[str]) -> None:
-    """Check that labels can be answered.
-
-    Raises:
-        UsageError: If one cannot.
-    """
-    strange = sorted(named - set(labels))
-    if strange:
-        raise UsageError(
-            "not every label of the data can be answered",
-            expected="labels of the backbone's classifier",
-            found=", ".join(strange[:5]),
-            hint="Let the expert write labels of its own (--writes labels).",
-        )
+    if expert.reads.causal:
+        return make_task("generation")
+    if expert.thresholds:
+        return make_task("multi-label")
+    return make_task("regression" if expert.labels == (VALUE,) else DEFAULT_TASK)

@@ -93,7 +93,8 @@ def judge_gates(
         return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
     refuse_loud(model, h, inputs.encode(background_texts(inputs.background, model.bus.ids)[:SOME]))
     score = partial(calibrate, decline=decline) if decline or sets_possible(model.bus) else None
-    result, oracle = judge(model, h, rows, calibrate=score), judge_oracle(model, h, rows)
+    result = judge(model, h, rows, calibrate=score, cards=True)
+    oracle = judge_oracle(model, h, rows)
     before, shared = _judge_previous(inputs)
     accuracy = Accuracy(
         before=None if shared is None else by_domain(before.hits, shared) if before else {},
@@ -153,7 +154,7 @@ def _judge_previous(
         vectors=previous.fingerprint == inputs.files.manifest.fingerprint,
     )
     score = partial(calibrate, decline=False) if sets_possible(previous.bus) else None
-    return (judge(previous, h, rows, calibrate=score) if rows else None), rows
+    return (judge(previous, h, rows, calibrate=score, cards=True) if rows else None), rows
 
 
 def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:

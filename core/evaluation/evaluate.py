@@ -19,7 +19,13 @@ from ..backbones.tokens import byte_counts
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE
 from ..bus.tasks import Unit
-from ..label_scores import LabelScore, count_answers, macro_f1, score_labels
+from ..label_scores import (
+    LabelScore,
+    count_answers,
+    macro_f1,
+    score_label_sets,
+    score_labels,
+)
 from ..model.composed import ComposedModel, by_domain
 from ..receipt import Health
 from ..routers.base import ColumnData, Router
@@ -52,8 +58,10 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
             ``overall``; accuracies are then exact matches after rounding.
         bits: Where text is generated: bits per byte by system and domain; rows are then tokens,
             and accuracies those of the next one.
-        labels: Where one of several labels is answered: precision, recall and F1 by label.
+        labels: Where labels are answered: precision, recall and F1 by label.
         macro_f1: The mean F1 of the labels that rows have.
+        micro_f1: Where a text has any number of labels: the F1 of all rows and labels together;
+            accuracies are then those of whole sets.
         confusion: Rows by label and answer.
         routing: What the routes look like.
         declined: Where a share to decline was given: what share is declined, by domain and
@@ -78,6 +86,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     bits: dict[str, dict[str, float]] | None = None
     labels: dict[str, LabelScore] | None = None
     macro_f1: float | None = None
+    micro_f1: float | None = None
     confusion: dict[str, dict[str, int]] | None = None
     routing: Health | None = None
     declined: dict[str, float] | None = None
@@ -112,8 +121,10 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     own = torch.tensor([c == r.domain for c, r in zip(heaviest, units, strict=True)])
     table = {name: by_domain(system.hits, units) for name, system in systems.items()}
     owned = bool((composed.owners(units) >= 0).any())
-    confusion = _confusion(composed, units, h)
-    scores = None if confusion is None else score_labels(confusion)
+    pairs = _answered(composed, units, h)
+    sets = score_label_sets(pairs) if composed.bus.task.head.several else None
+    confusion = None if sets is not None or not pairs else count_answers(pairs)
+    scores = sets.labels if sets else None if confusion is None else score_labels(confusion)
     return Evaluation(
         overall=overall["routed"],
         macro=sum(domains.values()) / len(domains) if domains else overall["routed"],
@@ -130,6 +141,7 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
         bits=_bits(composed, rows, units, systems),
         labels=scores,
         macro_f1=None if scores is None else macro_f1(scores),
+        micro_f1=None if sets is None else sets.micro_f1,
         confusion=confusion,
         routing=routing_health(composed, h, units, result=result),
         reliability=None if confusion is None else reliability(result.confidence, result.hits),
@@ -142,17 +154,15 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     )
 
 
-def _confusion(
-    composed: ComposedModel, rows: Sequence[Row], h: Tensor
-) -> dict[str, dict[str, int]] | None:
-    """Count answers by label; None where a row is not answered with one of several labels."""
+def _answered(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> list[tuple[str, str]]:
+    """Return each row's label and its answer; nothing where rows are not answered with labels."""
     task, bus, answers = composed.bus.task, composed.bus, list[str]()
-    if task.unit is Unit.TOKEN or not task.head.distribution:
-        return None
+    if task.unit is Unit.TOKEN or not task.head.probabilities:
+        return []
     with torch.inference_mode():
         for piece in batched_slices(len(rows), cost=len(bus.columns) * bus.answers):
             answers += [a.label for a in task.head.read(bus(h[piece])[0], bus.labels)]
-    return count_answers(zip((r.label for r in rows), answers, strict=True))
+    return list(zip((r.label for r in rows), answers, strict=True))
 
 
 def hits_by_system(

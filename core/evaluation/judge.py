@@ -65,6 +65,7 @@ def judge(
     rows: Sequence[Row],
     *,
     calibrate: Calibrate | None = None,
+    cards: bool = False,
 ) -> EvaluationResult:
     """Let a composition answer rows as it answers any text.
 
@@ -73,6 +74,7 @@ def judge(
         h: Features of the rows, ``(N, D)``.
         rows: The rows.
         calibrate: Scores some rows by what the bus answers to them; None for no scores.
+        cards: Whether the rows are of cards: their authors know about their own labels alone.
 
     Raises:
         CompositionError: If an answer is no number.
@@ -87,7 +89,8 @@ def judge(
                 raise CompositionError(
                     "the composition does not answer", expected="numbers", found="NaN or infinity"
                 )
-            scores.append(score(composed, p, rows[piece]))
+            answered = composed.card_answers(p, rows[piece]) if cards else p
+            scores.append(score(composed, answered, rows[piece]))
             heaviest.append(alpha.argmax(-1))
             declined.append(composed.declines(h[piece], p, alpha))
             confidence.append(p.amax(-1))

@@ -31,7 +31,7 @@ def replay_gates(model: ComposedModel, published: Accuracy) -> dict[str, float]:
     """
     cards, backbone = [*model.cards.values()], model.backbone
     h, rows = gate_rows(cards, encode=backbone.encode, rows_per_token=backbone.rows_per_token)
-    here = by_domain(judge(model, h, rows).hits, rows) if rows else {}
+    here = by_domain(judge(model, h, rows, cards=True).hits, rows) if rows else {}
     for domain, share in published.after.items():
         count = published.rows[domain]
         if share - here.get(domain, 0.0) > max(SHARE, ROWS / count) + 1e-9:

@@ -17,9 +17,11 @@ from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import encode_chosen
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
+from ..bus.head import Prediction
 from ..bus.layout import WideNorm
 from ..bus.signals import QUERY, SIGNALS
-from ..bus.tasks import NONE, Prediction, Unit
+from ..bus.tasks import Unit
+from ..label_sets import NONE, read_label_set, split_labels
 from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
 from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
@@ -45,6 +47,8 @@ class Answer:
         cut: How many tokens of the text were read, where it has more; None where all were.
         declined: Whether it is declined as no expert's business; the label is then `none`.
         labels: The label set that was asked for, the most probable first; None where none was.
+            Where a text has any number of labels, those that are answered, sorted.
+        scores: Where a text has any number of labels: the probability of each, 0–1.
         by_expert: What each expert alone answers, by id; None where that was not asked for.
         questions: The answers to the named questions, by name; absent where none is composed.
     """
@@ -60,6 +64,11 @@ class Answer:
     labels: tuple[str, ...] | None = None
     by_expert: dict[str, ExpertAnswer] | None = None
     questions: dict[str, Answer] | UnsetType = UNSET
+    scores: dict[str, float] | None = None
+
+    def has(self, label: str) -> bool:
+        """Return whether it is a label; of a set of labels, in whatever order they stand."""
+        return self.label == (label if self.scores is None else read_label_set(label))
 
     def _repr_html_(self) -> str:
         bars = "".join(
@@ -147,8 +156,9 @@ class ComposedModel:
             declined = self.declines(h, p, alpha).tolist()
             labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
             by_expert = self._by_expert(h) if each else [None] * len(texts)
-        predictions = self.bus.task.head.read(p, self.bus.labels)
-        answers = []
+        head, names, answers = self.bus.task.head, self.bus.labels, list[Answer]()
+        predictions = head.read(p, names)
+        scores = p.tolist() if head.several else [[]] * len(texts)
         cuts = self.backbone.cuts(texts)
         for n, (text, answer, row) in enumerate(
             zip(texts, predictions, alpha.tolist(), strict=True)
@@ -164,8 +174,9 @@ class ComposedModel:
                     generation=self.generation,
                     cut=cuts[n],
                     declined=declined[n],
-                    labels=labels[n],
+                    labels=split_labels(prediction.label) if head.several else labels[n],
                     by_expert=by_expert[n],
+                    scores=dict(zip(names, scores[n], strict=True)) if head.several else None,
                 )
             )
         return answers
@@ -254,7 +265,7 @@ class ComposedModel:
         if self.backbone.classifier is None and BACKBONE in self.bus.columns:
             if self.bus.task.head.distribution:
                 declined |= p.argmax(-1) == 0  # `NONE`
-            elif not self.bus.task.head.probabilities:  # a number of no expert, as a class is
+            else:  # a number, or labels, of no expert
                 declined |= alpha.argmax(-1) == self.bus.columns.index(BACKBONE)
         return declined
 
@@ -279,12 +290,21 @@ class ComposedModel:
         """Return the answer to a declined text, of which the bus says ``(L,)``."""
         if not self.bus.task.head.probabilities:
             return Prediction(label=NONE)
+        if self.bus.task.head.several:
+            return Prediction(label=NONE, probability=float((1 - p).prod()))
         none = 0.0 if self.bus.shared_labels else float(p[0])
         return Prediction(label=NONE, probability=none)
 
     def _label_sets(self, p: Tensor, alpha: Tensor, level: float) -> list[tuple[str, ...]]:
         if not 0 < level < 1:
             raise UsageError("a label set", expected="a level between 0 and 1", found=str(level))
+        if self.bus.task.head.several:
+            raise UsageError(
+                "label sets of a level are of one right label",
+                expected="a backbone whose task is classification",
+                found=self.bus.task.name,
+                hint="Leave --set out: an answer has the labels that hold, and scores of all.",
+            )
         if self.calibration is None:
             raise UsageError(
                 "this generation has no calibration for label sets",
@@ -317,6 +337,19 @@ class ComposedModel:
                 hint="Give some with --data FILE.",
             )
         return chosen
+
+    def card_answers(self, p: Tensor, rows: Sequence[Row]) -> Tensor:
+        """Return what is answered to rows of cards, ``(N, L)``: of what their authors know.
+
+        Where a row has any number of labels, nobody knows whether those of other experts hold.
+
+        Args:
+            p: What is answered to the rows, ``(N, L)``.
+            rows: The rows; `domain` says whose card each is of.
+        """
+        if not self.bus.task.head.several:
+            return p
+        return p * self.bus.labels_known(self.owners(rows)).to(p)
 
     def oracle_weights(self, rows: Sequence[Row]) -> Tensor:
         """Return α ``(N, K)`` with each row's own expert at 1; zero where it is not composed."""
@@ -363,6 +396,8 @@ def answer_fields(answer: Answer) -> dict[str, object]:
     }
     if answer.labels is not None:
         fields["answers"] = list(answer.labels)
+    if answer.scores is not None:
+        fields["scores"] = answer.scores
     if answer.by_expert is not None:
         fields["by_expert"] = {
             i: msgspec.structs.asdict(own) for i, own in answer.by_expert.items()

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from ...registry.errors import UsageError
 from ..bus.bus import Bus
-from ..bus.tasks import NONE, Unit
+from ..bus.tasks import Unit
+from ..label_sets import NONE
 from ..types import Row
 
 CALIBRATION = "calibration.safetensors"

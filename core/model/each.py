@@ -1,7 +1,8 @@
 """Every expert's own answer, beside the composed one: the same pass of the backbone, no router.
 
     p_i(y|x)    over the labels that expert i answers with: softmax(Δ_i^label(z) / T_i), or
-                softmax(W_c (h + Δ_i(z))) where it shares the backbone's classifier
+                softmax(W_c (h + Δ_i(z))) where it shares the backbone's classifier; with sigmoid
+                for softmax, and its own thresholds, where a text has any number of labels
 
 T_i was fitted by its author on rows that it was not trained on, so p_i is a calibrated probability.
 """
@@ -64,7 +65,7 @@ def _read(bus: Bus, columns: Sequence[int], p: Tensor) -> Iterator[list[ExpertAn
     """Yield what the answers ``(n, B, L_i)`` of some experts are for people, expert by expert."""
     if not bus.task.head.distribution:
         for column, one in zip(columns, p, strict=True):
-            read = bus.task.head.read(one, bus.answered_by(column))
+            read = bus.head_of(column).read(one, bus.answered_by(column))
             yield [
                 ExpertAnswer(label=a.label, probability=a.probability, value=a.value) for a in read
             ]

@@ -84,6 +84,7 @@ class LazyExpert(Expert):
             space=manifest.writes.space, labels=manifest.labels, temperature=manifest.temperature
         )
         self.reads_tap, self.writes_tap = manifest.reads.tap, manifest.writes.tap
+        self.thresholds = manifest.thresholds or ()
         self._part = Lazy(build, manifest.id)
 
     @property

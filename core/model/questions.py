@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ..bus.tasks import NONE, Unit
+from ..bus.tasks import Unit
+from ..label_sets import NONE
 from ..types import as_list
 from .composed import Answer, ComposedModel, Observe, shared_features
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...registry.package.checked import Violation
+from ..label_sets import NONE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -257,6 +258,6 @@ def _backbone(bus: Bus, h: Tensor) -> Tensor:
     if bus.classifier is not None:
         h = bus.layout.base(h)
         p[:, : bus.classifier.shape[0]] = bus.task.head.output(h @ bus.classifier.T)
-    elif bus.task.head.probabilities:
+    elif bus.labels[0] == NONE:
         p[:, 0] = 1.0
     return p

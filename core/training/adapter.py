@@ -37,7 +37,6 @@ from .context import AuthoringContext, open_for_training
 from .data import DataSplits, split_rows
 from .expert import ExpertSettings, TrainedExpert
 from .in_trunk import train_inside
-from .linear_head import solve_linear_head
 from .lora_run import adapter_files, fresh_adapter
 from .packaging import AdapterDraft, ExpertDraft, save_expert
 from .recipe import GenerationRecipe, Recipe, TrainedProject
@@ -147,15 +146,14 @@ class AdapterRecipe(Recipe):
             expert = self.expert(self.head).requires_grad_(False).eval()
             return TrainedExpert(expert=expert, epoch=self.epochs, loss=None)
         head = self.backbone.task.head
-        if not head.distribution:
+        if not (head.distribution or head.several):
             raise UsageError(
                 f"expert {self.plan.id!r} needs a head for {head.noun}",
                 expected="a backbone that answers them",
                 found=f"{self.backbone.name!r} without a classifier",
             )
         rows = (*self.splits.train, *self.splits.valid)
-        z = self.read([r.text for r in rows])
-        solved = solve_linear_head(z, [r.label for r in rows], self.labels)
+        solved = self.solved(rows, self.read)
         expert = self.expert(solved.expert.state_dict()).requires_grad_(False).eval()
         return replace(solved, expert=expert, learnt_all=bool(self.splits.valid))
 
@@ -199,7 +197,7 @@ class TrainedAdapterRecipe(AdapterRecipe):
                 found=f"writes {plan.writes}, taps {plan.reads_tap} and {plan.writes_tap}",
                 hint="Correct [tool.redhost.expert] in the project's pyproject.toml.",
             )
-        if plan.writes == "labels" and not head.distribution:
+        if plan.writes == "labels" and not (head.distribution or head.several):
             raise UsageError(
                 f"expert {plan.id!r} needs a head for {head.noun}",
                 expected="a backbone that answers them",
@@ -219,8 +217,7 @@ class TrainedAdapterRecipe(AdapterRecipe):
         )
         start = None
         if plan.writes == "labels":
-            z = self.norm(self.context.encode([r.text for r in splits.train]))
-            solved = solve_linear_head(z, [r.label for r in splits.train], self.labels)
+            solved = self.solved(splits.train, lambda texts: self.norm(self.context.encode(texts)))
             start = solved.expert.state_dict()
         expert = replace(self, files=files).expert(start)
         trained = train_inside(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from ...registry.errors import HarmError
+from ..label_scores import score_label_sets
 from ..types import Row
 from .data import FEW_GATE
 
@@ -21,6 +22,33 @@ HINT = (
     "What was made is kept, to look at. Check the labels and their field, bring more rows, or give "
     "it more --epochs."
 )
+
+
+def refuse_below_constant_set(
+    who: str, found: float, rows: Sequence[Row], *, taught: Sequence[Row]
+) -> None:
+    """Refuse what answers rows with worse sets of labels than the most frequent set.
+
+    Args:
+        who: What was made, for messages.
+        found: Its micro F1 on the rows, 0–1.
+        rows: Rows that it did not learn from; of fewer than twenty nobody can tell.
+        taught: Those that it learnt from.
+
+    Raises:
+        HarmError: If it does, by more than a point.
+    """
+    if len(rows) < FEW_GATE or not taught:
+        return
+    [(usual, _)] = Counter(r.label for r in taught).most_common(1)
+    constant = score_label_sets((r.label, usual) for r in rows).micro_f1
+    if found < constant - 0.01:
+        raise HarmError(
+            f"{who} has learnt less than nothing on {len(rows)} rows set aside",
+            expected=f"micro F1 {constant:.3f}, that of one answer to all",
+            found=f"{found:.3f}",
+            hint=HINT,
+        )
 
 
 def refuse_below_constant(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...registry.errors import UsageError
 from ..bus.tasks import CLASSIFICATION, Task, Unit
+from ..label_sets import split_labels
 from ..types import CardRow, Row
 
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
@@ -41,12 +42,14 @@ class DataSplits:
         valid: What its training stops early on.
         fit: What the card shows for routers to be trained on.
         gate: What the card shows for compositions to be judged on.
+        task: What the rows are of.
     """
 
     train: tuple[Row, ...]
     valid: tuple[Row, ...]
     fit: tuple[Row, ...]
     gate: tuple[Row, ...]
+    task: Task = CLASSIFICATION
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -63,11 +66,15 @@ class DataSplits:
         return replace(self, train=(*self.train, *self.fit[rows:]), fit=self.fit[:rows])
 
     def label_counts(self) -> dict[str, dict[str, int]]:
-        """Return by label, sorted, how many rows are in each split."""
+        """Return by label, sorted, how many rows with it are in each split."""
         splits = {"train": self.train, "valid": self.valid, "fit": self.fit, "gate": self.gate}
-        counts = {name: Counter(r.label for r in rows) for name, rows in splits.items()}
-        labels = sorted({r.label for r in self.rows})
+        counts = {name: Counter(self._labels(rows)) for name, rows in splits.items()}
+        labels = sorted({*self._labels(self.rows)})
         return {y: {name: count[y] for name, count in counts.items()} for y in labels}
+
+    def _labels(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            yield from split_labels(row.label) if self.task.head.several else (row.label,)
 
     def concerns(self) -> list[str]:
         """Return what the numbers of rows are too small, or too uneven, for."""
@@ -85,6 +92,8 @@ class DataSplits:
             more = f" and {len(few) - SHOWN} more" if len(few) > SHOWN else ""
             listed = f"{', '.join(few[:SHOWN])}{more}"
             found.append(f"labels with too few rows to be learnt from: {listed}")
+        if self.task.head.several:  # most rows may well have none of the labels
+            return found
         most = max(counts, key=lambda y: sum(counts[y].values()))
         share = sum(counts[most].values()) / len(self.rows)
         if share > MOSTLY:
@@ -132,9 +141,10 @@ def split_rows(
             "validation rows stand in the training data too", found=repr(min(both))[:60]
         )
     ordered = sorted(rows, key=lambda r: (_digest(r.text), r.label))
-    groups = task.head.groups([r.label for r in ordered])
+    groups = [task.head.labels_in([r.label]) or {r.label} for r in ordered]
     # The first row of each label, as the last to be set wins; these stay for training.
-    first = {g: r.text for g, r in zip(reversed(groups), reversed(ordered), strict=True)}
+    labelled = zip(reversed(groups), reversed(ordered), strict=True)
+    first = {y: r.text for some, r in labelled for y in some}
     taught = set(first.values())
     texts = list(dict.fromkeys(r.text for r in ordered if r.text not in taught))
     card = texts[: min(CARD_ROWS, int(CARD_SHARE * len(rows)))]
@@ -149,6 +159,7 @@ def split_rows(
         valid=rows_of(chosen) if valid is None else tuple(valid),
         fit=rows_of(fit)[:256],
         gate=rows_of(gate)[:256],
+        task=task,
     )
 
 

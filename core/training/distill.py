@@ -27,8 +27,9 @@ from ...registry.errors import HarmError, UsageError
 from ...registry.package.manifest import BackboneRef, Training
 from ...registry.package.project import ExpertPlan, check_free, check_id, write_plan, write_project
 from ..bus.experts import Expert, Space
-from ..bus.tasks import CLASSIFICATION, NONE
+from ..bus.tasks import CLASSIFICATION
 from ..digests import library_versions
+from ..label_sets import NONE
 from ..model.composed import ComposedModel, by_domain
 from ..model.verify import measure_off_domain
 from ..routers.cards import gate_rows

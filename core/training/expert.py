@@ -2,6 +2,9 @@
 
     loss = task loss(logits(h, z), y) + λ · mean over background of ‖W_c Δ(z)‖²
 
+Of labels of its own the last term is ‖Δ(z)‖², or, where a text may have none of them, the loss of
+saying so.
+
 A training is deterministic for a seed, and one that was stopped goes on from its checkpoint to the
 same bits.
 """
@@ -28,8 +31,9 @@ from ..adamw import AdamW
 from ..batching import batched_slices
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert, Space, expert_from_tensors
+from ..bus.head import Head, TargetScaler
 from ..bus.nested import at_each_rank
-from ..bus.tasks import CLASSIFICATION, Head, TargetScaler, Task
+from ..bus.tasks import CLASSIFICATION, Task
 from ..types import Progress, in_stage
 
 BACKGROUND_ROWS = 1024
@@ -332,7 +336,11 @@ class ExpertRun:
         loss = self.head.loss(expert_logits(expert, batch.h, batch.z, classifier), batch.targets)
         if background is None or self.settings.off_domain <= 0:
             return loss
-        penalty = off_domain_norm(expert, self._some(background), readout)
+        some = self._some(background)
+        if self.expert.space == "labels":
+            penalty = self.head.silence(expert(some))
+        else:
+            penalty = off_domain_norm(expert, some, readout)
         return loss + self.settings.off_domain * penalty
 
     def _some(self, background: Tensor) -> Tensor:
@@ -436,7 +444,7 @@ def fit_temperature(
 
     Args:
         logits: ``(N, L)``, of rows that were not trained on.
-        targets: Theirs, ``(N,)`` for one of L labels.
+        targets: Theirs, ``(N,)`` for one of L labels, ``(N, L)`` for any number of them.
         head: What answers.
         steps: Halvings of the search; 60 reach float precision.
 

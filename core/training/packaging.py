@@ -150,6 +150,7 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
         activation=activation,
         off_domain=draft.off_domain,
         temperature=expert.temperature,
+        thresholds=expert.thresholds or UNSET,
         labels=expert.labels,
         domain=draft.domain,
         weights=weights,
@@ -221,6 +222,8 @@ def _form(expert: Expert) -> tuple[str, int, Activation]:
 
 def _schema(backbone: Backbone, *, linears: bool) -> str:
     """Return the oldest schema that has what a backbone's manifest says."""
+    if backbone.task.head.several:
+        return "redhost.backbone/1.7"
     if backbone.trunk.pooling == "first":
         return "redhost.backbone/1.4"
     return "redhost.backbone/1.3" if linears else "redhost.backbone/1"

@@ -28,13 +28,14 @@ from ..backbones.tokens import byte_counts
 from ..batching import batched_slices
 from ..bus.bus import LayerNorm
 from ..bus.experts import Expert, Space
+from ..bus.label_set_head import EVEN
 from ..bus.nested import at_each_rank
 from ..digests import library_versions
-from ..label_scores import count_answers, macro_f1, score_labels
+from ..label_scores import count_answers, macro_f1, score_label_sets, score_labels
 from ..model.verify import measure_off_domain
 from ..routers.domain_statistics import Statistics
 from ..types import Progress, Row
-from .baseline import HINT, refuse_below_constant
+from .baseline import HINT, refuse_below_constant, refuse_below_constant_set
 from .context import AuthoringContext
 from .data import FEW_GATE, DataSplits
 from .expert import (
@@ -47,6 +48,7 @@ from .expert import (
     train_expert,
 )
 from .in_trunk import train_inside
+from .label_heads import solve_label_heads
 from .linear_head import solve_linear_head
 from .packaging import CardFile, ExpertDraft, statistics_card, texts_card, vectors_card
 
@@ -186,7 +188,7 @@ class Recipe:
 
     def train(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
         """Train the expert: on the bus, from its end or from a tap, or inside the trunk."""
-        backbone, fit = self.backbone, self.splits.fit
+        backbone = self.backbone
         if self.plan.writes_tap == FINAL:
             trained = self._train_on_bus(checkpoint, progress)
         else:
@@ -206,12 +208,23 @@ class Recipe:
             )
         expert, head = trained.expert, backbone.task.head
         expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
-        if expert.space == "labels" and len(fit) >= FEW_GATE and head.probabilities:
-            z = self.read(_texts(fit))
-            targets = head.targets([r.label for r in fit], expert.labels)
-            with torch.inference_mode():
-                expert.temperature = fit_temperature(expert(z), targets, head=head)
+        if expert.space == "labels" and head.probabilities:
+            self._calibrate(expert)
         return trained
+
+    def _calibrate(self, expert: Expert) -> None:
+        """Fit the temperature, and thresholds where labels have them, to rows kept for that."""
+        fit, head = self.splits.fit, self.backbone.task.head
+        if head.several:
+            expert.thresholds = (EVEN,) * len(expert.labels)
+        if len(fit) < FEW_GATE:
+            return
+        targets = head.targets([r.label for r in fit], expert.labels)
+        with torch.inference_mode():
+            logits = expert(self.read(_texts(fit)))
+            expert.temperature = fit_temperature(logits, targets, head=head)
+            p = head.output(logits, temperature=expert.temperature)
+            expert.thresholds = head.fit_thresholds(p, targets)
 
     def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
         """Solve a linear head where it can be one, and take another form only if that is better.
@@ -220,8 +233,8 @@ class Recipe:
         """
         plan, train, valid = self.plan, self.splits.train, self.splits.valid
         open_form = plan.form is None and plan.rank is None and plan.ranks is None
-        linear = plan.form == "linear" or open_form
-        if not linear or plan.writes != "labels" or not self.backbone.task.head.distribution:
+        linear, head = plan.form == "linear" or open_form, self.backbone.task.head
+        if not linear or plan.writes != "labels" or not (head.distribution or head.several):
             return self._descend(checkpoint, progress)
         hits = dict[str, Tensor]()
         if plan.form is None and len(valid) > 1:  # one row tells no forms apart
@@ -237,14 +250,26 @@ class Recipe:
         )
 
     def _linear(self, rows: Sequence[Row]) -> TrainedExpert:
-        z = self.read(_texts(rows))
-        return solve_linear_head(z, [r.label for r in rows], self.labels)
+        return self.solved(rows, self.read)
+
+    def solved(self, rows: Sequence[Row], read: Read) -> TrainedExpert:
+        """Return a linear head over the expert's own labels, solved from rows.
+
+        Args:
+            rows: The rows.
+            read: Texts → what it reads of them.
+        """
+        z, answers = read(_texts(rows)), [r.label for r in rows]
+        if not self.backbone.task.head.several:
+            return solve_linear_head(z, answers, self.labels)
+        others = read(self.others) if self.others else z[:0]
+        return solve_label_heads(z, answers, self.labels, others=others)
 
     def _hits(self, trained: TrainedExpert) -> Tensor:
         """Return which validation rows are answered rightly, ``(N,)`` of 0 and 1."""
-        valid = self.splits.valid
-        logits = trained.expert(self.read(_texts(valid)))
-        return self.backbone.task.head.right(logits, valid, self.labels)
+        valid, head = self.splits.valid, self.backbone.task.head
+        output = head.output(trained.expert(self.read(_texts(valid))))
+        return head.right(output, valid, self.labels)
 
     def _descend(
         self, checkpoint: Path | None, progress: Progress | None, *, rival: float | None = None
@@ -349,11 +374,14 @@ class Recipe:
         if plan.card == "texts":
             return texts_card(splits.card_rows)
         # Sums of many rows give none away; of those they are judged by they must know nothing.
-        rows = splits.rows if plan.card == "statistics" else splits.summed
+        rows, head = splits.summed, context.backbone.task.head
+        if plan.card == "statistics":
+            rows = splits.rows
         z = self.norm(context.encode(_texts(rows)))
-        groups = context.backbone.task.head.groups([r.label for r in rows])
+        groups = head.groups([r.label for r in rows])
         if plan.card == "statistics":
             return statistics_card(z, groups, labels=self.labels)
+        summed = "statistics" in head.cards
         return vectors_card(
             fit_z=self.norm(context.encode(_texts(splits.fit))),
             fit_labels=[r.label for r in splits.fit],
@@ -361,7 +389,7 @@ class Recipe:
             gate_labels=[r.label for r in splits.gate],
             labels=self.labels,
             eps=context.backbone.eps,
-            statistics=Statistics.of_rows(z, groups),
+            statistics=Statistics.of_rows(z, groups) if summed else None,
             task=context.backbone.task,
         )
 
@@ -372,17 +400,17 @@ class Recipe:
     def metrics(self, expert: Expert, read: Read) -> dict[str, float]:
         """Return the share of rows answered rightly, by split; for numbers the MAE as well.
 
-        For labels the macro F1 of all rows that were not trained on as well.
+        For labels the macro F1 of all rows that were not trained on as well, and the micro F1 where
+        a row has any number of them.
 
         Args:
             expert: As the bus has it.
             read: Texts → what the bus hands it.
         """
         backbone, splits, metrics = self.backbone, self.splits, dict[str, float]()
-        head, names = (
-            backbone.task.head,
-            expert.labels if expert.space == "labels" else backbone.labels,
-        )
+        names = expert.labels if expert.space == "labels" else backbone.labels
+        own = dict(zip(names, expert.thresholds, strict=False))  # of most tasks there are none
+        head = backbone.task.head.with_thresholds(own)
         pairs: dict[str, list[tuple[str, str]]] = {}
         for name, rows in (("train", splits.train), ("valid", splits.valid), ("gate", splits.gate)):
             if not rows:
@@ -390,13 +418,18 @@ class Recipe:
             h, z = self.context.encode(_texts(rows)), read(_texts(rows))
             with torch.inference_mode():
                 logits = expert_logits(expert, h, z, backbone.classifier)
-            metrics[name] = float(head.right(logits, rows, names).mean())
-            if (error := head.error(logits, rows)) is not None:
+            output = head.output(logits, temperature=expert.temperature)
+            metrics[name] = float(head.right(output, rows, names).mean())
+            if (error := head.error(output, rows)) is not None:
                 metrics[f"{name}_mae"] = float(error.mean())
-            if head.distribution:
-                given = (p.label for p in head.read(logits, names))
+            if head.probabilities:
+                given = (p.label for p in head.read(output, names))
                 pairs[name] = list(zip((r.label for r in rows), given, strict=True))
-        if held_out := [*pairs.get("valid", ()), *pairs.get("gate", ())]:
+        held_out = [*pairs.get("valid", ()), *pairs.get("gate", ())]
+        if held_out and head.several:
+            scores = score_label_sets(held_out)
+            metrics |= {"macro_f1": macro_f1(scores.labels), "micro_f1": scores.micro_f1}
+        elif held_out:
             metrics["macro_f1"] = macro_f1(score_labels(count_answers(held_out)))
         return metrics
 
@@ -409,6 +442,10 @@ class Recipe:
         aside = {"valid": self.splits.valid, "gate": self.splits.gate}
         aside = {name: some for name, some in aside.items() if name in metrics}
         rows, numbers = [r for rows in aside.values() for r in rows], "train_mae" in metrics
+        if "micro_f1" in metrics:
+            who = f"expert {self.plan.id!r}"
+            refuse_below_constant_set(who, metrics["micro_f1"], rows, taught=self.splits.train)
+            return
         kind = "_mae" if numbers else ""
         found = sum(metrics[f"{name}{kind}"] * len(some) for name, some in aside.items() if some)
         refuse_below_constant(

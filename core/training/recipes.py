@@ -71,8 +71,7 @@ def train_project(
     )
     whole = task.unit is Unit.TOKEN  # of text to go on with, passages are cut to fit
     cuts = [] if whole else context.backbone.cuts([r.text for r in splits.rows])
-    if trained.card.kind == "vectors":
-        splits = splits.showing(SHOWN_ROWS)
+    splits = _shown(splits, trained.card.kind)
     return TrainedProject(manifest=trained, splits=splits, cuts=tuple(cuts))
 
 
@@ -121,7 +120,7 @@ def train_package(
     """
     make = _recipe_for(plan, context.backbone)
     plan = make.opened(plan, splits, context)
-    splits = splits.showing(SHOWN_ROWS) if plan.card == "vectors" else splits
+    splits = _shown(splits, plan.card)
     settings = replace(settings, space=plan.writes or make.space)
     recipe = make(plan=plan, splits=splits, context=context, settings=settings)
     recipe.check()
@@ -132,6 +131,12 @@ def train_package(
         manifest = save_expert(package_in(project), recipe.draft(trained))
     recipe.refuse_wreck(manifest.training.metrics)
     return manifest
+
+
+def _shown(splits: DataSplits, card: str | None) -> DataSplits:
+    """Return the splits as a card shows them: beside sums of all rows it takes few vectors."""
+    summed = card == "vectors" and "statistics" in splits.task.head.cards
+    return splits.showing(SHOWN_ROWS) if summed else splits
 
 
 def _recipe_for(plan: ExpertPlan, backbone: Backbone) -> type[Recipe]:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...registry.errors import UsageError
 from ...registry.package.forms import TASKS
+from ..label_sets import read_label_set
 from ..types import BackgroundRow, Row
 
 if TYPE_CHECKING:
-    from ..bus.tasks import Head
+    from ..bus.head import Head
 
 LONGEST_LINE = 2**20
 """Characters of a line; more is a file that lost its line ends."""
@@ -56,12 +57,14 @@ def read_table(
         text_field: Where the text stands.
         label_field: Where the label stands; numbers become their usual spelling.
         domain_field: Where the domain stands, where there is one.
-        head: What labels have to be answers of; None takes any.
+        head: What labels have to be answers of; None takes any. Where an answer is a set of labels,
+            a row has a list of them, or text with ``|`` between them (`core.label_sets`).
 
     Raises:
         UsageError: If anything is wrong; the message names the line.
     """
-    name, rows = _read(source, (text_field, label_field, domain_field))
+    several = head is not None and head.several
+    name, rows = _read(source, (text_field, label_field, domain_field), several=several)
     return [row for _, row in _answers(rows, name, head)]
 
 
@@ -92,8 +95,9 @@ def read_rows(
     tokens = spec is not None and spec.unit == "token"
     domain = domain_field or (document_field if tokens else "domain")
     fields = (text_field, None if tokens else label_field, domain)
-    name, rows = _read(source, fields, owned=domain_field is not None)
-    if spec is None or spec.head in {"softmax", "vocabulary"}:
+    several = spec is not None and spec.several
+    name, rows = _read(source, fields, owned=domain_field is not None, several=several)
+    if spec is None or spec.head in {"sigmoid", "softmax", "vocabulary"}:
         return [row for _, row in rows]
     from ..bus.tasks import HEADS  # of torch, and only where every row is there
 
@@ -134,7 +138,7 @@ _Fields = tuple[str, str | None, str]
 
 
 def _read(
-    source: str | Path, fields: _Fields, *, owned: bool = False
+    source: str | Path, fields: _Fields, *, owned: bool = False, several: bool = False
 ) -> tuple[str, list[tuple[str, Row]]]:
     """Return what a source is called, and its rows, each with where it stands.
 
@@ -142,10 +146,11 @@ def _read(
         source: The file.
         fields: Its fields.
         owned: Whether every row has to have a field for its domain.
+        several: Whether a row has a set of labels.
     """
     name = "standard input" if str(source) == "-" else str(source)
     rows = [
-        (where, _row(cells, fields, f"{name}, {where}", owned=owned))
+        (where, _row(cells, fields, f"{name}, {where}", owned=owned, several=several))
         for where, cells in _cells(source, name)
     ]
     if not rows:
@@ -320,10 +325,19 @@ def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise UsageError(f"cannot read {name}", found=str(e).splitlines()[0]) from e
 
 
-def _row(cells: Mapping[str, Any], fields: _Fields, where: str, *, owned: bool) -> Row:
+def _row(
+    cells: Mapping[str, Any], fields: _Fields, where: str, *, owned: bool, several: bool
+) -> Row:
     """Return a row's cells as text, label and domain, or refuse them."""
     text = text_of(cells, fields[0], where)
     label, domain = ("" if f is None else cells.get(f) for f in fields[1:])
+    if several and fields[1] in cells and (label := read_label_set(given := label)) is None:
+        raise UsageError(
+            where,
+            expected=f"labels in {fields[1]!r}: a list, or text such as a|b",
+            found=repr(given)[:40],
+            hint="Of a text without any write [] or none; no label may be 'none' or have a '|'.",
+        )
     if isinstance(label, float) and not math.isfinite(label):
         raise UsageError(where, expected=f"a finite label in {fields[1]!r}", found=str(label))
     bad = isinstance(label, bool) or not isinstance(label, (str, int, float)) or label == ""

@@ -79,12 +79,14 @@ class TaskSpec:
         head: The name of what answers a row.
         labels: The only labels its backbone may have; empty for any.
         classifier: Whether its backbone may bring labels and a classifier.
+        several: Whether an answer is a set of labels, each of which has a threshold.
     """
 
     unit: str
     head: str
     labels: tuple[str, ...] = ()
     classifier: bool = True
+    several: bool = False
 
 
 VALUE = "value"
@@ -95,6 +97,7 @@ DEFAULT_TASK = "classification"
 TASKS: dict[str, TaskSpec] = {
     DEFAULT_TASK: TaskSpec(unit="text", head="softmax"),
     "generation": TaskSpec(unit="token", head="vocabulary", classifier=False),
+    "multi-label": TaskSpec(unit="text", head="sigmoid", several=True),
     "regression": TaskSpec(unit="text", head="number", labels=(VALUE,)),
 }
 """Every task that a backbone's manifest can name; `core.bus.tasks.register_task` adds to them."""

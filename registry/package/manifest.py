@@ -23,10 +23,10 @@ from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse
 from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
-SCHEMA_MINOR = 6
+SCHEMA_MINOR = 7
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
 `features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
-`question`, 6 `ranks`."""
+`question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``."""
 
 _CAME_WITH = {
     "min_host": 1,
@@ -36,6 +36,7 @@ _CAME_WITH = {
     "ported": 4,
     "question": 5,
     "ranks": 6,
+    "thresholds": 7,
 }
 """The minor of each key of an expert's manifest that the first edition did not have."""
 
@@ -74,6 +75,7 @@ Space = Literal["hidden", "labels", "logits"]
 CardKind = Literal["none", "statistics", "texts", "vectors"]
 TensorName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]{1,200}$(?!\n)")]
 Shape = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=8)]
+Share = Annotated[float, Meta(gt=0, lt=1)]
 Labels = Annotated[tuple[str, ...], Meta(max_length=100_000)]
 Ranks = Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=2, max_length=MAX_RANKS)]
 Modules = Annotated[
@@ -260,7 +262,8 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
             canary's rows.
         off_domain: Root mean square of ‖W_c Δ‖ on the backbone's background card, measured again
             on attach.
-        temperature: T of softmax(Δ / T), where it writes ``labels``; fitted by the author.
+        temperature: T of softmax(Δ / T), or of sigmoid(Δ / T), where it writes ``labels``; fitted
+            by the author.
         labels: What it may answer.
         domain: What inputs it is for, as a sentence for people.
         weights: Its tensors, a safetensors file.
@@ -271,6 +274,8 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         tensors: The shape of every tensor of a plugin's form, each of floats, so that any host can
             check them without the plugin; the host's own forms have theirs.
         adapter: Of the form ``lora``: the adapter's configuration.
+        thresholds: Of an expert that answers any number of labels of its own: from which
+            probability on it answers with each, in the order of `labels`; fitted by the author.
         head: Of the form ``lora`` that writes labels of its own: W (L, D) and b (L), a safetensors
             file.
         ported: Where it came from, if it was carried over from another backbone.
@@ -299,6 +304,7 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     training: Training
     license: str
     tensors: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
+    thresholds: Annotated[tuple[Share, ...], Meta(min_length=1)] | UnsetType = UNSET
     adapter: AdapterRef | UnsetType = UNSET
     head: FileRef | UnsetType = UNSET
     ported: Ported | UnsetType = UNSET
@@ -366,7 +372,8 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
         delta: The tensors that the base stage changed, a safetensors file.
         classifier: The shared classifier W_c, a safetensors file; null where experts bring labels
             of their own.
-        task: What it and its experts answer: one of several labels, the next token, or a number.
+        task: What it and its experts answer: one of several labels, any number of them, the next
+            token, or a number.
         resolution: Where numbers are answered: the smallest difference that matters.
         labels: What the classifier answers, in the order of its rows.
         width: D, the width of h.

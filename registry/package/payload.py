@@ -129,7 +129,7 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
 
 
 _RANKED = ("form", "rank", "ranks", "activation")
-_UNCHANGED = ("id", *_RANKED, "writes", "temperature", "labels", "weights")
+_UNCHANGED = ("id", *_RANKED, "writes", "temperature", "thresholds", "labels", "weights")
 """Fields of an expert's manifest that no port changes."""
 
 
@@ -249,11 +249,13 @@ def _card(manifest: ExpertManifest, files: PackageFiles) -> tuple[Violation, ...
     labels, width, fit, gate = len(manifest.labels), manifest.reads.width, card.fit, card.gate
     shapes: Shapes = {"counts": (labels,), "sums": (labels, width), "scatter": (width, width)}
     if card.kind == "vectors":
-        shapes = (shapes if shapes.keys() & read.value.keys() else {}) | {
+        several = (labels,) if manifest.thresholds else ()  # which of them a row has
+        summed = not several and shapes.keys() & read.value.keys()
+        shapes = (shapes if summed else {}) | {
             "fit_z": (fit, width),
-            "fit_label": (fit,),
+            "fit_label": (fit, *several),
             "gate_z": (gate, width),
-            "gate_label": (gate,),
+            "gate_label": (gate, *several),
             "gate_shift": (gate, 1),
             "gate_scale": (gate, 1),
         }
@@ -316,10 +318,8 @@ def _indices(
     """Yield a violation for each index that names no label, and each label without rows."""
     import numpy as np
 
-    limits = {
-        "counts": (1, 2**53),
-        **dict.fromkeys(integers - {"counts"}, (0, len(manifest.labels))),
-    }
+    answers = 2 if manifest.thresholds else len(manifest.labels)
+    limits = {"counts": (1, 2**53), **dict.fromkeys(integers - {"counts"}, (0, answers))}
     for name in sorted(integers & header.keys()):
         info, (low, high) = header[name], limits[name]
         values = np.frombuffer(data[info.start : info.end], "<i8")

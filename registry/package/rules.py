@@ -105,6 +105,7 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
         *_causal(manifest),
         *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
         *_temperature(manifest.temperature),
+        *_thresholds(manifest),
         *_card(manifest),
         *_file_names("expert.json", manifest),
     )
@@ -210,6 +211,28 @@ def _temperature(temperature: float) -> Iterator[Violation]:
         yield _field("temperature", expected, f"{temperature:g}")
 
 
+def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
+    """One a label, where any number of its own labels is answered; sums have one label a row."""
+    if not manifest.thresholds:
+        return
+    if manifest.writes.space != "labels":
+        yield _field("thresholds", "labels of its own to have them", repr(manifest.writes.space))
+    if len(manifest.thresholds) != len(manifest.labels):
+        found = f"{len(manifest.thresholds)} for {len(manifest.labels)}"
+        yield _field("thresholds", "one for each label", found)
+    if manifest.card.kind == "statistics":
+        expected = "rows, or none, where a row has any number of labels"
+        yield _field("card.kind", expected, repr(manifest.card.kind))
+    yield from _set_labels(manifest.labels)
+
+
+def _set_labels(labels: tuple[str, ...]) -> Iterator[Violation]:
+    """Sets of labels are written with a sign between them, and the empty set as a word."""
+    if bad := [label for label in labels if not label or label == "none" or "|" in label]:
+        expected = "labels other than 'none' and without '|', where a row has any number of them"
+        yield _field("labels", expected, listed(bad))
+
+
 def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
     if len(labels) < least:
         yield _field("labels", "at least one label", "none")
@@ -253,6 +276,8 @@ def _task(manifest: BackboneManifest) -> Iterator[Violation]:
         yield _field(
             "labels", f"only {VALUE!r} where numbers are answered", listed(manifest.labels)
         )
+    if spec.several:
+        yield from _set_labels(manifest.labels)
     if not spec.classifier and (manifest.labels or manifest.classifier):
         found = "some" if manifest.labels else "a file"
         yield _field("labels", "no labels and no classifier where text is generated", found)
@@ -316,6 +341,7 @@ def check_compatible(
         *_fingerprint(expert, backbone),
         *_width(expert, backbone),
         *_vocabulary(expert, backbone),
+        *_several(expert, backbone),
         *_taps(expert),
         *_modules(expert, backbone),
         *_known_labels(expert, backbone, classes),
@@ -358,6 +384,14 @@ def _vocabulary(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[
         yield Violation(
             "vocabulary_mismatch", "writes.vocabulary", short(backbone.tokenizer), found, hint
         )
+
+
+def _several(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
+    """Labels of one's own have thresholds where a row has any number of them, and only there."""
+    if expert.writes.space != "labels" or TASKS[backbone.task].several == bool(expert.thresholds):
+        return
+    expected = f"{'no ' if expert.thresholds else ''}thresholds: the task is {backbone.task!r}"
+    yield _field("thresholds", expected, "some" if expert.thresholds else "none")
 
 
 def _taps(expert: ExpertManifest) -> Iterator[Violation]:

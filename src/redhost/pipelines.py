@@ -52,7 +52,7 @@ class TextClassification:
     def __init__(self, host: Host) -> None:
         self.host = host
         head = host.composed.bus.task.head
-        if not head.distribution or head.vocabulary:
+        if not (head.distribution or head.several) or head.vocabulary:
             raise UsageError(
                 "no such pipeline", expected="a backbone that answers labels", found=head.noun
             )
@@ -67,6 +67,7 @@ class TextClassification:
         Returns:
             With ``top_k=1`` a dictionary a text with ``label`` and ``score``; else a list of such
             a text, and for one text that list alone. A declined text's first label is ``none``.
+            Where a text has any number of labels, ``top_k=1`` has the set, ``a|b``.
         """
         one, texts = isinstance(inputs, str), as_list(inputs, str, "text")
         if top_k == 1:

@@ -4,8 +4,9 @@ from .core.backbones.interventions import Intervention, PassEnded, hooked
 from .core.bus.bus import BusConfig, LayerNorm
 from .core.bus.evidence import off_domain_norm
 from .core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
+from .core.bus.head import Head
 from .core.bus.signals import RouterSignals, router_signal
-from .core.bus.tasks import Head, Task, make_task, register_task
+from .core.bus.tasks import Task, make_task, register_task
 from .core.composition.select import Installed
 from .core.model.composed import Observe, shared_features
 from .core.model.decode import Token

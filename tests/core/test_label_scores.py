@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from redhost.core.label_scores import LabelScore, count_answers, macro_f1, score_labels
+from redhost.core.label_scores import (
+    LabelScore,
+    count_answers,
+    macro_f1,
+    score_label_sets,
+    score_labels,
+)
 
 PAIRS = [("a", "a"), ("a", "a"), ("a", "b"), ("b", "b"), ("b", "c"), ("d", "a")]
 
@@ -27,3 +33,14 @@ def test_precision_recall_and_f1_are_those_of_the_book() -> None:
     assert scores["d"] == LabelScore(precision=None, recall=0.0, f1=0.0, rows=1)
     assert macro_f1(scores) == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)  # c is no row's label
     assert macro_f1({}) == 0.0
+
+
+def test_sets_are_scored_label_by_label() -> None:
+    found = score_label_sets([("a|b", "a"), ("a", "a|c"), ("none", "none"), ("b", "none")])
+    assert list(found.labels) == ["a", "b", "c"]
+    assert found.labels["a"] == LabelScore(precision=1.0, recall=1.0, f1=1.0, rows=2)
+    assert found.labels["b"] == LabelScore(precision=None, recall=0.0, f1=0.0, rows=2)
+    assert found.labels["c"] == LabelScore(precision=0.0, recall=None, f1=0.0, rows=0)
+    assert found.micro_f1 == pytest.approx(2 * 2 / (4 + 3))
+    assert macro_f1(found.labels) == pytest.approx(1 / 2)
+    assert score_label_sets([("none", "none")]).micro_f1 == 1.0

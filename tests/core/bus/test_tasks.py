@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,14 +11,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import redhost
-from redhost.core.bus.tasks import CLASSIFICATION, NumberHead, SoftmaxHead, make_task
+from redhost.core.bus.tasks import (
+    CLASSIFICATION,
+    HEADS,
+    NumberHead,
+    SoftmaxHead,
+    make_task,
+    register_task,
+)
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_rows
 from redhost.core.training.new_backbone import new_backbone
 from redhost.core.training.recipes import train_package
 from redhost.core.training.rows import read_table
-from redhost.registry.errors import UsageError
+from redhost.registry.errors import UnknownNameError, UsageError
+from redhost.registry.package.forms import TASKS
 from redhost.registry.package.manifest import parse_backbone
 from redhost.registry.package.project import ExpertPlan, write_plan
 from redhost.registry.package.rules import check_backbone
@@ -252,3 +261,40 @@ def test_next_tokens_sum_to_one_over_a_large_vocabulary() -> None:
     torch.testing.assert_close(manifest, torch.softmax(logits.double(), dim=-1).float())
     warm = redhost.plugins.make_task("generation").head.output(logits, temperature=2.0)
     torch.testing.assert_close(warm, torch.softmax(logits.double() / 2, dim=-1).float())
+
+
+# -- heads that somebody else brings --------------------------------------------------------------
+
+
+class OrdinalHead(SoftmaxHead):
+    """A head of a plugin's."""
+
+    name = "ordinal"
+
+
+@pytest.fixture
+def ordinal() -> Iterator[str]:
+    register_task("grades", OrdinalHead)
+    yield "grades"
+    del TASKS["grades"], HEADS[OrdinalHead.name]
+
+
+def test_a_task_is_what_somebody_registered(ordinal, model_folder, tmp_path) -> None:
+    task = make_task(ordinal)
+    assert isinstance(task.head, OrdinalHead)
+    new_backbone(tmp_path / "b", "b", f"hf:{model_folder}", task=task)
+    written = next((tmp_path / "b/src").rglob("backbone.json")).read_text()
+    assert parse_backbone(written.encode()).unwrap("it").task == ordinal
+    [violation] = parse_backbone(written.replace(ordinal, "gradez").encode()).violations
+    assert (violation.code, violation.field) == ("manifest_field", "task")
+    assert violation.found == "gradez"
+    assert "Did you mean 'grades'?" in violation.hint
+    with pytest.raises(UnknownNameError, match="unknown task 'gradez'"):
+        make_task("gradez")
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="registered already"):
+        register_task("classification", OrdinalHead)
+    with pytest.raises(ValueError, match="registered already"):
+        register_task("other", type("Other", (SoftmaxHead,), {}))

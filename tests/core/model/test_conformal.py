@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import redhost
-from redhost.core.bus.tasks import NONE, make_task
+from redhost.core.bus.tasks import make_task
+from redhost.core.label_sets import NONE
 from redhost.core.model.conformal import (
     Calibration,
     calibrate,

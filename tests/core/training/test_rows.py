@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from redhost.core.bus.label_set_head import SigmoidHead
 from redhost.core.training.rows import read_rows, read_table
 from redhost.registry.errors import UsageError
 
@@ -48,6 +49,35 @@ def test_fields_have_the_names_you_give(tmp_path) -> None:
 def test_the_name_or_the_first_line_tells_the_format(tmp_path, name, data) -> None:
     [row] = read_table(write(tmp_path / name, data))
     assert (row.text, row.label) == ("x, y", "a")
+
+
+def test_sets_of_labels_are_lists_or_have_a_sign_between_them(tmp_path) -> None:
+    sets = ["a|b", "none", "7"]
+    lists = '{"text": "x", "label": ["b", "a"]}\n{"text": "y", "label": []}\n'
+    lists += '{"text": "z", "label": [7]}'
+    for name, data in (("a.jsonl", lists), ("a.csv", "text,label\nx,b|a\ny,none\nz,7\n")):
+        rows = read_rows(write(tmp_path / name, data), task="multi-label")
+        assert [r.label for r in rows] == sets
+    table = pytest.importorskip("pyarrow").Table.from_pylist(
+        [{"text": "x", "label": ["b", "a"]}, {"text": "y", "label": []}]
+    )
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
+    rows = read_table(tmp_path / "a.parquet", head=SigmoidHead())
+    assert [r.label for r in rows] == sets[:2]
+
+
+@pytest.mark.parametrize("cell", ['""', "null", '["a|b"]', '["none"]', '"a||b"', "7.5", "{}"])
+def test_what_is_no_set_of_labels_is_named_by_its_line(tmp_path, cell) -> None:
+    path = write(
+        tmp_path / "a.jsonl", f'{{"text": "x", "label": "a"}}\n{{"text": "y", "label": {cell}}}'
+    )
+    with pytest.raises(UsageError) as e:
+        read_rows(path, task="multi-label")
+    assert e.value.problem == f"{path}, line 2" and "[]" in (e.value.hint or "")
+    with pytest.raises(UsageError):  # and a list is no one label
+        read_rows(
+            write(tmp_path / "b.jsonl", '{"text": "x", "label": ["a"]}'), task="classification"
+        )
 
 
 @pytest.mark.parametrize(("task", "labels"), [("classification", ["a"]), ("generation", [""])])

@@ -28,6 +28,14 @@ NONE = "card: expected no file and no rows for the kind 'none', found some"
 NO_FILE = "card: expected a file and its sha256 for the kind 'texts', found none"
 PAIRS = [str(n // 2) for n in range(12)]
 
+SEVERAL: dict[str, Any] = {
+    "schema": "redhost.expert/1.7",
+    "labels": ["2", "3"],
+    "thresholds": [0.5, 0.25],
+    "writes.space": "labels",
+}
+"""What an expert says that answers any number of labels of its own."""
+
 AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"id": "backbone"},
@@ -96,6 +104,28 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         "reads.causal: expected true, since it names a vocabulary, found nothing",
         CORRECT,
     ),
+    (
+        {**SEVERAL, "thresholds": [0.5]},
+        "thresholds: expected one for each label, found 1 for 2",
+        CORRECT,
+    ),
+    (
+        {"labels": ["2", "3"], "thresholds": [0.5, 0.5]},
+        "thresholds: expected labels of its own to have them, found 'hidden'",
+        CORRECT,
+    ),
+    (
+        {**SEVERAL, "labels": ["2", "a|b"]},
+        "labels: expected labels other than 'none' and without '|', where a row has any number of "
+        "them, found 'a|b'",
+        CORRECT,
+    ),
+    (
+        {**SEVERAL, "card.kind": "statistics"},
+        "card.kind: expected rows, or none, where a row has any number of labels, found "
+        "'statistics'",
+        CORRECT,
+    ),
 ]
 
 
@@ -120,6 +150,8 @@ def test_fields_at_odds_with_each_other(
         {"form": "linear", "rank": 0},
         {"rank": 1},
         {"labels": ["2"]},
+        SEVERAL,
+        {**SEVERAL, "card.kind": "vectors"},
     ],
 )
 def test_fields_that_agree(make_expert: Any, change: dict[str, Any]) -> None:

@@ -55,6 +55,36 @@ def test_good_cards_of_every_kind_are_valid(make_expert: Any) -> None:
     assert with_card(make_expert, "vectors", both).value
 
 
+def test_a_card_of_vectors_says_of_each_label_whether_a_row_has_it(make_expert) -> None:
+    """So it is where a row has any number of labels; then there are no sums."""
+    rows = {
+        "fit_label": np.eye(L, dtype="i8")[np.arange(F) % L],
+        "gate_label": np.ones((G, L), "i8"),
+    }
+    good = {**vectors(), **rows}
+    change = {
+        "schema": "redhost.expert/1.7",
+        "form": "linear",
+        "rank": 0,
+        "writes.space": "labels",
+        "labels": ["a", "b", "c"],
+        "thresholds": [0.5] * L,
+        "card.kind": "vectors",
+        "card.fit": F,
+        "card.gate": G,
+    }
+
+    def codes(tensors: Tensors) -> list[str]:
+        weights = {"W": ones(L, D), "b": zeros(L)}
+        files = make_expert("a", weights=weights, card=save(tensors), change=change, out=L)
+        return [v.code for v in read_expert(files).violations]
+
+    assert codes(good) == []
+    assert codes(vectors()) == ["card_tensors"] * 2
+    assert codes({**good, "fit_label": 2 * rows["fit_label"]}) == ["card_tensors"]
+    assert codes({**good, **statistics()}) != []
+
+
 SQUARE = np.eye(D, dtype="f4")
 CARDS: dict[str, tuple[str, Tensors | bytes, str]] = {
     "not tensors": ("vectors", b'{"text": "x"}\n', "card_header"),

@@ -105,11 +105,11 @@ def _one(
     plan = redhost.authoring.ExpertPlan(
         id=name, writes="hidden", reads_tap=place.reads, writes_tap=place.writes
     )
-    rows = {
-        part: tuple(redhost.Row(text=r.text, label=r.label) for r in role_rows(split, part, name))
+    train, fit, gate = (
+        tuple(redhost.Row(text=r.text, label=r.label) for r in role_rows(split, part, name))
         for part in ("train", "fit", "gate")
-    }
-    parts = redhost.authoring.DataSplits(valid=(), **rows)
+    )
+    parts = redhost.authoring.DataSplits(train=train, valid=(), fit=fit, gate=gate)
     settings = dataclasses.replace(EXPERT, space="hidden", epochs=EPOCHS, patience=EPOCHS)
     context = redhost.authoring.open_for_training(backbone, cache=work / "features")
     start = perf_counter()

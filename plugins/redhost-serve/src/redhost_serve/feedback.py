@@ -54,5 +54,5 @@ def feedback_routes(service: Service, *, token: str) -> APIRouter:
 
 def _scored(pairs: list[Pair], labels: list[str], which: int) -> Scored:
     answers = [pair[which] for pair in pairs]
-    right = sum(a.label == label for a, label in zip(answers, labels, strict=True))
+    right = sum(a.has(label) for a, label in zip(answers, labels, strict=True))
     return Scored(generation=answers[0].generation, right=right, texts=len(answers))

@@ -184,6 +184,9 @@ def _metadata(service: Service) -> ModelMetadata:
         TensorMetadata(name=answers, datatype="FP64", shape=[-1]),
         TensorMetadata(name="weights", datatype="FP64", shape=[-1, len(bus.columns)]),
     ]
+    if bus.task.head.several:
+        shape = [-1, len(bus.labels)]
+        outputs.append(TensorMetadata(name="scores", datatype="FP64", shape=shape))
     return ModelMetadata(
         name=service.model,
         versions=[str(service.live.generation)],

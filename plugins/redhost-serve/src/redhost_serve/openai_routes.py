@@ -276,5 +276,7 @@ def _classified(answer: redhost.Answer, expert: str | None) -> dict[str, Any]:
     own = answer if expert is None else (answer.by_expert or {}).get(expert) or _unknown(expert)
     found: dict[str, Any] = {"label": own.label, "declined": own.declined}
     found |= {"value": own.value} if own.probability is None else {"probability": own.probability}
+    if expert is None and answer.scores is not None:
+        found |= {"labels": answer.labels, "scores": answer.scores}
     beside = {name: _classified(a, None) for name, a in answer.named.items()}
     return {**found, "weights": answer.weights, **({"questions": beside} if beside else {})}

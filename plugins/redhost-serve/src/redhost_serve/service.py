@@ -281,7 +281,7 @@ class Service:
         pairs = await self._ask(self.labelled, texts)
         for n, first in enumerate(first for first, _ in pairs):
             self.metrics.labelled.labels(
-                str(first.generation), "right" if first.label == labels[n] else "wrong"
+                str(first.generation), "right" if first.has(labels[n]) else "wrong"
             ).inc()
         trial = self.trial
         sides = (self.live.generation, None if trial is None else trial.model.generation)

@@ -113,7 +113,7 @@ class Trial:
                 expert = max(first.weights, key=first.weights.__getitem__)
                 counts = self.counts.setdefault(expert, Counter())
                 if labels is not None:
-                    right = first.label == labels[n], second.label == labels[n]
+                    right = first.has(labels[n]), second.has(labels[n])
                     better = "better" if right[1] > right[0] else "same"
                     counts["worse" if right[0] > right[1] else better] += 1
                     continue

@@ -119,7 +119,7 @@ class TextTensor(Struct, kw_only=True):
 class Wanted(Struct, kw_only=True):
     """An output the client wants."""
 
-    name: Literal["label", "probability", "value", "weights"]
+    name: Literal["label", "probability", "value", "weights", "scores"]
 
 
 class InferRequest(Struct, kw_only=True):
@@ -387,7 +387,11 @@ def infer_reply(
 
 
 def _outputs(answers: Sequence[redhost.Answer]) -> list[OutTensor]:
-    """Return every output: a number's answers have a value, a label's a probability."""
+    """Return every output: a number's answers have a value, a label's a probability.
+
+    Where a text has any number of labels its label is the set, ``a|b``, and the scores say how
+    probable each is.
+    """
     count, columns = len(answers), list(answers[0].weights)
     numbers = [a.value for a in answers if a.value is not None]
     sure = [a.probability for a in answers if a.probability is not None]
@@ -407,4 +411,16 @@ def _outputs(answers: Sequence[redhost.Answer]) -> list[OutTensor]:
             parameters={"columns": columns},
         )
     )
+    scores = [a.scores for a in answers if a.scores is not None]
+    if len(scores) == count:
+        labels = list(scores[0])
+        made.append(
+            OutTensor(
+                name="scores",
+                datatype="FP64",
+                shape=[count, len(labels)],
+                data=[row[y] for row in scores for y in labels],
+                parameters={"labels": labels},
+            )
+        )
     return made

@@ -1,0 +1,145 @@
+"""Any number of labels for a text: a probability for each label, and a threshold for each.
+
+    p(y|x) = sigmoid(logit_y / T)                     of one expert, for its own labels
+    p(y|x) = Σ_i α_i p_i(y|x) / Σ_i α_i               over the columns i that know about y
+    answer = { y : p(y|x) ≥ t_y }
+
+A label excludes no other: that a text is of an expert's domain says nothing about labels which that
+expert does not have, as its author never asked for them. So such an expert is no evidence and is
+left out of the mean, which is then p(y | x, the text is of a domain where y is known about). The
+backbone's column knows about every label: the background card's texts, which it stands for, have
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ..label_sets import NONE, allowed, join_labels, split_labels
+from ..types import Row
+from .head import Head, Prediction, require_labels
+
+EVEN = 0.5
+"""The threshold of a label that has none of its own."""
+
+UNKNOWN = 1e-30
+"""Weight of nobody: below it no column knows about a label, which is then not answered."""
+
+GRID = tuple(n / 20 for n in range(1, 20))
+"""Thresholds that are tried."""
+
+SHRINKAGE = 20.0
+"""Rows with a label that all labels together stand for when its threshold is fitted: of a few rows
+alone F1 says next to nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidHead(Head):
+    """A set of labels.
+
+    Attributes:
+        thresholds: From which probability on a label is answered, by label; `EVEN` where absent.
+    """
+
+    name, noun, domain = "sigmoid", "sets of labels", "texts with some of {n} labels"
+    cards = ("texts", "vectors", "none")  # sums are of rows with one label each
+    distribution, several = False, True
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
+        """Return sigmoid(logits / T) ``(B, C)``."""
+        return torch.sigmoid(logits / temperature)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean over rows of −Σ_y log p, right and wrong labels ``(B, C)``, in nats."""
+        wanted = targets.to(logits.dtype)
+        return binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1).mean()
+
+    def silence(self, logits: Tensor) -> Tensor:
+        """Return the loss of answering texts that have no label, for logits ``(M, L)``."""
+        return self.loss(logits, torch.zeros_like(logits))
+
+    def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
+        """Return which labels each row has, ``(N, L)`` of 0 and 1.
+
+        Raises:
+            UsageError: If an answer has one that is not among the labels.
+        """
+        require_labels(self.labels_in(answers), labels)
+        rows = [{*split_labels(answer)} for answer in answers]
+        found = [[int(y in row) for y in labels] for row in rows]
+        return torch.tensor(found, dtype=torch.int64).reshape(len(rows), len(labels))
+
+    def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the sets that ``(N, L)`` of 0 and 1 stand for."""
+        return tuple(
+            join_labels(y for y, holds in zip(labels, row, strict=True) if holds)
+            for row in targets.tolist()
+        )
+
+    def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Prediction]:
+        """Return each row's set, and its probability as if labels were independent given x."""
+        limits = output.new_tensor([self.thresholds.get(y, EVEN) for y in labels])
+        chosen = output >= limits
+        sure = torch.where(chosen, output, 1 - output).prod(dim=-1)
+        sets = zip(self.answers(chosen, labels), sure.tolist(), strict=True)
+        return [Prediction(label=label, probability=p) for label, p in sets]
+
+    def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
+        """Return whether the set is the row's, no label more or less, ``(N,)``."""
+        given = self.read(output, labels)
+        hits = [
+            {*split_labels(p.label)} == {*split_labels(r.label)}
+            for p, r in zip(given, rows, strict=True)
+        ]
+        return torch.tensor(hits, dtype=torch.float64)
+
+    def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
+        """Return the first label of each set: sums have every row once."""
+        return tuple((*split_labels(answer), NONE)[0] for answer in answers)
+
+    def labels_in(self, answers: Sequence[str]) -> set[str]:
+        """Return the labels of all the sets."""
+        return {y for answer in answers for y in split_labels(answer)}
+
+    def expected(self, answer: str) -> str | None:
+        """Return that labels with ``|`` between them are expected, where there are none."""
+        return None if allowed(split_labels(answer)) else "labels with '|' between them, or 'none'"
+
+    def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
+        """Return all labels once: that none holds needs no output of its own."""
+        return tuple(dict.fromkeys((*shared, *own)))
+
+    def mixed(self, p: Tensor, known: Tensor) -> Tensor:
+        """Return Σ α_i p_i / Σ α_i over the columns that know about a label, ``(B, L)``."""
+        return (p / known.clamp_min(UNKNOWN)).clamp(max=1.0)  # rounding may leave more than 1
+
+    def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
+        """Return the head with thresholds of some labels."""
+        return replace(self, thresholds={**self.thresholds, **thresholds})
+
+    def fit_thresholds(self, p: Tensor, targets: Tensor) -> tuple[float, ...]:
+        """Return for each label the threshold with the largest F1, smoothed by all labels' F1.
+
+            F1_y(t) = 2 (tp_y + κ tp) / (n_y + a_y + κ (n + a))      κ n = `SHRINKAGE`
+
+        tp_y, n_y and a_y are the rows answered rightly with y, those that have it, and those
+        answered with it; without an index, of all labels together.
+        """
+        right = targets.double()
+        rows = right.sum(0)  # n_y
+        share = SHRINKAGE / float(rows.sum().clamp_min(1.0))  # κ
+        chosen, best = torch.full_like(rows, EVEN), torch.zeros_like(rows)
+        for t in sorted(GRID, key=lambda t: abs(t - EVEN)):  # of equally good ones, the first
+            given = (p >= t).double()
+            hits, total = (given * right).sum(0), rows + given.sum(0)  # (L,) each
+            score = 2 * (hits + share * hits.sum()) / (total + share * total.sum()).clamp_min(1)
+            better = score > best
+            chosen, best = torch.where(better, t, chosen), torch.where(better, score, best)
+        return tuple(chosen.tolist())
