@@ -246,7 +246,7 @@ def test_a_home_is_listed_as_it_was(part, open_part) -> None:
         ("list-experts", "--json"),
         ("gc", "--keep", "2", "--dry-run", "--json"),
     )
-    added = {"lock": None, "damaged": {}}
+    added = {"lock": None, "damaged": {}, "ranks": {}}
     assert status == {**recorded["status"], **added, "home": str(made.home)}
     assert history == records(FIXTURE / part / "home")
     prose = {"reason", "hint"}
