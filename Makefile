@@ -60,9 +60,9 @@ coverage: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check 'onnx>=1.17' 'onnxruntime>=1.32,<2' 'onnxscript>=0.7,<1'
 	touch $@
 
-# Libraries that a host is plugged into: scikit-learn, and tables of three kinds.
+# Libraries that a host is plugged into: scikit-learn, MLflow, and tables of three kinds.
 .venv/interfaces: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'opentelemetry-distro' 'opentelemetry-instrumentation-fastapi' 'pandas>=2.2' 'polars>=1' 'sentence-transformers>=5'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'mlflow-skinny>=3' 'opentelemetry-distro' 'opentelemetry-instrumentation-fastapi' 'pandas>=2.2' 'polars>=1' 'sentence-transformers>=5'
 	touch $@
 
 # A server that speaks S3, for fleets.

@@ -22,6 +22,7 @@ SOURCES = (
             "red-lab",
             "redhost-fleet",
             "redhost-mechanisms",
+            "redhost-mlflow",
             "redhost-onnx",
             "redhost-report",
             "redhost-robust",

@@ -76,6 +76,7 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
         "red-lab",
         "redhost-fleet",
         "redhost-mechanisms",
+        "redhost-mlflow",
         "redhost-onnx",
         "redhost-ray",
         "redhost-report",

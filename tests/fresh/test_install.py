@@ -21,6 +21,7 @@ RANGES = [f"red-expert-range{n}" for n in range(1, 6)]
 CODE = {
     "red-lab": ("lab", "red_lab"),
     "redhost-fleet": ("push", "redhost_fleet"),
+    "redhost-mlflow": ("mlflow", "redhost_mlflow"),
     "redhost-onnx": ("plugins", "redhost_onnx"),
     "redhost-ray": ("plugins", "redhost_ray"),
     "redhost-report": ("explain", "redhost_report"),

@@ -10,7 +10,9 @@ import torch
 
 import redhost
 
-for library in ("sklearn", "narwhals", "pandas", "polars", "datasets", "sentence_transformers"):
+LIBRARIES = "datasets", "mlflow", "narwhals", "pandas", "polars", "sentence_transformers", "sklearn"
+
+for library in LIBRARIES:
     pytest.importorskip(library, reason="`make .venv/interfaces` installs it")
 
 

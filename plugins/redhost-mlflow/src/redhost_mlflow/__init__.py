@@ -1,0 +1,1 @@
+"""A generation as a model of MLflow: ``redhost mlflow export FOLDER``."""
