@@ -251,7 +251,8 @@ def test_a_home_is_listed_as_it_was(part, open_part) -> None:
     assert history == records(FIXTURE / part / "home")
     prose = {"reason", "hint"}
     found = [{k: v for k, v in x.items() if k not in prose} for x in experts]
-    assert found == [{**x, "question": None} for x in recorded["experts"]]
+    since = {"question": None, "ranks": []}
+    assert found == [{**x, **since, "served": x["rank"]} for x in recorded["experts"]]
     assert garbage == recorded["garbage"]
     assert (made.home / "redhost.lock").read_text("utf-8") == recorded["lock"]
 

@@ -207,7 +207,7 @@ def test_the_twin_without_digest_and_canary_answers_from_damaged_weights(
     )
     with pytest.raises(IntegrityError, match="cannot be used: stored expert"):
         open_host(home).predict(TEXTS[:1])  # the canary alone still notices
-    monkeypatch.setattr(assemble, "check_canary", lambda *_: None)
+    monkeypatch.setattr(assemble, "check_canary", lambda *_, **__: None)
     assert open_host(home).predict(TEXTS[:1]) != before  # wrong: what both guard
 
 
