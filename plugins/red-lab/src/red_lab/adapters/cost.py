@@ -77,7 +77,7 @@ def _passes(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
     ids = torch.tensor([trunk.tokens(t) for t in texts])
     alone, peft, names = language_model()[0], _in_peft(opened), list(opened.adapters)
     mixed = [names[n % len(names)] for n in range(batch)]
-    systems = {
+    systems: dict[str, Callable[[], object]] = {
         "backbone": partial(trunk.encode, texts),
         "top half": ours([half[0]] * batch),
         "all blocks": ours([whole] * batch),
@@ -154,7 +154,7 @@ def _cpu_seconds(work: Callable[[], object]) -> float:
 def _texts(opened: Study, batch: int) -> list[str]:
     """Return texts of as many tokens each."""
     trunk = opened.context.backbone.trunk
-    found = [trunk.tokenizer.decode(e.ids[1 : 1 + TOKENS]) for e in opened.valid]
+    found = [str(trunk.tokenizer.decode(list(e.ids[1 : 1 + TOKENS]))) for e in opened.valid]
     same = [t for t in found if len(trunk.tokens(t)) == TOKENS]
     return [same[n % len(same)] for n in range(batch)]
 

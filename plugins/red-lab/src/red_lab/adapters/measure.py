@@ -89,17 +89,19 @@ def _models(opened: Study, judge: Judge) -> dict[str, Callable[[], Read]]:
         return judge.through(expert_of(files()).intervention(judge.backbone))
 
     adapters = opened.adapters
-    own = {name: partial(files_of, folder) for name, folder in adapters.items()}
-    dealt = {
-        f"shuffled {name}": partial(_shuffled, folder, seed)
-        for seed, (name, folder) in enumerate(adapters.items())
+    files: dict[str, Callable[[], Files]] = {
+        **{name: partial(files_of, folder) for name, folder in adapters.items()},
+        **{
+            f"shuffled {name}": partial(_shuffled, folder, seed)
+            for seed, (name, folder) in enumerate(adapters.items())
+        },
+        **{
+            _merge(way, weight): partial(merged, adapters, way, weight=weight)
+            for way in MERGES
+            for weight in _weights(way, len(adapters))
+        },
     }
-    merges = {
-        _merge(way, weight): partial(merged, adapters, way, weight=weight)
-        for way in MERGES
-        for weight in _weights(way, len(adapters))
-    }
-    models = {name: partial(of, files) for name, files in {**own, **dealt, **merges}.items()}
+    models = {name: partial(of, make) for name, make in files.items()}
     return {**models, NONE: lambda: judge.bare, ARROW: partial(arrow, adapters)}
 
 

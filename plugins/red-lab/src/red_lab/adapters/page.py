@@ -174,7 +174,7 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[str]:
         "transformers."
     )
     yield ""
-    batches = list(cost["passes"])
+    batches = sorted(cost["passes"], key=int)
     names = {
         "top half": f"one adapter, on the top {cost['blocks']} of 30 blocks",
         "all blocks": "one adapter, on all blocks",
@@ -198,7 +198,9 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[str]:
 
 def aims(cost: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
     """Yield what was aimed at, what was found, and whether that is enough."""
-    for batch, found in cost["passes"].items():
+    batches = sorted(cost["passes"], key=int)
+    for batch in batches:
+        found = cost["passes"][batch]
         for key, limit in LIMITS.items():
             ratio = found["over_backbone"][key]["ratio"]
             yield (
@@ -211,7 +213,8 @@ def aims(cost: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
         yield what, f"{ratio:.2f} ×", ratio <= DIFFERENT
     ratio = cost["step"]["over_peft"]["ratio"]
     yield f"a token of generation: at most {STEP} × PEFT's", f"{ratio:.2f} ×", ratio <= STEP
-    for batch, found in cost["choice"].items():
+    for batch in batches:
+        found = cost["choice"][batch]
         ms = found["ms"]["median"]
         what = f"choosing among {found['of']:,}, batch {batch}: at most {CHOICE} ms of CPU a text"
         yield what, f"{ms:.2f} ms", ms <= CHOICE
