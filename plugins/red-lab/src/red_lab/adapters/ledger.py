@@ -35,8 +35,8 @@ class Ledger:
         excerpts: Sequence[Excerpt],
         models: Mapping[str, Callable[[], Read]],
     ) -> None:
-        told = hashlib.sha256(json.dumps([e.ids for e in excerpts]).encode()).hexdigest()
-        self.file = folder / f"{told[:12]}.json"
+        digest = hashlib.sha256(json.dumps([e.ids for e in excerpts]).encode()).hexdigest()
+        self.file = folder / f"{digest[:12]}.json"
         self.judge, self.excerpts, self.models = judge, excerpts, models
         self._made: tuple[str, Read] | None = None
 

@@ -123,8 +123,8 @@ def _best_weight(ledger: Ledger, way: str, count: int) -> float:
     first, *others = _weights(way, count)
     if not others:
         return first
-    asked = len(ledger.excerpts)
-    return min((first, *others), key=lambda w: sum(ledger.bits([_merge(way, w)] * asked)))
+    rows = len(ledger.excerpts)
+    return min((first, *others), key=lambda w: sum(ledger.bits([_merge(way, w)] * rows)))
 
 
 def _choices(opened: Study, selection: Selection) -> dict[str, list[str]]:
@@ -162,7 +162,7 @@ def _change(selection: Selection, opened: Study, ledger: Ledger) -> dict[str, An
     )
     own = [n for n, e in enumerate(opened.test) if e.domain == newcomer]
     size = sum(opened.test[n].size for n in own)
-    asked = [ledger.bits(chosen) for chosen in (without, whole)]
+    counted = [ledger.bits(chosen) for chosen in (without, whole)]
     pairs = zip(without, whole, strict=True)
     return {
         "newcomer": newcomer,
@@ -171,7 +171,7 @@ def _change(selection: Selection, opened: Study, ledger: Ledger) -> dict[str, An
         "router_restored": _digest(made[0][0]) == _digest(made[2][0]),
         "others": len(opened.test) - len(own),
         "others_moved": sum(a != b for n, (a, b) in enumerate(pairs) if n not in own),
-        "bits": [sum(bits[n] for n in own) / size for bits in asked],
+        "bits": [sum(bits[n] for n in own) / size for bits in counted],
     }
 
 

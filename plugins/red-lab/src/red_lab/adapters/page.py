@@ -116,10 +116,10 @@ def _beside(systems: Mapping[str, Any]) -> str:
     """Say who is ahead of the router that a host takes, and who is behind."""
     ours = systems["ridge:k=1"]["share"]
     rest = [k for k in SYSTEMS if k not in {"oracle", "ridge:k=1", "no adapter"}]
-    ahead = [k for k in rest if systems[k]["share"] > ours]
-    if not ahead:
+    better = [k for k in rest if systems[k]["share"] > ours]
+    if not better:
         return "No other way in the table keeps more."
-    named = ", ".join(f"`{k}`" if k in {"statistics:k=1", "centroid"} else k for k in ahead)
+    named = ", ".join(f"`{k}`" if k in {"statistics:k=1", "centroid"} else k for k in better)
     return f"More is kept by: {named}."
 
 

@@ -77,8 +77,8 @@ class Selection:
         """Return whose card's mean state has the largest cosine with a prompt's."""
         width = self.study.context.backbone.width
         means = torch.stack([self.data[n].z[:, :width].mean(0) for n in self.names])
-        asked = torch.stack([self._prompt(e)[:, :width].mean(0) for e in excerpts])
-        cosine = torch.nn.functional.normalize(asked) @ torch.nn.functional.normalize(means).T
+        prompts = torch.stack([self._prompt(e)[:, :width].mean(0) for e in excerpts])
+        cosine = torch.nn.functional.normalize(prompts) @ torch.nn.functional.normalize(means).T
         return [self.names[k] for k in cosine.argmax(-1).tolist()]
 
     def at_random(self, excerpts: Sequence[Excerpt]) -> list[str]:

@@ -109,10 +109,10 @@ class _Run:
         weights = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
         if checkpoint.exists():
-            kept = torch.load(checkpoint, weights_only=True)
-            set_peft_model_state_dict(model, kept["weights"])
-            self.optimizer.load_state_dict(kept["optimizer"])
-            self.done = int(kept["done"])
+            state = torch.load(checkpoint, weights_only=True)
+            set_peft_model_state_dict(model, state["weights"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.done = int(state["done"])
 
     def step(self, ids: Tensor) -> None:
         """Learn from tokens ``(B, T)``."""

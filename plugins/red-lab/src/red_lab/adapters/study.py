@@ -25,7 +25,7 @@ __all__ = ["PROMPT", "Excerpt", "Study", "open_study"]
 PROMPT, LEAST, LONGEST = 64, 80, 128
 """Tokens that are routed, and of an excerpt at least and at most: the rest of it is judged."""
 
-JUDGED, VALID = 3, 1
+TESTED, VALID = 3, 1
 """Excerpts of a domain to judge on, and of every second one to choose settings on."""
 
 STEPS, EARLY = (48, 24), 9
@@ -92,7 +92,7 @@ def open_study(work: Path, *, names: Sequence[str] = DOMAINS) -> Study:
         context=context,
         adapters=adapters,
         cards={name: found.passages["card"][:SHOWN] for name, found in texts.items()},
-        test=excerpts("test", JUDGED, names),
+        test=excerpts("test", TESTED, names),
         valid=excerpts("valid", VALID, names[::2]),
     )
 
