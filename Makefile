@@ -182,6 +182,7 @@ results: .venv/generative
 	$(BIN)/redhost lab generative --backbone tiny
 	$(BIN)/redhost lab generative --backbone smollm2
 	$(BIN)/redhost lab seeds
+	$(BIN)/redhost lab bench adapters
 
 # About half an hour on two quiet cores, most of it sections answers and peers.
 bench: .venv/peers

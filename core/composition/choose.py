@@ -22,7 +22,7 @@ from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
 from ..model.composed import ComposedModel
 from ..routers import build_router
-from ..routers.base import ColumnData
+from ..routers.base import ColumnData, Router
 from ..training.router_data import columns_data
 from ..types import Encode
 
@@ -75,7 +75,17 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
     routers = {k: build_router(k, config, bus.columns, model.seed) for k in kinds}
     reads = {name for r in routers.values() if r is not None for name in r.reads}
     data = columns_data(model, encode=encode, reads=reads)
-    parts = [_hold_back(d) for d in data]
+    return compare_routers({k: r for k, r in routers.items() if r is not None}, data)
+
+
+def compare_routers(routers: Mapping[str, Router], data: Sequence[ColumnData]) -> RouterChoice:
+    """Choose among kinds by how many held rows they send to their own expert.
+
+    Args:
+        routers: By kind, the first to be taken in doubt; they are solved on the other rows.
+        data: What they learn from, in column order.
+    """
+    parts, kinds = [_hold_back(d) for d in data], list(routers)
     held = [
         (k, back)
         for k, (_, back) in enumerate(parts)
@@ -85,11 +95,10 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
         return RouterChoice(kind=kinds[0], data=data)
     hits = dict[str, Tensor]()
     for kind, router in routers.items():
-        if router is not None:
-            router.solve([rest for rest, _ in parts])
-            with torch.inference_mode():
-                right = [router(d.z, d.signals).argmax(-1) == k for k, d in held]
-            hits[kind] = torch.cat(right).double()
+        router.solve([rest for rest, _ in parts])
+        with torch.inference_mode():
+            right = [router(d.z, d.signals).argmax(-1) == k for k, d in held]
+        hits[kind] = torch.cat(right).double()
     tried = {kind: float(found.mean()) for kind, found in hits.items()}
     return RouterChoice(kind=_best(hits), tried=tried, data=data)
 

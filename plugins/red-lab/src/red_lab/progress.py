@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
-__all__ = ["Bar"]
+__all__ = ["Bar", "shown"]
 
 
 class Bar:
@@ -54,3 +55,15 @@ class Bar:
         bar = "#" * filled + "." * (width - filled)
         times = f"{seconds:.0f}s<{left:.0f}s"
         return f"{self.label} [{bar}] {done}/{self.total} {times} {note}".rstrip()
+
+
+def shown(label: str) -> Callable[[int, int], None]:
+    """Return what shows (done, in all) as a bar, from the first call on."""
+    bar: Bar | None = None
+
+    def show(done: int, total: int) -> None:
+        nonlocal bar
+        bar = bar or Bar(label, total=total)
+        bar.update(done)
+
+    return show

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from red_lab.adapters.page import readme_block as adapters_block
 from red_lab.bench.growth_page import page as growth_page
 from red_lab.bench.peers.tables import aims
 from red_lab.bench.profile import tables
@@ -153,6 +154,7 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
     "text": ("docs/results/text/metrics.json", text_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
+    "adapters": ("docs/results/adapters/metrics.json", adapters_block),
     "generative": ("docs/results/generative/smollm2/metrics.json", generative_block),
     "install": ("docs/results/install/metrics.json", install_block),
     "profile": ("docs/results/bench/profile.json", tables),

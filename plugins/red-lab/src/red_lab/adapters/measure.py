@@ -1,7 +1,8 @@
-"""Measure every way to choose, mix or merge the adapters, on the same rows in one run."""
+"""Measure every way to choose, mix or merge the adapters, on the same excerpts in one run."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,165 +10,191 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+import safetensors.torch
 
-import redhost
-from red_lab.adapters import authors as study
-from red_lab.adapters import tasks
-from red_lab.adapters.authors import Authors, open_authors
-from red_lab.adapters.choices import chosen_by, routers_of
+from red_lab.adapters import strangers, study
+from red_lab.adapters.cost import measure_cost
+from red_lab.adapters.judge import Judge, Read
+from red_lab.adapters.ledger import Ledger
+from red_lab.adapters.mixtures import MERGES, arrow, merged
 from red_lab.adapters.page import write_page
-from red_lab.adapters.passes import Passes, arrow, expert_of, files_of, merged, shuffled
-from red_lab.intervals import interval
-from redhost.core.bus.experts import Expert
-from redhost.core.training.linear_head import solve_linear_head
+from red_lab.adapters.passes import Files, expert_of, files_of, shuffled
+from red_lab.adapters.scores import mistakes, score
+from red_lab.adapters.selection import ROUTERS, Selection, digests
+from red_lab.adapters.study import Study, open_study
+from red_lab.readme import refresh_here
+from redhost.core.composition.choose import compare_routers
+from redhost.core.routers.base import Router
 
-__all__ = ["ROUTERS", "head_of", "measure", "run"]
+__all__ = ["measure", "run"]
 
-ROUTERS = ("ridge:k=1", "statistics:k=1", "centroid")
-"""Of the product, which takes the first or the second by itself, by rows of the cards held back."""
-
-MERGES = {"uniform merge": "linear", "TIES merge": "ties", "DARE merge": "dare_linear"}
-
-FEW = 60
-"""Rows of a task that heads over random adapters are solved on: each is a pass of its own."""
-
-Read = Callable[[Sequence[str]], Tensor]
-"""Texts → h' ``(N, D)``."""
+NONE, ORACLE, ARROW = "no adapter", "oracle", "PEFT's Arrow"
 
 
-def run(*, out: Path, work: Path, names: Sequence[str] | None = None) -> Path:
-    """Train what is not trained, measure, and write metrics and page.
+def run(*, out: Path, work: Path, runs: int) -> Path:
+    """Train what is not trained, measure, and write the metrics and their page.
 
     Args:
         out: Where the results go.
-        work: Where packages and features are kept.
-        names: The tasks; by default all.
+        work: Where adapters, features and counts are kept.
+        runs: Rounds of what is timed.
     """
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
-    found = measure(open_authors(work, names=names))
-    path.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", "utf-8")
-    write_page(found, out / "README.md")
+    opened, path = open_study(work), out / "metrics.json"
+    _write(path, measure(opened, work=work))
+    _write(out / "cost.json", measure_cost(opened, runs=runs))
+    write_page(out)
+    refresh_here()
     return path
 
 
-def measure(authors: Authors) -> dict[str, Any]:
-    """Measure on the authors' test rows."""
-    given = tasks.rows("test")
-    rows = [r for name in authors.packages for r in given[name]]
-    judge = _Judge(authors, rows)
-    systems = dict[str, dict[str, Any]]()
-    for name, chosen in chosen_by(authors, routers_of(authors, ROUTERS), rows).items():
-        systems[name] = judge.of_choice(chosen)
-    dealt = {n: shuffled(files_of(p), seed) for seed, (n, p) in enumerate(authors.packages.items())}
-    systems["random adapters, oracle"] = judge.of_random(dealt)
-    systems["no adapter, head of the frozen states, oracle"] = judge.of_frozen()
-    systems["no adapter, few rows"] = judge.of_frozen(FEW)
-    for name, how in MERGES.items():
-        acts = expert_of(merged(authors, how)).intervention(judge.bare)
-        systems[name] = judge.of_mixed(partial(judge.passes.moved, acts=acts))
-    made = arrow(authors)
-    systems["PEFT's Arrow"] = judge.of_mixed(lambda texts: judge.passes.through(texts, made))
+def measure(opened: Study, *, work: Path) -> dict[str, Any]:
+    """Measure on the test excerpts; how much a merge weighs is chosen on others."""
+    bare, test = opened.context.backbone, opened.test
+    first = next(iter(opened.adapters.values()))
+    judge = Judge(backbone=bare, acts=expert_of(files_of(first)).intervention(bare))
+    models = _models(opened, judge)
+    counted, valid = (
+        Ledger(work / "bits", judge=judge, excerpts=excerpts, models=models)
+        for excerpts in (test, opened.valid)
+    )
+    selection = Selection(study=opened)
+    choices = _choices(opened, selection)
+    weights = {way: _best_weight(valid, way, len(opened.adapters)) for way in MERGES}
+    every = {
+        **choices,
+        "shuffled numbers, named": [f"shuffled {e.domain}" for e in test],
+        **{way: [_merge(way, w)] * len(test) for way, w in weights.items()},
+        **{name: [name] * len(test) for name in (NONE, ARROW)},
+    }
+    counts = {name: np.array(counted.bits(models)) for name, models in every.items()}
     return {
-        "schema": "red-lab.adapters/1",
-        "rows": len(rows),
-        "tasks": len(authors.packages),
-        "tokens": study.TOKENS,
-        "rank": study.RANK,
-        "blocks": study.BLOCKS,
-        "learn": tasks.LEARN,
-        "few": FEW,
-        "card": max(len(p.fit) + len(p.gate) for p in authors.parts.values()),
-        "systems": systems,
+        "schema": "red-lab.adapters/2",
+        "setting": _setting(opened),
+        "merge_weights": weights,
+        "systems": {
+            name: score(bits, test, base=counts[NONE], best=counts[ORACLE])
+            for name, bits in counts.items()
+        },
+        "mistakes": {name: mistakes(chosen, test) for name, chosen in choices.items()},
+        "auto": _auto(selection),
+        "change": _change(selection, opened, counted),
     }
 
 
-class _Judge:
-    """Scores on rows, each by the head of its own task, or by that of the adapter chosen."""
+def _models(opened: Study, judge: Judge) -> dict[str, Callable[[], Read]]:
+    """Return what makes each model that an excerpt may be read with."""
 
-    def __init__(self, authors: Authors, rows: Sequence[redhost.Row]) -> None:
-        self.authors, self.rows = authors, rows
-        self.bare = authors.context.backbone
-        self.norm = redhost.plugins.LayerNorm(width=self.bare.width, eps=self.bare.eps)
-        files = {n: files_of(p) for n, p in authors.packages.items()}
-        self.acts = {n: expert_of(f).intervention(self.bare) for n, f in files.items()}
-        self.passes = Passes(self.bare, next(iter(self.acts.values())))
-        self.heads = {n: head_of(p) for n, p in authors.packages.items()}
-        self.known = dict[tuple[str, str], Tensor]()
+    def of(files: Callable[[], Files]) -> Read:
+        return judge.through(expert_of(files()).intervention(judge.backbone))
 
-    def moved(self, name: str, texts: Sequence[str]) -> Tensor:
-        """Return h' ``(N, D)`` of an adapter; remembered."""
-        new = [t for t in dict.fromkeys(texts) if (name, t) not in self.known]
-        if new:
-            found = self.passes.moved(new, self.acts[name])
-            self.known |= {(name, t): h for t, h in zip(new, found, strict=True)}
-        return torch.stack([self.known[name, t] for t in texts])
-
-    def of_choice(self, chosen: Sequence[str]) -> dict[str, Any]:
-        """Score a choice of one adapter for each row."""
-        named, answered = [False] * len(self.rows), [False] * len(self.rows)
-        for name in dict.fromkeys(chosen):
-            index = [n for n, c in enumerate(chosen) if c == name]
-            z = self.norm(self.moved(name, [self.rows[n].text for n in index]))
-            for n, row in zip(index, z, strict=True):
-                named[n] = self._right(self.heads[str(self.rows[n].domain)], row, n)
-                answered[n] = self._right(self.heads[name], row, n)
-        own = [c == r.domain for c, r in zip(chosen, self.rows, strict=True)]
-        return {"named": _share(named), "answered": _share(answered), "chosen": _share(own)}
-
-    def of_mixed(self, read: Read) -> dict[str, Any]:
-        """Score one model of all adapters, by the head of each row's own task."""
-        z = self.norm(read([r.text for r in self.rows]))
-        hits = [self._right(self.heads[str(r.domain)], z[n], n) for n, r in enumerate(self.rows)]
-        return {"named": _share(hits)}
-
-    def of_random(self, dealt: Mapping[str, Mapping[str, bytes]]) -> dict[str, Any]:
-        """Score adapters of random numbers, each with a head solved on what they make of rows."""
-        acts = {n: expert_of(files).intervention(self.bare) for n, files in dealt.items()}
-        reads = {n: partial(self.passes.moved, acts=a) for n, a in acts.items()}
-        return self._solved(reads, learn=FEW)
-
-    def of_frozen(self, learn: int | None = None) -> dict[str, Any]:
-        """Score heads that are solved on the frozen states, of so many rows at most."""
-        return self._solved(dict.fromkeys(self.acts, self.authors.context.encode), learn=learn)
-
-    def _solved(self, reads: Mapping[str, Read], *, learn: int | None) -> dict[str, Any]:
-        hits = [False] * len(self.rows)
-        for name, read in reads.items():
-            part = self.authors.parts[name]
-            taught = [*part.train, *part.valid][:learn]
-            z = self.norm(read([r.text for r in taught]))
-            labels = tuple(sorted({r.label for r in part.train}))
-            head = solve_linear_head(z, [r.label for r in taught], labels).expert
-            index = [n for n, r in enumerate(self.rows) if r.domain == name]
-            own = self.norm(read([self.rows[n].text for n in index]))
-            for n, row in zip(index, own, strict=True):
-                hits[n] = self._right(head, row, n)
-        return {"named": _share(hits)}
-
-    def _right(self, head: Expert, z: Tensor, n: int) -> bool:
-        with torch.inference_mode():
-            return head.labels[int(head(z[None]).argmax())] == self.rows[n].label
+    adapters = opened.adapters
+    files: dict[str, Callable[[], Files]] = {
+        **{name: partial(files_of, folder) for name, folder in adapters.items()},
+        **{
+            f"shuffled {name}": partial(_shuffled, folder, seed)
+            for seed, (name, folder) in enumerate(adapters.items())
+        },
+        **{
+            _merge(way, weight): partial(merged, adapters, way, weight=weight)
+            for way in MERGES
+            for weight in _weights(way, len(adapters))
+        },
+    }
+    models = {name: partial(of, make) for name, make in files.items()}
+    return {**models, NONE: lambda: judge.bare, ARROW: partial(arrow, adapters)}
 
 
-def head_of(package: Path) -> Expert:
-    """Return an adapter's expert with its own head: on the bus it is that head alone."""
-    from redhost.core.model.build import make_expert_module
-    from redhost.core.plugins.manager import Plugins
-    from redhost.registry.package.discover import from_folder
-    from redhost.registry.package.readers import read_expert
+def _shuffled(folder: Path, seed: int) -> Files:
+    return shuffled(files_of(folder), seed)
 
-    files = read_expert(from_folder(package)).unwrap(package.name)
-    bus = redhost.BusConfig(width=files.manifest.reads.width, labels=())
-    return make_expert_module(files, bus=bus, plugins=Plugins(()), providers={}).unwrap(
-        package.name
+
+def _merge(way: str, weight: float) -> str:
+    return f"{way}, {weight:.3g}"
+
+
+def _weights(way: str, count: int) -> tuple[float, ...]:
+    """Return what each of so many adapters may weigh in a merge."""
+    return (1 / count,) if way == "uniform merge" else (1 / count, 1.0)
+
+
+def _best_weight(ledger: Ledger, way: str, count: int) -> float:
+    """Return the weight under which excerpts that are not for tests take the fewest bits."""
+    first, *others = _weights(way, count)
+    if not others:
+        return first
+    rows = len(ledger.excerpts)
+    return min((first, *others), key=lambda w: sum(ledger.bits([_merge(way, w)] * rows)))
+
+
+def _choices(opened: Study, selection: Selection) -> dict[str, list[str]]:
+    """Return the adapter that each way to choose names for each excerpt."""
+    test, names = opened.test, selection.names
+    found = {
+        ORACLE: [e.domain for e in test],
+        "nearest centroid": selection.nearest(test),
+        "at random": selection.at_random(test),
+    }
+    for kind in ROUTERS:
+        found[kind] = _named(selection.chosen(selection.router(kind, names=names)[0], test), names)
+    return found
+
+
+def _named(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return whose adapter reads on: nobody's, where the backbone's column was chosen."""
+    return [c if c in names else NONE for c in chosen]
+
+
+def _auto(selection: Selection) -> dict[str, Any]:
+    """Return which router a host takes by itself, and by what."""
+    routers = {k: selection.router(k, names=selection.names)[0] for k in ROUTERS[:2]}
+    found = compare_routers(routers, [*selection.data.values()])
+    return {"kind": found.kind, "tried": dict(found.tried)}
+
+
+def _change(selection: Selection, opened: Study, ledger: Ledger) -> dict[str, Any]:
+    """Let the last adapter leave, join, and leave again; say what moved."""
+    *others, newcomer = names = selection.names
+    before = digests(opened.adapters)
+    made = [selection.router(ROUTERS[0], names=some) for some in (others, names, others)]
+    without, whole = (
+        _named(selection.chosen(router, opened.test), names) for router, _ in made[:2]
     )
+    own = [n for n, e in enumerate(opened.test) if e.domain == newcomer]
+    size = sum(opened.test[n].size for n in own)
+    counted = [ledger.bits(chosen) for chosen in (without, whole)]
+    pairs = zip(without, whole, strict=True)
+    return {
+        "newcomer": newcomer,
+        "seconds": [seconds for _, seconds in made],
+        "adapters_equal": digests(opened.adapters) == before,
+        "router_restored": _digest(made[0][0]) == _digest(made[2][0]),
+        "others": len(opened.test) - len(own),
+        "others_moved": sum(a != b for n, (a, b) in enumerate(pairs) if n not in own),
+        "bits": [sum(bits[n] for n in own) / size for bits in counted],
+    }
 
 
-def _share(hits: Sequence[bool]) -> dict[str, Any]:
-    """Return the share of hits and every hit as a digit, so that systems can be paired."""
-    found = np.asarray(hits, dtype=np.float64)
-    low, high = interval(found, [str(n) for n in range(len(found))])
-    return {"mean": float(found.mean()), "low": low, "high": high}
+def _digest(router: Router) -> str:
+    tensors = {n: t.contiguous() for n, t in router.state_dict().items()}
+    return hashlib.sha256(safetensors.torch.save(tensors)).hexdigest()
+
+
+def _setting(opened: Study) -> dict[str, Any]:
+    return {
+        "domains": list(opened.adapters),
+        "rank": strangers.RANK,
+        "blocks": strangers.BLOCKS,
+        "steps": study.STEPS,
+        "early": study.EARLY,
+        "step_tokens": strangers.BATCH * strangers.WINDOW,
+        "prompt": study.PROMPT,
+        "longest": study.LONGEST,
+        "excerpts": len(opened.test),
+        "bytes": sum(e.size for e in opened.test),
+        "card": study.SHOWN,
+    }
+
+
+def _write(path: Path, found: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")

@@ -58,7 +58,7 @@ def bench(
 ) -> None:
     """Measure speed and size, section by section (all of them, unless some are named).
 
-    The section adapters, which trains 24 of them, has a page of its own and runs if it is named.
+    The section adapters, which trains 20 of them, has a page of its own and runs if it is named.
     With --serve: one query over HTTP against a call in process, and what micro-batching gives.
     """
     if serve:
@@ -69,7 +69,7 @@ def bench(
     if "adapters" in sections:
         from red_lab.adapters.measure import run as choose
 
-        click.echo(choose(out=out or RESULTS / "adapters", work=work / "adapters"))
+        click.echo(choose(out=out or RESULTS / "adapters", work=work / "adapters", runs=runs))
         sections = [name for name in sections if name != "adapters"]
         if not sections:
             return

@@ -15,8 +15,7 @@ from torch import Tensor
 import redhost
 from red_lab.adapters import tasks
 from red_lab.adapters.authors import BLOCKS, RANK, Authors, open_authors
-from red_lab.adapters.measure import head_of
-from red_lab.adapters.passes import Passes, expert_of, files_of, shuffled
+from red_lab.adapters.passes import Passes, expert_of, files_of, head_of, shuffled
 from red_lab.intervals import interval
 from red_lab.port.versions import further_trained
 from redhost.core.bus.experts import Expert, MappedExpert

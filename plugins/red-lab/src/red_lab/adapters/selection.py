@@ -1,0 +1,125 @@
+"""Who chooses an adapter for a prompt: the host's routers, centroids, chance, or who knows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.adapters.study import PROMPT, Excerpt, Study
+from redhost.core.bus.bus import BACKBONE
+from redhost.core.routers import build_router
+from redhost.core.routers.base import ColumnData, Router
+from redhost.core.routers.cards import Card, background_data, column_data
+
+__all__ = ["ROUTERS", "Selection", "digests"]
+
+ROUTERS = ("ridge:k=1", "statistics:k=1", "centroid")
+"""Of the host: those that it compares by itself where adapters are composed, and one more."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Selection:
+    """What a host may know: cards, and the backbone's states of prompts.
+
+    Attributes:
+        study: The study.
+    """
+
+    study: Study
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The adapters' names, in column order."""
+        return tuple(sorted(self.study.adapters))
+
+    @cached_property
+    def data(self) -> Mapping[str, ColumnData]:
+        """What a router learns of each column: of every token of the cards' fit passages."""
+        context, made = self.study.context, dict[str, ColumnData]()
+        for name in self.names:
+            rows = [
+                redhost.authoring.CardRow(text=t, label="", part="fit")
+                for t in self.study.cards[name]
+            ]
+            card = Card(column=name, kind="texts", rows=tuple(rows), task=context.backbone.task)
+            made[name] = column_data(card, encode_z=self._read, seed=0)
+        others = background_data(
+            context.background, column=BACKBONE, composed=self.names, encode_z=self._read
+        )
+        assert others is not None  # noqa: S101  (there is a background card)
+        return {**made, BACKBONE: others}
+
+    def router(self, kind: str, *, names: Sequence[str]) -> tuple[Router, float]:
+        """Return a router of these adapters and nobody, as a host solves it, and the seconds."""
+        columns = (*sorted(names), BACKBONE)
+        width = 3 * self.study.context.backbone.width  # z, and its means over two horizons
+        router = build_router(kind, redhost.BusConfig(width=width, labels=()), columns, 0)
+        assert router is not None  # noqa: S101  (all kinds are built in)
+        start = perf_counter()
+        router.solve([self.data[name] for name in columns])
+        return router, perf_counter() - start
+
+    def chosen(self, router: Router, excerpts: Sequence[Excerpt]) -> list[str]:
+        """Return the column with the largest weight after each prompt; `backbone` for none."""
+        with torch.inference_mode():
+            best = router.weights(self.prompts(excerpts)).argmax(-1).tolist()
+        return [router.columns[k] for k in best]
+
+    def nearest(self, excerpts: Sequence[Excerpt]) -> list[str]:
+        """Return whose card's mean state has the largest cosine with a prompt's."""
+        width = self.study.context.backbone.width
+        means = torch.stack([self.data[n].z[:, :width].mean(0) for n in self.names])
+        prompts = torch.stack([self._prompt(e)[:, :width].mean(0) for e in excerpts])
+        cosine = torch.nn.functional.normalize(prompts) @ torch.nn.functional.normalize(means).T
+        return [self.names[k] for k in cosine.argmax(-1).tolist()]
+
+    def at_random(self, excerpts: Sequence[Excerpt]) -> list[str]:
+        """Return an adapter drawn for each prompt."""
+        generator = torch.Generator().manual_seed(0)
+        picked = torch.randint(len(self.names), (len(excerpts),), generator=generator)
+        return [self.names[k] for k in picked.tolist()]
+
+    def prompts(self, excerpts: Sequence[Excerpt]) -> Tensor:
+        """Return what a router reads after the last token of each prompt, ``(N, 3·D)``."""
+        return torch.stack([self._prompt(e)[-1] for e in excerpts])
+
+    def _prompt(self, excerpt: Excerpt) -> Tensor:
+        """Return what a router reads of a prompt's tokens ``(PROMPT, 3·D)``, remembered."""
+        known = self._prompts
+        if excerpt.ids not in known:
+            trunk, ids = self.study.context.backbone.trunk, torch.tensor([excerpt.ids[:PROMPT]])
+            with torch.inference_mode():
+                known[excerpt.ids] = self._rows(trunk.hidden_states(ids)[0])
+        return known[excerpt.ids]
+
+    @cached_property
+    def _prompts(self) -> dict[tuple[int, ...], Tensor]:
+        return {}
+
+    def _read(self, texts: Sequence[str]) -> Tensor:
+        """Return the same of the tokens of texts ``(N, 3·D)``, one after the other."""
+        return torch.cat([self._rows(self.study.context.encode([t])) for t in texts])
+
+    def _rows(self, h: Tensor) -> Tensor:
+        """Return [z | c] ``(T, 3·D)`` of a text's states ``(T, D)``."""
+        eps = self.study.context.backbone.eps
+        z = torch.nn.functional.layer_norm(h, h.shape[-1:], eps=eps)
+        return torch.cat([z, redhost.authoring.contexts(h, eps=eps)], dim=1)
+
+
+def digests(packages: Mapping[str, Path]) -> dict[str, str]:
+    """Return a digest over all files of each package."""
+    return {
+        name: hashlib.sha256(
+            b"".join(p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file())
+        ).hexdigest()
+        for name, folder in packages.items()
+    }
