@@ -220,7 +220,8 @@ class Recipe:
             )
         expert, head = trained.expert, backbone.task.head
         expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
-        if expert.space == "labels" and len(fit) >= FEW_GATE and head.probabilities:
+        enough = expert.space == "labels" and len(fit) >= FEW_GATE
+        if enough and head.probabilities and not trained.calibrated:
             z = self.read(_texts(fit))
             targets = head.targets([r.label for r in fit], expert.labels)
             with torch.inference_mode():
