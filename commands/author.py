@@ -250,6 +250,19 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
     "with sums of the rows; texts where it writes no labels of its own).",
 )
 @click.option(
+    "--epsilon",
+    type=click.FloatRange(min=0, max=100, min_open=True),
+    help="With --card statistics: noise in its sums, which makes them (ε, δ)-differentially "
+    "private (default: none).",
+)
+@click.option(
+    "--delta",
+    type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+    default=1e-5,
+    show_default=True,
+    help="δ of that noise: take less than one over your rows.",
+)
+@click.option(
     "--from",
     "source",
     metavar="peft:DIR",
@@ -272,6 +285,8 @@ def new_expert(
     reads_tap: str,
     writes_tap: str,
     card: Literal["texts", "vectors", "statistics", "none"] | None,
+    epsilon: float | None,
+    delta: float,
     source: str | None,
     data: str | None,
     text_field: str,
@@ -284,14 +299,13 @@ def new_expert(
     With --from and --data it lacks nothing: an adapter and a card in a package. With --question it
     answers that question, and competes with those alone that do.
     """
-    from ..registry.home.questions import question_of
-    from ..registry.package.project import ExpertPlan, check_ranks, write_plan, write_project
+    from ..registry.package.project import ExpertPlan, check_plan, write_plan, write_project
 
     project = _fresh("expert", name)
     _check_options(writes, reads_tap, writes_tap, adapter=form == ADAPTER, of_one=blocks or targets)
     plan = ExpertPlan(
         id=name,
-        question=question_of(home) if home else None,
+        question=_question(home),
         backbone=backbone,
         form=form,
         rank=rank,
@@ -302,8 +316,10 @@ def new_expert(
         reads_tap=reads_tap,
         writes_tap=writes_tap,
         card=card,
+        epsilon=epsilon,
+        delta=delta,
     )
-    check_ranks(plan)
+    check_plan(plan)
     if source is not None or data is not None:
         fields = (text_field, label_field)
         _import(project, plan, source, data, fields=fields, home=home, device=device)
@@ -311,6 +327,13 @@ def new_expert(
     write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
     write_plan(project, plan)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+
+
+def _question(home: Path | None) -> str | None:
+    """Return the question that a home is for, if it is one's."""
+    from ..registry.home.questions import question_of
+
+    return question_of(home) if home else None
 
 
 def _check_options(
@@ -504,16 +527,20 @@ def pack(
     *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Check PROJECT and build its wheel."""
+    from ..registry.package.disclosure import card_discloses
     from ..registry.wheel.signing import make_signer
     from ..registry.wheel.wheel import build_wheel
     from .checking import require_valid
 
-    require_valid(project, home=home, backbone=backbone)
+    manifest = require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
     wheel = build_wheel(project, out or project / "dist")
     if sign:
         click.echo(sign(wheel))
-    click.echo(f"{wheel}\nnext: redhost add {wheel}")
+    click.echo(wheel)
+    if manifest is not None:
+        click.echo(card_discloses(manifest))
+    click.echo(f"next: redhost add {wheel}")
 
 
 @click.command("export")

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ...registry.errors import HarmError, UsageError
-from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
-from ...registry.package.project import ExpertPlan, check_ranks
+from ...registry.package.manifest import BackboneRef, ExpertManifest, Noise, Training
+from ...registry.package.project import ExpertPlan, check_noise, check_ranks
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
 from ..backbones.interventions.tap import FINAL, Tap, block_at
@@ -140,6 +140,15 @@ class Recipe:
                 found=str(plan.card),
                 hint=f"Its answers are {head.noun}, which that card cannot show.",
             )
+        if plan.epsilon is None:
+            return
+        check_noise(plan)
+        if not self.context.background:
+            raise UsageError(
+                f"expert {plan.id!r} has an epsilon: its canary may show none of your rows",
+                expected="a backbone with a background card, whose texts it can show",
+                found=f"backbone {self.backbone.name!r} without one",
+            )
 
     @property
     def backbone(self) -> Backbone:
@@ -209,11 +218,14 @@ class Recipe:
         expert, head = trained.expert, backbone.task.head
         expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
         if expert.space == "labels" and head.probabilities:
-            self._calibrate(expert)
+            self._calibrate(expert, keep=trained.calibrated)
         return trained
 
-    def _calibrate(self, expert: Expert) -> None:
-        """Fit the temperature, and thresholds where labels have them, to rows kept for that."""
+    def _calibrate(self, expert: Expert, *, keep: bool) -> None:
+        """Fit the temperature, and thresholds where labels have them, to rows kept for that.
+
+        With `keep` the temperature stays.
+        """
         fit, head = self.splits.fit, self.backbone.task.head
         if head.several:
             expert.thresholds = (EVEN,) * len(expert.labels)
@@ -222,7 +234,8 @@ class Recipe:
         targets = head.targets([r.label for r in fit], expert.labels)
         with torch.inference_mode():
             logits = expert(self.read(_texts(fit)))
-            expert.temperature = fit_temperature(logits, targets, head=head)
+            if not keep:
+                expert.temperature = fit_temperature(logits, targets, head=head)
             p = head.output(logits, temperature=expert.temperature)
             expert.thresholds = head.fit_thresholds(p, targets)
 
@@ -309,7 +322,7 @@ class Recipe:
         return ExpertDraft(
             expert=trained.expert,
             card=self.card(),
-            canary=self.read(_texts(self.splits.train[: self.canary_texts]))[:CANARIES],
+            canary=self.read(self.canary_rows)[:CANARIES],
             id=plan.id,
             backbone=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
             reads_tap=plan.reads_tap,
@@ -380,7 +393,9 @@ class Recipe:
         z = self.norm(context.encode(_texts(rows)))
         groups = head.groups([r.label for r in rows])
         if plan.card == "statistics":
-            return statistics_card(z, groups, labels=self.labels)
+            background = [r.text for r in context.background] if self.noise else []
+            public = self.norm(context.encode(background)) if background else None
+            return statistics_card(z, groups, labels=self.labels, noise=self.noise, public=public)
         summed = "statistics" in head.cards
         return vectors_card(
             fit_z=self.norm(context.encode(_texts(splits.fit))),
@@ -392,6 +407,22 @@ class Recipe:
             statistics=Statistics.of_rows(z, groups) if summed else None,
             task=context.backbone.task,
         )
+
+    @property
+    def noise(self) -> Noise | None:
+        """What the card's sums are to promise of each row; None for exact sums."""
+        plan = self.plan
+        if plan.epsilon is None:
+            return None
+        clip = math.sqrt(self.backbone.width)  # the length of every z
+        return Noise(epsilon=plan.epsilon, delta=plan.delta, clip=clip)
+
+    @property
+    def canary_rows(self) -> list[str]:
+        """The texts whose vectors the canary shows; public ones where the sums have noise."""
+        if self.noise is not None:
+            return [r.text for r in self.context.background[: self.canary_texts]]
+        return _texts(self.splits.train[: self.canary_texts])
 
     def data_lines(self) -> list[str]:
         """Return what the expert learnt from, for the digest of its data."""

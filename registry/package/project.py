@@ -36,6 +36,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         domain: The slice of inputs it knows, in a sentence.
         card: What kind of routing card it ships; None for vectors, with the sums of all rows but
             those of gates, where it reads at the end and writes labels of its own, else texts.
+        epsilon: Of a card of statistics: ε of the noise in its sums; None for exact sums.
+        delta: δ of that noise.
         license: Of the weights.
         question: The question it answers, if that has a name.
     """
@@ -52,6 +54,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     writes_tap: str = "final"
     domain: str = ""
     card: Literal["texts", "vectors", "statistics", "none"] | None = None
+    epsilon: Annotated[float, Meta(gt=0, le=100)] | None = None
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
     license: str = "Apache-2.0"
     question: Id | None = None
 
@@ -87,6 +91,30 @@ def read_plan(project: Path) -> ExpertPlan:
         known = ExpertPlan.__struct_fields__
         hint = "".join(suggest(key, known) for key in table if key not in known)
         raise UsageError(f"{path}, [tool.redhost.expert]", found=str(e), hint=hint) from e
+
+
+def check_plan(plan: ExpertPlan) -> None:
+    """Check what can be checked of a plan before there are rows.
+
+    Raises:
+        UsageError: If it cannot be carried out.
+    """
+    check_ranks(plan)
+    check_noise(plan)
+
+
+def check_noise(plan: ExpertPlan) -> None:
+    """Check that noise goes into sums that are shown alone.
+
+    Raises:
+        UsageError: If rows would be shown beside them.
+    """
+    if plan.epsilon is not None and plan.card != "statistics":
+        raise UsageError(
+            f"expert {plan.id!r} has an epsilon: noise is for sums without rows",
+            expected='--card statistics, card = "statistics" in [tool.redhost.expert]',
+            found=str(plan.card),
+        )
 
 
 def check_ranks(plan: ExpertPlan) -> None:
