@@ -72,6 +72,10 @@ class HarmError(CompositionError):
     """Something that worked would stop working (law 3), or what was made is worth nothing."""
 
 
+class HijackError(HarmError):
+    """A newcomer brings what is another's: its rows, its sums, or more weight than all have."""
+
+
 class SwapInProgressError(RedhostError):
     """A live host is already changing its generation; one change at a time."""
 

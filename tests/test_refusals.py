@@ -22,7 +22,7 @@ from safetensors.numpy import load, save
 import redhost
 from redhost.cli import main
 from redhost.core.composition.candidates import fault
-from redhost.errors import ContractError, HarmError
+from redhost.errors import ContractError, HarmError, HijackError
 from redhost.registry.package.checked import CODES
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_backbone
@@ -538,7 +538,11 @@ def refused_elsewhere(
     assert not isinstance(violations, str) and [v.code for v in violations] == ["digest"]
     with pytest.raises(ContractError) as misplaced:
         redhost.Host.open(question="topic", backbone="tiny").attach("range3")
-    faults = HarmError("domain range1: .90 before, .70 after"), ArithmeticError("singular")
+    faults = (
+        HarmError("domain range1: .90 before, .70 after"),
+        HijackError("a newcomer's card shows rows of domain 'range1'"),
+        ArithmeticError("singular"),
+    )
     receipts = {v.code: str(v.error("expert 'range3'")) for v in map(fault, faults)}
     return {
         **receipts,

@@ -54,7 +54,7 @@ def compose_without_faulty(
 def _may_be_of_one(error: Exception) -> bool:
     """Tell whether an error of a joint step may come from one expert's numbers."""
     if isinstance(error, RedhostError):
-        return isinstance(error, CardError) or type(error) in {CompositionError, HarmError}
+        return isinstance(error, (CardError, HarmError)) or type(error) is CompositionError
     return is_about_material(error)
 
 

@@ -10,6 +10,7 @@ from ...registry.errors import (
     CompositionError,
     ContractError,
     HarmError,
+    HijackError,
     MissingError,
     PluginError,
     RedhostError,
@@ -137,7 +138,12 @@ def fault(error: Exception) -> Violation:
         found = f"{type(error).__name__}: {error}"[:300]
         hint = "Ask its author for a new build."
         return Violation("not_computable", "package", "material that can be computed", found, hint)
-    codes = {PluginError: "form_unknown", CompositionError: "not_computable", HarmError: "harm"}
+    codes = {
+        PluginError: "form_unknown",
+        CompositionError: "not_computable",
+        HarmError: "harm",
+        HijackError: "hijack",
+    }
     code = codes.get(type(error), "card_rows")
     expected = error.expected or "a part that can be made"
     return Violation(code, "package", expected, error.reason, error.hint)

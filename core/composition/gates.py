@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...registry.errors import CompositionError, HarmError
+from ...registry.errors import CompositionError, HarmError, HijackError
 from ..backbones.tokens import byte_counts
 from ..bus.evidence import confidence_of
 from ..evaluation.judge import EvaluationResult, bits_per_byte, judge, judge_oracle
@@ -45,11 +45,11 @@ SOME = 64
 NOISE = 1.645
 """Standard errors by which an excess may be above the tolerance: one-sided 5 %."""
 
-OVERLAP, REVERSE, TAKEN = 0.2, 1.2, 0.1
-"""From here on a newcomer's rows are a domain's own, or it takes what is not confused, and
-the fall of the reference excuses nothing (`core.composition.harm`). Of 40 honest newcomers to 20
-Newsgroups 39 had at most .16, 1.0 and .05; a third of a domain's rows among a newcomer's gives an
-overlap of .25 to .45, another's sums a reverse of 1.5 to 4.7."""
+COPIED, OVERLAP, REVERSE, TAKEN = 0.1, 0.2, 1.2, 0.1
+"""From here on a newcomer shows a member's card; its rows or sums are a domain's own; or it takes
+what is not confused, and the fall of the reference excuses nothing (`core.composition.harm`). Of 40
+honest newcomers to 20 Newsgroups 39 had at most 0, .16, 1.0 and .05; a third of a domain's rows
+among a newcomer's gives an overlap of .25 to .45, another's sums a reverse of 1.5 to 4.7."""
 
 FAR = 0.1
 """Below its own expert by more than this (or two gate rows) a domain is warned of."""
@@ -107,8 +107,7 @@ def judge_gates(
     if inputs.previous is not None and before is not None and shared is not None:
         old = GateAnswers(model=inputs.previous, rows=shared, result=before)
         new = GateAnswers(model=model, rows=rows, result=result)
-        z = model.bus.layout.router_input(model.bus.norm(h))
-        accuracy = msgspec.structs.replace(accuracy, excess=excess_harm(old, new, data, z))
+        accuracy = msgspec.structs.replace(accuracy, excess=excess_harm(old, new, data, h))
     health = routing_health(model, h, rows, previous=inputs.previous, result=result, before=before)
     warnings = (*health.warnings, *_far_below(accuracy))
     health = msgspec.structs.replace(health, warnings=warnings)
@@ -195,9 +194,16 @@ def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
 def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
     """Refuse when a domain of both compositions falls by more than the tolerance (law 3).
 
-    What the reference of the same cards loses to newcomers is excused, unless a newcomer's rows or
-    sums are some domain's own or it takes what was surely right: then it may have misled the
-    reference as well. A domain whose own they are may not lose its right label's probability.
+    Whoever brings another's rows, sums or weight is refused by name: it
+
+        shows rows of a member's card                                 copied ≥ `COPIED`
+        takes rows by the number of rows it says it has               claimed > allowed
+        brings a domain's own, which loses by it                      overlap ≥ `OVERLAP` or
+                                      reverse ≥ `REVERSE`, and max(fall, mass) > allowed
+
+    Of the others, what the reference of the same cards loses to newcomers is excused, unless one
+    brings some domain's own or takes what was surely right: then it may have misled the reference
+    as well.
 
     Args:
         accuracy: Before and after, by domain.
@@ -205,7 +211,8 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
             reference's fall is excused `NOISE` standard errors, two points at most.
 
     Raises:
-        HarmError: If one does.
+        HijackError: If a newcomer brings what is another's.
+        HarmError: If a domain falls all the same.
     """
     known = accuracy.excess.values()
     misled = any(_claims(e) or e.taken >= TAKEN for e in known)
@@ -213,18 +220,44 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
         after, rows = accuracy.after[domain], accuracy.rows[domain]
         allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
         excess, fall = accuracy.excess.get(domain), before - after
+        kind: type[HarmError] = HarmError
+        if excess is not None:
+            _refuse_lies(domain, excess, allowed=allowed)
         if excess is not None and _claims(excess):
-            fall = max(fall, excess.mass)
+            fall, kind = max(fall, excess.mass), HijackError
         elif excess is not None and not misled:
             noise = min(NOISE * excess.error, 0.02) if tolerance is None else 0.0
             allowed += max(excess.reference, 0.0) + noise
         if fall > allowed + 1e-9:
-            raise HarmError(
+            raise kind(
                 f"domain {domain!r} would fall by {100 * fall:.1f} points",
                 expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
                 found=f"{before:.3f} before, {after:.3f} after{_why(excess)}",
                 hint=HARM_HINT,
             )
+
+
+def _refuse_lies(domain: str, excess: ExcessHarm, *, allowed: float) -> None:
+    """Refuse who shows rows of a domain's card, or takes its rows by saying that it has more.
+
+    Raises:
+        HijackError: If one does.
+    """
+    if excess.copied >= COPIED:
+        raise HijackError(
+            f"a newcomer's card shows rows of domain {domain!r}",
+            expected=f"less than {COPIED:.0%} of its rows on another's card",
+            found=f"{excess.copied:.0%}{_why(excess)}",
+            hint=HARM_HINT,
+        )
+    if excess.claimed > allowed + 1e-9:
+        raise HijackError(
+            f"domain {domain!r} would lose {100 * excess.claimed:.1f} points to the number of rows "
+            "that a newcomer says it has",
+            expected=f"at most {100 * allowed:.1f} beside one with as many as any member",
+            found=f"{100 * excess.fall:.1f} points in all",
+            hint=HARM_HINT,
+        )
 
 
 def _claims(excess: ExcessHarm) -> bool:

@@ -17,21 +17,30 @@ say whose the newcomers' rows are, and what goes to them:
     taken   = share of gate rows that were answered rightly and surely (p ≥ .9), are answered
               wrongly now, and have a newcomer for their heaviest column
     mass    = the mean fall of the right label's probability: what a copy takes first
+    copied  = share of a newcomer's shown rows that stand, number by number, on a member's card
+    claimed = share of gate rows answered rightly but for the number of rows that newcomers say they
+              have: with α_k q_k / p_k in place of α, p the columns' shares of all rows and q those
+              with no newcomer's above the largest member's (`composition.prior`)
+
+A newcomer's sums count as many rows as each member's in the reference, whatever it says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..batching import batched_slices
 from ..evaluation.judge import EvaluationResult
 from ..model.composed import ComposedModel
 from ..model.conformal import sets_possible
 from ..receipt import ExcessHarm
-from ..routers.base import ColumnData
+from ..routers.base import ColumnData, Router
+from ..routers.ridge import DENSE
 from ..routers.statistics import StatisticsRouter
 from ..types import Row
 
@@ -40,6 +49,9 @@ DENSEST = 0.2
 
 SURE = 0.9
 """A probability that counts as a sure answer."""
+
+SAME = 1e-2
+"""How far apart two vectors of one text may be, a number each: a card may have been rounded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +76,7 @@ class GateAnswers:
 
 
 def excess_harm(
-    before: GateAnswers, after: GateAnswers, data: Sequence[ColumnData], z: Tensor
+    before: GateAnswers, after: GateAnswers, data: Sequence[ColumnData], h: Tensor
 ) -> dict[str, ExcessHarm]:
     """Measure what each domain of both compositions loses to experts that only the new one has.
 
@@ -72,7 +84,7 @@ def excess_harm(
         before: What the current composition answers.
         after: What the new one does.
         data: What the new one's cards hold, by column.
-        z: What routers read of the new one's gate rows, ``(N, W)``.
+        h: Features of the new one's gate rows, ``(N, D)``.
 
     Returns:
         By domain; nothing where nobody joins, or answers are no labels of whole texts.
@@ -82,10 +94,12 @@ def excess_harm(
     by_id = {d.column: d for d in data}
     if not stay or not join or not sets_possible(after.model.bus):
         return {}
+    bus = after.model.bus
+    z = bus.layout.router_input(bus.norm(h))
+    claimed = _claimed(after, h, data, join)
     first, then = (_Reference.of([by_id[i] for i in some]) for some in (stay, ids))
     lost = first.hits(z, after.rows) - then.hits(z, after.rows)  # (N,)
-    newcomers = {i: by_id[i].z for i in join}
-    rows = {i: torch.cat([shown, z[after.of(i)]]) for i, shown in newcomers.items()}
+    rows = {i: torch.cat([by_id[i].z, z[after.of(i)]]) for i in ids}
     found = {}
     for domain in stay:
         own, was = after.of(domain), before.of(domain)
@@ -97,10 +111,12 @@ def excess_harm(
                 reference=float(lost[own].mean()),
                 excess=float(difference.mean()),
                 error=float(difference.std(correction=0)) / len(own) ** 0.5,
-                overlap=max(first.overlap(domain, z[own], new) for new in rows.values()),
-                reverse=max(then.overlap(i, new, z[own]) for i, new in newcomers.items()),
+                overlap=max(first.overlap(domain, z[own], rows[i]) for i in join),
+                reverse=max(then.overlap(i, by_id[i].z, z[own]) for i in join),
                 taken=_taken(before, after, was, own, join),
                 mass=_mass(before, was) - _mass(after, own),
+                copied=max(_copied(rows[i], rows[domain]) for i in join),
+                claimed=float(claimed[own].mean()),
             )
     return found
 
@@ -123,11 +139,41 @@ def _taken(
     return float((sure & moved).double().mean())
 
 
+def _copied(new: Tensor, old: Tensor) -> float:
+    """Return the share of new rows ``(N, W)`` that are among old ones, up to rounding."""
+    nearest = torch.cdist(new, old).amin(-1)
+    return float((nearest < SAME * new.shape[1] ** 0.5).double().mean())
+
+
+def _claimed(
+    after: GateAnswers, h: Tensor, data: Sequence[ColumnData], join: Collection[str]
+) -> Tensor:
+    """Return what each gate row loses by the number of rows that newcomers say they have."""
+    bus, router = after.model.bus, after.model.bus.router
+    lost = torch.zeros(len(h), dtype=torch.float64)
+    if not isinstance(router, Router) or router.log_prior is not None:
+        return lost  # the host has said itself whose texts it expects
+    share = router.learnt_shares(data)
+    new = torch.tensor([d.column in join for d in data])
+    fewer = torch.where(new, share.clamp(max=float(share[~new].max())), share)
+    if torch.equal(fewer, share):
+        return lost
+    with torch.inference_mode():
+        for piece in batched_slices(len(h), cost=len(bus.columns) * bus.answers):
+            z = bus.norm(h[piece])
+            alpha = bus.weights(z) * (fewer / share)
+            p = bus.answer(h[piece], z, (alpha / alpha.sum(-1, keepdim=True)).to(z.dtype))
+            lost[piece] = bus.task.head.right(p, after.rows[piece], bus.labels).double()
+    return lost - after.result.hits
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Reference:
     """Linear discriminants over the labels of some columns, those of their `StatisticsRouter`.
 
-    Every column weighs the same, so that no card gains by its number of rows.
+    Of z's first numbers, as the density of a ridge router is: on wide features the pooled states.
+
+    Every column counts as many rows, so that no card gains by saying that it has more.
     """
 
     router: StatisticsRouter
@@ -136,13 +182,21 @@ class _Reference:
     @classmethod
     def of(cls, data: Sequence[ColumnData]) -> _Reference:
         router = StatisticsRouter(
-            width=data[0].statistics.sums.shape[1], columns=tuple(d.column for d in data)
+            width=min(data[0].statistics.sums.shape[1], DENSE),
+            columns=tuple(d.column for d in data),
         )
-        router.solve(data)
+        known = [d.statistics.first(router.width) for d in data]
+        rows = [float(s.counts.sum()) for s in known]
+        each = sum(rows) / len(rows)
+        alike = [s.times(each / n) for s, n in zip(known, rows, strict=True)]
+        router.solve(
+            [dataclasses.replace(d, statistics=s) for d, s in zip(data, alike, strict=True)]
+        )
         return cls(router=router, labels=tuple(y for d in data for y in d.statistics.labels))
 
     def hits(self, z: Tensor, rows: Sequence[Row]) -> Tensor:
         """Return whether each row is answered rightly, float64 ``(N,)``."""
+        z = z[:, : self.router.width]
         with torch.inference_mode():
             best = torch.nn.functional.linear(z, self.router.weight, self.router.bias).argmax(-1)
         right = [self.labels[k] == r.label for k, r in zip(best.tolist(), rows, strict=True)]
@@ -157,5 +211,6 @@ class _Reference:
 
     def _density(self, z: Tensor, column: int) -> Tensor:
         """Return log p(z) under a column's Gaussians ``(N,)``, up to a constant."""
+        z = z[:, : self.router.width]
         logit: Tensor = self.router(z)[:, column]
         return (logit - 0.5 * ((z @ self.router.precision) * z).sum(-1)).double()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...registry.errors import CardError, UsageError
 from ...registry.package.manifest import ExpertManifest
+from ...registry.package.rules import MAX_ROWS
 from ..bus.tasks import CLASSIFICATION, Task
 from ..types import BackgroundRow, CardRow, Row, parse_rows
 from .base import ColumnData
@@ -19,6 +20,10 @@ from .domain_statistics import Statistics, within_covariance
 
 FAR = 8.0
 """How far a card's rows may lie from its sums, in standard deviations (`Statistics.distance`)."""
+
+BACKED = 16
+"""How many rows a card's sums may be of for each row it shows, unless its gate is full: an author's
+gate alone is an eighth of the rows (`split_rows`), and validation rows may come on top."""
 
 DRAWN = 256
 """Rows drawn from a statistics card's Gaussians for a router that needs rows."""
@@ -214,6 +219,7 @@ def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task
         gate_labels = answers(tensors["gate_label"], manifest.labels)
         shown, shown_labels = torch.cat([z, gate_z]), (*labels, *gate_labels)
     if statistics is not None:
+        _refuse_unbacked_sums(manifest, statistics)
         _refuse_foreign_sums(manifest.id, statistics, shown, task.head.groups(shown_labels))
     return Card(
         column=manifest.id,
@@ -241,6 +247,20 @@ def _refuse_foreign_sums(
             expected=f"sums of rows like those it shows: means within {FAR:g} standard deviations",
             found=f"means {far:.3g} standard deviations off",
             hint="Ask its author for a new build.",
+        )
+
+
+def _refuse_unbacked_sums(manifest: ExpertManifest, statistics: Statistics) -> None:
+    """Refuse sums of more rows than those shown vouch for: a number of rows is weight."""
+    count, card = int(statistics.counts.sum()), manifest.card
+    most = BACKED * (card.fit + card.gate)
+    if card.gate < MAX_ROWS and count > most:
+        raise CardError(
+            f"card of expert {manifest.id!r}",
+            expected=f"{MAX_ROWS} gate rows, or sums of at most {BACKED} times as many rows as it "
+            f"shows: {most}",
+            found=f"sums of {count}",
+            hint="Ask its author for a build that shows more of its rows.",
         )
 
 

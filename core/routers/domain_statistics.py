@@ -66,6 +66,15 @@ class Statistics:
             scatter=self.scatter[:width, :width],
         )
 
+    def times(self, factor: float) -> Statistics:
+        """Return the sums of so many times the rows."""
+        return Statistics(
+            labels=self.labels,
+            counts=self.counts * factor,
+            sums=self.sums * factor,
+            scatter=self.scatter * factor,
+        )
+
     def without(self, z: Tensor, labels: Sequence[str]) -> Statistics:
         """Return the sums less those of rows ``(N, D)`` that are among them; labels stay."""
         less = Statistics.of_rows(z, labels)

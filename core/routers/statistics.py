@@ -66,7 +66,8 @@ class StatisticsRouter(LabelledRouter):
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set Σ⁻¹ and the discriminants; with `only`, Σ stays and only those columns move."""
         if only is None:
-            precision = torch.linalg.inv(within_covariance([d.statistics for d in columns]))
+            factor = torch.linalg.cholesky(within_covariance([d.statistics for d in columns]))
+            precision = torch.cholesky_inverse(factor)
             self.precision.data = precision.to(torch.float32)
         moving = [d for d in columns if only is None or d.column in only]
         index = self.columns.index

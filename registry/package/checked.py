@@ -52,7 +52,7 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
         "disabled", "duplicate_id", "digest", "strict",
         "metadata_row", "name_limit", "weights_range", "canary_range", "head_range",
         "ported_tensors", "ported_range", "ported_misfit",
-        "adapter_misfit", "not_computable", "harm",
+        "adapter_misfit", "not_computable", "harm", "hijack",
     ),
 }
 # fmt: on

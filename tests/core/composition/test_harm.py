@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 import redhost
-from redhost.core.composition.gates import OVERLAP, REVERSE, TAKEN, refuse_harm
+from redhost.core.composition.gates import COPIED, OVERLAP, REVERSE, TAKEN, refuse_harm
 from redhost.core.composition.prepare import prepare_composition
 from redhost.core.composition.recompose import RecomposeResult, recompose
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.core.receipt import Accuracy, ExcessHarm
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.errors import HarmError
+from redhost.errors import HarmError, HijackError
 from redhost.registry.environment.status import check_packages
 from redhost.registry.package.discover import from_folder
 
@@ -286,7 +286,7 @@ def test_honest_newcomers_are_accepted_though_the_others_lose_by_them(newcomer) 
 @pytest.mark.parametrize("name", HIJACKS)
 def test_who_takes_anothers_rows_is_refused(newcomer, name, world) -> None:
     material = HIJACKS[name](world)
-    with pytest.raises(HarmError) as caught:
+    with pytest.raises(HijackError) as caught:
         newcomer(material, world)
     assert "excess" in caught.value.reason and "overlap" in caught.value.reason
     found = newcomer(material, world, accept=True).receipt.accuracy.excess
@@ -295,10 +295,39 @@ def test_who_takes_anothers_rows_is_refused(newcomer, name, world) -> None:
 
 
 @pytest.mark.parametrize("world", [0, 2])
-@pytest.mark.parametrize("times", [1.0, 50.0])
+@pytest.mark.parametrize("times", [1.0, 6.0])
 def test_who_claims_anothers_sums_beside_its_own_rows_is_left_out(newcomer, times, world) -> None:
     [left] = newcomer(replace(sums_of_a(world), times=times), world).receipt.left_out
     assert left.id == "c" and "sums of rows like those it shows" in left.reason
+
+
+def test_who_shows_rows_of_a_members_card_is_refused_though_nobody_loses(newcomer) -> None:
+    copy = replace(honest("a", 0).map(renamed), loud=0.001)
+    with pytest.raises(HijackError, match="shows rows of domain 'a'"):
+        newcomer(copy, 0)
+    found = newcomer(copy, 0, accept=True).receipt.accuracy.excess
+    assert found["a"].copied == 1 and found["b"].copied == 0
+    assert newcomer(drawn_anew(0), 0, accept=True).receipt.accuracy.excess["a"].copied == 0
+
+
+@pytest.mark.parametrize("world", [0, 2])
+def test_who_says_it_has_several_times_as_many_rows_is_refused(newcomer, world) -> None:
+    plain = newcomer(honest("c", world), world, router="ridge").receipt.accuracy.excess
+    assert {e.claimed for e in plain.values()} == {0}  # as many as the others
+    many = replace(honest("c", world), times=6.0)
+    with pytest.raises(HijackError, match="the number of rows that a newcomer says it has"):
+        newcomer(many, world, router="ridge")
+    found = newcomer(many, world, router="ridge", accept=True).receipt.accuracy.excess
+    assert max(e.claimed for e in found.values()) > 0.02
+    assert {i: e.reference for i, e in found.items()} == {
+        i: pytest.approx(e.reference, abs=0.005) for i, e in plain.items()
+    }
+
+
+def test_a_prior_that_the_host_gives_leaves_nothing_to_claim(newcomer) -> None:
+    many = replace(honest("c", 0), times=6.0)
+    receipt = newcomer(many, 0, router="ridge", prior="uniform", accept=True).receipt
+    assert {e.claimed for e in receipt.accuracy.excess.values()} == {0}
 
 
 def test_the_domains_own_rows_overlap_wholly(newcomer) -> None:
@@ -368,6 +397,27 @@ def test_what_the_reference_loses_is_excused(fall, known, tolerance) -> None:
 def test_anything_beyond_is_refused(fall, known, tolerance) -> None:
     with pytest.raises(HarmError, match="domain 'red' would fall"):
         refuse_harm(fallen(fall, 1000, **known), tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("known", "tolerance", "refused"),
+    [
+        ({"copied": COPIED}, None, True),
+        ({"copied": COPIED - 0.01}, None, False),
+        ({"claimed": 0.011}, None, True),
+        ({"claimed": 0.009}, None, False),
+        ({"claimed": 0.009}, 0.5, True),
+        ({"claimed": -0.2}, None, False),
+    ],
+)
+def test_who_brings_what_is_anothers_is_refused_by_name(known, tolerance, refused) -> None:
+    accuracy = fallen(0.0, 1000, **known)
+    if not refused:
+        refuse_harm(accuracy, tolerance=tolerance)
+        return
+    with pytest.raises(HijackError) as caught:
+        refuse_harm(accuracy, tolerance=tolerance)
+    assert "red" in caught.value.problem and caught.value.expected
 
 
 def test_who_misleads_the_reference_is_excused_nowhere() -> None:

@@ -11,15 +11,18 @@ import torch
 
 import redhost
 from redhost.core.routers.cards import (
+    BACKED,
     background_data,
     column_data,
     gate_rows,
     read_card,
 )
+from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.types import parse_rows
 from redhost.registry.errors import CardError, UsageError
 from redhost.registry.package.manifest import CardRef, ExpertManifest
 from redhost.registry.package.readers import read_expert
+from redhost.registry.package.rules import MAX_ROWS
 
 D = 16
 
@@ -340,6 +343,32 @@ def shown_beside_sums(
         "scatter": summed.T @ summed,
     }
     return with_card(manifest, "vectors", fit=len(shown)), safetensors.torch.save(tensors)
+
+
+@pytest.mark.parametrize(
+    ("shown", "gate", "refused"),
+    [(50, 0, False), (49, 0, True), (40, 9, True), (3, MAX_ROWS, False)],
+)
+def test_a_number_of_rows_is_vouched_for_by_those_shown(
+    expert_manifest, shown, gate, refused
+) -> None:
+    """Or a card would have all the weight it says it has."""
+    z = torch.randn(BACKED * 50, D, generator=torch.Generator().manual_seed(0))
+    file = redhost.authoring.vectors_card(
+        fit_z=z[:shown],
+        fit_labels=["ab"[n % 2] for n in range(shown)],
+        gate_h=z[:gate],
+        gate_labels=["ab"[n % 2] for n in range(gate)],
+        labels=("a", "b"),
+        eps=1e-5,
+        statistics=Statistics.of_rows(z, ["ab"[n % 2] for n in range(len(z))]),
+    )
+    manifest = with_card(expert_manifest, "vectors", fit=shown, gate=gate)
+    if not refused:
+        assert read_card(manifest, {"card": file.data}).statistics is not None
+        return
+    with pytest.raises(CardError, match=f"sums of at most {BACKED} times as many rows"):
+        read_card(manifest, {"card": file.data})
 
 
 @pytest.mark.parametrize("rows", [3, 5, 12, 400])
