@@ -250,6 +250,19 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
     "with sums of the rows; texts where it writes no labels of its own).",
 )
 @click.option(
+    "--epsilon",
+    type=click.FloatRange(min=0, max=100, min_open=True),
+    help="With --card statistics: noise in its sums, which makes them (ε, δ)-differentially "
+    "private (default: none).",
+)
+@click.option(
+    "--delta",
+    type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+    default=1e-5,
+    show_default=True,
+    help="δ of that noise: take less than one over your rows.",
+)
+@click.option(
     "--from",
     "source",
     metavar="peft:DIR",
@@ -272,6 +285,8 @@ def new_expert(
     reads_tap: str,
     writes_tap: str,
     card: Literal["texts", "vectors", "statistics", "none"] | None,
+    epsilon: float | None,
+    delta: float,
     source: str | None,
     data: str | None,
     text_field: str,
@@ -302,6 +317,8 @@ def new_expert(
         reads_tap=reads_tap,
         writes_tap=writes_tap,
         card=card,
+        epsilon=epsilon,
+        delta=delta,
     )
     check_ranks(plan)
     if source is not None or data is not None:
@@ -504,16 +521,20 @@ def pack(
     *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Check PROJECT and build its wheel."""
+    from ..registry.package.disclosure import card_discloses
     from ..registry.wheel.signing import make_signer
     from ..registry.wheel.wheel import build_wheel
     from .checking import require_valid
 
-    require_valid(project, home=home, backbone=backbone)
+    manifest = require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
     wheel = build_wheel(project, out or project / "dist")
     if sign:
         click.echo(sign(wheel))
-    click.echo(f"{wheel}\nnext: redhost add {wheel}")
+    click.echo(wheel)
+    if manifest is not None:
+        click.echo(card_discloses(manifest))
+    click.echo(f"next: redhost add {wheel}")
 
 
 @click.command("export")

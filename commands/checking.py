@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..registry.errors import UsageError
 from ..registry.package.checked import Violation
+from ..registry.package.manifest import ExpertManifest
 from ..registry.package.readers import ExpertFiles
 from ..registry.queries.check import Target, resolve_targets, static_check
 from .common import job_cache
@@ -84,8 +85,10 @@ def _verify(
     return dict(zip(valid, results, strict=True))
 
 
-def require_valid(project: Path, *, home: Path | None, backbone: str | None) -> None:
-    """Check a project's package against its backbone, if that is installed.
+def require_valid(
+    project: Path, *, home: Path | None, backbone: str | None
+) -> ExpertManifest | None:
+    """Check a project's package against its backbone, if that is installed; return its manifest.
 
     Raises:
         ContractError: With its first violation, if it has any.
@@ -95,6 +98,7 @@ def require_valid(project: Path, *, home: Path | None, backbone: str | None) -> 
     [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=backbone)
     if wrong := static_check(target):
         raise wrong[0].error(f"{project} cannot be packed")
+    return target.files.manifest if target.files else None
 
 
 def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:

@@ -29,6 +29,7 @@ from ...registry.package.manifest import (
     CardRef,
     ExpertManifest,
     FileRef,
+    Noise,
     Norm,
     Reads,
     RowsRef,
@@ -48,6 +49,7 @@ from ..bus.tasks import CLASSIFICATION, Task
 from ..model.canary import make_canary
 from ..routers.domain_statistics import Statistics
 from ..types import CardRow, write_rows
+from .private_sums import fresh_generator, private_sums
 
 BUS_RANGE = ">=1,<2"
 TOLERANCE = 1e-3
@@ -60,13 +62,14 @@ can be taken apart by whoever knows the others."""
 
 @dataclass(frozen=True, kw_only=True)
 class CardFile:
-    """A card's kind, bytes and numbers of rows, ready for the manifest; `none` is no card."""
+    """A card's kind, bytes, numbers of rows and noise, for the manifest; `none` is no card."""
 
     kind: CardKind
     name: str | None = None
     data: bytes | None = None
     fit: int = 0
     gate: int = 0
+    noise: Noise | UnsetType = UNSET
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,6 +163,7 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
             sha256=None if shown is None else shown.sha256,
             fit=card.fit,
             gate=card.gate,
+            noise=card.noise,
         ),
         canary=canary,
         training=draft.training,
@@ -378,13 +382,22 @@ def vectors_card(
     )
 
 
-def statistics_card(z: Tensor, row_labels: Sequence[str], *, labels: Sequence[str]) -> CardFile:
+def statistics_card(
+    z: Tensor,
+    row_labels: Sequence[str],
+    *,
+    labels: Sequence[str],
+    noise: Noise | None = None,
+    public: Tensor | None = None,
+) -> CardFile:
     """Return a card of sums: no row leaves the author.
 
     Args:
         z: Bus vectors ``(N, D)``.
         row_labels: Their labels.
         labels: The manifest's labels, in order.
+        noise: What the sums are to promise of each row; None for exact sums.
+        public: With noise: bus vectors of public texts ``(P, D)``, which lie as rows do.
 
     Raises:
         CardError: If a label has fewer rows than the floor.
@@ -398,11 +411,16 @@ def statistics_card(z: Tensor, row_labels: Sequence[str], *, labels: Sequence[st
             found=f"fewer of {', '.join(few[:5])}",
             hint="Bring more rows of them, or choose --card texts.",
         )
+    if noise is None:
+        statistics = Statistics.of_rows(z, row_labels)
+    else:
+        statistics = private_sums(z, row_labels, noise, public=public, generator=fresh_generator())
     return CardFile(
         kind="statistics",
         name="card.safetensors",
-        data=safetensors.torch.save(_sums(Statistics.of_rows(z, row_labels), labels)),
+        data=safetensors.torch.save(_sums(statistics, labels)),
         fit=min(len(z), 256),
+        noise=noise or UNSET,
     )
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...registry.errors import HarmError, UsageError
-from ...registry.package.manifest import BackboneRef, ExpertManifest, Training
+from ...registry.package.manifest import BackboneRef, ExpertManifest, Noise, Training
 from ...registry.package.project import ExpertPlan, check_ranks
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
@@ -139,6 +139,20 @@ class Recipe:
                 expected=", or ".join(head.cards),
                 found=str(plan.card),
                 hint=f"Its answers are {head.noun}, which that card cannot show.",
+            )
+        if plan.epsilon is None:
+            return
+        if plan.card != "statistics":
+            raise UsageError(
+                f"expert {plan.id!r} has an epsilon: noise is for sums without rows",
+                expected='card = "statistics" in [tool.redhost.expert]',
+                found=str(plan.card),
+            )
+        if not self.context.background:
+            raise UsageError(
+                f"expert {plan.id!r} has an epsilon: its canary may show none of your rows",
+                expected="a backbone with a background card, whose texts it can show",
+                found=f"backbone {self.backbone.name!r} without one",
             )
 
     @property
@@ -309,7 +323,7 @@ class Recipe:
         return ExpertDraft(
             expert=trained.expert,
             card=self.card(),
-            canary=self.read(_texts(self.splits.train[: self.canary_texts]))[:CANARIES],
+            canary=self.read(self.canary_rows)[:CANARIES],
             id=plan.id,
             backbone=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
             reads_tap=plan.reads_tap,
@@ -380,7 +394,9 @@ class Recipe:
         z = self.norm(context.encode(_texts(rows)))
         groups = head.groups([r.label for r in rows])
         if plan.card == "statistics":
-            return statistics_card(z, groups, labels=self.labels)
+            background = [r.text for r in context.background] if self.noise else []
+            public = self.norm(context.encode(background)) if background else None
+            return statistics_card(z, groups, labels=self.labels, noise=self.noise, public=public)
         summed = "statistics" in head.cards
         return vectors_card(
             fit_z=self.norm(context.encode(_texts(splits.fit))),
@@ -392,6 +408,22 @@ class Recipe:
             statistics=Statistics.of_rows(z, groups) if summed else None,
             task=context.backbone.task,
         )
+
+    @property
+    def noise(self) -> Noise | None:
+        """What the card's sums are to promise of each row; None for exact sums."""
+        plan = self.plan
+        if plan.epsilon is None:
+            return None
+        clip = math.sqrt(self.backbone.width)  # the length of every z
+        return Noise(epsilon=plan.epsilon, delta=plan.delta, clip=clip)
+
+    @property
+    def canary_rows(self) -> list[str]:
+        """The texts whose vectors the canary shows; public ones where the sums have noise."""
+        if self.noise is not None:
+            return [r.text for r in self.context.background[: self.canary_texts]]
+        return _texts(self.splits.train[: self.canary_texts])
 
     def data_lines(self) -> list[str]:
         """Return what the expert learnt from, for the digest of its data."""

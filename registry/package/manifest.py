@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib import metadata
+from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -23,10 +24,11 @@ from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse
 from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
-SCHEMA_MINOR = 7
+SCHEMA_MINOR = 8
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
 `features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
-`question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``."""
+`question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``, 8
+`noise` of cards."""
 
 _CAME_WITH = {
     "min_host": 1,
@@ -37,6 +39,7 @@ _CAME_WITH = {
     "question": 5,
     "ranks": 6,
     "thresholds": 7,
+    "card.noise": 8,
 }
 """The minor of each key of an expert's manifest that the first edition did not have."""
 
@@ -157,6 +160,20 @@ class RowsRef(FileRef, frozen=True, kw_only=True):
     rows: Count
 
 
+class Noise(_Closed, frozen=True, kw_only=True):
+    """Noise in a card's sums: they are (ε, δ)-differentially private, by their author's word.
+
+    Attributes:
+        epsilon: ε.
+        delta: δ.
+        clip: The length to which vectors were cut before they were added up.
+    """
+
+    epsilon: Positive
+    delta: Annotated[float, Meta(gt=0, lt=1)]
+    clip: Positive
+
+
 class CardRef(_Closed, frozen=True, kw_only=True):
     """The routing card: rows of the domain that the expert never trained on.
 
@@ -167,6 +184,7 @@ class CardRef(_Closed, frozen=True, kw_only=True):
         sha256: Of that file's bytes.
         fit: Rows that routers are trained on.
         gate: Rows that compositions are judged on.
+        noise: Of ``statistics`` alone, where they are not exact.
     """
 
     kind: CardKind
@@ -174,6 +192,7 @@ class CardRef(_Closed, frozen=True, kw_only=True):
     sha256: Sha256 | None = None
     fit: Count = 0
     gate: Count = 0
+    noise: Noise | UnsetType = UNSET
 
 
 class CanaryRef(FileRef, frozen=True, kw_only=True):
@@ -465,7 +484,7 @@ def parse_backbone(data: bytes) -> BackboneManifest:
 
 def under_oldest_schema(manifest: ExpertManifest) -> ExpertManifest:
     """Return a manifest under the oldest schema that has every key it uses."""
-    used = [minor for key, minor in _CAME_WITH.items() if getattr(manifest, key) is not UNSET]
+    used = [minor for key, minor in _CAME_WITH.items() if attrgetter(key)(manifest) is not UNSET]
     schema = f"redhost.expert/1.{max(used)}" if used else "redhost.expert/1"
     return msgspec.structs.replace(manifest, schema=schema)
 

@@ -36,6 +36,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         domain: The slice of inputs it knows, in a sentence.
         card: What kind of routing card it ships; None for vectors, with the sums of all rows but
             those of gates, where it reads at the end and writes labels of its own, else texts.
+        epsilon: Of a card of statistics: ε of the noise in its sums; None for exact sums.
+        delta: δ of that noise.
         license: Of the weights.
         question: The question it answers, if that has a name.
     """
@@ -52,6 +54,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     writes_tap: str = "final"
     domain: str = ""
     card: Literal["texts", "vectors", "statistics", "none"] | None = None
+    epsilon: Annotated[float, Meta(gt=0, le=100)] | None = None
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
     license: str = "Apache-2.0"
     question: Id | None = None
 

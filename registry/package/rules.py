@@ -246,6 +246,8 @@ def _card(manifest: ExpertManifest) -> Iterator[Violation]:
         if card.file or card.sha256 or card.fit or card.gate:
             yield _field("card", "no file and no rows for the kind 'none'", "some")
         return
+    if card.noise and card.kind != "statistics":
+        yield _field("card.noise", "a card of the kind 'statistics'", repr(card.kind))
     if card.file is None or card.sha256 is None:
         yield _field("card", f"a file and its sha256 for the kind {card.kind!r}", "none")
     hint = "Set aside other rows of the domain; a small sample is enough for a router."

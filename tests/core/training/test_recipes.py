@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import pytest
+import safetensors.torch
 import torch
 
 import redhost
@@ -20,6 +21,7 @@ from redhost.core.training.expert import (
 from redhost.core.training.recipes import train_package
 from redhost.core.types import StagedProgress
 from redhost.registry.errors import HarmError, UsageError
+from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.project import (
     ExpertPlan,
     check_id,
@@ -182,6 +184,33 @@ def test_the_author_chooses_what_the_card_shows(
     assert ("mine" in receipt.not_gated) == (card == "statistics")
     if card != "texts":
         assert not any(b"red 1" in p.read_bytes() for p in folder.iterdir() if p.is_file())
+
+
+def test_sums_with_noise_show_no_row_of_the_author_anywhere(
+    tmp_path, context, backbone_folder, expert_folders
+) -> None:
+    exact = train(tmp_path / "exact", context, card="statistics")
+    noisy = train(tmp_path / "noisy", context, card="statistics", epsilon=2.0, delta=1e-3)
+    assert not exact.card.noise and exact.schema == "redhost.expert/1"
+    assert noisy.card.noise and noisy.schema == "redhost.expert/1.8"
+    assert (noisy.card.noise.epsilon, noisy.card.noise.delta) == (2.0, 1e-3)
+    assert noisy.card.noise.clip == pytest.approx(noisy.reads.width**0.5)
+    assert (noisy.weights, noisy.labels) == (exact.weights, exact.labels)
+    folder = tmp_path / "noisy" / "src" / "red_expert_mine"
+    shown = safetensors.torch.load((folder / "canary.safetensors").read_bytes())["z"]
+    norm = redhost.plugins.LayerNorm(width=noisy.reads.width, eps=context.backbone.eps)
+    public = norm(context.encode([r.text for r in context.background]))
+    assert float(torch.cdist(shown, public).amin(-1).max()) < 1e-3
+    receipt = redhost.compose(backbone_folder, [expert_folders["red"], folder]).receipt
+    assert set(receipt.experts) == {"red", "mine"}
+    assert card_discloses(noisy) != card_discloses(exact)
+    assert "(2, 0.001)-differentially private" in card_discloses(noisy)
+
+
+@pytest.mark.parametrize("card", ["texts", "vectors", "none"])
+def test_noise_is_for_cards_of_sums_alone(tmp_path, context, card) -> None:
+    with pytest.raises(UsageError, match="noise is for sums without rows"):
+        train(tmp_path, context, card=card, epsilon=1.0)
 
 
 def test_labels_the_backbone_cannot_answer_need_rows_of_their_own(tmp_path, context) -> None:

@@ -25,6 +25,7 @@ CORRECT = "Correct the manifest."
 ROWS = "Set aside other rows of the domain; a small sample is enough for a router."
 SHA = "a" * 64
 NONE = "card: expected no file and no rows for the kind 'none', found some"
+NOISE = "card.noise: expected a card of the kind 'statistics', found 'texts'"
 NO_FILE = "card: expected a file and its sha256 for the kind 'texts', found none"
 PAIRS = [str(n // 2) for n in range(12)]
 
@@ -79,6 +80,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     ({"card": {"kind": "none", "sha256": SHA}}, NONE, CORRECT),
     ({"card": {"kind": "none", "fit": 1}}, NONE, CORRECT),
     ({"card": {"kind": "none", "gate": 1}}, NONE, CORRECT),
+    ({"card.noise": {"epsilon": 1.0, "delta": 1e-5, "clip": 4.0}}, NOISE, CORRECT),
     ({"card.file": None}, NO_FILE, CORRECT),
     ({"card.sha256": None}, NO_FILE, CORRECT),
     ({"card.fit": 257}, "card.fit: expected at most 256 rows, found 257", ROWS),

@@ -103,7 +103,7 @@ def test_every_older_minor_of_the_schema_is_read(make_expert: Any, schema: str) 
 
 
 @pytest.mark.parametrize(
-    "schema", ["redhost.expert/1.8", "redhost.expert/1.10", "redhost.expert/2"]
+    "schema", ["redhost.expert/1.9", "redhost.expert/1.10", "redhost.expert/2"]
 )
 def test_a_newer_schema_is_refused_by_its_version_and_not_by_its_keys(
     make_expert: Any, schema: str
@@ -111,16 +111,16 @@ def test_a_newer_schema_is_refused_by_its_version_and_not_by_its_keys(
     change = {"schema": schema, "a_key_of_tomorrow": 1, "rank": "of another type"}
     (found,) = parse_expert(make_expert("a", change=change)["expert.json"]).violations
     assert (found.code, found.field) == ("manifest_newer", "schema")
-    assert found.expected == "redhost.expert/1 to redhost.expert/1.7, which this host reads"
+    assert found.expected == "redhost.expert/1 to redhost.expert/1.8, which this host reads"
     assert (found.found, found.hint) == (schema, UPGRADE)
     error = found.error("expert 'a'")
     assert type(error) is ManifestError and str(error).count("redhost.expert/1 to") == 1
 
 
 def test_a_backbone_of_a_newer_schema_is_refused_too(make_backbone: Any) -> None:
-    changed = {**json.loads(dumps(make_backbone())), "schema": "redhost.backbone/1.8", "new": 1}
+    changed = {**json.loads(dumps(make_backbone())), "schema": "redhost.backbone/1.9", "new": 1}
     (found,) = parse_backbone(json.dumps(changed).encode()).violations
-    assert (found.code, found.found) == ("manifest_newer", "redhost.backbone/1.8")
+    assert (found.code, found.found) == ("manifest_newer", "redhost.backbone/1.9")
 
 
 def test_a_manifest_may_ask_for_a_later_host(

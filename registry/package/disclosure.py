@@ -1,0 +1,28 @@
+"""What a package's card gives away of the rows it was made from, in a line."""
+
+from __future__ import annotations
+
+from .manifest import ExpertManifest
+
+
+def card_discloses(manifest: ExpertManifest) -> str:
+    """Return what whoever has the package learns of its author's rows from the card."""
+    card, width = manifest.card, manifest.reads.width
+    if card.kind == "none":
+        return "no card: nothing of the rows"
+    if card.kind == "texts":
+        return f"card of texts: {card.fit + card.gate} rows, word by word"
+    if card.kind == "vectors":
+        return (
+            f"card of vectors: {card.fit + card.gate} rows as vectors, from which much of a text "
+            "can be guessed; sums beside them, if any, are exact"
+        )
+    if not card.noise:
+        return (
+            "card of sums, exact: whoever knows all rows but one can subtract, and sums of fewer "
+            f"than {width} rows hold nearly all of them (--epsilon adds noise)"
+        )
+    return (
+        f"card of sums with noise: ({card.noise.epsilon:g}, {card.noise.delta:g})-differentially "
+        "private for each row; the weights are as they were learnt"
+    )
