@@ -47,8 +47,8 @@ NOISE = 1.645
 
 COPIED, OVERLAP, REVERSE, TAKEN = 0.1, 0.2, 1.2, 0.1
 """From here on a newcomer shows a member's card; its rows or sums are a domain's own; or it takes
-what is not confused, and the fall of the reference excuses nothing (`core.composition.harm`). Of 40
-honest newcomers to 20 Newsgroups 39 had at most 0, .16, 1.0 and .05; a third of a domain's rows
+what is not confused, and the fall of the reference does not excuse it (`core.composition.harm`). Of
+40 honest newcomers to 20 Newsgroups 39 had at most 0, .16, 1.0 and .05; a third of a domain's rows
 among a newcomer's gives an overlap of .25 to .45, another's sums a reverse of 1.5 to 4.7."""
 
 FAR = 0.1
@@ -201,9 +201,8 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
         brings a domain's own, which loses by it                      overlap ≥ `OVERLAP` or
                                       reverse ≥ `REVERSE`, and max(fall, mass) > allowed
 
-    Of the others, what the reference of the same cards loses to newcomers is excused, unless one
-    brings some domain's own or takes what was surely right: then it may have misled the reference
-    as well.
+    Otherwise a domain is excused what the reference of the same cards loses to newcomers, unless
+    they take what was surely right: then they may have misled the reference as well.
 
     Args:
         accuracy: Before and after, by domain.
@@ -214,9 +213,7 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
         HijackError: If a newcomer brings what is another's.
         HarmError: If a domain falls all the same.
     """
-    known = accuracy.excess.values()
-    misled = any(_claims(e) or e.taken >= TAKEN for e in known)
-    for domain, before in (accuracy.before or {}).items():
+    for domain, before in _most_lost_first(accuracy):
         after, rows = accuracy.after[domain], accuracy.rows[domain]
         allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
         excess, fall = accuracy.excess.get(domain), before - after
@@ -225,7 +222,7 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
             _refuse_lies(domain, excess, allowed=allowed)
         if excess is not None and _claims(excess):
             fall, kind = max(fall, excess.mass), HijackError
-        elif excess is not None and not misled:
+        elif excess is not None and excess.taken < TAKEN:
             noise = min(NOISE * excess.error, 0.02) if tolerance is None else 0.0
             allowed += max(excess.reference, 0.0) + noise
         if fall > allowed + 1e-9:
@@ -235,6 +232,16 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
                 found=f"{before:.3f} before, {after:.3f} after{_why(excess)}",
                 hint=HARM_HINT,
             )
+
+
+def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:
+    """Return the domains of both compositions and their accuracy before."""
+
+    def lost(item: tuple[str, float]) -> float:
+        excess = accuracy.excess.get(item[0])
+        return max(item[1] - accuracy.after[item[0]], excess.mass if excess else 0.0)
+
+    return sorted((accuracy.before or {}).items(), key=lost, reverse=True)
 
 
 def _refuse_lies(domain: str, excess: ExcessHarm, *, allowed: float) -> None:

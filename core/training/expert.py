@@ -102,6 +102,8 @@ class TrainedExpert:
         loss: Its loss on the validation rows, or on each row left out.
         compared: Accuracy on the validation rows by form, where it was chosen among several.
         learnt_all: Whether it has learnt from the validation rows since.
+        calibrated: Whether its logits are log-probabilities as they are: their scale was chosen by
+            rows left out in turn, which are more than a card has.
     """
 
     expert: Expert
@@ -109,6 +111,7 @@ class TrainedExpert:
     loss: float | None
     compared: Mapping[str, float] = field(default_factory=dict)
     learnt_all: bool = False
+    calibrated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

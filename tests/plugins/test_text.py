@@ -10,7 +10,7 @@ import pytest
 from red_lab.text import desk as desks
 from red_lab.text import monoliths, report
 from red_lab.text.corpora import CORPORA, Corpus, dealt
-from red_lab.text.joins import HIJACKS
+from red_lab.text.joins import EACH, HIJACKS, OTHERS
 
 import redhost
 from redhost.testing import tiny_backbone
@@ -116,16 +116,18 @@ def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> Non
     for name in ("logistic", "words"):  # scikit-learn is no developer's tool
         monkeypatch.setitem(monoliths.MONOLITHS, name, ("", monoliths.ridge))
 
-    def run() -> dict[str, Any]:
+    def run(*parts: str) -> dict[str, Any]:
         path = report.run(
             ["newsgroups"],
-            report.Extent(encoder="minilm", seeds=1, deals=1, with_curve=True),
+            report.Extent(encoder="minilm", parts=parts, seeds=1, deals=2),
             out=tmp_path / "out",
             work=tmp_path / "work",
         )
         return json.loads(path.read_text("utf-8"))["newsgroups minilm"]
 
-    metrics = run()
+    first = run("systems")
+    metrics = run("curve", "probabilities", "noise", "joins")
+    assert {k: metrics[k] for k in first} == first
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
     systems = metrics["systems"]
     assert systems["oracle"]["accuracy"] > 0.9 > systems["random experts"]["accuracy"]
@@ -133,12 +135,19 @@ def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> Non
     assert metrics["labels"] == 6 and metrics["rows"] == 120
     assert [p["rows"] for p in metrics["curve"]] == [40, None]
     joins = metrics["joins"]
-    assert len(joins) == len(TEAMS) * (1 + len(HIJACKS))
-    assert all(x["accepted"] for x in joins if x["kind"] == "honest")
-    assert all((x["fall"] is None) == bool(x["reason"]) != x["accepted"] for x in joins)
+    assert len(joins) == 2 * len(TEAMS) * (1 + EACH)
+    assert {x["kind"] for x in joins} == {"honest", *HIJACKS, OTHERS}
+    cards = [x for x in joins if x["kind"] != OTHERS]  # whose later rows lie elsewhere here
+    assert all(x["accepted"] == (x["kind"] == "honest") != bool(x["reason"]) for x in cards)
     assert max(x["fall"] for x in joins if x["kind"] == "honest") < 0.1
+    for kind in ("composed", "each"):
+        assert 0 <= metrics["probabilities"][kind]["ece"] < 0.2
+        assert metrics["probabilities"][kind]["rows"] == 120
+    exact, *noisy = metrics["noise"]
+    assert exact["epsilon"] is None and [x["epsilon"] for x in noisy] == [10.0, 3.0, 1.0]
+    assert exact["routed"] > noisy[-1]["routed"]
     before = {f: f.read_bytes() for f in (tmp_path / "work").glob("*.json")}
     (tmp_path / "work" / "newsgroups-minilm-test-of-40.json").unlink()
-    assert run() == metrics
+    assert run(*report.PARTS) == metrics
     assert {f: f.read_bytes() for f in before} == before
     assert (tmp_path / "out" / "README.md").read_text("utf-8") == page

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from redhost.core.training.expert import TEMPERATURES
+from redhost.core.evaluation.reliability import reliability
 from redhost.core.training.linear_head import solve_linear_head
 
 LABELS = ("b", "a", "c")
@@ -41,14 +42,15 @@ def test_its_loss_is_that_of_rows_it_has_not_seen() -> None:
     assert loss(z, answers) < fresh
 
 
-def test_its_logits_need_a_temperature_that_can_be_fitted() -> None:
-    from redhost.core.training.expert import fit_temperature
-
-    solved = solve_linear_head(*rows(300, noise=0.7), LABELS)
-    z, answers = rows(600, noise=0.7)
-    target = torch.tensor([LABELS.index(y) for y in answers])
-    found = fit_temperature(solved.expert(z), target)
-    assert TEMPERATURES[0] < found < TEMPERATURES[1]
+@pytest.mark.parametrize("noise", [0.3, 0.7])
+def test_its_logits_are_log_probabilities_as_they_are(noise) -> None:
+    """Sixty rows of a card that are all right would make it as sure as a temperature can."""
+    solved = solve_linear_head(*rows(300, noise=noise), LABELS)
+    assert solved.calibrated and solved.expert.temperature == 1.0
+    z, answers = rows(3000, noise=noise)
+    p = solved.expert(z).softmax(-1)
+    right = [LABELS[int(k)] == y for k, y in zip(p.argmax(-1), answers, strict=True)]
+    assert reliability(p.amax(-1), torch.tensor(right)).ece < 0.05
 
 
 def test_a_label_without_rows_is_there_and_never_the_answer() -> None:
