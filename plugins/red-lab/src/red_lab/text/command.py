@@ -33,6 +33,13 @@ __all__ = ["text"]
     help="In how many ways labels are dealt to teams, to see which newcomers are let in.",
 )
 @click.option("--curve", is_flag=True, help="Also measure with fewer rows a team.")
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(["systems", "curve", "probabilities", "noise", "joins"]),  # `PARTS`
+    help="Measure these alone, and keep what the page has of the others.",
+)
 @click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
 @out_option("text")
 @WORK
@@ -43,6 +50,7 @@ def text(
     seeds: int,
     deals: int,
     curve: bool,
+    parts: tuple[str, ...],
     validation: bool,
     out: Path,
     work: Path,
@@ -58,11 +66,13 @@ def text(
             found="none",
             hint="pip install scikit-learn",
         )
-    from red_lab.text.report import Extent, run
+    from red_lab.text.report import PARTS, Extent, run
 
+    left_out = {"curve": not curve, "joins": not deals}
+    chosen = parts or [p for p in PARTS if not left_out.get(p)]
     written = run(
         corpora or list(CORPORA),
-        Extent(encoder=encoder, seeds=seeds, deals=deals, with_curve=curve, validation=validation),
+        Extent(encoder=encoder, parts=chosen, seeds=seeds, deals=deals, validation=validation),
         out=out,
         work=work / "text",
     )

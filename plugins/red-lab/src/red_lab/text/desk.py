@@ -16,17 +16,15 @@ import redhost
 from red_lab.newsgroups import encoder
 from red_lab.red.run import smollm2_file
 from red_lab.text.corpora import Corpus
-from redhost.core.composition.attribution import compose_without_faulty
-from redhost.core.composition.choose import AUTO
+from redhost.core.composition.options import RecomposeInputs
 from redhost.core.composition.prepare import prepare_composition
-from redhost.core.composition.recompose import recompose
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.core.plugins.manager import Plugins
 from redhost.registry.environment.status import check_packages
 from redhost.registry.package.discover import from_folder
 
-__all__ = ["ENCODERS", "Desk", "join", "open_desk"]
+__all__ = ["ENCODERS", "Desk", "inputs_of", "open_desk"]
 
 ENCODERS: Mapping[str, tuple[str, int]] = {
     "minilm": ("all-MiniLM-L6-v2", 128),
@@ -147,27 +145,17 @@ def open_desk(
     )
 
 
-def join(
-    desk: Desk, folders: Sequence[Path], *, previous: redhost.ComposedModel
-) -> redhost.RecomposeResult:
-    """Compose packages as a host does that has composed all but the newcomers before.
-
-    Raises:
-        HarmError: If a member would lose by something else than a newcomer.
-    """
+def inputs_of(desk: Desk, folders: Sequence[Path]) -> RecomposeInputs:
+    """Read and check packages as a host does before it composes them."""
     package = from_folder(desk.folder)
     files = read_package(package)
     statuses = check_packages([from_folder(p) for p in folders], backbone=files.manifest)
-    members = {str(s.id): str(s.digest) for s in statuses if s.id in previous.bus.ids}
-
-    def attempt(chosen: Selection) -> redhost.RecomposeResult:
-        inputs = prepare_composition(
-            chosen, plugins=Plugins(), cache=desk.work / "cache", device="cpu", previous=previous
-        )
-        return recompose(inputs, redhost.RecomposeOptions(router=AUTO))
-
-    selection = Selection(package=package, files=files, statuses=statuses)
-    return compose_without_faulty(selection, attempt, composed=members)
+    return prepare_composition(
+        Selection(package=package, files=files, statuses=statuses),
+        plugins=Plugins(),
+        cache=desk.work / "cache",
+        device="cpu",
+    )
 
 
 def every_row(parts: Mapping[str, redhost.authoring.DataSplits]) -> Iterator[redhost.Row]:

@@ -1,11 +1,14 @@
 """Who gets in: honest newcomers to a composition, and newcomers that take what is another's.
 
 The teams of a corpus, and the same labels dealt anew, so that no threshold was set on what is
-judged here. Experts are solved linear heads; composing and refusing are the product's.
+judged here. Experts are solved linear heads under the router that the default chooses on these
+texts; composing and refusing are the product's. Members are read once a deal, and every newcomer
+is composed once, accepted or not: what the gate says of it is asked afterwards.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -13,45 +16,84 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import safetensors.torch
 import torch
 from torch import Tensor
 
 import redhost
 from red_lab.text.corpora import dealt
-from red_lab.text.desk import Desk, join
+from red_lab.text.desk import Desk, inputs_of
+from redhost.core.composition.gates import refuse_harm
+from redhost.core.composition.options import RecomposeInputs
+from redhost.core.composition.recompose import RecomposeResult, recompose
+from redhost.core.model.build import LoadedExpert
 
 __all__ = ["HIJACKS", "by_kind", "deal_joins"]
+
+KIND = "ridge"
+"""What `recompose` chooses on these texts."""
 
 SCALE = 20
 """How many times too many rows a card claims, or too loud an expert is."""
 
+EACH = 2
+"""Hijacks that each team tries, in turn."""
+
+OTHERS = "other rows of another's domain"
+"""The one hijack that is no forged card: an expert trained as all are, on what another knows."""
+
 Tensors = dict[str, Tensor]
+Package = tuple[dict[str, Any], Tensors]
+"""A manifest and its card."""
 
 
-def deal_joins(desk: Desk, deal: int) -> list[dict[str, Any]]:
-    """Let every team of a deal join the others: as it is, and in each way that is none of its own.
+def deal_joins(desk: Desk, deal: int, *, hijacks: int = EACH) -> list[dict[str, Any]]:
+    """Let every team of a deal join the others: as it is, and in ways that are none of its own.
+
+    Args:
+        desk: The corpus.
+        deal: In which way labels are dealt to teams.
+        hijacks: In how many ways of a hijack each team comes, in turn.
 
     Returns:
         A record for each: who joined whom and how, whether it was let in, and what was reason.
     """
     teams = dealt(desk.corpus, deal)
     where = f"{desk.corpus.name}-deal-{deal}"
-    settings = redhost.authoring.ExpertSettings(form="linear", space="labels")
     folders = {
-        team: desk.author(team, rows, where=where, settings=settings)
+        team: _authored(desk, team, rows, where=where)
         for team, rows in desk.split(teams, desk.learn).items()
     }
-    found = []
+    everyone = inputs_of(desk, list(folders.values()))
+    kinds, found = [*HIJACKS, OTHERS], list[dict[str, Any]]()
     for n, team in enumerate(teams):
-        others = {t: folder for t, folder in folders.items() if t != team}
-        host = _Host(desk, others, {t: teams[t] for t in others})
+        members = {t: labels for t, labels in teams.items() if t != team}
+        host = _Host(desk, everyone, members)
         found.append(host.joined(folders[team], kind="honest"))
-        victim = list(others)[n % len(others)]
-        for kind, forge in HIJACKS.items():
-            forged = _forged(folders[team], folders[victim], forge)
-            found.append(host.joined(forged, kind=kind))
+        victim = list(members)[(n + deal) % len(members)]
+        for k in range(hijacks):
+            kind = kinds[((n + len(teams) * deal) * hijacks + k) % len(kinds)]
+            if kind == OTHERS:
+                rows = _renamed(desk, teams[victim])
+                newcomer = _authored(desk, team, rows, where=f"{where}-forged")
+            else:
+                newcomer = _forged(folders[team], folders[victim], HIJACKS[kind])
+            found.append(host.joined(newcomer, kind=kind))
     return [{"deal": deal, **one} for one in found]
+
+
+def _authored(desk: Desk, team: str, rows: redhost.authoring.DataSplits, *, where: str) -> Path:
+    settings = redhost.authoring.ExpertSettings(form="linear", space="labels")
+    return desk.author(team, rows, where=where, settings=settings)
+
+
+def _renamed(desk: Desk, labels: Sequence[str]) -> redhost.authoring.DataSplits:
+    """Return texts of some labels that no team has learnt from, under names of their own."""
+    rows = [r for r in desk.test if r.label in labels]
+    return redhost.authoring.split_rows(
+        [redhost.Row(text=r.text, label=f"my {r.label}") for r in rows]
+    )
 
 
 class _Host:
@@ -59,42 +101,47 @@ class _Host:
 
     Args:
         desk: The corpus.
-        members: Packages by team.
-        labels: The teams' labels.
+        everyone: The parts of all teams.
+        labels: The members' labels, by team.
     """
 
     def __init__(
-        self, desk: Desk, members: Mapping[str, Path], labels: Mapping[str, Sequence[str]]
+        self, desk: Desk, everyone: RecomposeInputs, labels: Mapping[str, Sequence[str]]
     ) -> None:
-        self.desk, self.members = desk, members
+        self.desk, self.members = desk, labels
         team = {y: t for t, some in labels.items() for y in some}
         self.test = [
             redhost.Row(text=r.text, label=r.label, domain=team[r.label])
             for r in desk.test
             if r.label in team
         ]
-        self.before = desk.compose(list(members.values())).composed
+        experts = everyone.candidates.experts
+        self.alone = _of(everyone, {t: experts[t] for t in labels})
+        self.before = _composed(self.alone).composed
         self.right = self._right(self.before)
 
     def joined(self, folder: Path, *, kind: str) -> dict[str, Any]:
         """Let one join, and return what came of it; `fall` is the worst team's on test rows."""
-        packages, reason, fall = [*self.members.values(), folder], "", None
+        reason, fall, gates = "", None, dict[str, Any]()
         try:
-            result = join(self.desk, packages, previous=self.before)
-        except redhost.RedhostError as e:
-            accepted, reason = False, e.reason
-        else:
-            accepted = not result.receipt.left_out
-            reason = "; ".join(x.reason for x in result.receipt.left_out)
-        if accepted:
+            newcomer = inputs_of(self.desk, [folder]).candidates.experts
+            together = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
+            result = _composed(
+                dataclasses.replace(together, previous=self.before, encode_previous=together.encode)
+            )
             right = self._right(result.composed)
             fall = max(self.right[t] - right[t] for t in self.members)
+            gates = msgspec.to_builtins(result.receipt.accuracy)
+            refuse_harm(result.receipt.accuracy, tolerance=None)
+        except redhost.RedhostError as e:
+            reason = e.reason
         return {
             "team": folder.name,
             "kind": kind,
-            "accepted": accepted,
+            "accepted": not reason,
             "fall": fall,
             "reason": reason,
+            "gates": gates,
         }
 
     def _right(self, composed: redhost.ComposedModel) -> dict[str, float]:
@@ -102,15 +149,28 @@ class _Host:
         return composed.accuracy(self.desk.h(self.test), self.test)
 
 
-def _forged(own: Path, victim: Path, forge: Callable[[Tensors, Tensors], Tensors]) -> Path:
-    """Return a copy of a package whose card is forged from a victim's, with digests that agree."""
+def _of(inputs: RecomposeInputs, experts: Mapping[str, LoadedExpert]) -> RecomposeInputs:
+    """Return the parts of some experts."""
+    some = {i: experts[i] for i in sorted(experts)}
+    candidates = dataclasses.replace(inputs.candidates, experts=some)
+    return dataclasses.replace(inputs, candidates=candidates)
+
+
+def _composed(inputs: RecomposeInputs) -> RecomposeResult:
+    return recompose(inputs, redhost.RecomposeOptions(router=KIND, accept=True))
+
+
+def _forged(own: Path, victim: Path, forge: Callable[[Package, Package], Package]) -> Path:
+    """Return a copy of a package that is forged from a victim's, with digests that agree."""
     project = own.parents[1].parent / f"{own.parents[1].name}-forged"
     shutil.rmtree(project, ignore_errors=True)
     folder = project / "src" / own.name
     shutil.copytree(own.parents[1], project)
-    manifest = json.loads((folder / "expert.json").read_text("utf-8"))
+    manifest, tensors = forge(_read(own), _read(victim))
+    if manifest["labels"] != _read(own)[0]["labels"]:  # then it answers as the victim does
+        for name in ("expert.safetensors", "canary.safetensors"):
+            shutil.copy(victim / name, folder / name)
     card = folder / manifest["card"]["file"]
-    tensors = forge(_card(own), _card(victim))
     card.write_bytes(safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()}))
     manifest["card"] |= {
         "sha256": hashlib.sha256(card.read_bytes()).hexdigest(),
@@ -121,8 +181,15 @@ def _forged(own: Path, victim: Path, forge: Callable[[Tensors, Tensors], Tensors
     return folder
 
 
-def _card(folder: Path) -> Tensors:
-    return dict(safetensors.torch.load((folder / "card.safetensors").read_bytes()))
+def _read(folder: Path) -> Package:
+    manifest = json.loads((folder / "expert.json").read_text("utf-8"))
+    card = (folder / manifest["card"]["file"]).read_bytes()
+    return manifest, dict(safetensors.torch.load(card))
+
+
+def _card(forge: Callable[[Tensors, Tensors], Tensors]) -> Callable[[Package, Package], Package]:
+    """Return what changes a card alone."""
+    return lambda own, victim: (own[0], forge(own[1], victim[1]))
 
 
 def _rows(own: Tensors, victim: Tensors) -> Tensors:
@@ -153,15 +220,19 @@ def _sums(own: Tensors, victim: Tensors) -> Tensors:
 def _added(own: Tensors, victim: Tensors) -> Tensors:
     """Claim another's sums beside one's own, and show rows of both."""
     claimed = _sums(own, victim)
-    both = {k: own[k] + claimed[k] for k in ("counts", "sums", "scatter")}
-    half = {k: torch.cat([own[k][::2], _shown(own, victim)[k][::2]]) for k in _ROWS}
+    both = {k: own[k] + claimed[k] for k in SUMS}
+    half = {k: torch.cat([own[k][::2], _shown(own, victim)[k][::2]]) for k in ROWS}
     return own | both | half
+
+
+def _many(own: Tensors, victim: Tensors) -> Tensors:  # noqa: ARG001
+    """Claim many times as many rows as there are."""
+    return own | {k: own[k] * SCALE for k in SUMS}
 
 
 def _heavy(own: Tensors, victim: Tensors) -> Tensors:
     """Claim many times as many rows as there are, a third of them another's."""
-    mixed = _added(own, victim)
-    return mixed | {k: mixed[k] * SCALE for k in ("counts", "sums", "scatter")}
+    return _many(_added(own, victim), victim)
 
 
 def _moved(own: Tensors, victim: Tensors) -> Tensors:
@@ -174,21 +245,44 @@ def _moved(own: Tensors, victim: Tensors) -> Tensors:
     return own | {"sums": sums, "scatter": scatter + rows * torch.outer(shift, shift)}
 
 
-_ROWS = ("fit_z", "fit_label", "gate_z", "gate_label", "gate_shift", "gate_scale")
+def _huge(own: Tensors, victim: Tensors) -> Tensors:  # noqa: ARG001
+    """Show rows, and claim sums, that are a hundred times as long."""
+    rows = {k: 100 * own[k] for k in ("fit_z", "gate_z", "sums")}
+    return own | rows | {"scatter": 1e4 * own["scatter"]}
 
-HIJACKS: Mapping[str, Callable[[Tensors, Tensors], Tensors]] = {
-    "another's rows and sums": _rows,
-    "another's sums": _sums,
-    "another's rows and sums beside its own": _added,
-    "twenty times as many, another's among them": _heavy,
-    "its sums moved to another's mean": _moved,
+
+def _loud(own: Package, victim: Package) -> Package:
+    """Answer another's rows with all the confidence there is."""
+    return own[0] | {"temperature": own[0]["temperature"] / SCALE}, _rows(own[1], victim[1])
+
+
+def _relabelled(own: Package, victim: Package) -> Package:
+    """Answer with another's labels, on its rows, each a place further."""
+    labels = victim[0]["labels"]
+    theirs = {k: victim[0][k] for k in ("weights", "canary", "temperature", "card")}
+    return own[0] | theirs | {"labels": [*labels[1:], labels[0]]}, victim[1]
+
+
+SUMS = ("counts", "sums", "scatter")
+ROWS = ("fit_z", "fit_label", "gate_z", "gate_label", "gate_shift", "gate_scale")
+
+HIJACKS: Mapping[str, Callable[[Package, Package], Package]] = {
+    "another's rows and sums": _card(_rows),
+    "another's sums": _card(_sums),
+    "another's rows and sums beside its own": _card(_added),
+    "twenty times as many, another's among them": _card(_heavy),
+    "its sums moved to another's mean": _card(_moved),
+    "its own, said to be twenty times as many": _card(_many),
+    "another's rows and labels, each a place further": _relabelled,
+    "another's rows and sums, loud": _loud,
+    "its own, a hundred times as long": _card(_huge),
 }
 
 
 def by_kind(
     found: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[str, int, Sequence[float]]]:
-    """Yield kind, how many tried, and the falls by those that were let in."""
-    for kind in ("honest", *HIJACKS):
-        some = [x for x in found if x["kind"] == kind]
-        yield kind, len(some), [x["fall"] for x in some if x["accepted"]]
+) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """Yield each kind that was tried, honest ones first, with its records."""
+    for kind in ("honest", *HIJACKS, OTHERS):
+        if some := [x for x in found if x["kind"] == kind]:
+            yield kind, some

@@ -25,7 +25,7 @@ from redhost.core.evaluation.ood import evaluate_ood
 from redhost.core.routers.ridge import choose_regression
 from redhost.core.training.router_data import columns_data
 
-__all__ = ["CURVE", "KINDS", "curve", "measure", "monoliths"]
+__all__ = ["CURVE", "KINDS", "curve", "domain_right", "measure", "monoliths", "no_expert"]
 
 KINDS = ("ridge", "statistics", "centroid", "linear", "mlp")
 """Router kinds beside the default; those with a covariance for each column are too large."""
@@ -62,7 +62,7 @@ def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
         other = desk.compose(folders, kind=kind).composed
         found[f"router {kind}"] = judge(other, desk.h(desk.test), desk.test).hits.tolist()
     found["random experts"] = _random_experts(desk, composed, seed=seed)
-    found |= _no_expert(desk, composed)
+    found |= no_expert(desk, composed)
     return {
         "seed": seed,
         "hits": found,
@@ -72,7 +72,7 @@ def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
         "strangers": _strangers(desk, composed),
         "sets": _sets(desk, composed),
         "gate": outcome.receipt.accuracy.overall,
-        "domain": _domain_right(desk, composed),
+        "domain": domain_right(desk, composed),
     }
 
 
@@ -98,7 +98,7 @@ def curve(desk: Desk, rows: int | None) -> dict[str, Any]:
     composed = some.compose(folders).composed
     systems = hits_by_system(composed, desk.test, encode=desk.context.encode)
     found = {name: _mean(systems[name].tolist()) for name in ("routed", "oracle")}
-    found |= {name: _mean(x) for name, x in _no_expert(some, composed).items()}
+    found |= {name: _mean(x) for name, x in no_expert(some, composed).items()}
     found["ridge"] = _mean(MONOLITHS["ridge"][1](some))
     return {"rows": rows, "accuracy": found, "left_out": left_out}
 
@@ -131,7 +131,7 @@ def _random_experts(desk: Desk, composed: redhost.ComposedModel, *, seed: int) -
     return judge(other, desk.h(desk.test), desk.test).hits.tolist()
 
 
-def _no_expert(desk: Desk, composed: redhost.ComposedModel) -> dict[str, list[float]]:
+def no_expert(desk: Desk, composed: redhost.ComposedModel) -> dict[str, list[float]]:
     """Answer from the cards' sums alone: by linear discriminants, and by ridge regression."""
     config, ids = composed.backbone.bus_config(), composed.bus.ids
     data = columns_data(composed, encode=desk.context.encode)[: len(ids)]
@@ -179,7 +179,8 @@ def _sets(desk: Desk, composed: redhost.ComposedModel) -> dict[str, float]:
     return {"covered": _mean(right), "labels": _mean([len(some) for some in sets])}
 
 
-def _domain_right(desk: Desk, composed: redhost.ComposedModel) -> float:
+def domain_right(desk: Desk, composed: redhost.ComposedModel) -> float:
+    """Return the share of test rows whose heaviest column is their own."""
     heaviest = judge(composed, desk.h(desk.test), desk.test).heaviest.tolist()
     own = [composed.bus.columns[k] == r.domain for k, r in zip(heaviest, desk.test, strict=True)]
     return _mean(own)

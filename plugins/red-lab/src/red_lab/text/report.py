@@ -18,8 +18,10 @@ from red_lab.text.desk import ENCODERS, Desk, open_desk
 from red_lab.text.joins import by_kind, deal_joins
 from red_lab.text.measure import CURVE, KINDS, SETS, curve, measure, monoliths, of_seeds
 from red_lab.text.monoliths import MONOLITHS
+from red_lab.text.noise import noise
+from red_lab.text.probabilities import probabilities
 
-__all__ = ["Extent", "run", "summarise", "write_page"]
+__all__ = ["PARTS", "Extent", "run", "summarise", "write_page"]
 
 DEFAULT = "routed"
 TITLES = {
@@ -33,8 +35,15 @@ TITLES = {
     "uniform": "experts, uniform weights",
     "best_single": "best single expert (chosen on these very rows)",
 }
-JOINING = ("newsgroups", "newswire")
-"""Corpora whose labels are dealt anew for newcomers; of mixed sources each is one of a kind."""
+JOINING: Mapping[str, int] = {"newsgroups": 2, "newswire": 3}
+"""Corpora whose labels are dealt anew for newcomers, and the first deal that is judged: the rule
+that refuses was made on those before. Of mixed sources each is one of a kind."""
+JOIN = ("deal", "team", "kind", "accepted", "fall", "reason")
+"""What is kept of a join."""
+
+
+PARTS = ("systems", "curve", "probabilities", "noise", "joins")
+"""What can be measured of a corpus, each by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +52,16 @@ class Extent:
 
     Attributes:
         encoder: One of `ENCODERS`.
+        parts: Of `PARTS`; what a page knows of others it keeps.
         seeds: How many; the split is the data's own.
         deals: In how many ways labels are dealt to teams for newcomers.
-        with_curve: Whether also with fewer rows a team.
         validation: Judge on training rows set aside; test files are not opened.
     """
 
     encoder: str
+    parts: Sequence[str]
     seeds: int
     deals: int = 0
-    with_curve: bool = False
     validation: bool = False
 
 
@@ -70,7 +79,8 @@ def run(names: Sequence[str], extent: Extent, *, out: Path, work: Path) -> Path:
     for name in names:
         metrics = _measured(name, extent, work=work)
         every = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        every[f"{name} {extent.encoder}"] = metrics
+        key = f"{name} {extent.encoder}"
+        every[key] = every.get(key, {}) | metrics
         path.write_text(json.dumps(every, indent=2, sort_keys=True) + "\n", "utf-8")
         write_page(json.loads(path.read_text("utf-8")), out / "README.md")  # in the file's order
     return path
@@ -88,26 +98,29 @@ def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
             file.write_text(json.dumps(make()), "utf-8")
         return json.loads(file.read_text("utf-8"))
 
-    seeds = range(extent.seeds)
-    measured = [once(f"seed-{s}", partial(measure, desk, seed=s)) for s in seeds]
-    whole = once("monoliths", partial(monoliths, desk))
-    points, joined = [], []
-    if extent.with_curve:
-        most = max(len(p.rows) for p in desk.parts.values())
-        sizes = [*(n for n in CURVE if n < most), None]
-        points = [once(f"of-{n}", partial(curve, desk, n)) for n in sizes]
-    for deal in range(extent.deals if name in JOINING else 0):
-        joined += once(f"deal-{deal}", partial(deal_joins, desk, deal))
-    return {
-        **summarise(desk, measured, whole),
+    found: dict[str, Any] = {
+        "schema": "red-lab.text/1",
+        "corpus": name,
         "encoder": extent.encoder,
         "validation": extent.validation,
-        "curve": points,
-        "joins": [
-            {k: x[k] for k in ("deal", "team", "kind", "accepted", "fall", "reason")}
-            for x in joined
-        ],
     }
+    if "systems" in extent.parts:
+        seeds = range(extent.seeds)
+        measured = [once(f"seed-{s}", partial(measure, desk, seed=s)) for s in seeds]
+        found |= summarise(desk, measured, once("monoliths", partial(monoliths, desk)))
+    if "curve" in extent.parts:
+        most = max(len(p.rows) for p in desk.parts.values())
+        sizes = [*(n for n in CURVE if n < most), None]
+        found["curve"] = [once(f"of-{n}", partial(curve, desk, n)) for n in sizes]
+    if "probabilities" in extent.parts:
+        found["probabilities"] = once("probabilities", partial(probabilities, desk))
+    if "noise" in extent.parts:
+        found["noise"] = once("noise", partial(noise, desk))
+    if "joins" in extent.parts and name in JOINING:
+        deals = range(JOINING[name], JOINING[name] + extent.deals)
+        joined = [x for d in deals for x in once(f"deal-{d}", partial(deal_joins, desk, d))]
+        found["joins"] = [{k: x[k] for k in JOIN} for x in joined]
+    return found
 
 
 def summarise(
@@ -133,8 +146,6 @@ def summarise(
         }
     outside = measured[0]["strangers"]
     return {
-        "schema": "red-lab.text/1",
-        "corpus": desk.corpus.name,
         "seeds": len(measured),
         "rows": len(texts),
         "labels": sum(len(y) for y in desk.corpus.teams.values()),
@@ -173,19 +184,24 @@ def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     ]
     names = [f"{corpus} {encoder}" for encoder in ENCODERS for corpus in CORPORA]
     for metrics in (every[name] for name in names if name in every):
-        lines += [*_head(metrics), *_systems(metrics), *_beside(metrics)]
-        lines += [*_curve(metrics), *_joins(metrics)]
+        lines += _head(metrics)
+        if "systems" in metrics:
+            lines += [*_extent(metrics), *_systems(metrics), *_beside(metrics)]
+        lines += [*_curve(metrics), *_probabilities(metrics), *_noise(metrics), *_joins(metrics)]
     path.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
 
 
 def _head(metrics: Mapping[str, Any]) -> list[str]:
-    corpus, (encoder, tokens) = CORPORA[metrics["corpus"]], ENCODERS[metrics["encoder"]]
+    corpus, (encoder, _) = CORPORA[metrics["corpus"]], ENCODERS[metrics["encoder"]]
+    return [f"## {corpus.title}, {encoder}", ""]
+
+
+def _extent(metrics: Mapping[str, Any]) -> list[str]:
+    corpus, (_, tokens) = CORPORA[metrics["corpus"]], ENCODERS[metrics["encoder"]]
     rows = ", ".join(f"{t} {n}" for t, n in metrics["train_rows"].items())
     where = "training rows set aside" if metrics["validation"] else corpus.tests_are
     forms = ", ".join(f"{n} {form}" for form, n in metrics["forms"].items())
     return [
-        f"## {corpus.title}, {encoder}",
-        "",
         f"{metrics['labels']} labels, texts cut at {tokens} tokens. Rows of each team: {rows}. "
         f"Judged on {where}: {metrics['rows']}, {metrics['seeds']} seeds. Chosen by "
         f"`recompose`: router `{metrics['router']}`; by `train-expert`: {forms}. The heaviest "
@@ -231,7 +247,7 @@ def _beside(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _curve(metrics: Mapping[str, Any]) -> list[str]:
-    if not metrics["curve"]:
+    if not metrics.get("curve"):
         return []
     lines = [
         "Accuracy by the rows that every team has:",
@@ -252,20 +268,65 @@ def _missing(point: Mapping[str, Any]) -> str:
     return f" ({count} experts refused)" if count else ""
 
 
-def _joins(metrics: Mapping[str, Any]) -> list[str]:
-    if not metrics["joins"]:
+def _probabilities(metrics: Mapping[str, Any]) -> list[str]:
+    if "probabilities" not in metrics:
         return []
-    deals = 1 + max(x["deal"] for x in metrics["joins"])
-    lines = [
-        f"One team joins the others; deals of the labels to teams: {deals}. Experts are solved "
-        "linear heads. What `recompose` does, and what the worst team loses on test rows to those "
-        "that are let in, in points:",
+    composed, each = (metrics["probabilities"][name] for name in ("composed", "each"))
+    return [
+        "Expected calibration error (fifteen bins of equal width; solved linear heads): of "
+        f"composed answers {composed['ece']:.3f} (confidence {composed['confidence']:.3f}, "
+        f"accuracy {composed['accuracy']:.3f}), of every expert's own answers to its own rows, as "
+        f"`--each` gives them, {each['ece']:.3f} ({each['confidence']:.3f}, "
+        f"{each['accuracy']:.3f}).",
         "",
-        "| a newcomer whose card shows | joins | let in | worst team's loss, median (most) |",
+    ]
+
+
+def _noise(metrics: Mapping[str, Any]) -> list[str]:
+    if not metrics.get("noise"):
+        return []
+    lines = [
+        "Cards of sums alone, with noise: counts and sums are (ε, δ)-differentially private "
+        f"with δ = {metrics['noise'][0]['delta']:g}, experts are as they were. No row is shown, "
+        "and no gate judges:",
+        "",
+        "| ε | default | own domain has most weight | no expert: ridge |",
         "|---|---|---|---|",
     ]
-    for kind, tried, falls in by_kind(metrics["joins"]):
-        what = "rows and sums of its own" if kind == "honest" else kind
-        lost = f"{100 * float(np.median(falls)):.1f} ({100 * max(falls):.1f})" if falls else ""
-        lines.append(f"| {what} | {tried} | {len(falls)} | {lost} |")
+    lines += [
+        f"| {x['epsilon'] or 'exact sums'} | {x['routed']:.3f} | {x['domain']:.3f} "
+        f"| {x['ridge']:.3f} |"
+        for x in metrics["noise"]
+    ]
     return [*lines, ""]
+
+
+def _joins(metrics: Mapping[str, Any]) -> list[str]:
+    if not metrics.get("joins"):
+        return []
+    joins = metrics["joins"]
+    hijacks = [x for x in joins if x["kind"] != "honest"]
+    honest = [x for x in joins if x["kind"] == "honest"]
+    lines = [
+        "One team joins the others, as it is and as what it is not; deals of the labels to teams: "
+        f"{len({x['deal'] for x in joins})}. Experts are solved linear heads under `ridge`. Of "
+        f"{len(honest)} honest newcomers {sum(x['accepted'] for x in honest)} are let in, of "
+        f"{len(hijacks)} hijacks {sum(x['accepted'] for x in hijacks)}. What the worst team loses "
+        "on test rows, in points, to those let in and, had they been, to those refused (no figure: "
+        "the card was refused by itself):",
+        "",
+        "| a newcomer whose card shows | joins | let in | lost to them, median (most) | refused "
+        "ones' |",
+        "|---|---|---|---|---|",
+    ]
+    for kind, some in by_kind(joins):
+        what = "rows and sums of its own" if kind == "honest" else kind
+        in_ = [x for x in some if x["accepted"]]
+        out = [x for x in some if not x["accepted"]]
+        lines.append(f"| {what} | {len(some)} | {len(in_)} | {_falls(in_)} | {_falls(out)} |")
+    return [*lines, ""]
+
+
+def _falls(joins: Sequence[Mapping[str, Any]]) -> str:
+    falls = [100 * x["fall"] for x in joins if x["fall"] is not None]
+    return f"{float(np.median(falls)):.1f} ({max(falls):.1f})" if falls else ""
