@@ -230,7 +230,8 @@ def change_members(
                 raise
             tried = keywords.get("try_others")
             hint = _what_helps(session, joins, wanted, keywords, made_with) if tried else TRY_HINT
-            raise type(e)(e.problem, expected=e.expected, found=e.found, hint=hint) from e
+            error = type(e)(e.problem, expected=e.expected, found=e.found, hint=hint)
+            raise error from e
         with before_publish(joins) if before_publish else nullcontext():
             receipt = publish(session, inputs, result, writer=writer)
     session.plugins.notify("redhost_composed", receipt=receipt)
@@ -294,8 +295,9 @@ def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:
     who, found = f"{joins.name} was not attached", "no reason"
     if reason is not None:
         found = f"{reason.code}: {reason.reason}"
-        if reason.code in {"harm", "hijack"}:
-            kind = HijackError if reason.code == "hijack" else HarmError
-            raise kind(who, found=found, hint=HARM_HINT)
+        if reason.code == "hijack":
+            raise HijackError(who, found=found, hint=HARM_HINT)
+        if reason.code == "harm":
+            raise HarmError(who, found=found, hint=HARM_HINT)
     hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
     raise ContractError(who, found=found, hint=hint)

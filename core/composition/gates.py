@@ -217,21 +217,22 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
         after, rows = accuracy.after[domain], accuracy.rows[domain]
         allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
         excess, fall = accuracy.excess.get(domain), before - after
-        kind: type[HarmError] = HarmError
+        claims = excess is not None and _claims(excess)
         if excess is not None:
             _refuse_lies(domain, excess, allowed=allowed)
-        if excess is not None and _claims(excess):
-            fall, kind = max(fall, excess.mass), HijackError
-        elif excess is not None and excess.taken < TAKEN:
-            noise = min(NOISE * excess.error, 0.02) if tolerance is None else 0.0
-            allowed += max(excess.reference, 0.0) + noise
-        if fall > allowed + 1e-9:
-            raise kind(
-                f"domain {domain!r} would fall by {100 * fall:.1f} points",
-                expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
-                found=f"{before:.3f} before, {after:.3f} after{_why(excess)}",
-                hint=HARM_HINT,
-            )
+            if claims:
+                fall = max(fall, excess.mass)
+            elif excess.taken < TAKEN:
+                noise = min(NOISE * excess.error, 0.02) if tolerance is None else 0.0
+                allowed += max(excess.reference, 0.0) + noise
+        if fall <= allowed + 1e-9:
+            continue
+        problem = f"domain {domain!r} would fall by {100 * fall:.1f} points"
+        expected = f"at most {100 * allowed:.1f} points on {rows} gate rows"
+        found = f"{before:.3f} before, {after:.3f} after{_why(excess)}"
+        if claims:
+            raise HijackError(problem, expected=expected, found=found, hint=HARM_HINT)
+        raise HarmError(problem, expected=expected, found=found, hint=HARM_HINT)
 
 
 def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:

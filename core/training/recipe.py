@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...registry.errors import HarmError, UsageError
 from ...registry.package.manifest import BackboneRef, ExpertManifest, Noise, Training
-from ...registry.package.project import ExpertPlan, check_ranks
+from ...registry.package.project import ExpertPlan, check_noise, check_ranks
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import bus_part, check_taps, compute_features, inside_reader
 from ..backbones.interventions.tap import FINAL, Tap, block_at
@@ -142,12 +142,7 @@ class Recipe:
             )
         if plan.epsilon is None:
             return
-        if plan.card != "statistics":
-            raise UsageError(
-                f"expert {plan.id!r} has an epsilon: noise is for sums without rows",
-                expected='card = "statistics" in [tool.redhost.expert]',
-                found=str(plan.card),
-            )
+        check_noise(plan)
         if not self.context.background:
             raise UsageError(
                 f"expert {plan.id!r} has an epsilon: its canary may show none of your rows",

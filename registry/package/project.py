@@ -93,6 +93,20 @@ def read_plan(project: Path) -> ExpertPlan:
         raise UsageError(f"{path}, [tool.redhost.expert]", found=str(e), hint=hint) from e
 
 
+def check_noise(plan: ExpertPlan) -> None:
+    """Check that noise goes into sums that are shown alone.
+
+    Raises:
+        UsageError: If rows would be shown beside them.
+    """
+    if plan.epsilon is not None and plan.card != "statistics":
+        raise UsageError(
+            f"expert {plan.id!r} has an epsilon: noise is for sums without rows",
+            expected='--card statistics, card = "statistics" in [tool.redhost.expert]',
+            found=str(plan.card),
+        )
+
+
 def check_ranks(plan: ExpertPlan) -> None:
     """Check that an expert can be trained at the ranks of its plan.
 

@@ -74,6 +74,30 @@ def test_a_weight_file_is_held_to_its_own_backbone_when_packed(two, call, tmp_pa
     assert code == 1 and "fingerprint" in err
 
 
+def test_pack_says_what_the_card_gives_away(two, call, tmp_path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl")
+    lines = {}
+    for name, options in (
+        ("plain", ()),
+        ("sums", ("--card", "statistics")),
+        ("noisy", ("--card", "statistics", "--epsilon", "2", "--delta", "0.001")),
+    ):
+        assert call("new-expert", name, "--backbone", two, *options)[0] == 0
+        assert call("train-expert", f"red-expert-{name}", "--data", data, "--epochs", "1")[0] == 0
+        code, out, _ = call("pack", f"red-expert-{name}")
+        assert code == 0
+        [lines[name]] = [x for x in out.splitlines() if x.startswith("card of ")]
+    assert len({*lines.values()}) == 3 and "(2, 0.001)" in lines["noisy"]
+    noise = manifest("red-expert-noisy")["card"]["noise"]
+    assert (noise["epsilon"], noise["delta"]) == (2.0, 0.001)
+    assert "noise" not in manifest("red-expert-sums")["card"]
+
+
+def test_noise_without_a_card_of_sums_is_refused(two, call) -> None:
+    code, _, err = call("new-expert", "odd", "--backbone", two, "--epsilon", "1")
+    assert code == 2 and "--card statistics" in err and not Path("red-expert-odd").exists()
+
+
 def test_training_tells_what_its_rows_are_too_few_or_too_uneven_for(two, call, tmp_path) -> None:
     assert call("new-expert", "odd", "--backbone", two)[0] == 0
     rows = [{"text": f"number {n}", "label": "often"} for n in range(40)]

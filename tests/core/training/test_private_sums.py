@@ -57,7 +57,7 @@ def test_the_scale_is_the_papers() -> None:
     assert gaussian_scale(1.0, 1e-5) < classical
 
 
-def test_counts_have_the_noise_that_their_share_of_the_budget_asks() -> None:
+def test_counts_have_the_noise_of_their_share_of_the_budget() -> None:
     draws = torch.stack([noisy(2000, 1.0, seed=n).counts for n in range(200)])
     assert float(draws.mean()) == pytest.approx(1000, abs=4)
     expected = gaussian_scale(1.0, 1e-5) / math.sqrt(COUNTS)

@@ -125,9 +125,11 @@ class _Host:
         reason, fall, gates = "", None, dict[str, Any]()
         try:
             newcomer = inputs_of(self.desk, [folder]).candidates.experts
-            together = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
+            with_newcomer = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
             result = _composed(
-                dataclasses.replace(together, previous=self.before, encode_previous=together.encode)
+                dataclasses.replace(
+                    with_newcomer, previous=self.before, encode_previous=with_newcomer.encode
+                )
             )
             right = self._right(result.composed)
             fall = max(self.right[t] - right[t] for t in self.members)
@@ -272,7 +274,7 @@ HIJACKS: Mapping[str, Callable[[Package, Package], Package]] = {
     "another's rows and sums beside its own": _card(_added),
     "twenty times as many, another's among them": _card(_heavy),
     "its sums moved to another's mean": _card(_moved),
-    "its own, said to be twenty times as many": _card(_many),
+    "twenty times as many as its own": _card(_many),
     "another's rows and labels, each a place further": _relabelled,
     "another's rows and sums, loud": _loud,
     "its own, a hundred times as long": _card(_huge),
