@@ -45,11 +45,11 @@ SOME = 64
 NOISE = 1.645
 """Standard errors by which an excess may be above the tolerance: one-sided 5 %."""
 
-COPIED, OVERLAP, REVERSE, TAKEN = 0.1, 0.2, 1.2, 0.1
-"""From here on a newcomer shows a member's card; its rows or sums are a domain's own; or it takes
-what is not confused, and the fall of the reference does not excuse it (`core.composition.harm`). Of
-40 honest newcomers to 20 Newsgroups 39 had at most 0, .16, 1.0 and .05; a third of a domain's rows
-among a newcomer's gives an overlap of .25 to .45, another's sums a reverse of 1.5 to 4.7."""
+COPIED, OVERLAP, TAKEN = 0.1, 0.2, 0.1
+"""From here on a newcomer shows a member's card; its rows are a domain's own; or it takes what is
+not confused, and the fall of the reference does not excuse it (`core.composition.harm`). Of 40
+honest newcomers to 20 Newsgroups 39 had at most 0, .16 and .05; a third of a domain's rows among a
+newcomer's gives an overlap of .25 to .45."""
 
 FAR = 0.1
 """Below its own expert by more than this (or two gate rows) a domain is warned of."""
@@ -198,8 +198,8 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
 
         shows rows of a member's card                                 copied ≥ `COPIED`
         takes rows by the number of rows it says it has               claimed > allowed
-        brings a domain's own, which loses by it                      overlap ≥ `OVERLAP` or
-                                      reverse ≥ `REVERSE`, and max(fall, mass) > allowed
+        brings rows of a domain that loses by it                      overlap ≥ `OVERLAP` and
+                                                                      max(fall, mass) > allowed
 
     Otherwise a domain is excused what the reference of the same cards loses to newcomers, unless
     they take what was surely right: then they may have misled the reference as well.
@@ -207,7 +207,7 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
     Args:
         accuracy: Before and after, by domain.
         tolerance: In points; None is one point or two gate rows, whichever is larger, and where the
-            reference's fall is excused `NOISE` standard errors, two points at most.
+            reference's fall is excused `NOISE` standard errors, at most two points or gate rows.
 
     Raises:
         HijackError: If a newcomer brings what is another's.
@@ -223,8 +223,8 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
             if claims:
                 fall = max(fall, excess.mass)
             elif excess.taken < TAKEN:
-                noise = min(NOISE * excess.error, 0.02) if tolerance is None else 0.0
-                allowed += max(excess.reference, 0.0) + noise
+                most = max(0.02, 2 / rows) if tolerance is None else 0.0
+                allowed += max(excess.reference, 0.0) + min(NOISE * excess.error, most)
         if fall <= allowed + 1e-9:
             continue
         problem = f"domain {domain!r} would fall by {100 * fall:.1f} points"
@@ -269,8 +269,8 @@ def _refuse_lies(domain: str, excess: ExcessHarm, *, allowed: float) -> None:
 
 
 def _claims(excess: ExcessHarm) -> bool:
-    """Tell whether newcomers' rows or sums are a domain's own."""
-    return excess.overlap >= OVERLAP or excess.reverse >= REVERSE
+    """Tell whether newcomers' rows are a domain's own."""
+    return excess.overlap >= OVERLAP
 
 
 def _why(excess: ExcessHarm | None) -> str:
@@ -280,8 +280,7 @@ def _why(excess: ExcessHarm | None) -> str:
     return (
         f"; the cards alone lose {100 * excess.reference:.1f}, "
         f"excess {100 * excess.excess:.1f} ± {100 * excess.error:.1f}; "
-        f"newcomers' rows overlap {excess.overlap:.2f} (of {OVERLAP} allowed; "
-        f"reverse {excess.reverse:.2f} of {REVERSE}), "
+        f"newcomers' rows overlap {excess.overlap:.2f} (of {OVERLAP} allowed), "
         f"{100 * excess.taken:.1f} points of sure answers go to them (of {100 * TAKEN:.0f})"
     )
 

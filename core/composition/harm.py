@@ -13,7 +13,7 @@ say whose the newcomers' rows are, and what goes to them:
     overlap = P(a newcomer's row lies where the densest fifth of the domain's gate rows lie) / ⅕,
               by the domain's discriminants: 1 for rows of the domain itself
     reverse = the same of the domain's rows among the newcomer's, by the newcomer's discriminants:
-              above 1 its sums are not those of its rows
+              reported alone, for sums are held to a card's rows where it is read
     taken   = share of gate rows that were answered rightly and surely (p ≥ .9), are answered
               wrongly now, and have a newcomer for their heaviest column
     mass    = the mean fall of the right label's probability: what a copy takes first

@@ -35,7 +35,7 @@ TITLES = {
     "uniform": "experts, uniform weights",
     "best_single": "best single expert (chosen on these very rows)",
 }
-JOINING: Mapping[str, int] = {"newsgroups": 2, "newswire": 3}
+JOINING: Mapping[str, int] = {"newsgroups": 2, "newswire": 5}
 """Corpora whose labels are dealt anew for newcomers, and the first deal that is judged: the rule
 that refuses was made on those before. Of mixed sources each is one of a kind."""
 JOIN = ("deal", "team", "kind", "accepted", "fall", "reason")
