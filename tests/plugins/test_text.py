@@ -145,7 +145,7 @@ def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> Non
         assert metrics["probabilities"][kind]["rows"] == 120
     exact, *noisy = metrics["noise"]
     assert exact["epsilon"] is None and [x["epsilon"] for x in noisy] == [10.0, 3.0, 1.0]
-    assert exact["routed"] > noisy[-1]["routed"]
+    assert 1 / 6 < noisy[-1]["routed"] <= exact["routed"] > 0.9
     before = {f: f.read_bytes() for f in (tmp_path / "work").glob("*.json")}
     (tmp_path / "work" / "newsgroups-minilm-test-of-40.json").unlink()
     assert run(*report.PARTS) == metrics

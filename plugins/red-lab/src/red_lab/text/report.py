@@ -294,11 +294,14 @@ def _noise(metrics: Mapping[str, Any]) -> list[str]:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {x['epsilon'] or 'exact sums'} | {x['routed']:.3f} | {x['domain']:.3f} "
-        f"| {x['ridge']:.3f} |"
+        f"| {_epsilon(x['epsilon'])} | {x['routed']:.3f} | {x['domain']:.3f} | {x['ridge']:.3f} |"
         for x in metrics["noise"]
     ]
     return [*lines, ""]
+
+
+def _epsilon(epsilon: float | None) -> str:
+    return "exact sums" if epsilon is None else f"{epsilon:g}"
 
 
 def _joins(metrics: Mapping[str, Any]) -> list[str]:
