@@ -108,7 +108,8 @@ def private_sums(
 def _clipped(z: Tensor, clip: float) -> Tensor:
     """Return rows ``(N, D)`` none of which is longer than C."""
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp(min=1e-12)
-    return z * (clip / length).clamp(max=1.0)
+    cut: Tensor = z * (clip / length).clamp(max=1.0)
+    return cut
 
 
 def _shrunk(means: Tensor, common: Tensor, noise: Tensor) -> Tensor:
