@@ -300,13 +300,7 @@ def new_expert(
     answers that question, and competes with those alone that do.
     """
     from ..registry.home.questions import question_of
-    from ..registry.package.project import (
-        ExpertPlan,
-        check_noise,
-        check_ranks,
-        write_plan,
-        write_project,
-    )
+    from ..registry.package.project import ExpertPlan, check_plan, write_plan, write_project
 
     project = _fresh("expert", name)
     _check_options(writes, reads_tap, writes_tap, adapter=form == ADAPTER, of_one=blocks or targets)
@@ -326,8 +320,7 @@ def new_expert(
         epsilon=epsilon,
         delta=delta,
     )
-    check_ranks(plan)
-    check_noise(plan)
+    check_plan(plan)
     if source is not None or data is not None:
         fields = (text_field, label_field)
         _import(project, plan, source, data, fields=fields, home=home, device=device)

@@ -152,7 +152,7 @@ def _claimed(
     bus, router = after.model.bus, after.model.bus.router
     lost = torch.zeros(len(h), dtype=torch.float64)
     if not isinstance(router, Router) or router.log_prior is not None:
-        return lost  # the host has said itself whose texts it expects
+        return lost  # the host has its own prior
     share = router.learnt_shares(data)
     new = torch.tensor([d.column in join for d in data])
     fewer = torch.where(new, share.clamp(max=float(share[~new].max())), share)

@@ -124,8 +124,8 @@ def _shrunk(means: Tensor, common: Tensor, noise: Tensor) -> Tensor:
     """
     off = means - common
     square = off.square().sum(-1, keepdim=True).clamp(min=1e-12)
-    kept = 1 - (means.shape[1] - 2) * noise[:, None].square() / square
-    shrunk: Tensor = common + kept.clamp(min=0.0) * off
+    factor = 1 - (means.shape[1] - 2) * noise[:, None].square() / square
+    shrunk: Tensor = common + factor.clamp(min=0.0) * off
     return shrunk
 
 

@@ -93,6 +93,16 @@ def read_plan(project: Path) -> ExpertPlan:
         raise UsageError(f"{path}, [tool.redhost.expert]", found=str(e), hint=hint) from e
 
 
+def check_plan(plan: ExpertPlan) -> None:
+    """Check what can be checked of a plan before there are rows.
+
+    Raises:
+        UsageError: If it cannot be carried out.
+    """
+    check_ranks(plan)
+    check_noise(plan)
+
+
 def check_noise(plan: ExpertPlan) -> None:
     """Check that noise goes into sums that are shown alone.
 
