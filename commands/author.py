@@ -299,14 +299,13 @@ def new_expert(
     With --from and --data it lacks nothing: an adapter and a card in a package. With --question it
     answers that question, and competes with those alone that do.
     """
-    from ..registry.home.questions import question_of
     from ..registry.package.project import ExpertPlan, check_plan, write_plan, write_project
 
     project = _fresh("expert", name)
     _check_options(writes, reads_tap, writes_tap, adapter=form == ADAPTER, of_one=blocks or targets)
     plan = ExpertPlan(
         id=name,
-        question=question_of(home) if home else None,
+        question=_question(home),
         backbone=backbone,
         form=form,
         rank=rank,
@@ -328,6 +327,13 @@ def new_expert(
     write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
     write_plan(project, plan)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+
+
+def _question(home: Path | None) -> str | None:
+    """Return the question that a home is for, if it is one's."""
+    from ..registry.home.questions import question_of
+
+    return question_of(home) if home else None
 
 
 def _check_options(
