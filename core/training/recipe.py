@@ -218,13 +218,13 @@ class Recipe:
         expert, head = trained.expert, backbone.task.head
         expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
         if expert.space == "labels" and head.probabilities:
-            self._calibrate(expert, keep=trained.calibrated)
+            self._calibrate(expert, scaled=trained.calibrated)
         return trained
 
-    def _calibrate(self, expert: Expert, *, keep: bool) -> None:
+    def _calibrate(self, expert: Expert, *, scaled: bool) -> None:
         """Fit the temperature, and thresholds where labels have them, to rows kept for that.
 
-        With `keep` the temperature stays.
+        One whose logits are `scaled` keeps T = 1.
         """
         fit, head = self.splits.fit, self.backbone.task.head
         if head.several:
@@ -234,7 +234,7 @@ class Recipe:
         targets = head.targets([r.label for r in fit], expert.labels)
         with torch.inference_mode():
             logits = expert(self.read(_texts(fit)))
-            if not keep:
+            if not scaled:
                 expert.temperature = fit_temperature(logits, targets, head=head)
             p = head.output(logits, temperature=expert.temperature)
             expert.thresholds = head.fit_thresholds(p, targets)

@@ -27,7 +27,8 @@ from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 SCHEMA_MINOR = 8
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
 `features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
- `question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``, 8 `noise` of cards."""
+`question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``, 8
+`noise` of cards."""
 
 _CAME_WITH = {
     "min_host": 1,
