@@ -130,10 +130,10 @@ class Counting:
     """Counts how often a model was read with; bits are ten for each sign of its name, and more."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, str]] = []
+        self.requested: list[tuple[int, str]] = []
 
     def bits(self, excerpt: Excerpt, read: Any) -> float:
-        self.asked.append((excerpt.ids[0], read))
+        self.requested.append((excerpt.ids[0], read))
         return 10.0 * len(read) + excerpt.ids[0]
 
 
@@ -147,7 +147,7 @@ def test_what_was_counted_is_not_counted_again(tmp_path) -> None:
     wanted = ["x", "yy", "x", "x"]
     assert ledger(tmp_path, first).bits(wanted) == [10.0, 21.0, 12.0, 13.0]
     assert ledger(tmp_path, second).bits(["x", "x", "x", "x"]) == [10.0, 11.0, 12.0, 13.0]
-    assert len(first.asked) == 4 and second.asked == [(1, "x")]
+    assert len(first.requested) == 4 and second.requested == [(1, "x")]
 
 
 def test_the_share_is_of_what_the_best_gains_over_the_base() -> None:
@@ -177,7 +177,7 @@ def written(folder: Path, metrics: dict[str, Any], cost: dict[str, Any]) -> str:
     return (folder / "README.md").read_text("utf-8")
 
 
-def test_the_page_is_that_of_its_figures_and_they_hold_what_is_said_of_them(tmp_path) -> None:
+def test_the_page_is_that_of_its_figures_and_they_hold_its_claims(tmp_path) -> None:
     metrics, cost = results()
     assert written(tmp_path, metrics, cost) == (RESULTS / "README.md").read_text("utf-8")
     assert set(metrics["systems"]) == set(SYSTEMS) and len(metrics["setting"]["domains"]) >= 20

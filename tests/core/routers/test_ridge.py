@@ -251,16 +251,16 @@ def test_a_columns_bits_are_its_own_whoever_stands_beside_it(
         made = RidgeRouter(width=width, columns=tuple(map(str, range(len(counts)))))
         owner = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
         parts = {"weight": weight, "bias": weight.sum(1), "scale": made.scale, "owner": owner}
-        kept = {f"density.{name}": t for name, t in made.density.state_dict().items()}
-        made.load_tensors({**parts, **kept})
+        unchanged = {f"density.{name}": t for name, t in made.density.state_dict().items()}
+        made.load_tensors({**parts, **unchanged})
         return made
 
     g = torch.Generator().manual_seed(width)
     weight = torch.randn(sum(counts), width, generator=g)
-    together = router(weight, counts)
+    side_by_side = router(weight, counts)
     for batch in (1, 2, 7, 64):
         z = torch.randn(batch, width, generator=g)
-        logits = together(z)
+        logits = side_by_side(z)
         for k, rows in enumerate(torch.split(weight, counts)):
             alone = router(rows, (len(rows),))
             assert torch.equal(alone(z)[:, 0], logits[:, k])

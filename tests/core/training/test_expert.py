@@ -76,7 +76,7 @@ def learn(*, rival: float | None = None) -> tuple[list[int], TrainedExpert]:
     return epochs, trained
 
 
-def test_an_expert_that_is_ahead_of_its_rival_is_trained_as_if_it_had_none() -> None:
+def test_an_expert_better_than_its_rival_is_trained_as_if_it_had_none() -> None:
     epochs, alone = learn()
     same, beside = learn(rival=0.0)
     assert same == epochs and len(epochs) == alone.epoch + 8 < 60
@@ -84,6 +84,6 @@ def test_an_expert_that_is_ahead_of_its_rival_is_trained_as_if_it_had_none() -> 
         assert torch.equal(tensor, beside.expert.state_dict()[name])
 
 
-def test_one_that_is_not_ahead_stops_after_a_quarter_of_the_patience() -> None:
+def test_one_that_is_no_better_stops_after_a_quarter_of_the_patience() -> None:
     epochs, trained = learn(rival=1.0)  # which nothing is ahead of
     assert len(epochs) == trained.epoch + 2
