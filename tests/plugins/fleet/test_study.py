@@ -11,7 +11,7 @@ from red_lab.fleet.growth import PLANS, Plan, bound, simulate
 from red_lab.fleet.report import lines
 from red_lab.fleet.rollouts import KINDS, rollout
 from red_lab.fleet.storm import stale
-from redhost_fleet.rollout import Limits
+from redhost_fleet.rollout import DRIFTED, Limits
 
 ROOT = Path(__file__).parents[3]
 MOVES = [(0.0, 0.1, 1), (10.0, 10.1, 2), (20.0, 20.1, 1)]
@@ -59,3 +59,11 @@ def test_the_page_is_that_of_its_figures_and_they_hold_what_is_promised() -> Non
     good = [row for row in metrics["rollouts"]["rows"] if row["kind"].startswith("as good")]
     assert len(metrics["rollouts"]["rows"]) == len(KINDS)
     assert all(row["end"] <= 0.01 for row in good)
+    for row in metrics["canaries"]["rows"]:  # three points worse on real posts: never promoted
+        loss = row["worse"] - row["better"]
+        assert row["end"] == 1 if loss >= 0.03 else row["end"] < 1
+        assert row["promote"] == 0 if loss >= 0.01 else True
+    like, later, *strange = metrics["canaries"]["drift"]
+    own = [d for row in (like, later) for d in row["drift"].values()]
+    other = [d for row in strange for d in row["drift"].values()]
+    assert max(d["distance"] for d in own) < DRIFTED < min(d["distance"] for d in other)

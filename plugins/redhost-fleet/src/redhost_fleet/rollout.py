@@ -18,7 +18,7 @@ from redhost_fleet.evidence import (
 from redhost_fleet.fleet import Fleet
 from redhost_fleet.stages import CANARY, PRODUCTION
 
-__all__ = ["Decision", "Limits", "decide", "judge"]
+__all__ = ["DRIFTED", "Decision", "Limits", "decide", "judge"]
 
 DRIFTED, FEWEST = 0.3, 200
 """Drift that the history names, in standard deviations, and the texts that it takes."""

@@ -99,7 +99,8 @@ def _canaries(c: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from _prose(
         f"Five teams' experts on 20 Newsgroups, MiniLM, are production: {c['accuracy']:.3f} of "
-        f"{c['posts']:,} posts that came later are right. A canary has a new expert of one team, "
+        f"{c['posts']:,} posts that came later are right; up to 5 % are to be declined, and count "
+        "as wrong. A canary has a new expert of one team, "
         "made from what became of its rows, or another router. What both answer is labelled in "
         f"{c['rollouts']:,} orders, at most {c['labels']:,} posts each, under the limits above. "
         "*By* is what the canary gains or loses over all posts; *better* how often it alone is "
