@@ -61,7 +61,7 @@ class Opener:
         self.requested: list[str] = []
         self.errors: list[str] = []
 
-    def __call__(self, url: str, **options: Any) -> Page:
+    def __call__(self, url: str, *, ready: str = "#experts tr", **options: Any) -> Page:
         context = self.browser.new_context(**options)
         self.contexts.append(context)
         page = context.new_page()
@@ -69,7 +69,7 @@ class Opener:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
         page.goto(url)
-        page.wait_for_selector("#experts tr")
+        page.wait_for_selector(ready)
         return page
 
 

@@ -25,6 +25,7 @@ from redhost_serve.listing import listing_routes
 from redhost_serve.openai_routes import openai_routes
 from redhost_serve.problems import HttpProblem
 from redhost_serve.service import Service
+from redhost_serve.traffic import traffic_routes
 
 __all__ = ["create_app"]
 
@@ -32,8 +33,11 @@ log = logging.getLogger("redhost.serve")
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
+    "/traffic": ("traffic.html", "text/html; charset=utf-8"),
     "/static/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/static/elements.js": ("elements.js", "text/javascript; charset=utf-8"),
     "/static/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/static/traffic.js": ("traffic.js", "text/javascript; charset=utf-8"),
 }
 POLICY = (
     "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
@@ -80,6 +84,7 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
 def _add_routes(app: FastAPI, service: Service, *, token: str | None) -> None:
     app.include_router(inference_routes(service))
     app.include_router(listing_routes(service, admin=token is not None))
+    app.include_router(traffic_routes(service.last_minute, lambda: service.draining))
     app.include_router(openai_routes(service, admin=token is not None))
     if token is not None:
         app.include_router(admin_routes(service, token=token))

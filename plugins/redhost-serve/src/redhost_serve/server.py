@@ -135,6 +135,7 @@ def running(
             raise redhost.MissingError("the server did not start within a minute")
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", service
     finally:
+        service.draining = True  # those who watch are let go
         server.should_exit = True
         thread.join()
         listener.close()

@@ -24,8 +24,9 @@ from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
 from redhost_serve.tracing import note_answers
+from redhost_serve.traffic import LastMinute
 from redhost_serve.trial import Pair, Question, Trial
-from redhost_serve.wire import model_name
+from redhost_serve.wire import TrafficReply, model_name
 from redhost_serve.writer import Writer
 
 __all__ = ["Candidate", "Options", "Service"]
@@ -111,6 +112,7 @@ class Service:
             drift=self.drift,
             question=self.question,
         )
+        self.traffic = LastMinute()
         self.batcher = self._batcher(self._answer)
         self.labelled = self._batcher(self._compare)
         self.by_expert = self._batcher(partial(self.live.predict, each=True))
@@ -241,6 +243,7 @@ class Service:
     def _note(self, answers: Sequence[redhost.Answer], *, seconds: float) -> None:
         """Count the answers to one request for this question."""
         self.metrics.answered(answers, seconds=seconds)
+        self.traffic.answered(answers, seconds=seconds)
         note_answers(answers, question=self.question)
         if answers[0].generation == self.live.generation:
             self._recent.add(answers)
@@ -418,6 +421,15 @@ class Service:
         prior = self._expected[number]
         shares, texts = self._recent.estimate(prior)
         return shares, prior, texts
+
+    def last_minute(self, question: str | None = None) -> TrafficReply:
+        """Return whom the texts of the last minute went to, for a question.
+
+        Raises:
+            HttpProblem: 404, if there is no such question.
+        """
+        service = self.of_question(question) if question else self
+        return service.traffic.report(service.live.generation)
 
     def drift(self) -> dict[str, Drift]:
         """Return how far each expert's last texts lie from its card's rows."""

@@ -19,6 +19,7 @@ __all__ = [
     "Attach",
     "Change",
     "Detach",
+    "ExpertTraffic",
     "Failure",
     "Feedback",
     "FeedbackReply",
@@ -39,6 +40,7 @@ __all__ = [
     "Served",
     "TensorMetadata",
     "TextTensor",
+    "TrafficReply",
     "Wanted",
     "decode",
     "generate_reply",
@@ -178,6 +180,42 @@ class RouteReply(Struct, kw_only=True):
 
     generation: int | None
     routes: list[Routed]
+
+
+class ExpertTraffic(Struct, kw_only=True):
+    """One expert's part in the texts of the last minute.
+
+    Attributes:
+        expert: Its id, or ``backbone``.
+        texts: How many had their largest weight on it.
+        share: Those, of all texts, 0–1.
+        weight: Its mean weight over all texts.
+        declined: Of its texts, the share that was declined, 0–1; null where it had none.
+        seconds: Mean time in the queue and the pass of its texts; null where it had none.
+    """
+
+    expert: str
+    texts: int
+    share: float
+    weight: float
+    declined: float | None
+    seconds: float | None
+
+
+class TrafficReply(Struct, kw_only=True):
+    """Whom the texts of the last minute went to; no text is kept for it.
+
+    Attributes:
+        generation: The generation that is served.
+        window: How many seconds are looked back at.
+        texts: How many were answered in them.
+        experts: Who had weight, the largest share first.
+    """
+
+    generation: int | None
+    window: int
+    texts: int
+    experts: list[ExpertTraffic]
 
 
 class Feedback(Struct, kw_only=True):

@@ -3,17 +3,9 @@
 "use strict";
 
 const EVERY = 3000;
-const at = (id) => document.getElementById(id);
 let shown = "";
 let model = null;
 let asked = null;  // the id of the model that was chosen, where there are several questions
-
-function element(tag, text, attributes = {}) {
-  const made = document.createElement(tag);
-  if (text !== null) made.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
-}
 
 async function ask(path, options = {}) {
   const answer = await fetch(path, options);
@@ -164,16 +156,6 @@ function swapCell(generation) {
   return made;
 }
 
-const cell = (column, text, attributes = {}) =>
-  element("td", text, { "data-name": column, ...attributes });
-
-const percent = (share) => (share === undefined ? "–" : `${(100 * share).toFixed(1)}\u00a0%`);
-
-function say(id, text, kind = "") {
-  at(id).textContent = text;
-  at(id).className = kind;
-}
-
 // -- a question -------------------------------------------------------------------------------
 
 async function answer(event) {
@@ -201,11 +183,7 @@ function drawWeights(weights) {
   at("weights").replaceChildren(...rows.map(([name, share]) => {
     const row = element("li", null);
     const amount = (Math.round(1000 * share) / 1000 || 0).toFixed(3);  // never -0.000
-    const track = element("div", null, { class: "track", "aria-hidden": "true" });
-    const bar = element("div", null, { class: "bar" });
-    bar.style.width = `${100 * Math.min(Math.max(share, 0), 1)}%`;  // below 0 would be all of it
-    track.append(bar);
-    row.append(element("span", name), track, element("span", amount, { class: "amount" }));
+    row.append(element("span", name), track(share), element("span", amount, { class: "amount" }));
     return row;
   }));
 }
