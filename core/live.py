@@ -33,7 +33,7 @@ from .composition.options import RecomposeKeywords
 from .composition.select import ExpertSource
 from .evaluation.replay import replay_gates
 from .host import Host
-from .model.composed import Answer, ComposedModel
+from .model.composed import Answer, ComposedModel, Observe
 from .model.decode import session_of
 from .model.route import Route
 from .model.stored import GenerationLoader
@@ -123,13 +123,26 @@ class Live:
         return serving
 
     def predict(
-        self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
+        self,
+        texts: str | Iterable[str],
+        *,
+        sets: float | None = None,
+        each: bool = False,
+        observe: Callable[[ComposedModel], Observe | None] | None = None,
     ) -> list[Answer]:
         """Answer texts as `Host.predict` does, all with one generation, which answers name.
 
         A live host answers its own question; `of_question` gives those of others.
+
+        Args:
+            texts: As for `Host.predict`, like the next two.
+            sets: The level of label sets.
+            each: Whether every expert answers for itself as well.
+            observe: Returns, for the generation that answers, what is called with what it read.
         """
-        return self.composed.answer(texts, sets=sets, each=each)
+        model = self.composed
+        seen = None if observe is None else observe(model)
+        return model.answer(texts, sets=sets, each=each, observe=seen)
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
         """Say whose texts are as `Host.route` does, all by one generation, which it names."""

@@ -97,7 +97,8 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
         reverse: The same of the domain's rows among a newcomer's, by the newcomer's card.
         taken: Share of rows that were answered rightly and surely, and wrongly by a newcomer now.
         mass: How much less probable the right label is, in the mean.
-        copied: Largest share of a newcomer's shown rows that a member's card shows as well.
+        copied: Largest share of a newcomer's shown rows that a member's card has under other
+            labels.
         claimed: Share of rows lost by a newcomer's number of rows, where it says it has more than
             any member: answers beside those with as many as the largest member has.
     """

@@ -214,6 +214,8 @@ def test_list_experts_json_has_the_promised_keys(composed) -> None:
             "hint",
             "form",
             "rank",
+            "ranks",
+            "served",
             "writes",
             "backbone",
             "question",
@@ -248,7 +250,7 @@ def test_predict_answers_with_weights(composed) -> None:
     [answer] = json.loads(done.stdout)
     assert set(answer) == {
         *("input", "label", "probability", "value", "weights", "generation", "cut"),
-        *("declined", "labels", "by_expert"),
+        *("declined", "labels", "scores", "by_expert"),
     }
     assert answer["label"] == "49" and answer["generation"] == 1
     assert max(answer["weights"], key=answer["weights"].get) == "range3"

@@ -45,6 +45,7 @@ SPREAD = {
     ("core/backbones/packs.py", "options"),
     ("core/model/conformal.py", "safetensors.torch.load(data)"),
     ("core/model/conformal.py", "{n: torch.cat(found) for n, found in columns.items() if found}"),
+    ("core/model/moments.py", "safetensors.torch.load(data)"),
     ("core/composition/publish.py", "msgspec.structs.asdict(p)"),  # of the record, not of a package
     ("commands/sweep.py", "fields"),
     ("core/backbones/encoder.py", "options"),

@@ -196,7 +196,7 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
 
     Whoever brings another's rows, sums or weight is refused by name: it
 
-        shows rows of a member's card                                 copied ≥ `COPIED`
+        shows rows of a member's card under other labels              copied ≥ `COPIED`
         takes rows by the number of rows it says it has               claimed > allowed
         brings rows of a domain that loses by it                      overlap ≥ `OVERLAP` and
                                                                       max(fall, mass) > allowed
@@ -246,14 +246,14 @@ def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:
 
 
 def _refuse_lies(domain: str, excess: ExcessHarm, *, allowed: float) -> None:
-    """Refuse who shows rows of a domain's card, or takes its rows by saying that it has more.
+    """Refuse who renames rows of a domain's card, or takes its rows by saying that it has more.
 
     Raises:
         HijackError: If one does.
     """
     if excess.copied >= COPIED:
         raise HijackError(
-            f"a newcomer's card shows rows of domain {domain!r}",
+            f"a newcomer's card shows rows of domain {domain!r} under other labels",
             expected=f"less than {COPIED:.0%} of its rows on another's card",
             found=f"{excess.copied:.0%}{_why(excess)}",
             hint=HARM_HINT,

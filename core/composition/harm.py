@@ -18,6 +18,7 @@ say whose the newcomers' rows are, and what goes to them:
               wrongly now, and have a newcomer for their heaviest column
     mass    = the mean fall of the right label's probability: what a copy takes first
     copied  = share of a newcomer's shown rows that stand, number by number, on a member's card
+              under another label: whoever shows them under the same one answers as the member does
     claimed = share of gate rows answered rightly but for the number of rows that newcomers say they
               have: with α_k q_k / p_k in place of α, p the columns' shares of all rows and q those
               with no newcomer's above the largest member's (`composition.prior`)
@@ -100,6 +101,7 @@ def excess_harm(
     first, then = (_Reference.of([by_id[i] for i in some]) for some in (stay, ids))
     lost = first.hits(z, after.rows) - then.hits(z, after.rows)  # (N,)
     rows = {i: torch.cat([by_id[i].z, z[after.of(i)]]) for i in ids}
+    labels = {i: _labels(by_id[i], [after.rows[n] for n in after.of(i).tolist()]) for i in ids}
     found = {}
     for domain in stay:
         own, was = after.of(domain), before.of(domain)
@@ -115,7 +117,7 @@ def excess_harm(
                 reverse=max(then.overlap(i, by_id[i].z, z[own]) for i in join),
                 taken=_taken(before, after, was, own, join),
                 mass=_mass(before, was) - _mass(after, own),
-                copied=max(_copied(rows[i], rows[domain]) for i in join),
+                copied=max(_copied(rows[i], labels[i], rows[domain], labels[domain]) for i in join),
                 claimed=float(claimed[own].mean()),
             )
     return found
@@ -139,10 +141,20 @@ def _taken(
     return float((sure & moved).double().mean())
 
 
-def _copied(new: Tensor, old: Tensor) -> float:
-    """Return the share of new rows ``(N, W)`` that are among old ones, up to rounding."""
-    nearest = torch.cdist(new, old).amin(-1)
-    return float((nearest < SAME * new.shape[1] ** 0.5).double().mean())
+def _labels(data: ColumnData, gate: Sequence[Row]) -> list[str]:
+    """Return the labels of a column's rows and of its gate rows; empty where none is known."""
+    return [*(data.labels or [""] * len(data.z)), *(r.label for r in gate)]
+
+
+def _copied(new: Tensor, named: Sequence[str], old: Tensor, known: Sequence[str]) -> float:
+    """Return the share of new rows ``(N, W)`` that are among old ones under another label.
+
+    Up to rounding; a row whose label is not known has another.
+    """
+    nearest, places = torch.cdist(new, old).min(-1)
+    other = [not y or y != known[n] for y, n in zip(named, places.tolist(), strict=True)]
+    same = nearest < SAME * new.shape[1] ** 0.5
+    return float((same & torch.tensor(other)).double().mean())
 
 
 def _claimed(

@@ -212,7 +212,7 @@ def test_harm_to_another_domain_is_refused_unless_accepted(pair, build_expert, t
         ]
         + [redhost.authoring.CardRow(text=f"red {n} a", label="c", part="fit") for n in range(100)],
     )
-    with pytest.raises(HarmError, match="domain 'red' would fall"):
+    with pytest.raises(HarmError, match="rows of domain 'red' under other labels"):
         pair.attach(greedy)
     kinds = "ridge, statistics, centroid, evidence, quadratic"
     with pytest.raises(HarmError, match=f"Tried --router {kinds}: none lets it in"):

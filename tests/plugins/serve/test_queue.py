@@ -27,9 +27,9 @@ class Slow(redhost.Live):
 
     go_on = threading.Event()
 
-    def predict(self, texts, *, sets=None, each=False):
+    def predict(self, texts, **options):
         assert self.go_on.wait(30)
-        return super().predict(texts, sets=sets, each=each)
+        return super().predict(texts, **options)
 
 
 def test_a_full_queue_is_503_and_says_when_to_come_back(home, open_live, until) -> None:
@@ -94,10 +94,10 @@ def test_whatever_goes_wrong_is_400_or_503_and_the_next_request_is_answered(
     class Failing(redhost.Live):
         fails = True
 
-        def predict(self, texts, *, sets=None, each=False):
+        def predict(self, texts, **options):
             if self.fails:
                 raise error
-            return super().predict(texts, sets=sets, each=each)
+            return super().predict(texts, **options)
 
     live = open_live(home, Failing)
     with running(live) as (url, _), Client(url) as client:

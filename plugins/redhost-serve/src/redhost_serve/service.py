@@ -295,10 +295,10 @@ class Service:
     def _answer(self, questions: Sequence[Question]) -> list[redhost.Answer]:
         """Answer a batch, by the generation that is served and by the canary."""
         trial, model = self.trial, self.live.composed
-        observe = self._moments.observer(model)
         if trial is None or trial.model.generation == model.generation:
-            return model.answer([q.text for q in questions], observe=observe)
-        return trial.answer(model, questions, observe=observe)
+            texts = [q.text for q in questions]
+            return self.live.predict(texts, observe=self._moments.observer)
+        return trial.answer(model, questions, observe=self._moments.observer(model))
 
     def _compare(self, texts: Sequence[str]) -> list[Pair]:
         """Answer a batch by both generations."""

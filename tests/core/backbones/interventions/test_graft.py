@@ -130,8 +130,9 @@ def test_features_of_taps_are_remembered_by_what_computes_them(composed, tmp_pat
 
 
 def test_an_interrupted_training_goes_on_to_the_same_bytes(
-    make, backbone_folder, texts_of, tmp_path
+    make, backbone_folder, texts_of, tmp_path, monkeypatch
 ) -> None:
+    monkeypatch.setattr("redhost.core.training.expert.SAVING", float("inf"))  # after every epoch
     where = {"reads_tap": "0", "writes_tap": "1"}
     once = make("green", **where)
     plan = ExpertPlan(id="green", writes="hidden", **where)
