@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from ..core.evaluation.evaluate import Evaluation
     from ..core.evaluation.mixtures import MixtureSweep
     from ..core.evaluation.ood import OODReport
+    from ..core.model.composed import ComposedModel
     from ..core.receipt import Health
+    from ..core.types import Row
 
 
 @click.command()
@@ -113,6 +116,7 @@ def evaluate(
         _print_as_json(result, outside=ood, mixtures=sweep)
     else:
         _print_all(result, sweep, ood, labels=labels, routing=routing)
+        _print_unanswered(rows or (), host.composed)
 
 
 def _print_all(
@@ -133,6 +137,22 @@ def _print_all(
         _print_health(result.routing)
     if ood is not None:
         _print_outside(ood)
+
+
+def _print_unanswered(rows: Sequence[Row], model: ComposedModel) -> None:
+    """Say how many rows nobody can have right, for no one answers their label: a typo, maybe."""
+    from ..registry.errors import suggest
+    from ..registry.package.forms import DEFAULT_TASK
+
+    if model.backbone.task.name != DEFAULT_TASK:
+        return
+    known = {*model.bus.labels, "none"}
+    if unknown := [(n, r.label) for n, r in enumerate(rows, start=1) if r.label not in known]:
+        n, label = unknown[0]
+        click.echo(
+            f"{len(unknown)} of {len(rows)} rows have a label that nobody answers, first row {n}: "
+            f"{label!r}. {suggest(label, known)}".rstrip()
+        )
 
 
 def _draw(result: Evaluation, sweep: MixtureSweep | None, path: Path) -> None:

@@ -186,12 +186,12 @@ def migrate(
 
 def _material(texts: Path | None, rows: str | None) -> tuple[list[str], list[Row]]:
     """Read what experts are carried over with."""
-    from ..core.training.rows import read_rows
+    from ..core.training.rows import read_rows, read_texts
     from ..registry.package.forms import DEFAULT_TASK
 
-    lines = texts.read_text("utf-8").splitlines() if texts else []
+    lines = [row.text for row in read_texts(texts)] if texts else []
     known = read_rows(rows, task=DEFAULT_TASK) if rows else []
-    return [line for line in lines if line.strip()], list(known)
+    return lines, list(known)
 
 
 def _expert(name: str, home: Path | None) -> tuple[ExpertFiles, str]:

@@ -288,6 +288,16 @@ def test_bad_rows_are_named_by_their_line(composed, tmp_path, capsys, text, word
     assert code == 2 and words in err and err.count("\n") == 1
 
 
+def test_a_label_that_nobody_answers_is_named_with_its_row(composed, tmp_path, capsys) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("text,label\nWhat is 1 plus 1?,2\nWhat is 1 plus 2?,3o\n")
+    evaluate = ("evaluate", "--home", str(composed), "--data", str(data))
+    code, out, _ = call(capsys, *evaluate)
+    assert code == 0 and "1 of 2 rows" in out and "row 2: '3o'" in out and "Did you mean" in out
+    data.write_text("text,label\nWhat is 1 plus 1?,2\nhello,none\n")
+    assert "nobody answers" not in call(capsys, *evaluate)[1]
+
+
 def test_check_passes_what_is_sound(composed) -> None:
     found = json.loads(run("check", "--json", "range3", home=composed).stdout)
     assert found == [{"target": "range3", "ok": True, "violations": []}]

@@ -246,11 +246,12 @@ def _line(raw: bytes, number: int, name: str) -> str:
 def _encoding(name: str, number: int, raw: bytes, place: int) -> UsageError:
     """Return what to raise for a line that is not UTF-8."""
     wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 0 in raw
+    likely = "utf-16" if wide else "windows-1252"
     return UsageError(
         f"{name}, line {number}",
         expected="UTF-8",
         found=f"byte 0x{raw[place]:02x} at column {place + 1}{', as in UTF-16' if wide else ''}",
-        hint="Convert the file, e.g. with iconv -f utf-16 -t utf-8, or save it as CSV in UTF-8.",
+        hint=f"Convert the file, e.g. with iconv -f {likely} -t utf-8, or save it as CSV in UTF-8.",
     )
 
 
@@ -261,9 +262,11 @@ def _json(lines: Iterable[str], name: str) -> Iterator[tuple[str, Mapping[str, A
         try:
             cells = json.loads(line)
         except (ValueError, RecursionError) as e:
-            raise UsageError(
-                f"{name}, line {number}", expected="a JSON object", found=str(e)
-            ) from e
+            # What json says of a place counts lines within this one.
+            place = (
+                f"{e.msg} at column {e.pos + 1}" if isinstance(e, json.JSONDecodeError) else str(e)
+            )
+            raise UsageError(f"{name}, line {number}", expected="a JSON object", found=place) from e
         if not isinstance(cells, dict):
             raise UsageError(
                 f"{name}, line {number}",

@@ -45,8 +45,9 @@ def answer(
     """
     frame = _opened(table)
     texts = _texts(frame, text)
-    rows = [answer_fields(a) for a in host.predict(texts, sets=sets, each=each)]
-    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    # A table without rows gets the columns too: those of an answer to any text.
+    rows = [answer_fields(a) for a in host.predict(texts or ["any"], sets=sets, each=each)]
+    columns = {name: [row[name] for row in rows[: len(texts)]] for name in rows[0]}
     if taken := [name for name in columns if name in _names(frame)]:
         raise UsageError(
             f"there is a column {taken[0]!r} already",

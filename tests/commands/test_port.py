@@ -125,3 +125,13 @@ def test_a_build_for_the_new_backbone_is_taken_as_it_is(
     assert code == 2 and "already" in err
     assert call("rollback")[0] == 0
     assert not Path(f"ports-{successor}").exists()
+
+
+def test_texts_that_cannot_be_read_are_named_by_their_line(call, tmp_path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_bytes(b"one\ncaf\xe9\n")
+    code, _, err = call("port", "range1", "--to", "tiny", "--texts", str(texts))
+    assert code == 2 and "line 2" in err and err.count("\n") == 1
+    texts.write_text("\n")
+    code, _, err = call("port", "range1", "--to", "tiny", "--texts", str(texts))
+    assert code == 2 and "no texts" in err

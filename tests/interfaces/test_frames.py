@@ -39,6 +39,14 @@ def test_rows_keep_what_they_had_and_get_answers(kind, home, sums) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_table_without_rows_gets_the_columns(kind, home) -> None:
+    found = answer(redhost.Host.open(home), KINDS[kind]({"text": []}))
+    names = found.column_names if kind in ("pyarrow", "datasets") else list(found.columns)
+    assert names == ["text", "answer", "probability", "expert", "weight", "declined"]
+    assert len(found) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_wrong_is_named_by_row_and_column(kind, home) -> None:
     host = redhost.Host.open(home)
     with pytest.raises(redhost.errors.UnknownNameError):

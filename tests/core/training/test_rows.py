@@ -150,6 +150,11 @@ FAULTS = {
     ),
     "missing label": ("a.csv", "text,label\nx,a\ny\n", "line 3: expected a label in 'label'"),
     "not json": ("a.jsonl", '{"text": "x"\n', "line 1: expected a JSON object"),
+    "cut json": (
+        "a.jsonl",
+        '{"text": "x", "label": "a"}\n{"text":\n',
+        "line 2: expected a JSON object, found Expecting value at column 10",
+    ),
     "a list": ("a.jsonl", "[1]\n", "line 1: expected a JSON object, found list"),
     "encoding": (
         "a.jsonl",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -55,3 +56,14 @@ def test_a_server_tells_it_once_and_as_it_goes_on_and_shows_no_text(home, open_l
         assert lines[0] == "event: traffic"
         assert json.loads(lines[1].removeprefix("data: "))["texts"] == 3
         watching.close()
+
+
+def test_who_watches_holds_no_server_back(home, open_live) -> None:
+    with running(open_live(home)) as (url, _):
+        watching = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+        watching.request("GET", "/v1/traffic/events")
+        events = watching.getresponse()
+        assert events.readline() == b"event: traffic\n"
+        ends = time.monotonic()
+    assert time.monotonic() - ends < 15  # requests under way are waited for, 30 seconds
+    watching.close()

@@ -13,7 +13,8 @@ function element(tag, text, attributes = {}) {
 const cell = (column, text, attributes = {}) =>
   element("td", text, { "data-name": column, ...attributes });
 
-const percent = (share) => (share === undefined || share === null ? "–" : `${(100 * share).toFixed(1)}\u00a0%`);
+const percent = (share) =>
+  (typeof share === "number" ? `${(100 * share).toFixed(1)}\u00a0%` : "–");
 
 // A bar of a share on its track; below 0 would be all of it.
 function track(share) {
