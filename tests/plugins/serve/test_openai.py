@@ -277,8 +277,8 @@ def test_an_expert_that_left_meanwhile_is_not_found(home, open_live) -> None:
     """The request named it while it was served; another generation answers."""
 
     class Swapped(redhost.Live):
-        def predict(self, texts, *, sets=None, each=False):
-            found = super().predict(texts, sets=sets, each=each)
+        def predict(self, texts, **options):
+            found = super().predict(texts, **options)
             others = {i: a for i, a in (found[0].by_expert or {}).items() if i != "range3"}
             return [dataclasses.replace(a, by_expert=others) for a in found]
 
