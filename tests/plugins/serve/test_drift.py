@@ -45,3 +45,15 @@ def test_a_generation_made_before_has_no_moments(home) -> None:
     model = redhost.Host.open(home, plugins=redhost.plugins.Plugins(())).composed
     old = dataclasses.replace(model, moments=None)
     assert RecentMoments().observer(old) is None
+
+
+def test_an_old_generation_goes_though_no_text_has_come_since(home, open_live, until) -> None:
+    live = open_live(home)
+    with running(live) as (url, service), Client(url) as client:
+        client.infer(sums(20, 24))
+        old = live.generation
+        assert service.drift()
+        service.change(lambda: live.swap(1 if old != 1 else 2))
+        until(lambda: live.alive() == (live.generation,))
+        assert service.drift() == {}
+        service.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Callable
 
 import msgspec
@@ -38,7 +39,8 @@ class RecentMoments:
 
     def __init__(self, *, most: float = MOST) -> None:
         self.most = most
-        self._of: tuple[redhost.ComposedModel | None, Moments | None] = (None, None)
+        self._model: weakref.ref[redhost.ComposedModel] | None = None
+        self._seen: Moments | None = None
         self._guard = threading.Lock()
 
     def observer(self, model: redhost.ComposedModel) -> Callable[[Tensor, Tensor], None] | None:
@@ -52,17 +54,22 @@ class RecentMoments:
         def observe(h: Tensor, alpha: Tensor) -> None:
             seen = Moments.of_texts(model.bus, h, alpha)
             with self._guard:
-                before = self._of[1] if self._of[0] is model else None
-                self._of = model, (seen if before is None else before + seen).faded(self.most)
+                before = self._seen if self._answering() is model else None
+                # Weak, for a generation that no longer answers goes before the next text comes.
+                self._model = weakref.ref(model)
+                self._seen = (seen if before is None else before + seen).faded(self.most)
 
         return observe
 
     def drift(self) -> dict[str, Drift]:
         """Return the drift by expert, of those that two texts have come to."""
         with self._guard:
-            model, seen = self._of
+            model, seen = self._answering(), self._seen
         if model is None or seen is None or model.moments is None:
             return {}
         distances = seen.drift_from(model.moments).tolist()
         found = zip(model.bus.ids, seen.rows.tolist(), distances, strict=True)
         return {i: Drift(texts=round(n), distance=d) for i, n, d in found if not math.isnan(d)}
+
+    def _answering(self) -> redhost.ComposedModel | None:
+        return None if self._model is None else self._model()
