@@ -113,6 +113,8 @@ def run_replicas(options: DeployOptions, *, until: Any = None) -> None:
         MissingError: If Ray Serve or redhost-serve is not installed, or no cluster can be joined.
     """
     serve = _serve()
+    from redhost_serve.service import Options
+
     workers = max(2, options.replicas + 1)  # one for Ray Serve itself
     with joined(workers):
         serve.start(http_options={"host": options.host, "port": options.port})
@@ -127,6 +129,8 @@ def run_replicas(options: DeployOptions, *, until: Any = None) -> None:
             ray_actor_options={"num_cpus": options.cpus},
             health_check_period_s=2,
             graceful_shutdown_timeout_s=30,
+            # Ours to queue and to batch: of Ray's five, a sixth client waits until it looks again.
+            max_ongoing_requests=Options().queue,
             **scale,
         )
         try:
