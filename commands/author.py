@@ -118,8 +118,8 @@ def _ranks(
     type=click.Choice(sorted(TASKS)),
     default=DEFAULT_TASK,
     show_default=True,
-    help="What it and its experts answer: one of several labels, any number of them, the next "
-    "token, or a number.",
+    help="What it and its experts answer: one of several labels, any number of them, spans with "
+    "a label, the next token, or a number.",
 )
 @click.option(
     "--resolution",

@@ -191,6 +191,8 @@ def predict(
 
 def _print_answer(answer: Answer, title: str) -> None:
     label = ", ".join(answer.labels) if answer.labels else answer.label
+    if answer.spans:
+        label = ", ".join(f"{s.text!r} {s.label} ({s.start}–{s.end})" for s in answer.spans)
     click.echo(f"{title} → {label}{_sure(answer.probability)}")
     _print_weights(answer.weights)
     for i, own in (answer.by_expert or {}).items():

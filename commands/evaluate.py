@@ -214,6 +214,7 @@ def _print_evaluation(result: Evaluation) -> None:
     if result.declined is not None:
         rows.append(["declined", *(points(result.declined[d]) for d in (*domains, "overall"))])
     of = "accuracy" if result.micro_f1 is None else "accuracy of whole sets"
+    of = "accuracy by word" if result.spans else of
     table(f"generation {result.generation}, {of}", ("system", *domains, "overall"), rows)
     if result.oracle is None:
         click.echo(
@@ -222,7 +223,8 @@ def _print_evaluation(result: Evaluation) -> None:
         )
     if result.micro_f1 is not None:
         micro, macro = points(result.micro_f1), points(result.macro_f1)
-        click.echo(f"micro F1 {micro}, macro F1 {macro} of single labels")
+        what = "exact spans" if result.spans else "single labels"
+        click.echo(f"micro F1 {micro}, macro F1 {macro} of {what}")
     if result.reliability is not None:
         click.echo(f"calibration error (ECE) {result.reliability.ece:.3f}")
     if result.bits is not None:

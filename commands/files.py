@@ -50,6 +50,9 @@ SET = "answers"
 SCORES = "scores"
 """What it gets as well where a text has any number of labels: the probability of each."""
 
+SPANS = "spans"
+"""What it gets as well where spans are answered."""
+
 EACH = "by_expert"
 """What it gets as well where every expert answers for itself."""
 
@@ -217,7 +220,14 @@ def _added(model: Questions, *, sets: bool, each: bool) -> tuple[str, ...]:
     """Return the fields that every row gets."""
     several = model.own is not None and model.own.bus.task.head.several
     named = bool(model.named)
-    more = {SET: sets or several, SCORES: several, EACH: each, QUESTIONS: named}
+    spans = model.own is not None and model.own.bus.task.name == "spans"
+    more = {
+        SET: sets or several,
+        SCORES: several,
+        SPANS: spans,
+        EACH: each,
+        QUESTIONS: named,
+    }
     return (*FIELDS, *(name for name, wanted in more.items() if wanted))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -72,18 +72,22 @@ class LabelSetScores:
     micro_f1: float
 
 
-def score_label_sets(pairs: Iterable[tuple[str, str]]) -> LabelSetScores:
-    """Return the scores of answers that are sets of labels.
+def score_label_sets(
+    pairs: Iterable[tuple[str, str]], *, label_of: Callable[[str], str] = str
+) -> LabelSetScores:
+    """Return the scores of answers that are sets of labels, or spans.
+
+    A span is a hit where label, start and end are the row's (the exact match of CoNLL-2003).
 
     Args:
         pairs: A row's set and its answer, as text.
+        label_of: Returns the label of one of a set, or of one of the spans.
     """
     has, given, hits = Counter[str](), Counter[str](), Counter[str]()
     for row, answer in pairs:
         own, answered = {*split_labels(row)}, {*split_labels(answer)}
-        has.update(own)
-        given.update(answered)
-        hits.update(own & answered)
+        for count, parts in ((has, own), (given, answered), (hits, own & answered)):
+            count.update(map(label_of, parts))
     labels = sorted(has.keys() | given.keys())
     scores = {y: _score(hits[y], rows=has[y], answered=given[y]) for y in labels}
     total = has.total() + given.total()

@@ -440,3 +440,46 @@ def adapter_packages(saved_adapters, speaker_folder, rows_of, tmp_path_factory) 
             import_adapter(project, plan, files, rows_of(name), package=from_folder(speaker_folder))
         made[name] = package_in(project)
     return made
+
+
+def write_word_reader(folder: Path, tokenizer: Any) -> Path:
+    """Write a tiny random encoder that reads both ways, whose states keep what their token is."""
+    import torch
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = BertConfig(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=32,
+            intermediate_size=64,
+            max_position_embeddings=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+        )
+        model = BertModel(config)
+        torch.nn.init.normal_(model.embeddings.word_embeddings.weight)
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]"
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_word_reader() -> Callable[..., Path]:
+    """Return `write_word_reader`, for a tokenizer of one's own, or for wordpieces."""
+
+    def make(folder: Path, *wordpieces: str, tokenizer: Any = None) -> Path:
+        from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+        if tokenizer is None:
+            vocabulary = {
+                p: n for n, p in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", *wordpieces))
+            }
+            tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+            tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        return write_word_reader(folder, tokenizer)
+
+    return make

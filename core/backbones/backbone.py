@@ -24,7 +24,9 @@ from ..digests import backbone_fingerprint
 from ..types import Row, as_list
 from .encoder import FeatureChoice, Pooling, TextEncoder, load_encoder
 from .qwen3.package import qwen3_encoder
-from .tokens import context_layout, rows_per_token, token_states, tokenize, with_contexts
+from .tokens import tokenize
+from .units import UNITS
+from .words import words_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -155,18 +157,18 @@ class Backbone:
     def encode(self, texts: str | Iterable[str]) -> Tensor:
         """Return h ``(N, D)``, or h̃ where experts act inside the trunk.
 
-        Each row's bits depend on its own text only. A generating backbone has a row for each
-        token of the texts, in their order (`rows_per_token`).
+        Each row's bits depend on its own text only. Where a row is no whole text, each has several
+        (`unit_rows`), in their order.
 
         Raises:
             InputTypeError: If it is neither one text nor an iterable of texts.
         """
         texts = as_list(texts, str, "text")
-        by_token = self.task.unit is Unit.TOKEN
+        unit = UNITS.get(self.task.unit)
         h = (
-            self.token_rows(token_states(self.trunk, texts))
-            if by_token
-            else self.trunk.encode(texts)
+            self.trunk.encode(texts)
+            if unit is None
+            else self.rows_of_states(unit.states(self.trunk, texts))
         )
         segments = () if self.layout is None else self.layout.segments
         beside = [c.compute(texts) for c in segments if c.compute is not None]
@@ -195,34 +197,36 @@ class Backbone:
         with self.trunk.lock:
             return [len(self.trunk.tokenizer(text, **cut)["input_ids"]) for text in texts]
 
-    def token_rows(self, states: Iterable[Tensor]) -> Tensor:
-        """Return [ h | c ] ``(N, …)`` of all tokens, given the states ``(T, D)`` of each text."""
-        rows = [with_contexts(h, self.layout, eps=self.eps) for h in states]
+    def rows_of_states(self, states: Iterable[Tensor]) -> Tensor:
+        """Return h, or h̃, of all words or tokens ``(N, …)``, given each text's ``(T, D)``."""
+        unit = UNITS[self.task.unit]
+        rows = [unit.features(h, self.layout, self.eps) for h in states]
         if rows:
             return torch.cat(rows)
         wide = self.layout is not None and bool(self.layout.segments)
-        return torch.empty(0, context_layout(self.width).total_width if wide else self.width)
+        return torch.empty(0, unit.layout(self.width).total_width if wide else self.width)
 
-    def rows_per_token(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows that `encode` gives of these texts: themselves, or their tokens."""
-        return rows_per_token(self.trunk, rows) if self.task.unit is Unit.TOKEN else list(rows)
+    def unit_rows(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that `encode` gives of texts: themselves, their words, or tokens."""
+        unit = UNITS.get(self.task.unit)
+        return list(rows) if unit is None else unit.rows(self.trunk, rows)
 
     def require_tokens(self, texts: Iterable[str]) -> None:
-        """Read texts as far as their tokens.
+        """Read texts as far as their words or tokens.
 
         Raises:
             UsageError: If one has none.
         """
-        by_token = self.task.unit is Unit.TOKEN
+        read = {Unit.TEXT: TextEncoder.tokens, Unit.WORD: words_of, Unit.TOKEN: tokenize}
         with self.trunk.lock:
             for text in texts:
-                tokenize(self.trunk, text) if by_token else self.trunk.tokens(text)
+                read[self.task.unit](self.trunk, text)
 
     def bus_config(self) -> BusConfig:
         """Return what a factory needs to build parts for this backbone's bus."""
-        width, context = self.trunk.width, 0
-        if self.task.unit is Unit.TOKEN:
-            context = context_layout(width).total_width - width
+        width, unit = self.trunk.width, UNITS.get(self.task.unit)
+        none = FeatureLayout(width=width)
+        context = (none if unit is None else unit.layout(width)).router_width - width
         return BusConfig(
             width=width, labels=self.labels, eps=self.eps, task=self.task, context=context
         )

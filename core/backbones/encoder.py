@@ -242,6 +242,21 @@ class TextEncoder:
         limits = [n for n in (longest, self.max_tokens) if n is not None]
         return min(limits, default=None)
 
+    def states(self, texts: Sequence[str]) -> list[Tensor]:
+        """Return the states ``(T, D)`` of each text's tokens; their bits are the text's own."""
+        ids = [self.tokens(t) for t in texts]
+        found: dict[int, Tensor] = {}
+        with self.lock, torch.inference_mode():
+            if self.device.type == "cpu" and self.tiles.is_packed:
+                for pack in packs(ids, tokens=PASS_TOKENS):
+                    states = self._states_of(pack)[0]
+                    each = (one for run in pack.runs for one in run.of(states))
+                    found |= {n: one.clone() for n, one in zip(pack.index, each, strict=True)}
+            else:
+                for index, batch in self._batches(ids, most=None):
+                    found |= zip(index, self.hidden_states(batch).float().cpu(), strict=False)
+        return [found[n] for n in range(len(ids))]
+
     def hidden_states(self, ids: Tensor) -> Tensor:
         """Return the states ``(B, T, D)`` that h is pooled from, of token ids ``(B, T)``."""
         with self._pass(ids):

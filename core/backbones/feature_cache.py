@@ -26,11 +26,10 @@ import torch
 from torch import Tensor
 
 from ...registry.atomic import count_damage, make_folder, remove_file
-from ..bus.tasks import Unit
 from ..types import Encode, Progress, as_list, in_stage
 from .backbone import Backbone
 from .encoder import BATCH
-from .tokens import token_states
+from .units import UNITS
 
 CHUNK = 256
 """Texts encoded between two writes: what an interruption may lose, and how often progress shows."""
@@ -77,13 +76,14 @@ class FeatureCache:
             backbone.kernels,
         )
         self.backbone, width = backbone, backbone.width
-        if backbone.task.unit is Unit.TOKEN:
+        unit = UNITS.get(backbone.task.unit)
+        if unit is not None:
             self.tables = [
                 _FeatureTable(
                     folder,
                     key,
                     width=width,
-                    compute=partial(token_states, backbone.trunk),
+                    compute=partial(unit.states, backbone.trunk),
                     chunk=BATCH,
                 ),
                 *(
@@ -126,9 +126,9 @@ class FeatureCache:
         """
         texts = as_list(texts, str, "text")
         parts = [table.encode(texts, progress=progress) for table in self.tables]
-        if self.backbone.task.unit is Unit.TOKEN:
+        if self.backbone.task.unit in UNITS:
             first, *others = parts
-            rows = [self.backbone.token_rows(map(torch.tensor, first))]
+            rows = [self.backbone.rows_of_states(map(torch.tensor, first))]
             rows += [torch.from_numpy(np.concatenate(p)) for p in others if p]
             return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
         found = [

@@ -145,6 +145,10 @@ class Head(ABC):
         """Return the units for N targets; without W_c for an output of one's own."""
         return TargetScaler()
 
+    def label_of(self, part: str) -> str:
+        """Return the label of one part of an answer that has several."""
+        return part
+
     def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
         """Return the class each answer counts for in a domain's statistics."""
         return tuple(answers)

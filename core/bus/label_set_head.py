@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class SigmoidHead(Head):
     """
 
     name, noun, domain = "sigmoid", "sets of labels", "texts with some of {n} labels"
-    cards = ("texts", "vectors", "none")  # sums are of rows with one label each
+    cards: ClassVar[tuple[str, ...]] = ("texts", "vectors", "none")  # sums: of one label a row
     distribution, several = False, True
     thresholds: Mapping[str, float] = field(default_factory=dict)
 

@@ -36,6 +36,7 @@ class FeatureSegment:
         own_pass: Whether it is h' of a second pass, made row by row, as an adapter's is.
         compute: Texts → the segment ``(N, width)``; None where it follows from h.
         readers: The experts that read it, by id; or `ROUTER`.
+        instead: Whether the router reads it instead of z, not beside it.
     """
 
     key: str
@@ -45,6 +46,7 @@ class FeatureSegment:
     readers: tuple[str, ...]
     moved: bool = False
     own_pass: bool = False
+    instead: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +66,22 @@ class FeatureLayout:
         """The width of h̃."""
         return self.width + sum(s.width for s in self.segments)
 
+    @property
+    def router_width(self) -> int:
+        """W, how many numbers the router reads."""
+        return len(range(self.total_width)[self.router_places(self.width)])
+
+    def router_places(self, width: int) -> slice:
+        """Return where in z̃ is what the router reads; its own segments are the first.
+
+        Args:
+            width: D, of a layout that does not know it as it has no segments.
+        """
+        own = [s for s in self.segments if ROUTER in s.readers]
+        base = self.width if self.segments else width
+        end = base + sum(s.width for s in own)
+        return slice(base if any(s.instead for s in own) else 0, end)
+
     def parts(self, wide: Tensor) -> list[tuple[FeatureSegment, Tensor]]:
         """Return every segment with its numbers in h̃ or z̃, ``(…, width)``."""
         ends = accumulate((s.width for s in self.segments), initial=self.width)
@@ -79,8 +97,7 @@ class FeatureLayout:
         """Return what the router reads of z̃: z and the segments that are its own, ``(…, W)``."""
         if not self.segments:
             return wide
-        own = [numbers for segment, numbers in self.parts(wide) if ROUTER in segment.readers]
-        return torch.cat([self.base(wide), *own], dim=-1) if own else self.base(wide)
+        return wide[..., self.router_places(wide.shape[-1])]
 
     def read(self, wide: Tensor, reader: str) -> Tensor:
         """Return what an expert reads of z̃: its segment, or z ``(…, D)``."""

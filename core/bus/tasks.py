@@ -5,6 +5,7 @@
     regression         text     number       ŷ(x) = logits, (B, 1)          rounds to the target
     generation         token    vocabulary   p(x_t+1|x_≤t), (N, V)          the next token
     multi-label        text     sigmoid      p(y|x) = sigmoid(logits / T)   the very set of labels
+    spans              word     spans        p(y|w) = sigmoid(logits / T)   the word's very labels
 
 The unit says what a row of the bus is. The head says how a row's logits become an answer, and how
 answers are learnt and judged; another one is a subclass of `Head` and a call of `register_task`.
@@ -13,7 +14,8 @@ Regression is a bus with one output, named `VALUE`, and no softmax (seed 000): e
 residuals to the backbone's number, or bring a number of their own, and a mixture of numbers is
 their mean under α. Generation is a bus whose rows are the tokens of a text and whose answers are
 the vocabulary's tokens, by number (seed 002). Multi-label answers with any number of labels
-(`label_set_head`). The backbone's manifest names the task; its fingerprint covers that.
+(`label_set_head`), spans with any number of labels for each word (`span_head`). The backbone's
+manifest names the task; its fingerprint covers that.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from ...registry.package.manifest import BackboneManifest, ExpertManifest
 from ..types import Row
 from .head import Head, Prediction, TargetScaler, require_labels
 from .label_set_head import SigmoidHead
+from .span_head import SpanHead
 
 SMALLEST = 1e-6
 """Spread of targets, as a share of the largest, below which they count as equal."""
@@ -42,9 +45,9 @@ TINY = 1e-30
 
 
 class Unit(Enum):
-    """What a row of the bus is: a whole text, or each token of one."""
+    """What a row of the bus is: a whole text, each word of one, or each token that comes next."""
 
-    TEXT, TOKEN = "text", "token"
+    TEXT, WORD, TOKEN = "text", "word", "token"
 
     @property
     def router(self) -> str:
@@ -54,6 +57,13 @@ class Unit(Enum):
         the language-model head, however many experts there are.
         """
         return "causal" if self is Unit.TOKEN else "auto"
+
+    @property
+    def does(self) -> str:
+        """What its backbones do, for messages."""
+        return {"text": "answers whole texts", "word": "answers spans"}.get(
+            self.value, "generates text"
+        )
 
 
 class SoftmaxHead(Head):
@@ -115,7 +125,7 @@ class VocabularyHead(SoftmaxHead):
         if strange is not None:
             raise UsageError(
                 "not every answer is a token",
-                expected="tokens by number, as `Backbone.rows_per_token` writes them",
+                expected="tokens by number, as `Backbone.unit_rows` writes them",
                 found=repr(strange)[:40],
             )
         return torch.tensor([int(a) for a in answers], dtype=torch.int64)
@@ -219,7 +229,7 @@ class NumberHead(Head):
 
 
 HEADS: dict[str, type[Head]] = {
-    h.name: h for h in (SoftmaxHead, SigmoidHead, VocabularyHead, NumberHead)
+    h.name: h for h in (SoftmaxHead, SigmoidHead, SpanHead, VocabularyHead, NumberHead)
 }
 """Every head, by the name that `TASKS` uses."""
 

@@ -1,11 +1,12 @@
 """Choose the router's kind where none was asked for by name.
 
 The evidence kind, where a covariance for each column is small enough to be read for every answer,
-and no expert is an adapter: it asks every expert, and each adapter is a pass of its own. Elsewhere
-the kinds that read the text alone are compared by how many held rows they send to their own expert.
-With adapters these give one column all the weight, so that a text costs one more pass at most.
-Of every card that shows rows a third is held back and its sums are subtracted; each kind is solved
-on the rest. Gate rows are not looked at: they judge the composition that comes of it.
+no expert is an adapter, and spans are not answered: it asks every expert, and each adapter is a
+pass of its own. Elsewhere the kinds that read the text alone are compared by how many held rows
+they send to their own expert. With adapters these give one column all the weight, so that a text
+costs one more pass at most. Of every card that shows rows a third is held back and its sums are
+subtracted; each kind is solved on the rest. Gate rows are not looked at: they judge the composition
+that comes of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
+from ..bus.tasks import Unit
 from ..model.composed import ComposedModel
 from ..routers import build_router
 from ..routers.base import ColumnData, Router
@@ -69,7 +71,8 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
     """
     bus, config = model.bus, model.backbone.bus_config()
     adapters = any(s.own_pass for s in bus.layout.segments)
-    if len(bus.columns) * config.router_width**2 <= LARGEST and not adapters:
+    by_word = bus.task.unit is Unit.WORD  # whose experts know words, and the router texts
+    if len(bus.columns) * config.router_width**2 <= LARGEST and not (adapters or by_word):
         return RouterChoice(kind=USUAL)
     kinds = [f"{kind}:k=1" for kind in TRIED] if adapters else TRIED
     routers = {k: build_router(k, config, bus.columns, model.seed) for k in kinds}

@@ -88,7 +88,7 @@ def judge_gates(
         decline: Whether it is to decline what is not familiar.
     """
     cards = [e.card for e in inputs.candidates.experts.values()]
-    h, rows = gate_rows(cards, encode=inputs.encode, rows_per_token=inputs.backbone.rows_per_token)
+    h, rows = gate_rows(cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows)
     if not rows:
         return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
     refuse_loud(model, h, inputs.encode(background_texts(inputs.background, model.bus.ids)[:SOME]))
@@ -149,7 +149,7 @@ def _judge_previous(
     h, rows = gate_rows(
         [e.card for i, e in inputs.candidates.experts.items() if i in previous.bus.ids],
         encode=encode,
-        rows_per_token=previous.backbone.rows_per_token,
+        unit_rows=previous.backbone.unit_rows,
         vectors=previous.fingerprint == inputs.files.manifest.fingerprint,
     )
     score = partial(calibrate, decline=False) if sets_possible(previous.bus) else None

@@ -27,6 +27,7 @@ from ..label_scores import (
     score_labels,
 )
 from ..model.composed import ComposedModel, by_domain
+from ..model.spans import read_labels
 from ..receipt import Health
 from ..routers.base import ColumnData, Router
 from ..routers.centroid import CentroidRouter
@@ -62,6 +63,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         macro_f1: The mean F1 of the labels that rows have.
         micro_f1: Where a text has any number of labels: the F1 of all rows and labels together;
             accuracies are then those of whole sets.
+        spans: Whether these are of spans, each a hit where its label and both of its ends are
+            right; rows are then words, and accuracies those of all of a word's labels.
         confusion: Rows by label and answer.
         routing: What the routes look like.
         declined: Where a share to decline was given: what share is declined, by domain and
@@ -87,6 +90,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, LabelScore] | None = None
     macro_f1: float | None = None
     micro_f1: float | None = None
+    spans: bool = False
     confusion: dict[str, dict[str, int]] | None = None
     routing: Health | None = None
     declined: dict[str, float] | None = None
@@ -113,7 +117,7 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
         rows: Labelled texts; `domain` says whose slice a row lies in.
         encode: Texts → h ``(N, D)``, usually through the feature cache.
     """
-    h, units = encode([r.text for r in rows]), composed.backbone.rows_per_token(rows)
+    h, units = encode([r.text for r in rows]), composed.backbone.unit_rows(rows)
     systems, result = _score_systems(composed, units, h, encode), judge(composed, h, units)
     domains = by_domain(systems["routed"].hits, units)
     overall = {name: float(system.hits.mean()) for name, system in systems.items()}
@@ -121,8 +125,9 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     own = torch.tensor([c == r.domain for c, r in zip(heaviest, units, strict=True)])
     table = {name: by_domain(system.hits, units) for name, system in systems.items()}
     owned = bool((composed.owners(units) >= 0).any())
-    pairs = _answered(composed, units, h)
-    sets = score_label_sets(pairs) if composed.bus.task.head.several else None
+    pairs = _answered(composed, rows, h)
+    head = composed.bus.task.head
+    sets = score_label_sets(pairs, label_of=head.label_of) if head.several else None
     confusion = None if sets is not None or not pairs else count_answers(pairs)
     scores = sets.labels if sets else None if confusion is None else score_labels(confusion)
     return Evaluation(
@@ -142,6 +147,7 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
         labels=scores,
         macro_f1=None if scores is None else macro_f1(scores),
         micro_f1=None if sets is None else sets.micro_f1,
+        spans=composed.bus.task.unit is Unit.WORD,
         confusion=confusion,
         routing=routing_health(composed, h, units, result=result),
         reliability=None if confusion is None else reliability(result.confidence, result.hits),
@@ -155,13 +161,24 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
 
 
 def _answered(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> list[tuple[str, str]]:
-    """Return each row's label and its answer; nothing where rows are not answered with labels."""
-    task, bus, answers = composed.bus.task, composed.bus, list[str]()
-    if task.unit is Unit.TOKEN or not task.head.probabilities:
+    """Return each text's label and its answer; nothing where texts are not answered with labels.
+
+    Args:
+        composed: The composition.
+        rows: The texts.
+        h: Their features, or those of all their words, ``(N, D)``.
+    """
+    bus, head = composed.bus, composed.bus.task.head
+    if bus.task.unit is Unit.TOKEN or not head.probabilities:
         return []
     with torch.inference_mode():
-        for piece in batched_slices(len(rows), cost=len(bus.columns) * bus.answers):
-            answers += [a.label for a in task.head.read(bus(h[piece])[0], bus.labels)]
+        cuts = batched_slices(len(h), cost=len(bus.columns) * bus.answers)
+        outputs = (bus(h[cut])[0] for cut in cuts)
+        if bus.task.unit is Unit.WORD:  # a cut may lie within a text
+            trunk, p = composed.backbone.trunk, torch.cat([*outputs])
+            answers = read_labels(head, p, bus.labels, trunk=trunk, rows=rows)
+        else:
+            answers = [a.label for p in outputs for a in head.read(p, bus.labels)]
     return list(zip((r.label for r in rows), answers, strict=True))
 
 
@@ -169,7 +186,7 @@ def hits_by_system(
     composed: ComposedModel, rows: Sequence[Row], *, encode: Encode
 ) -> dict[str, Tensor]:
     """Return, by system, whether each row is answered rightly: ``(N,)`` of 0.0 and 1.0."""
-    h, units = encode([r.text for r in rows]), composed.backbone.rows_per_token(rows)
+    h, units = encode([r.text for r in rows]), composed.backbone.unit_rows(rows)
     return {n: system.hits for n, system in _score_systems(composed, units, h, encode).items()}
 
 

@@ -30,7 +30,7 @@ def replay_gates(model: ComposedModel, published: Accuracy) -> dict[str, float]:
         CompositionError: If a domain has less than was published.
     """
     cards, backbone = [*model.cards.values()], model.backbone
-    h, rows = gate_rows(cards, encode=backbone.encode, rows_per_token=backbone.rows_per_token)
+    h, rows = gate_rows(cards, encode=backbone.encode, unit_rows=backbone.unit_rows)
     here = by_domain(judge(model, h, rows, cards=True).hits, rows) if rows else {}
     for domain, share in published.after.items():
         count = published.rows[domain]

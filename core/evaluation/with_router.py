@@ -72,7 +72,7 @@ def leave_one_out(
         plugins: Who makes the routers.
     """
     h, ids = encode([r.text for r in rows]), composed.bus.ids
-    units = composed.backbone.rows_per_token(rows)
+    units = composed.backbone.unit_rows(rows)
     return {
         i: with_router(
             composed,

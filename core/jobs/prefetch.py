@@ -61,7 +61,7 @@ class FeaturePrefetcher:
         Raises:
             JobsError: If a shard failed on every attempt.
         """
-        if folder is None or backbone.task.unit is Unit.TOKEN:
+        if folder is None or backbone.task.unit is not Unit.TEXT:
             return 0  # a text's states are many: they are computed where they are needed
         cache = FeatureCache(folder, backbone=backbone, fingerprint=files.manifest.fingerprint)
         missing = cache.missing(texts)

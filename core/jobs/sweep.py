@@ -73,10 +73,10 @@ def sweep(
         PluginError: If a plugin made a part of the generation: workers make built-in parts.
     """
     composed = session.loader.load(session.require_current())
-    if composed.backbone.task.unit is Unit.TOKEN:
+    if composed.backbone.task.unit is not Unit.TEXT:
         raise UsageError(
             "a sweep compares routers of backbones that answer labels or numbers",
-            found=f"backbone {composed.backbone.name!r}, which generates text",
+            found=f"backbone {composed.backbone.name!r}, which {composed.bus.task.unit.does}",
             hint="Try a router with 'redhost recompose --dry-run --router KIND'.",
         )
     chosen = composed.evaluation_rows(rows)

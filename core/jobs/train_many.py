@@ -149,9 +149,9 @@ def _add(
     inputs: Mapping[str, str],
 ) -> Job:
     task = make_task(backbone.task)
-    if task.unit is Unit.TOKEN:
+    if task.unit is not Unit.TEXT:
         raise UsageError(
-            f"{line.dir} is for backbone {backbone.id!r}, which generates text",
+            f"{line.dir} is for backbone {backbone.id!r}, which {task.unit.does}",
             expected="a backbone that answers labels or numbers",
             found=task.name,
             hint="Train one by one with 'redhost train-expert'.",

@@ -15,19 +15,23 @@ from torch import Tensor
 from ...registry.errors import MissingError, UsageError
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import encode_chosen
+from ..backbones.words import first_words
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
-from ..bus.head import Prediction
+from ..bus.head import Head, Prediction
 from ..bus.layout import WideNorm
 from ..bus.signals import QUERY, SIGNALS
+from ..bus.span_head import FoundSpan, SpanHead
 from ..bus.tasks import Unit
 from ..label_sets import NONE, read_label_set, split_labels
+from ..label_spans import read_spans
 from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
 from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
 from .each import ExpertAnswer, answers_by_expert
 from .moments import Moments
 from .route import Chooser
+from .spans import found_spans, spans_as_label
 
 Observe = Callable[[Tensor, Tensor], None]
 """Called with features ``(N, D)`` and weights ``(N, K)`` of texts that were answered."""
@@ -48,7 +52,9 @@ class Answer:
         declined: Whether it is declined as no expert's business; the label is then `none`.
         labels: The label set that was asked for, the most probable first; None where none was.
             Where a text has any number of labels, those that are answered, sorted.
-        scores: Where a text has any number of labels: the probability of each, 0–1.
+        scores: Where a text has any number of labels: the probability of each, 0–1; where it has
+            spans, that of the label's surest word.
+        spans: Where spans are answered: those found, sorted; None elsewhere.
         by_expert: What each expert alone answers, by id; None where that was not asked for.
         questions: The answers to the named questions, by name; absent where none is composed.
     """
@@ -65,9 +71,12 @@ class Answer:
     by_expert: dict[str, ExpertAnswer] | None = None
     questions: dict[str, Answer] | UnsetType = UNSET
     scores: dict[str, float] | None = None
+    spans: tuple[FoundSpan, ...] | None = None
 
     def has(self, label: str) -> bool:
-        """Return whether it is a label; of a set of labels, in whatever order they stand."""
+        """Return whether it is a label; of labels or spans, in whatever order they stand."""
+        if self.spans is not None:
+            return self.label == read_spans(label, self.input)
         return self.label == (label if self.scores is None else read_label_set(label))
 
     def _repr_html_(self) -> str:
@@ -144,6 +153,8 @@ class ComposedModel:
         """
         texts = as_list(texts, str, "text")
         answers_labels(self, "whole texts")
+        if each:
+            self._require_whole_texts("every expert's own answer", "Leave --each out.")
         if not texts:
             return []
         with torch.inference_mode():
@@ -151,20 +162,41 @@ class ComposedModel:
             if h is None:
                 h = self.backbone.encode(texts) if each else self.features(texts)
             p, alpha = self.bus(h)
+            spans = self._spans(p, texts)
+            if spans is not None:
+                first = first_words(self.backbone.trunk, texts)
+                # Every word of a text has the text's weights.
+                h, p, alpha = h[first], _by_text(p, first), alpha[first]
             if observe is not None:
                 observe(h, alpha)
             declined = self.declines(h, p, alpha).tolist()
             labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
             by_expert = self._by_expert(h) if each else [None] * len(texts)
-        head, names, answers = self.bus.task.head, self.bus.labels, list[Answer]()
-        predictions = head.read(p, names)
+        return self._as_answers(
+            texts, p, alpha, declined=declined, labels=labels, by_expert=by_expert, spans=spans
+        )
+
+    def _as_answers(
+        self,
+        texts: Sequence[str],
+        p: Tensor,
+        alpha: Tensor,
+        *,
+        declined: Sequence[bool],
+        labels: Sequence[tuple[str, ...] | None],
+        by_expert: Sequence[dict[str, ExpertAnswer] | None],
+        spans: Sequence[tuple[FoundSpan, ...]] | None,
+    ) -> list[Answer]:
+        """Return what is known of N texts as answers: p ``(N, L)``, α ``(N, K)``, and the rest."""
+        head, names = self.bus.task.head, self.bus.labels
+        predictions = head.read(p, names) if spans is None else map(_as_prediction, spans, p)
         scores = p.tolist() if head.several else [[]] * len(texts)
-        cuts = self.backbone.cuts(texts)
+        cuts, made = self.backbone.cuts(texts), list[Answer]()
         for n, (text, answer, row) in enumerate(
             zip(texts, predictions, alpha.tolist(), strict=True)
         ):
             prediction = answer if not declined[n] else self._declined_answer(p[n])
-            answers.append(
+            made.append(
                 Answer(
                     input=str(text),  # a table may hold a kind of its own
                     label=prediction.label,
@@ -174,22 +206,45 @@ class ComposedModel:
                     generation=self.generation,
                     cut=cuts[n],
                     declined=declined[n],
-                    labels=split_labels(prediction.label) if head.several else labels[n],
+                    labels=_labels_of(prediction.label, head) if head.several else labels[n],
                     by_expert=by_expert[n],
                     scores=dict(zip(names, scores[n], strict=True)) if head.several else None,
+                    spans=None if spans is None else () if declined[n] else spans[n],
                 )
             )
-        return answers
+        return made
+
+    def _spans(self, p: Tensor, texts: Sequence[str]) -> list[tuple[FoundSpan, ...]] | None:
+        """Return the spans of texts, of whose words the bus says ``(N, L)``; else None."""
+        head, trunk = self.bus.task.head, self.backbone.trunk
+        if not isinstance(head, SpanHead):
+            return None
+        return found_spans(head, p, self.bus.labels, trunk=trunk, texts=texts)
+
+    def _require_whole_texts(self, what: str, hint: str) -> None:
+        """Check that a row of the bus is a text.
+
+        Raises:
+            UsageError: If it is a word.
+        """
+        if self.backbone.task.unit is Unit.WORD:
+            raise UsageError(
+                f"spans, not {what}",
+                expected="a backbone that answers whole texts",
+                found=f"{self.backbone.name!r}, which {self.backbone.task.unit.does}",
+                hint=hint,
+            )
 
     def probabilities(self, texts: str | Iterable[str]) -> Tensor:
         """Return p(y|x) over the bus's `labels` ``(N, L)`` of texts in the order given.
 
         Raises:
             InputTypeError: If they are anything else.
-            UsageError: If the backbone answers no labels.
+            UsageError: If the backbone answers no labels of whole texts.
         """
         texts = as_list(texts, str, "text")
         answers_labels(self, "whole texts")
+        self._require_whole_texts("probabilities of a text", "Take the spans of its answer.")
         with torch.inference_mode():
             p: Tensor = self.bus(self.features(texts))[0]
         return p
@@ -216,7 +271,8 @@ class ComposedModel:
         It can where the router reads z alone. What has no weight is left unknown, and adds nothing.
         """
         backbone, layout, reads = self.backbone, self.backbone.layout, self.bus.router.reads
-        if layout is None or not layout.segments or reads & {*SIGNALS, QUERY}:
+        inside = layout is not None and any(s.compute is not None for s in layout.segments)
+        if layout is None or not inside or reads & {*SIGNALS, QUERY}:
             return backbone.encode(texts)
         ids = self.bus.ids
         readers = [[ids.index(i) for i in s.readers if i in ids] for s in layout.segments]
@@ -365,6 +421,23 @@ class ComposedModel:
         return torch.tensor([place.get(r.domain, -1) for r in rows], dtype=torch.int64)
 
 
+def _by_text(p: Tensor, first: Tensor) -> Tensor:
+    """Return each label's largest probability in each text ``(N, L)``, of all words' ``(W, L)``."""
+    ends = [*first[1:].tolist(), len(p)]
+    return torch.stack([p[a:b].amax(0) for a, b in zip(first.tolist(), ends, strict=True)])
+
+
+def _as_prediction(found: Sequence[FoundSpan], p: Tensor) -> Prediction:
+    """Return a text's spans as an answer: as sure as the least sure one, or that there is none."""
+    sure = min((s.probability for s in found), default=float((1 - p).prod()))
+    return Prediction(label=spans_as_label(found), probability=sure)
+
+
+def _labels_of(answer: str, head: Head) -> tuple[str, ...]:
+    """Return the labels of a set of labels, or of spans, sorted."""
+    return tuple(sorted({head.label_of(part) for part in split_labels(answer)}))
+
+
 def shared_features(models: Sequence[ComposedModel], texts: Sequence[str]) -> list[Tensor | None]:
     """Return h ``(N, D)`` of texts for generations that answer the same texts.
 
@@ -398,6 +471,8 @@ def answer_fields(answer: Answer) -> dict[str, object]:
         fields["answers"] = list(answer.labels)
     if answer.scores is not None:
         fields["scores"] = answer.scores
+    if answer.spans is not None:
+        fields["spans"] = [msgspec.structs.asdict(s) for s in answer.spans]
     if answer.by_expert is not None:
         fields["by_expert"] = {
             i: msgspec.structs.asdict(own) for i, own in answer.by_expert.items()

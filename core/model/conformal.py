@@ -193,7 +193,7 @@ def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tens
         terms.append(p.double().amax(-1).logit(eps=SURE))
     if density is not None:
         terms.append(density.double() / math.sqrt(z.shape[-1] / 2))
-    if not terms or bus.task.unit is Unit.TOKEN:
+    if not terms or bus.task.unit is not Unit.TEXT:
         raise UsageError(
             "this composition cannot decline",
             expected="labels to answer with, or a router that knows densities",

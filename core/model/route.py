@@ -6,7 +6,7 @@ One pass of the backbone and the router; no expert is built, nor need its weight
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -101,10 +101,10 @@ class Chooser:
 
     def _read(self, texts: Sequence[str]) -> Tensor:
         """Return what the router reads, ``(N, W)``."""
-        if self.backbone.task.unit is not Unit.TOKEN:
-            z: Tensor = self.norm(replace(self.backbone, layout=None).encode(texts))
-            return z
         trunk = self.backbone.trunk
+        if self.backbone.task.unit is not Unit.TOKEN:
+            z: Tensor = self.norm(trunk.encode(texts))
+            return z
         ids = [[start_of(trunk), *(tokenize(trunk, text) if text else ())] for text in texts]
         return self._last(row[: trunk.longest] for row in ids)
 

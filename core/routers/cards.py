@@ -13,6 +13,7 @@ from torch import Tensor
 from ...registry.errors import CardError, UsageError
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.rules import MAX_ROWS
+from ..bus.span_head import SpanHead, gate_words
 from ..bus.tasks import CLASSIFICATION, Task
 from ..types import BackgroundRow, CardRow, Row, parse_rows
 from .base import ColumnData
@@ -143,7 +144,7 @@ def gate_rows(
     cards: Sequence[Card],
     *,
     encode: Callable[[Sequence[str]], Tensor],
-    rows_per_token: Callable[[Sequence[Row]], list[Row]] = list,
+    unit_rows: Callable[[Sequence[Row]], list[Row]] = list,
     vectors: bool = True,
 ) -> tuple[Tensor, list[Row]]:
     """Return the features ``(G, D)`` and labels of all gate rows a host can judge on.
@@ -151,7 +152,7 @@ def gate_rows(
     Args:
         cards: The cards.
         encode: Texts → h ``(N, D)``.
-        rows_per_token: The rows that `encode` gives of labelled texts (`Backbone.rows_per_token`).
+        unit_rows: The rows that `encode` gives of labelled texts (`Backbone.unit_rows`).
         vectors: Whether `encode` is of the backbone that the cards' vectors come from.
     """
     texts = [
@@ -160,7 +161,10 @@ def gate_rows(
         for r in c.rows
         if r.part == "gate"
     ]
-    parts, rows = [encode([r.text for r in texts])], rows_per_token(texts)
+    parts, rows = [encode([r.text for r in texts])], unit_rows(texts)
+    if any(isinstance(c.task.head, SpanHead) for c in cards):
+        chosen = gate_words([r.label for r in rows])
+        parts, rows = [parts[0][chosen]], [rows[n] for n in chosen.tolist()]
     for card in cards:
         if vectors and card.gate_h is not None:
             missing = parts[0].shape[1] - card.gate_h.shape[1]  # segments beside h are not known

@@ -59,11 +59,15 @@ class Statistics:
 
     def first(self, width: int) -> Statistics:
         """Return the statistics of the first `width` numbers of every row."""
+        return self.part(slice(width))
+
+    def part(self, places: slice) -> Statistics:
+        """Return the statistics of some of the numbers of every row."""
         return Statistics(
             labels=self.labels,
             counts=self.counts,
-            sums=self.sums[:, :width],
-            scatter=self.scatter[:width, :width],
+            sums=self.sums[:, places],
+            scatter=self.scatter[places, places],
         )
 
     def times(self, factor: float) -> Statistics:

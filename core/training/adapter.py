@@ -79,6 +79,12 @@ def import_adapter(
         if manifest.linears:  # else when the backbone is open
             raise wrong.error(who)
     task = make_task(manifest.task, resolution=manifest.resolution)
+    if task.unit is Unit.WORD:
+        raise UsageError(
+            who,
+            expected="a backbone that answers whole texts, or goes on with them",
+            found=f"{manifest.id!r}, which answers spans",
+        )
     make = AdapterGenerationRecipe if task.unit is Unit.TOKEN else AdapterRecipe
     splits = split_rows(rows, task=task)
     cache = cache_of(resolve_home(home)) / "features"

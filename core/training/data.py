@@ -14,7 +14,6 @@ from itertools import pairwise
 
 from ...registry.errors import UsageError
 from ..bus.tasks import CLASSIFICATION, Task, Unit
-from ..label_sets import split_labels
 from ..types import CardRow, Row
 
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
@@ -73,8 +72,9 @@ class DataSplits:
         return {y: {name: count[y] for name, count in counts.items()} for y in labels}
 
     def _labels(self, rows: Iterable[Row]) -> Iterator[str]:
+        head = self.task.head
         for row in rows:
-            yield from split_labels(row.label) if self.task.head.several else (row.label,)
+            yield from head.labels_in([row.label]) if head.several else (row.label,)
 
     def concerns(self) -> list[str]:
         """Return what the numbers of rows are too small, or too uneven, for."""

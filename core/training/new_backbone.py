@@ -57,8 +57,8 @@ def new_backbone(
             else ``mean``.
         max_tokens: Where longer texts are cut; by default what a sentence encoder's folder says,
             else the model's longest input.
-        features: What makes up h, see `TextEncoder`. With `rows`, and where text is generated,
-            always the last states.
+        features: What makes up h, see `TextEncoder`. With `rows`, and where a row
+            is no whole text, always the last states.
         task: Whether it answers labels (the default) or a number.
         rows: Labelled rows for the base stage.
         settings: How the base stage trains.
@@ -72,19 +72,19 @@ def new_backbone(
         HarmError: If the base stage learnt nothing; the package is written, to look at.
     """
     settings = settings or AdaptSettings()
-    if rows and task.head.vocabulary:
+    if rows and task.unit is not Unit.TEXT:
+        kind = "generating backbone" if task.head.vocabulary else "backbone of spans"
         expected, found = "no rows for a base stage", f"{len(rows)} rows"
-        raise UsageError("a generating backbone is taken as it is", expected=expected, found=found)
+        raise UsageError(f"a {kind} is taken as it is", expected=expected, found=found)
     base, files = _base(source, revision, task)  # refused before anything is loaded, or written
     folder = Path(source.partition(":")[2]).expanduser()
-    by_token = task.unit is Unit.TOKEN
     bare = Backbone.load(
         source,
         revision=revision,
-        pooling="last" if by_token else pooling or pooling_of(folder) or "mean",
+        pooling="last" if task.unit is Unit.TOKEN else pooling or pooling_of(folder) or "mean",
         max_tokens=max_tokens or longest_input(folder),
         # A classifier, as a language-model head, reads the last states.
-        features=None if rows or by_token else features,
+        features=None if rows or task.unit is not Unit.TEXT else features,
         task=task,
     )
     finished = dataclasses.replace(bare, name=backbone_id, task=task)

@@ -45,7 +45,7 @@ from ..backbones.encoder import linears_of
 from ..backbones.interventions.lora import LoraExpert
 from ..bus.experts import ClassifierExpert, Expert, Linear, LowRank
 from ..bus.nested import first_units
-from ..bus.tasks import CLASSIFICATION, Task
+from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..model.canary import make_canary
 from ..routers.domain_statistics import Statistics
 from ..types import CardRow, write_rows
@@ -226,6 +226,8 @@ def _form(expert: Expert) -> tuple[str, int, Activation]:
 
 def _schema(backbone: Backbone, *, linears: bool) -> str:
     """Return the oldest schema that has what a backbone's manifest says."""
+    if backbone.task.unit is Unit.WORD:
+        return "redhost.backbone/1.9"
     if backbone.task.head.several:
         return "redhost.backbone/1.7"
     if backbone.trunk.pooling == "first":

@@ -30,8 +30,10 @@ from ..bus.bus import LayerNorm
 from ..bus.experts import Expert, Space
 from ..bus.label_set_head import EVEN
 from ..bus.nested import at_each_rank
+from ..bus.tasks import Unit
 from ..digests import library_versions
 from ..label_scores import count_answers, macro_f1, score_label_sets, score_labels
+from ..model.spans import read_labels
 from ..model.verify import measure_off_domain
 from ..routers.domain_statistics import Statistics
 from ..types import Progress, Row
@@ -164,7 +166,12 @@ class Recipe:
 
     @cached_property
     def others(self) -> list[str]:
-        """The background texts that the expert is to leave alone: all but its own domain's."""
+        """The background texts that the expert is to leave alone: all but its own domain's.
+
+        None where spans are answered: nobody says that their words have no label.
+        """
+        if self.backbone.task.unit is Unit.WORD:
+            return []
         return [r.text for r in self.context.background if r.domain != self.plan.id]
 
     @cached_property
@@ -231,7 +238,7 @@ class Recipe:
             expert.thresholds = (EVEN,) * len(expert.labels)
         if len(fit) < FEW_GATE:
             return
-        targets = head.targets([r.label for r in fit], expert.labels)
+        targets = head.targets([r.label for r in self.backbone.unit_rows(fit)], expert.labels)
         with torch.inference_mode():
             logits = expert(self.read(_texts(fit)))
             if not scaled:
@@ -254,7 +261,7 @@ class Recipe:
             hits["linear"] = self._hits(self._linear(train))
             trained = self._descend(checkpoint, progress, rival=float(hits["linear"].mean()))
             hits["residual"] = self._hits(trained)
-            better = hits["residual"] - hits["linear"]
+            better = self._by_text(hits["residual"] - hits["linear"])
             chance = float(better.std()) / len(valid) ** 0.5  # the standard error of the mean
             if float(better.mean()) > chance:
                 return replace(trained, compared=_means(hits))
@@ -272,7 +279,7 @@ class Recipe:
             rows: The rows.
             read: Texts → what it reads of them.
         """
-        z, answers = read(_texts(rows)), [r.label for r in rows]
+        z, answers = read(_texts(rows)), [r.label for r in self.backbone.unit_rows(rows)]
         if not self.backbone.task.head.several:
             return solve_linear_head(z, answers, self.labels)
         others = read(self.others) if self.others else z[:0]
@@ -282,7 +289,12 @@ class Recipe:
         """Return which validation rows are answered rightly, ``(N,)`` of 0 and 1."""
         valid, head = self.splits.valid, self.backbone.task.head
         output = head.output(trained.expert(self.read(_texts(valid))))
-        return head.right(output, valid, self.labels)
+        return head.right(output, self.backbone.unit_rows(valid), self.labels)
+
+    def _by_text(self, values: Tensor) -> Tensor:
+        """Return the mean over each validation text's rows ``(N,)``: words of one hang together."""
+        sizes = [len(self.backbone.unit_rows([row])) for row in self.splits.valid]
+        return torch.stack([part.mean() for part in torch.split(values, sizes)])
 
     def _descend(
         self, checkpoint: Path | None, progress: Progress | None, *, rival: float | None = None
@@ -310,7 +322,7 @@ class Recipe:
         texts = _texts(rows)
         return ExpertRows(
             h=self.context.encode(texts),
-            answers=[r.label for r in self.backbone.rows_per_token(rows)],
+            answers=[r.label for r in self.backbone.unit_rows(rows)],
             z=None if self.plan.reads_tap == FINAL else self.read(texts),
         )
 
@@ -450,15 +462,15 @@ class Recipe:
             with torch.inference_mode():
                 logits = expert_logits(expert, h, z, backbone.classifier)
             output = head.output(logits, temperature=expert.temperature)
-            metrics[name] = float(head.right(output, rows, names).mean())
+            metrics[name] = float(head.right(output, backbone.unit_rows(rows), names).mean())
             if (error := head.error(output, rows)) is not None:
                 metrics[f"{name}_mae"] = float(error.mean())
             if head.probabilities:
-                given = (p.label for p in head.read(output, names))
+                given = read_labels(head, output, names, trunk=backbone.trunk, rows=rows)
                 pairs[name] = list(zip((r.label for r in rows), given, strict=True))
         held_out = [*pairs.get("valid", ()), *pairs.get("gate", ())]
         if held_out and head.several:
-            scores = score_label_sets(held_out)
+            scores = score_label_sets(held_out, label_of=head.label_of)
             metrics |= {"macro_f1": macro_f1(scores.labels), "micro_f1": scores.micro_f1}
         elif held_out:
             metrics["macro_f1"] = macro_f1(score_labels(count_answers(held_out)))

@@ -12,11 +12,12 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..backbones.words import first_words
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
 from ..bus.ensemble import Ensemble
-from ..bus.layout import ROUTER
 from ..bus.signals import ANSWERS, SIGNALS, TRUNCATED_LOGITS, RouterSignals
+from ..bus.tasks import Unit
 from ..bus.truncated_logits import concat_logits, truncate_logits
 from ..model.composed import ComposedModel
 from ..routers.base import AnswerLikelihoods, ColumnData
@@ -54,10 +55,7 @@ def columns_data(
     texts = [r.text for i in bus.ids for r in cards[i].rows if r.part == "fit"]
     if BACKBONE in bus.columns:
         texts += background_texts(background, bus.ids)
-    at_once = not any(ROUTER in s.readers for s in bus.layout.segments)  # else texts become rows
-    encode_z = (
-        _encode_once(texts, encode, bus.norm) if at_once else lambda some: bus.norm(encode(some))
-    )
+    encode_z = _encode_z(composed, texts, encode)
     data = [column_data(cards[i], encode_z=encode_z, seed=composed.seed) for i in bus.ids]
     if BACKBONE in bus.columns:
         others = background_data(background, column=BACKBONE, composed=bus.ids, encode_z=encode_z)
@@ -71,6 +69,17 @@ def columns_data(
     )
     data = _with_signals(data, ensemble, frozenset(reads))
     return _with_likelihood(data, composed, encode=encode) if ANSWERS in reads else data
+
+
+def _encode_z(composed: ComposedModel, texts: Sequence[str], encode: Encode) -> Encode:
+    """Return texts → z̃ of all that the router learns from: of words, those that begin a text."""
+    norm, trunk = composed.bus.norm, composed.backbone.trunk
+    unit = composed.backbone.task.unit
+    if unit is Unit.TEXT:
+        return _encode_once(texts, encode, norm)
+    if unit is Unit.WORD:  # all words of a text show the router the same
+        return lambda some: norm(encode(some)[first_words(trunk, some)])
+    return lambda some: norm(encode(some))
 
 
 def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encode:
@@ -102,7 +111,7 @@ def _with_signals(
     for k, d in enumerate(data):
         mine = {n: parts[k] for n, parts in values.items()}
         signals = RouterSignals(features[k], ensemble=ensemble, reads=reads, values=mine)
-        statistics = d.statistics.first(signals.z.shape[-1])
+        statistics = d.statistics.part(ensemble.layout.router_places(d.z.shape[-1]))
         made.append(dataclasses.replace(d, z=signals.z, statistics=statistics, signals=signals))
     return made
 
@@ -114,7 +123,7 @@ def _with_likelihood(
 
     Of the fit rows, and of the gate rows apart.
     """
-    bus, rows_per_token = composed.bus, composed.backbone.rows_per_token
+    bus, unit_rows = composed.bus, composed.backbone.unit_rows
     made = list(data)
     for k, d in enumerate(data):
         card = composed.cards.get(d.column)
@@ -124,12 +133,12 @@ def _with_likelihood(
             [Row(text=r.text, label=r.label) for r in card.rows if r.part == part]
             for part in ("fit", "gate")
         )
-        known = _likelihoods(bus, fit, encode, rows_per_token(fit))
+        known = _likelihoods(bus, fit, encode, unit_rows(fit))
         made[k] = dataclasses.replace(
             d,
             likelihood=known.likelihood,
             truncated=known.truncated,
-            gate=_likelihoods(bus, gate, encode, rows_per_token(gate)) if gate else None,
+            gate=_likelihoods(bus, gate, encode, unit_rows(gate)) if gate else None,
         )
     return made
 

@@ -12,8 +12,9 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ...registry.errors import UsageError
 from ...registry.package.forms import TASKS
 from ..label_sets import read_label_set
+from ..label_spans import read_spans
 from ..types import BackgroundRow, Row
 
 if TYPE_CHECKING:
@@ -58,13 +60,14 @@ def read_table(
         label_field: Where the label stands; numbers become their usual spelling.
         domain_field: Where the domain stands, where there is one.
         head: What labels have to be answers of; None takes any. Where an answer is a set of labels,
-            a row has a list of them, or text with ``|`` between them (`core.label_sets`).
+            a row has a list of them, or text with ``|`` between them (`core.label_sets`); where it
+            is spans, a list of ``[start, end, label]`` (`core.label_spans`).
 
     Raises:
         UsageError: If anything is wrong; the message names the line.
     """
-    several = head is not None and head.several
-    name, rows = _read(source, (text_field, label_field, domain_field), several=several)
+    notation = None if head is None else NOTATIONS.get(head.name)
+    name, rows = _read(source, (text_field, label_field, domain_field), notation=notation)
     return [row for _, row in _answers(rows, name, head)]
 
 
@@ -95,9 +98,9 @@ def read_rows(
     tokens = spec is not None and spec.unit == "token"
     domain = domain_field or (document_field if tokens else "domain")
     fields = (text_field, None if tokens else label_field, domain)
-    several = spec is not None and spec.several
-    name, rows = _read(source, fields, owned=domain_field is not None, several=several)
-    if spec is None or spec.head in {"sigmoid", "softmax", "vocabulary"}:
+    notation = None if spec is None else NOTATIONS.get(spec.head)
+    name, rows = _read(source, fields, owned=domain_field is not None, notation=notation)
+    if spec is None or notation is not None or spec.head in {"softmax", "vocabulary"}:
         return [row for _, row in rows]
     from ..bus.tasks import HEADS  # of torch, and only where every row is there
 
@@ -133,12 +136,42 @@ def read_texts(path: str | Path) -> list[BackgroundRow]:
     return rows
 
 
+@dataclass(frozen=True, kw_only=True)
+class Notation:
+    """How a row's answer is written that is more than one label.
+
+    Attributes:
+        read: A cell and the row's text → the answer as text; None if it is none.
+        expected: What to say then, of the field and the text's size.
+        hint: Likewise.
+    """
+
+    read: Callable[[object, str], str | None]
+    expected: str
+    hint: str
+
+
+NOTATIONS: Mapping[str, Notation] = {
+    "sigmoid": Notation(
+        read=lambda cell, _: read_label_set(cell),
+        expected="labels in {field}: a list, or text such as a|b",
+        hint="Of a text without any write [] or none; no label may be 'none' or have a '|'.",
+    ),
+    "spans": Notation(
+        read=read_spans,
+        expected="spans in {field}: a list of [start, end, label] within 0 … {size}",
+        hint="Count characters from 0, the end not included; of a text without any write []. No "
+        "label may be 'none' or have a '|', and no two spans of one label overlap.",
+    ),
+}
+"""By head."""
+
 _Fields = tuple[str, str | None, str]
 """Where a row's text, its label (None where it has none) and its domain stand."""
 
 
 def _read(
-    source: str | Path, fields: _Fields, *, owned: bool = False, several: bool = False
+    source: str | Path, fields: _Fields, *, owned: bool = False, notation: Notation | None = None
 ) -> tuple[str, list[tuple[str, Row]]]:
     """Return what a source is called, and its rows, each with where it stands.
 
@@ -146,11 +179,11 @@ def _read(
         source: The file.
         fields: Its fields.
         owned: Whether every row has to have a field for its domain.
-        several: Whether a row has a set of labels.
+        notation: How labels are written that are more than one word.
     """
     name = "standard input" if str(source) == "-" else str(source)
     rows = [
-        (where, _row(cells, fields, f"{name}, {where}", owned=owned, several=several))
+        (where, _row(cells, fields, f"{name}, {where}", owned=owned, notation=notation))
         for where, cells in _cells(source, name)
     ]
     if not rows:
@@ -329,18 +362,21 @@ def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _row(
-    cells: Mapping[str, Any], fields: _Fields, where: str, *, owned: bool, several: bool
+    cells: Mapping[str, Any],
+    fields: _Fields,
+    where: str,
+    *,
+    owned: bool,
+    notation: Notation | None,
 ) -> Row:
     """Return a row's cells as text, label and domain, or refuse them."""
     text = text_of(cells, fields[0], where)
     label, domain = ("" if f is None else cells.get(f) for f in fields[1:])
-    if several and fields[1] in cells and (label := read_label_set(given := label)) is None:
-        raise UsageError(
-            where,
-            expected=f"labels in {fields[1]!r}: a list, or text such as a|b",
-            found=repr(given)[:40],
-            hint="Of a text without any write [] or none; no label may be 'none' or have a '|'.",
-        )
+    if notation is not None and fields[1] in cells:
+        given, label = label, notation.read(label, text)
+        if label is None:
+            expected = notation.expected.format(field=repr(fields[1]), size=len(text))
+            raise UsageError(where, expected=expected, found=repr(given)[:40], hint=notation.hint)
     if isinstance(label, float) and not math.isfinite(label):
         raise UsageError(where, expected=f"a finite label in {fields[1]!r}", found=str(label))
     bad = isinstance(label, bool) or not isinstance(label, (str, int, float)) or label == ""

@@ -75,7 +75,7 @@ class TaskSpec:
     """What can be known of a task without torch; `core.bus.tasks` has the rest.
 
     Attributes:
-        unit: What a row of the bus is: a whole ``text``, or each ``token`` of one.
+        unit: What a row of the bus is: a whole ``text``, each ``word`` of one, or each ``token``.
         head: The name of what answers a row.
         labels: The only labels its backbone may have; empty for any.
         classifier: Whether its backbone may bring labels and a classifier.
@@ -98,6 +98,7 @@ TASKS: dict[str, TaskSpec] = {
     DEFAULT_TASK: TaskSpec(unit="text", head="softmax"),
     "generation": TaskSpec(unit="token", head="vocabulary", classifier=False),
     "multi-label": TaskSpec(unit="text", head="sigmoid", several=True),
+    "spans": TaskSpec(unit="word", head="spans", classifier=False, several=True),
     "regression": TaskSpec(unit="text", head="number", labels=(VALUE,)),
 }
 """Every task that a backbone's manifest can name; `core.bus.tasks.register_task` adds to them."""

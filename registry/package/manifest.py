@@ -24,11 +24,11 @@ from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse
 from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
-SCHEMA_MINOR = 8
+SCHEMA_MINOR = 9
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
 `features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
 `question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``, 8
-`noise` of cards."""
+`noise` of cards, 9 the task ``spans``."""
 
 _CAME_WITH = {
     "min_host": 1,
@@ -391,8 +391,8 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
         delta: The tensors that the base stage changed, a safetensors file.
         classifier: The shared classifier W_c, a safetensors file; null where experts bring labels
             of their own.
-        task: What it and its experts answer: one of several labels, any number of them, the next
-            token, or a number.
+        task: What it and its experts answer: one of several labels, any number of them, spans,
+            the next token, or a number.
         resolution: Where numbers are answered: the smallest difference that matters.
         labels: What the classifier answers, in the order of its rows.
         width: D, the width of h.

@@ -282,7 +282,8 @@ def _task(manifest: BackboneManifest) -> Iterator[Violation]:
         yield from _set_labels(manifest.labels)
     if not spec.classifier and (manifest.labels or manifest.classifier):
         found = "some" if manifest.labels else "a file"
-        yield _field("labels", "no labels and no classifier where text is generated", found)
+        what = "text is generated" if spec.unit == "token" else "experts answer spans"
+        yield _field("labels", f"no labels and no classifier where {what}", found)
 
 
 def _features(manifest: BackboneManifest) -> Iterator[Violation]:
@@ -293,8 +294,9 @@ def _features(manifest: BackboneManifest) -> Iterator[Violation]:
     if len(set(layers)) < len(layers) or states < 1 or states % len(layers):
         expected = f"different layers that fill {manifest.width} numbers with the hashed tokens"
         yield _field("features.layers", expected, shown)
-    if spec.unit == "token":
+    if spec.unit != "text":
         expected = "nothing where text is generated: its head reads the last states"
+        expected = expected if spec.unit == "token" else "nothing where experts answer spans"
         yield _field("features", expected, shown)
 
 

@@ -13,16 +13,17 @@ from .core.model.decode import generate
 from .core.types import as_list
 from .registry.errors import UsageError
 
-__all__ = ["TextClassification", "TextGeneration", "pipeline"]
+__all__ = ["TextClassification", "TextGeneration", "TokenClassification", "pipeline"]
 
 
 def pipeline(
     task: str | None = None, *, home: str | Path | None = None, device: str | None = None
-) -> "TextClassification | TextGeneration":
+) -> "TextClassification | TextGeneration | TokenClassification":
     """Return the current generation of a home as a pipeline.
 
     Args:
-        task: ``text-classification`` or ``text-generation``; None takes what the backbone does.
+        task: ``text-classification``, ``token-classification`` or ``text-generation``; None takes
+            what the backbone does.
         home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
         device: Where the trunk runs, e.g. ``cuda``.
 
@@ -31,7 +32,7 @@ def pipeline(
         UsageError: If the backbone does another task.
     """
     host = Host.open(home, device=device)
-    made = TextGeneration if host.composed.backbone.task.unit is Unit.TOKEN else TextClassification
+    made = PIPELINES[host.composed.backbone.task.unit]
     if task not in (None, made.task):
         raise UsageError(f"no {task!r} of {host!r}", expected=made.task, found=str(task))
     return made(host)
@@ -83,6 +84,51 @@ class TextClassification:
         return several[0] if one else several
 
 
+class TokenClassification:
+    """Texts → their spans with a label, as the real one groups words (``aggregation_strategy``).
+
+    Args:
+        host: Whose current generation answers.
+
+    Raises:
+        UsageError: If its backbone does not answer spans.
+    """
+
+    task = "token-classification"
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        if host.composed.backbone.task.unit is not Unit.WORD:
+            found = host.composed.bus.task.head.noun
+            raise UsageError("no such pipeline", expected="a backbone of spans", found=found)
+
+    def __call__(self, inputs: str | Iterable[str]) -> list[Any]:
+        """Return the spans of texts.
+
+        Args:
+            inputs: One text, or any iterable of texts.
+
+        Returns:
+            A dictionary a span with ``entity_group``, ``score``, ``word``, ``start`` and ``end``;
+            of several texts, a list of those for each.
+        """
+        one, texts = isinstance(inputs, str), as_list(inputs, str, "text")
+        found = [
+            [
+                {
+                    "entity_group": s.label,
+                    "score": s.probability,
+                    "word": s.text,
+                    "start": s.start,
+                    "end": s.end,
+                }
+                for s in answer.spans or ()
+            ]
+            for answer in self.host.composed.answer(texts)
+        ]
+        return found[0] if one else found
+
+
 class TextGeneration:
     """Prompts → texts that go on with them.
 
@@ -126,3 +172,11 @@ class TextGeneration:
             text = "".join(token.text for token in tokens)
             made.append([{"generated_text": prompt + text if return_full_text else text}])
         return made[0] if one else made
+
+
+PIPELINES: dict[Unit, type[TextClassification | TextGeneration | TokenClassification]] = {
+    Unit.TEXT: TextClassification,
+    Unit.WORD: TokenClassification,
+    Unit.TOKEN: TextGeneration,
+}
+"""By what a row of the bus is."""

@@ -17,7 +17,8 @@ from ...bus.layout import FeatureLayout, FeatureSegment, WideNorm
 from ...bus.tasks import Unit
 from ..backbone import Backbone
 from ..encoder import TextEncoder
-from ..tokens import context_layout, token_states
+from ..tokens import token_states
+from ..units import UNITS
 from . import Intervention, InTrunk, states_with
 from .graft import Graft, moved_by, moved_states, token_step
 from .lora import Lora
@@ -151,15 +152,15 @@ def compute_token_rows(
 def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
     """Return the backbone that computes h̃ for experts by id; itself where they all read h.
 
-    h̃ has a segment for each block that is read, and for each expert that changes h. Where text is
-    generated nobody but adapters acts inside the trunk, and the first segment is what the router
-    reads.
+    h̃ has a segment for each block that is read, and for each expert that changes h. Where a row is
+    no whole text, the first segment is what the router reads; where text is generated nobody but
+    adapters acts inside the trunk, and where spans are answered nobody does.
 
     Raises:
         ContractError: If the trunk has no such block.
     """
-    by_token = backbone.task.unit is Unit.TOKEN
-    context = context_layout(backbone.width).segments if by_token else ()
+    unit, by_token = UNITS.get(backbone.task.unit), backbone.task.unit is Unit.TOKEN
+    context = () if unit is None else unit.layout(backbone.width).segments
     acting: dict[tuple[str, bool], tuple[Intervention, list[str]]] = {}
     for expert_id in sorted(experts):
         acts = intervention_of(experts[expert_id], backbone)
@@ -224,8 +225,10 @@ def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
 def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -> Violation | None:
     """Return what is wrong with where an expert reads and writes, in this trunk."""
     inside = next((tap for tap in (reads, writes) if tap != FINAL), None)
-    if inside is not None and backbone.trunk.features is not None:
-        expected = f"'final': h of backbone {backbone.name!r} is of several layers"
+    several = backbone.trunk.features is not None
+    if inside is not None and (several or backbone.task.unit is Unit.WORD):
+        what = "of several layers" if several else "of words"
+        expected = f"'final': h of backbone {backbone.name!r} is {what}"
         return Violation("tap_unknown", "reads.tap", expected, inside, "Read and write at the end.")
     try:
         layers = {
@@ -255,6 +258,12 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
         acts = expert.intervention(backbone)
         if not isinstance(acts, Intervention):
             found = type(acts).__name__
+        elif backbone.task.unit is Unit.WORD:
+            code, wanted, found = (
+                "tap_unknown",
+                "an expert above the blocks for spans",
+                "one inside",
+            )
         elif backbone.task.unit is Unit.TOKEN and not (acts.changes_h and acts.rowwise):
             # Else the cache of keys and values is the backbone's own.
             code = "tap_unknown"

@@ -45,21 +45,21 @@ class _TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class PlainTokenizer:
     """A tokenizer as an encoder uses it: text → ids, and its vocabulary."""
 
-    tokenizer: Tokenizer
+    backend_tokenizer: Tokenizer
 
     def __call__(
         self, text: str, *, truncation: bool = False, max_length: int | None = None
     ) -> dict[str, list[int]]:
         """Return the ids of a text, cut at `max_length` where `truncation` is set."""
         if truncation and max_length is not None:
-            self.tokenizer.enable_truncation(max_length)
+            self.backend_tokenizer.enable_truncation(max_length)
         else:
-            self.tokenizer.no_truncation()
-        return {"input_ids": self.tokenizer.encode(text).ids}
+            self.backend_tokenizer.no_truncation()
+        return {"input_ids": self.backend_tokenizer.encode(text).ids}
 
     def get_vocab(self) -> dict[str, int]:
         """Return token → id, added tokens among them."""
-        return self.tokenizer.get_vocab(with_added_tokens=True)
+        return self.backend_tokenizer.get_vocab(with_added_tokens=True)
 
 
 def qwen3_encoder(

@@ -307,7 +307,7 @@ def test_gate_rows_of_texts_stand_before_those_of_vectors_and_may_be_wider(exper
     def twice(rows) -> list[redhost.Row]:
         return [r for r in rows for _ in range(2)]
 
-    h, rows = gate_rows(cards, encode=wide, rows_per_token=twice)
+    h, rows = gate_rows(cards, encode=wide, unit_rows=twice)
     assert [(r.text, r.label) for r in rows] == [("ccc", "a"), ("ccc", "a"), ("", "b")]
     assert (h.shape, h.dtype) == ((3, D + 3), torch.float32)
     torch.testing.assert_close(h[2, :D], gate_h[0].float(), atol=0.02, rtol=0.02)

@@ -35,7 +35,7 @@ def test_a_receipt_tells_bits_beside_the_accuracy_of_next_tokens(outcome, compos
 def test_bits_of_a_receipt_are_those_of_the_bus(outcome, composed) -> None:
     domain = composed.bus.ids[0]
     gate = [r.text for r in composed.cards[domain].rows if r.part == "gate"]
-    rows = composed.backbone.rows_per_token([Row(text=t, label="") for t in gate])
+    rows = composed.backbone.unit_rows([Row(text=t, label="") for t in gate])
     with torch.inference_mode():
         p, _ = composed.bus(composed.backbone.encode(gate))
     target = torch.tensor([int(r.label) for r in rows])
@@ -69,7 +69,7 @@ def test_evaluate_reads_tokens_and_tells_bits_by_system(composed, rows_of) -> No
         Row(text=r.text, label="", domain=name) for name in composed.bus.ids for r in rows_of(name)
     ]
     evaluated = evaluate(composed, rows, encode=composed.backbone.encode)
-    assert evaluated.rows == len(composed.backbone.rows_per_token(rows)) > len(rows)
+    assert evaluated.rows == len(composed.backbone.unit_rows(rows)) > len(rows)
     assert set(evaluated.bits) == set(evaluated.table)
     best = {d: min(evaluated.bits[s][d] for s in ("routed", "oracle")) for d in composed.bus.ids}
     assert all(best[d] < evaluated.bits["backbone"][d] for d in composed.bus.ids)

@@ -21,7 +21,7 @@ def test_a_texts_bits_hang_on_itself_alone(speaker) -> None:
 
 def test_rows_of_texts_stand_in_their_order(speaker) -> None:
     h = speaker.encode(TEXTS)
-    assert len(h) == sum(map(len, TEXTS)) == len(speaker.rows_per_token(_rows(TEXTS)))
+    assert len(h) == sum(map(len, TEXTS)) == len(speaker.unit_rows(_rows(TEXTS)))
     assert torch.equal(h, torch.cat(token_states(speaker.trunk, TEXTS)))
     assert speaker.encode([]).shape == (0, speaker.width)
 

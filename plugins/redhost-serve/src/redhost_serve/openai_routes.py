@@ -278,5 +278,7 @@ def _classified(answer: redhost.Answer, expert: str | None) -> dict[str, Any]:
     found |= {"value": own.value} if own.probability is None else {"probability": own.probability}
     if expert is None and answer.scores is not None:
         found |= {"labels": answer.labels, "scores": answer.scores}
+    if expert is None and answer.spans is not None:
+        found["spans"] = answer.spans
     beside = {name: _classified(a, None) for name, a in answer.named.items()}
     return {**found, "weights": answer.weights, **({"questions": beside} if beside else {})}

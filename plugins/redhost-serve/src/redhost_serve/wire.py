@@ -427,8 +427,8 @@ def infer_reply(
 def _outputs(answers: Sequence[redhost.Answer]) -> list[OutTensor]:
     """Return every output: a number's answers have a value, a label's a probability.
 
-    Where a text has any number of labels its label is the set, ``a|b``, and the scores say how
-    probable each is.
+    Where a text has any number of labels its label is the set, ``a|b``, or its spans,
+    ``0:5:a|9:12:b``, and the scores say how probable each label is.
     """
     count, columns = len(answers), list(answers[0].weights)
     numbers = [a.value for a in answers if a.value is not None]

@@ -119,7 +119,7 @@ class StudyContext:
 
     def count(self, text: str) -> int:
         """Return how many tokens a text has."""
-        return len(self.backbone.rows_per_token([redhost.Row(text=text, label="")]))
+        return len(self.backbone.unit_rows([redhost.Row(text=text, label="")]))
 
     def part(self, domain: str, part: Part) -> PassageTokens:
         """Return the tokens of a part of a domain."""
@@ -128,7 +128,7 @@ class StudyContext:
     def tokens(self, texts: Sequence[str]) -> PassageTokens:
         """Return the tokens of texts, their states computed where they are not remembered."""
         rows = [redhost.Row(text=text, label="") for text in texts]
-        each = [[int(r.label) for r in self.backbone.rows_per_token([row])] for row in rows]
+        each = [[int(r.label) for r in self.backbone.unit_rows([row])] for row in rows]
         return PassageTokens(
             h=self.cache.encode(texts),
             target=torch.tensor([token for ids in each for token in ids]),

@@ -1,0 +1,89 @@
+"""Spans of a text as text: ``0:5:PER|10:16:LOC``, sorted, and ``none`` where there is none.
+
+A set of labels (`core.label_sets`) whose labels each say where in the text they hold, from the
+first character to before the last. Rows, answers and cards hold spans so; without torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+import msgspec
+
+from .label_sets import BETWEEN, NONE, allowed, split_labels
+
+PLACE = re.compile(r"(\d+):(\d+):(?=.)", re.DOTALL)
+
+
+class Span(msgspec.Struct, frozen=True, order=True):
+    """A label of some of a text.
+
+    Attributes:
+        start: Its first character.
+        end: The character after its last.
+        label: What it is.
+    """
+
+    start: int
+    end: int
+    label: str
+
+
+def join_spans(spans: Iterable[Span]) -> str:
+    """Return spans as text."""
+    return BETWEEN.join(f"{s.start}:{s.end}:{s.label}" for s in sorted({*spans})) or NONE
+
+
+def split_spans(answer: str) -> tuple[Span, ...]:
+    """Return the spans that are written as text; what has no place is none of them."""
+    found = ((PLACE.match(part), part) for part in split_labels(answer))
+    return tuple(
+        Span(int(place[1]), int(place[2]), part[place.end() :]) for place, part in found if place
+    )
+
+
+def label_of(part: str) -> str:
+    """Return the label of one of a set of labels or spans: what stands behind its place."""
+    return PLACE.sub("", part, count=1)
+
+
+def read_spans(cell: object, text: str) -> str | None:
+    """Return what a file has for the spans of a text as text; None if it is no list of them.
+
+    Args:
+        cell: A list of spans, each ``[start, end, label]`` or an object with these names, as text
+            in JSON or not; or spans as text.
+        text: The text: each span is some of it, and no two of one label touch each other.
+    """
+    if isinstance(cell, str):
+        if cell.strip() == NONE or PLACE.match(cell):
+            spans = [*split_spans(cell.strip())]
+            return _checked(spans, text) if join_spans(spans) == cell.strip() else None
+        try:
+            cell = msgspec.json.decode(cell)
+        except msgspec.DecodeError:
+            return None
+    if not isinstance(cell, list):
+        return None
+    try:
+        return _checked([_span(item) for item in cell], text)
+    except (msgspec.ValidationError, KeyError):
+        return None
+
+
+def _span(item: object) -> Span:
+    """Return one span of a file."""
+    if isinstance(item, Mapping):
+        item = [item["start"], item["end"], item["label"]]
+    return Span(*msgspec.convert(item, tuple[int, int, str]))
+
+
+def _checked(spans: list[Span], text: str) -> str | None:
+    """Return spans as text; None if one is no place of the text, or its label is no label."""
+    inside = all(0 <= s.start < s.end <= len(text) for s in spans)
+    named = allowed([s.label for s in spans]) and not any(PLACE.match(s.label) for s in spans)
+    by_label = sorted(spans, key=lambda s: (s.label, s.start))
+    apart = all(a.label != b.label or a.end <= b.start for a, b in pairwise(by_label))
+    return join_spans(spans) if inside and named and apart else None
