@@ -189,14 +189,17 @@ def migrate(
     click.echo(f"moved from {done.old!r} to {done.new!r}; back again: {back}")
 
 
-def _material(texts: Path | None, rows: str | None, **fields: str) -> tuple[list[str], list[Row]]:
+def _material(
+    texts: Path | None, rows: str | None, *, text_field: str, label_field: str
+) -> tuple[list[str], list[Row]]:
     """Read what experts are carried over with."""
     from ..core.training.rows import read_rows, read_texts
     from ..registry.package.forms import DEFAULT_TASK
 
     lines = [row.text for row in read_texts(texts)] if texts else []
-    known = read_rows(rows, task=DEFAULT_TASK, **fields) if rows else []
-    return lines, list(known)
+    if rows is None:
+        return lines, []
+    return lines, read_rows(rows, task=DEFAULT_TASK, text_field=text_field, label_field=label_field)
 
 
 def _expert(name: str, home: Path | None) -> tuple[ExpertFiles, str]:

@@ -186,7 +186,8 @@ class Host:
                 e.problem = f"question {name!r}: {e.problem}"
                 damaged[name] = e
         if own is None and not named:
-            raise next(iter(damaged.values()))
+            first, *_ = damaged.values()
+            raise first
         return Questions(own=own, named=named, damaged=damaged)
 
     def load(self, number: int) -> ComposedModel:

@@ -73,7 +73,7 @@ FAULTS = {
     ),
     "": ("cells whose double quotes are closed", "", "Write a double quote within a text twice."),
 }
-"""What csv says of a fault begins so: what was expected, what was found if it is said better, and
+"""What csv says of a fault begins so: what was expected, what was found where that is clearer, and
 what to do."""
 
 
@@ -402,12 +402,12 @@ def _csv(
                 )
             yield where, cells
     except csv.Error as e:
-        said = str(e)
-        expected, found, hint = next(v for begin, v in FAULTS.items() if said.startswith(begin))
+        fault = str(e)
+        expected, found, hint = next(v for begin, v in FAULTS.items() if fault.startswith(begin))
         raise UsageError(
             f"{name}, line {reader.line_num + 1}",
             expected=expected,
-            found=found or said,
+            found=found or fault,
             hint=hint,
         ) from e
 

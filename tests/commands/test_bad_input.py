@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 from pyarrow import Table, parquet
+
+import redhost
 
 GOOD = "text,label\nWhat is 8 plus 9?,17\n"
 
@@ -66,6 +69,22 @@ def test_every_command_names_file_and_place_and_writes_nothing(
         assert (code, out, len(err.splitlines())) == (2, "", 1), (command, err)
         assert all(part in err for part in (name, *parts)), (command, err)
     assert snapshot(tmp_path) == before
+
+
+def test_texts_that_are_cut_are_told_of_once(home, call, tmp_path) -> None:
+    long = "What is 8 plus 9? " * 2000
+    (tmp_path / "a.jsonl").write_text(
+        "".join(
+            json.dumps({"text": t, "label": "17"}) + "\n" for t in (long, "What is 8 plus 9?", long)
+        )
+    )
+    limit = redhost.Host.open(home).composed.backbone.trunk.longest
+    for command in (
+        ("predict", "--in", "a.jsonl", "--out", "b.jsonl"),
+        ("evaluate", "--data", "a.jsonl"),
+    ):
+        code, _, err = call(*command)
+        assert (code, err) == (0, f"2 of 3 texts cut after {limit} tokens\n"), command
 
 
 @pytest.mark.parametrize(

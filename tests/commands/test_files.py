@@ -139,8 +139,8 @@ def test_dates_numbers_and_bytes_of_parquet_go_into_every_format(call, home, tmp
             "/w==",
         ]
     assert call(*options(source, tmp_path / "out.parquet"))[0] == 0
-    [kept] = read(tmp_path / "out.parquet")
-    assert {k: kept[k] for k in row} == row
+    [row_read] = read(tmp_path / "out.parquet")
+    assert {k: row_read[k] for k in row} == row
 
 
 def test_a_pipe_is_refused_since_a_file_is_read_more_than_once(call, home, tmp_path) -> None:

@@ -55,7 +55,7 @@ def test_rows_come_back_from_every_format(tmp_path, suffix: str) -> None:
     assert lost_and_doubled([cells[1], cells[1], {"id": 2, "text": "else"}], TEXTS[:4]) == (2, 1, 1)
 
 
-def test_there_are_as_many_texts_as_are_asked_for() -> None:
+def test_there_are_as_many_texts_as_are_wanted() -> None:
     assert len(TEXTS) == 3 * PART + 5 and TEXTS[0] == TEXTS[2500] != TEXTS[1]
 
 
@@ -67,11 +67,11 @@ def test_a_process_is_stopped_and_killed_and_the_section_itself_goes_on(tmp_path
     with redhost.Host.open(home) as host:
         host.recompose()
     write_rows(source, TEXTS)
-    asked = list[int]()
+    encoded = list[int]()
 
     def encode(part: int) -> float:
-        asked.append(part)
-        if len(asked) == 1:
+        encoded.append(part)
+        if len(encoded) == 1:
             raise KeyboardInterrupt  # as who stops the section
         return 0.5
 

@@ -25,8 +25,8 @@ GROUP = 10_000
 """Rows of a Parquet file that are written at a time."""
 
 
-def pieces() -> Iterator[str]:
-    """Yield pieces of eight words of real posts: from the first word on, then from the second."""
+def phrases() -> Iterator[str]:
+    """Yield eight words of real posts: from the first word on, then from the second."""
     posts = [row.text.split() for row in rows("train")]
     for first in range(WORDS):
         for words in posts:
@@ -39,8 +39,8 @@ def sums() -> Iterator[str]:
     return (prompt(a, b) for a, b in itertools.product(NUMBERS, NUMBERS))
 
 
-TEXTS = {"minilm": pieces, "tiny": sums}
-"""What each backbone is asked."""
+TEXTS = {"minilm": phrases, "tiny": sums}
+"""What each backbone answers."""
 
 
 def texts_of(backbone: str, count: int) -> Iterator[str]:
@@ -74,17 +74,17 @@ def _write_parquet(path: Path, made: Iterator[dict[str, Any]]) -> None:
 def lost_and_doubled(
     answered: Iterable[Mapping[str, Any]], texts: Iterable[str]
 ) -> tuple[int, int, int]:
-    """Return how many rows are lost, doubled, and have another text than they were asked with.
+    """Return how many rows are lost, doubled, and have another text.
 
     Args:
         answered: The rows that came back.
         texts: All texts, in the order of their rows.
     """
-    asked, seen, doubled = list(texts), set[int](), 0
+    given, seen, doubled = list(texts), set[int](), 0
     other = 0
     for row in answered:
         n = int(row["id"])
         doubled += n in seen
         seen.add(n)
-        other += not 0 <= n < len(asked) or row["text"] != asked[n]
-    return len(asked) - len(seen), doubled, other
+        other += not 0 <= n < len(given) or row["text"] != given[n]
+    return len(given) - len(seen), doubled, other
