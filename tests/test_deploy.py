@@ -59,7 +59,7 @@ def test_the_command_is_one_that_the_server_takes(command) -> None:
 )
 def test_no_recipe_kills_a_server_before_it_has_ended_by_itself(file: str, pattern: str) -> None:
     [seconds] = re.findall(pattern, (DEPLOY / file).read_text("utf-8"), re.MULTILINE)
-    grace = next(option.default for option in serve.params if option.name == "grace")
+    grace = serve.make_context("serve", []).params["grace"]
     assert int(seconds) > grace + ENDING
 
 
