@@ -109,7 +109,7 @@ def _answered(
         ],
         target,
         bare=_bare(subject, backbone, texts),
-        stops=range(2, parts, max(2, parts // PAIRS)),
+        stops=range(2, parts, max(3, parts // PAIRS)),
         kills=[parts * n // (KILLS - 1) for n in range(kills)],
     )
     return {"backbone": backbone, "format": suffix, **_checked(driven, target, texts)}
