@@ -71,7 +71,7 @@ def test_every_command_names_file_and_place_and_writes_nothing(
     assert snapshot(tmp_path) == before
 
 
-def test_texts_that_are_cut_are_told_of_once(home, call, tmp_path) -> None:
+def test_texts_that_are_cut_are_counted_once(home, call, tmp_path) -> None:
     long = "What is 8 plus 9? " * 2000
     (tmp_path / "a.jsonl").write_text(
         "".join(

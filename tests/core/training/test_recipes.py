@@ -286,7 +286,7 @@ def test_a_solved_head_that_is_too_unsure_of_rows_it_has_not_seen_is_made_surer(
     def unsure(*given: Any) -> Any:
         solved = plain(*given)
         with torch.no_grad():
-            for parameter in (solved.expert.W, solved.expert.b):
+            for parameter in solved.expert.parameters():
                 parameter.mul_(0.3)
         return solved
 
