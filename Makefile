@@ -184,7 +184,7 @@ results: .venv/generative
 	$(BIN)/redhost lab seeds
 	$(BIN)/redhost lab bench adapters
 
-# About half an hour on two quiet cores, most of it sections answers and peers.
+# About two hours on two quiet cores, most of it section files (`--rows 100000` is a tenth of that).
 bench: .venv/peers
 	$(BIN)/redhost lab bench
 	$(BIN)/redhost lab bench --serve

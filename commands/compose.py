@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -153,7 +155,8 @@ def predict(
 ) -> None:
     """Answer TEXTS, or the rows of a file.
 
-    Every question that is composed is answered, or with --question one alone.
+    Every question that is composed is answered, or with --question one alone. One that is damaged
+    is named, and the others are answered; the exit code then says that something is missing.
 
     - among TEXTS stands for the lines of standard input.
     """
@@ -168,15 +171,23 @@ def predict(
             expected="TEXTS, or --in and --out",
             found=", ".join(n for n, there in zip(names, given, strict=True) if there) or "none",
         )
-    host = open_host(home, device=device)
-    if sets is not None:
-        for warning in host.set_warnings(sets):
+    model = open_host(home, device=device).side_by_side
+    for error in model.damaged.values():
+        click.echo(f"redhost: {error}", err=True)
+    if sets is not None and model.own is not None:
+        for warning in model.own.set_warnings(sets):
             click.echo(f"warning    {warning}", err=True)
     if source is not None and target is not None:
         options: FileOptions = {"text": text_field, "sets": sets, "each": each}
-        _print_file(host.side_by_side, source, target, as_json=as_json, **options)
-        return
-    answers = host.predict(lines, sets=sets, each=each)
+        _print_file(model, source, target, as_json=as_json, **options)
+    else:
+        _print_answers(model.answer(lines, sets=sets, each=each), as_json=as_json)
+    if model.damaged:
+        sys.exit(max(error.exit_code for error in model.damaged.values()))
+
+
+def _print_answers(answers: Sequence[Answer], *, as_json: bool) -> None:
+    """Print the answers to texts."""
     if as_json:
         print_json(answers)
         return

@@ -11,6 +11,7 @@ import click
 from .common import (
     bar,
     composition_options,
+    cut_texts,
     device_option,
     domain_option,
     engine_options,
@@ -112,6 +113,7 @@ def evaluate(
         _draw(result, sweep, Path(plot))
     if curves is not None:
         _draw_curves(result, Path(curves))
+    _print_cut(rows or (), host.composed)
     if as_json:
         _print_as_json(result, outside=ood, mixtures=sweep)
     else:
@@ -137,6 +139,14 @@ def _print_all(
         _print_health(result.routing)
     if ood is not None:
         _print_outside(ood)
+
+
+def _print_cut(rows: Sequence[Row], model: ComposedModel) -> None:
+    """Say on stderr how many texts were read in part; passages of documents are cut to fit."""
+    whole = model.backbone.task.head.vocabulary
+    cuts = [] if whole else model.backbone.cuts([r.text for r in rows])
+    if cut := cut_texts(cuts):
+        click.echo(cut, err=True)
 
 
 def _print_unanswered(rows: Sequence[Row], model: ComposedModel) -> None:

@@ -8,20 +8,17 @@ answered twice. Of the file no more than a part is in memory.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import importlib
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import msgspec
 
-from ..core.training.rows import DELIMITERS, JSON, import_parquet, read_cells, text_of
+from ..core.training.rows import read_cells, text_of
 from ..registry.atomic import (
     delete_dir,
     read_struct,
@@ -32,6 +29,7 @@ from ..registry.atomic import (
     write_struct,
 )
 from ..registry.errors import UsageError
+from .row_writers import Cells, writer_of
 
 if TYPE_CHECKING:
     from ..core.model.composed import Answer
@@ -58,8 +56,6 @@ EACH = "by_expert"
 
 QUESTIONS = "questions"
 """What it gets as well where named questions are composed: these fields of each."""
-
-Cells = Mapping[str, Any]
 
 
 class FileOptions(TypedDict):
@@ -137,7 +133,14 @@ def answer_file(
         UsageError: If a row has no text, the target is there or has no such suffix, or parts of
             another run lie beside it.
     """
-    write = _writer(target)
+    write = writer_of(target)
+    if not source.is_file():
+        raise UsageError(
+            f"{source} is read more than once",
+            expected="a file",
+            found="a pipe or a device",
+            hint="Write what comes out of it to a file first.",
+        )
     if target.exists():
         raise UsageError(
             f"{target} is there already",
@@ -159,15 +162,14 @@ def answer_file(
             )
             write_atomic(file, b"".join(map(_encoded, answers)))
         progress(min(n * PART, run.rows), run.rows)
-    count = Counter[str]()
+    done = _counted(files)
     with reporting(target):
         whole = parts / f"whole{target.suffix}"
-        write(whole, [*run.fields, *added], _joined(source, files, count))
+        write(whole, [*run.fields, *added], partial(_joined, source, files))
         sync_file(whole)
         replace(whole, target)
     delete_dir(parts)
-    limit = count.pop("limit", None)
-    return Answered(rows=run.rows, declined=count["declined"], cut=count["cut"], limit=limit)
+    return done
 
 
 def _read_through(
@@ -238,70 +240,29 @@ def _encoded(answer: Answer) -> bytes:
     return msgspec.json.encode({**answer_fields(answer), "cut": answer.cut}) + b"\n"
 
 
-def _joined(source: Path, files: Sequence[Path], count: Counter[str]) -> Iterator[Cells]:
-    """Yield every row with its answer; count those that were declined or cut."""
-    lines = chain.from_iterable(file.read_bytes().splitlines() for file in files)
-    for (_, cells), line in zip(read_cells(source), lines, strict=True):
+def _joined(source: Path, files: Sequence[Path]) -> Iterator[Cells]:
+    """Yield every row with its answer."""
+    for (_, cells), line in zip(read_cells(source), _lines(files), strict=True):
         answer = msgspec.json.decode(line)
-        cut = answer.pop("cut")
-        count["declined"] += answer["declined"]
-        if cut is not None:
-            count["cut"] += 1
-            count["limit"] = cut
+        del answer["cut"]
         yield {**cells, **answer}
 
 
-Writer = Callable[[Path, Sequence[str], Iterable[Cells]], None]
+def _lines(files: Sequence[Path]) -> Iterator[bytes]:
+    return chain.from_iterable(file.read_bytes().splitlines() for file in files)
 
 
-def _writer(target: Path) -> Writer:
-    """Return what writes files of a suffix."""
-    suffix = target.suffix.lower()
-    if suffix in JSON:
-        return _write_json
-    if suffix in DELIMITERS:
-        return partial(_write_table, delimiter=DELIMITERS[suffix])
-    if suffix == ".parquet":
-        import_parquet(str(target))
-        return _write_parquet
-    raise UsageError(
-        f"no format for {target}",
-        expected=", ".join(sorted({*JSON, *DELIMITERS, ".parquet"})),
-        found=suffix or "no suffix",
-    )
+class _Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """What of an answer is counted."""
+
+    declined: bool
+    cut: int | None
 
 
-def _write_json(path: Path, _: Sequence[str], rows: Iterable[Cells]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(cells, ensure_ascii=False) + "\n" for cells in rows)
-
-
-def _write_table(
-    path: Path, fields: Sequence[str], rows: Iterable[Cells], *, delimiter: str
-) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, fields, delimiter=delimiter, lineterminator="\n")
-        table.writeheader()
-        for cells in rows:
-            table.writerow({k: _plain(v) for k, v in cells.items()})
-
-
-def _plain(value: object) -> object:
-    """Return a cell of a table: what is no number and no text as JSON."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else value
-
-
-def _write_parquet(path: Path, fields: Sequence[str], rows: Iterable[Cells]) -> None:
-    """Write rows as those of the first part are: its types are those of the file."""
-    parquet, left, file = import_parquet(str(path)), iter(rows), None
-    arrow: Any = importlib.import_module("pyarrow")
-    try:
-        while some := [{f: cells.get(f) for f in fields} for cells in islice(left, PART)]:
-            table = arrow.Table.from_pylist(some, schema=None if file is None else file.schema)
-            file = file or parquet.ParquetWriter(path, table.schema)
-            file.write_table(table)
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError) as e:
-        raise UsageError(f"cannot write {path.name}", found=str(e).splitlines()[0]) from e
-    finally:
-        if file is not None:
-            file.close()
+def _counted(files: Sequence[Path]) -> Answered:
+    """Count the answers of all parts."""
+    count, limit, decode = Counter[str](), None, msgspec.json.Decoder(_Counted).decode
+    for answer in map(decode, _lines(files)):
+        count.update(rows=1, declined=answer.declined, cut=answer.cut is not None)
+        limit = answer.cut or limit
+    return Answered(rows=count["rows"], declined=count["declined"], cut=count["cut"], limit=limit)

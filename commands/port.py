@@ -12,6 +12,7 @@ from .common import (
     bar,
     composition_options,
     device_option,
+    field_options,
     home_option,
     json_option,
     open_host,
@@ -53,7 +54,7 @@ def _material_options(command: F) -> F:
         show_default=True,
         help="The least share of its gain that an expert has to keep.",
     )
-    return texts(rows(bound(command)))
+    return texts(rows(field_options(bound(command))))
 
 
 @click.command()
@@ -79,6 +80,8 @@ def port(
     source: str | None,
     texts: Path | None,
     rows: str | None,
+    text_field: str,
+    label_field: str,
     bound: float,
     out: Path | None,
     home: Path | None,
@@ -94,7 +97,7 @@ def port(
     from ..registry.package.project import check_free
 
     files, version = _expert(name, home)
-    lines, known = _material(texts, rows)
+    lines, known = _material(texts, rows, text_field=text_field, label_field=label_field)
     packages = (_backbone(source, files.manifest.backbone), _backbone(to))
     with bar("port") as progress:
         old, new = (_open(p, home=home, device=device, progress=progress) for p in packages)
@@ -144,6 +147,8 @@ def migrate(
     to: str,
     texts: Path | None,
     rows: str | None,
+    text_field: str,
+    label_field: str,
     bound: float,
     native: tuple[str, ...],
     without: tuple[str, ...],
@@ -167,7 +172,7 @@ def migrate(
     from ..core.composition.migrate import PortingMaterial
     from ..core.composition.migrate import migrate as move
 
-    lines, known = _material(texts, rows)
+    lines, known = _material(texts, rows, text_field=text_field, label_field=label_field)
     material = PortingMaterial(texts=lines, rows=known, bound=bound, native=wheels, without=without)
     with bar("migrate") as keywords["progress"]:
         session = open_host(home, device=device).session
@@ -184,14 +189,17 @@ def migrate(
     click.echo(f"moved from {done.old!r} to {done.new!r}; back again: {back}")
 
 
-def _material(texts: Path | None, rows: str | None) -> tuple[list[str], list[Row]]:
+def _material(
+    texts: Path | None, rows: str | None, *, text_field: str, label_field: str
+) -> tuple[list[str], list[Row]]:
     """Read what experts are carried over with."""
     from ..core.training.rows import read_rows, read_texts
     from ..registry.package.forms import DEFAULT_TASK
 
     lines = [row.text for row in read_texts(texts)] if texts else []
-    known = read_rows(rows, task=DEFAULT_TASK) if rows else []
-    return lines, list(known)
+    if rows is None:
+        return lines, []
+    return lines, read_rows(rows, task=DEFAULT_TASK, text_field=text_field, label_field=label_field)
 
 
 def _expert(name: str, home: Path | None) -> tuple[ExpertFiles, str]:

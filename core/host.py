@@ -166,19 +166,29 @@ class Host:
     def side_by_side(self) -> Questions:
         """The current generation of every question that is composed in this home.
 
+        One that cannot be loaded holds up no other: `Questions.damaged` says why.
+
         Raises:
-            MissingError: If none is.
-            RedhostError: If one cannot be loaded; it says of which question.
+            MissingError: If none is composed.
+            RedhostError: If none can be loaded; it says of which question.
         """
-        named = {}
-        for name in self.questions:
+        names, own = self.questions, None
+        named, damaged = dict[str, ComposedModel](), dict[str | None, RedhostError]()
+        if self.generations.pointer() is not None or not names:
+            try:
+                own = self._current(lazy=True)
+            except RedhostError as e:
+                damaged[None] = e
+        for name in names:
             try:
                 named[name] = self.of_question(name)._current(lazy=True)
             except RedhostError as e:
                 e.problem = f"question {name!r}: {e.problem}"
-                raise
-        has_own = self.generations.pointer() is not None or not named
-        return Questions(own=self._current(lazy=True) if has_own else None, named=named)
+                damaged[name] = e
+        if own is None and not named:
+            first, *_ = damaged.values()
+            raise first
+        return Questions(own=own, named=named, damaged=damaged)
 
     def load(self, number: int) -> ComposedModel:
         """Load any published generation from the store, whatever is installed now."""
@@ -211,8 +221,12 @@ class Host:
         Raises:
             InputTypeError: If it is anything else; it is a `TypeError`.
             UsageError: If label sets are asked for and cannot be had.
+            RedhostError: If a question cannot be answered; `side_by_side` answers the others.
         """
-        return self.side_by_side.answer(texts, sets=sets, each=each)
+        questions = self.side_by_side
+        for error in questions.damaged.values():
+            raise error
+        return questions.answer(texts, sets=sets, each=each)
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
         """Say whose one text is, or any number of them; no expert is read or run.

@@ -229,8 +229,11 @@ class TextEncoder:
         The tokenizer cuts, so that the marks some encoders end on are still there.
         """
         cut = {} if self.longest is None else {"truncation": True, "max_length": self.longest}
-        with self.lock:  # a fingerprint sets the tokenizer differently
-            ids = list(self.tokenizer(text, **cut)["input_ids"])
+        try:
+            with self.lock:  # a fingerprint sets the tokenizer differently
+                ids = list(self.tokenizer(text, **cut)["input_ids"])
+        except TypeError as e:  # what tokenizers raise for half of a surrogate pair
+            raise UsageError("a text", expected="whole characters", found=ascii(text)[:40]) from e
         if not ids:
             raise UsageError("a text has no tokens", expected="at least one", found=repr(text))
         return ids

@@ -102,10 +102,13 @@ def _from_text(given: str) -> dict[str, float]:
     """Return shares from text or from a file."""
     try:
         if "=" in given:
-            pairs = (part.partition("=") for part in given.split(","))
+            pairs = [part.partition("=") for part in given.split(",")]
             shares = {name.strip(): float(share) for name, _, share in pairs}
+            if len(shares) < len(pairs):
+                raise ValueError("a name twice")
         else:
-            shares = msgspec.json.decode(Path(given).read_bytes(), type=dict[str, float])
+            text = Path(given).read_text("utf-8-sig")
+            shares = msgspec.json.decode(text, type=dict[str, float])
     except (OSError, ValueError, msgspec.DecodeError) as e:
         raise _unreadable(given, str(e)) from e
     wrong = [name for name, share in shares.items() if not 0 < share <= 1]

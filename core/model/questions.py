@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from ...registry.errors import RedhostError
 from ..bus.tasks import Unit
 from ..label_sets import NONE
 from ..types import as_list
@@ -19,10 +20,13 @@ class Questions:
     Attributes:
         own: That of the home's own question; None where only named ones are composed.
         named: Those of the named questions. One that tells next tokens answers no text.
+        damaged: Why a question that is composed cannot be answered, by name; None is the home's
+            own.
     """
 
     own: ComposedModel | None
     named: Mapping[str, ComposedModel]
+    damaged: Mapping[str | None, RedhostError] = field(default_factory=dict)
 
     @property
     def generations(self) -> dict[str, int | None]:

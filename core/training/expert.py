@@ -50,6 +50,9 @@ quarter as long: it would have to overtake by more than chance."""
 TEMPERATURES = (0.05, 20.0)
 """Smallest and largest T that is fitted."""
 
+ONE_IN_TWENTY = 3.841
+"""What one in twenty draws of χ² with one degree of freedom exceeds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertSettings:
@@ -102,8 +105,8 @@ class TrainedExpert:
         loss: Its loss on the validation rows, or on each row left out.
         compared: Accuracy on the validation rows by form, where it was chosen among several.
         learnt_all: Whether it has learnt from the validation rows since.
-        calibrated: Whether its logits are log-probabilities as they are: their scale was chosen by
-            rows left out in turn, which are more than a card has.
+        calibrated: Whether its logits are log-probabilities, or log odds, as they are: their scale
+            was chosen by rows left out in turn, which are more than a card has.
     """
 
     expert: Expert
@@ -469,6 +472,41 @@ def fit_temperature(
             else:
                 low = a
     return math.exp((low + high) / 2)
+
+
+def shown_temperature(
+    logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head, steps: int = 60
+) -> float:
+    """Return the T nearest to 1 that the rows do not refute: 1 where they do not refute that.
+
+    T is refuted if 2 N (loss at T - smallest loss) is beyond what one case of twenty reaches where
+    it is right: the likelihood ratio, χ² of one degree of freedom (Wilks 1938). So rows that are
+    few, or all right, move it little, where the likeliest T would be the smallest there is.
+
+    Args:
+        logits: ``(N, L)``, of rows that were not trained on.
+        targets: Theirs, ``(N,)``.
+        head: What answers.
+        steps: Halvings of the search between that T and 1.
+
+    Returns:
+        T, within [0.05, 20].
+    """
+
+    def loss(log_t: float) -> float:
+        return float(head.loss(logits.double() / math.exp(log_t), targets))
+
+    likeliest = math.log(fit_temperature(logits, targets, head=head))
+    most, refuted = loss(likeliest) + ONE_IN_TWENTY / (2 * len(logits)), 0.0
+    if loss(refuted) <= most:
+        return 1.0
+    for _ in range(steps):
+        middle = (likeliest + refuted) / 2
+        if loss(middle) <= most:
+            likeliest = middle
+        else:
+            refuted = middle
+    return math.exp(likeliest)
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:

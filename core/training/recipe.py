@@ -47,6 +47,7 @@ from .expert import (
     expert_logits,
     fit_temperature,
     init_expert,
+    shown_temperature,
     train_expert,
 )
 from .in_trunk import train_inside
@@ -231,20 +232,31 @@ class Recipe:
     def _calibrate(self, expert: Expert, *, scaled: bool) -> None:
         """Fit the temperature, and thresholds where labels have them, to rows kept for that.
 
-        One whose logits are `scaled` keeps T = 1.
+        Where labels exclude each other, T is 1 unless the rows that nothing was learnt from refute
+        that. A card's few fit rows say little, so those of its gate are read as well: T turns no
+        answer of the expert, and the gate judges answers. Others keep T = 1 if they are `scaled`.
         """
         fit, head = self.splits.fit, self.backbone.task.head
-        if head.several:
-            expert.thresholds = (EVEN,) * len(expert.labels)
+        if head.distribution:
+            if unseen := [*fit, *self.splits.gate]:
+                expert.temperature = shown_temperature(*self._logits(expert, unseen), head=head)
+            return
+        expert.thresholds = (EVEN,) * len(expert.labels)
         if len(fit) < FEW_GATE:
             return
-        targets = head.targets([r.label for r in self.backbone.unit_rows(fit)], expert.labels)
+        logits, targets = self._logits(expert, fit)
+        if not scaled:
+            expert.temperature = fit_temperature(logits, targets, head=head)
         with torch.inference_mode():
-            logits = expert(self.read(_texts(fit)))
-            if not scaled:
-                expert.temperature = fit_temperature(logits, targets, head=head)
             p = head.output(logits, temperature=expert.temperature)
-            expert.thresholds = head.fit_thresholds(p, targets)
+        expert.thresholds = head.fit_thresholds(p, targets)
+
+    def _logits(self, expert: Expert, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+        """Return the expert's logits of rows ``(N, L)``, and their targets."""
+        with torch.inference_mode():
+            logits = expert(self.read(_texts(rows)))
+        labels = [r.label for r in self.backbone.unit_rows(rows)]
+        return logits, self.backbone.task.head.targets(labels, expert.labels)
 
     def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
         """Solve a linear head where it can be one, and take another form only if that is better.

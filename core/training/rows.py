@@ -12,7 +12,8 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -41,6 +42,39 @@ DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 """What stands between the cells of a file, by its suffix."""
 
 JSON = frozenset({".jsonl", ".json", ".ndjson"})
+
+ONE_A_LINE = "Write one object a line, or a table: .csv, .tsv, .parquet."
+
+PACKED = {
+    b"\x1f\x8b": ("a gzip file", "Unpack it first, e.g. with gunzip."),
+    b"PK\x03\x04": ("a zip archive or a workbook", "Unpack it, or save its table as CSV in UTF-8."),
+    b"PAR1": ("a Parquet file", "Give it a name that ends in .parquet."),
+}
+"""How files begin that are no lines of text: what they are, and what to do."""
+
+MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, which it begins with
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""How files of other encodings begin."""
+
+FAULTS = {
+    "new-line": (
+        "line ends \\n or \\r\\n",
+        "a \\r alone",
+        "Save it with those.",
+    ),
+    "field larger": (
+        f"at most {csv.field_size_limit():,} characters in a cell",
+        "more",
+        "Close every double quote; longer texts fit into JSON lines and Parquet.",
+    ),
+    "": ("cells whose double quotes are closed", "", "Write a double quote within a text twice."),
+}
+"""What csv says of a fault begins so: what was expected, what was found where that is clearer, and
+what to do."""
 
 
 def read_table(
@@ -254,9 +288,18 @@ def _lines(source: str | Path, name: str) -> Iterator[str]:
     try:
         with nullcontext(sys.stdin.buffer) if piped else Path(source).open("rb") as file:
             for number, raw in enumerate(file, start=1):
+                if number == 1:
+                    _require_lines(raw, name)
                 yield _line(raw, number, name)
     except OSError as e:
         raise UsageError(f"cannot read {name}", found=e.strerror or str(e)) from e
+
+
+def _require_lines(raw: bytes, name: str) -> None:
+    """Refuse a file whose first line says that it is something else."""
+    for begin, (what, hint) in PACKED.items():
+        if raw.startswith(begin):
+            raise UsageError(f"cannot read {name}", expected="lines of text", found=what, hint=hint)
 
 
 def _line(raw: bytes, number: int, name: str) -> str:
@@ -277,15 +320,32 @@ def _line(raw: bytes, number: int, name: str) -> str:
 
 
 def _encoding(name: str, number: int, raw: bytes, place: int) -> UsageError:
-    """Return what to raise for a line that is not UTF-8."""
-    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 0 in raw
-    likely = "utf-16" if wide else "windows-1252"
+    """Return what to raise for a line that is not UTF-8, or has a byte of no text."""
+    likely = _likely(raw)
+    if likely is None and not raw[place]:
+        hint = "Remove it, e.g. with tr -d '\\000'."
+    else:
+        other = likely or "windows-1252"
+        hint = f"Convert the file, e.g. with iconv -f {other} -t utf-8, or save it as CSV in UTF-8."
     return UsageError(
         f"{name}, line {number}",
         expected="UTF-8",
-        found=f"byte 0x{raw[place]:02x} at column {place + 1}{', as in UTF-16' if wide else ''}",
-        hint=f"Convert the file, e.g. with iconv -f {likely} -t utf-8, or save it as CSV in UTF-8.",
+        found=f"byte 0x{raw[place]:02x} at column {place + 1}"
+        + (f", as in {likely.upper()}" if likely else ""),
+        hint=hint,
     )
+
+
+def _likely(raw: bytes) -> str | None:
+    """Return the encoding of whole code units that a line is in; None where it seems to be none."""
+    for mark, encoding in MARKS.items():
+        if raw.startswith(mark):
+            return encoding
+    # Of Latin letters one byte of two is zero, the second or the first.
+    for encoding, zeros in (("utf-16le", raw[1::2]), ("utf-16be", raw[::2])):
+        if 2 * zeros.count(0) > len(zeros):
+            return encoding
+    return None
 
 
 def _json(lines: Iterable[str], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -299,34 +359,65 @@ def _json(lines: Iterable[str], name: str) -> Iterator[tuple[str, Mapping[str, A
             place = (
                 f"{e.msg} at column {e.pos + 1}" if isinstance(e, json.JSONDecodeError) else str(e)
             )
-            raise UsageError(f"{name}, line {number}", expected="a JSON object", found=place) from e
+            raise UsageError(
+                f"{name}, line {number}", expected="a JSON object", found=place, hint=ONE_A_LINE
+            ) from e
         if not isinstance(cells, dict):
             raise UsageError(
                 f"{name}, line {number}",
                 expected="a JSON object",
                 found=type(cells).__name__,
-                hint="Write one object a line, or a table: .csv, .tsv, .parquet.",
+                hint=ONE_A_LINE,
             )
+        if "\\u" in line:
+            _require_characters(cells, f"{name}, line {number}")
         yield f"line {number}", cells
+
+
+def _require_characters(cells: Mapping[str, Any], where: str) -> None:
+    """Refuse half of a surrogate pair, which JSON can write and no encoding can."""
+    try:
+        json.dumps(cells, ensure_ascii=False).encode()
+    except UnicodeEncodeError as e:
+        found = f"\\u{ord(e.object[e.start]):04x}, half of a pair"
+        raise UsageError(where, expected="whole characters", found=found) from e
 
 
 def _csv(
     lines: Iterable[str], name: str, delimiter: str
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    reader = csv.DictReader(lines, delimiter=delimiter)
+    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     try:
+        fields = reader.fieldnames or ()
+        _require_different(fields, f"{name}, line {reader.line_num}")
         for cells in reader:
-            if extra := cells.pop(None, None):
-                count = len(reader.fieldnames or ())
+            where = f"line {reader.line_num}"
+            more, fewer = cells.pop(None, ()), sum(cell is None for cell in cells.values())
+            if more or fewer:
                 raise UsageError(
-                    f"{name}, line {reader.line_num}",
-                    expected=f"{count} cells, as in the first line",
-                    found=str(count + len(extra)),
-                    hint="Put a text with a delimiter in double quotes.",
+                    f"{name}, {where}",
+                    expected=f"{len(fields)} cells, as in the first line",
+                    found=str(len(fields) + len(more) - fewer),
+                    hint="Put a text with a delimiter or a line end in double quotes.",
                 )
-            yield f"line {reader.line_num}", {k: v for k, v in cells.items() if v is not None}
+            yield where, cells
     except csv.Error as e:
-        raise UsageError(f"{name}, line {reader.line_num}", found=str(e)) from e
+        fault = str(e)
+        expected, found, hint = next(v for begin, v in FAULTS.items() if fault.startswith(begin))
+        raise UsageError(
+            f"{name}, line {reader.line_num + 1}",
+            expected=expected,
+            found=found or fault,
+            hint=hint,
+        ) from e
+
+
+def _require_different(fields: Sequence[str], where: str) -> None:
+    """Refuse fields of one name: a row can keep one of their cells. Some may have none at all."""
+    if twice := [field for field, count in Counter(fields).items() if count > 1 and field.strip()]:
+        raise UsageError(
+            where, expected="fields of different names", found=f"{twice[0]!r} more than once"
+        )
 
 
 def import_parquet(name: str) -> Any:
@@ -353,11 +444,13 @@ def import_parquet(name: str) -> Any:
 def _parquet(path: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     parquet = import_parquet(name)
     try:
-        batches = parquet.ParquetFile(path).iter_batches(batch_size=BATCH)
+        file = parquet.ParquetFile(path)
+        _require_different(file.schema_arrow.names, name)
+        batches = file.iter_batches(batch_size=BATCH)
         rows = (cells for batch in batches for cells in batch.to_pylist())
         for number, cells in enumerate(rows, start=1):
             yield f"row {number}", cells
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, NotImplementedError) as e:
         raise UsageError(f"cannot read {name}", found=str(e).splitlines()[0]) from e
 
 
@@ -392,6 +485,9 @@ def _missing(cells: Mapping[str, Any], where: str, field: str, what: str, found:
     shown, hint = repr(found)[:40], ""
     if field not in cells:
         more = ", …" if len(cells) > SHOWN else ""
-        shown = f"no such field among {', '.join(map(repr, list(cells)[:SHOWN]))}{more}"
+        named = ", ".join(map(repr, list(cells)[:SHOWN])) or "none"
+        shown = f"no such field among {named}{more}"
         hint = f"Name the field with --{what}-field."
+        if len(cells) == 1 and (between := [c for c in ";\t,|" if c in next(iter(cells))]):
+            hint = f"Is {between[0]!r} between its cells? .csv has ',' there and .tsv '\\t'."
     return UsageError(where, expected=f"a {what} in {field!r}", found=shown, hint=hint)

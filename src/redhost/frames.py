@@ -12,6 +12,7 @@ from .registry.errors import InputTypeError, MissingError, UnknownNameError, Usa
 
 try:
     import narwhals as nw  # pyright: ignore[reportMissingImports]
+    from narwhals.exceptions import DuplicateError  # pyright: ignore[reportMissingImports]
 except ImportError as e:
     raise MissingError("redhost.frames needs narwhals", hint="pip install 'redhost[frames]'") from e
 
@@ -74,6 +75,9 @@ def _opened(table: Any) -> Any:
             expected="one of pandas, polars or pyarrow, or a datasets.Dataset",
             found=type(table).__name__,
         ) from None
+    except DuplicateError as e:
+        found = str(e).splitlines()[-1].strip("- ")
+        raise UsageError("a table", expected="columns of different names", found=found) from e
 
 
 def _names(frame: Any) -> Sequence[str]:
@@ -83,7 +87,7 @@ def _names(frame: Any) -> Sequence[str]:
 
 def _texts(frame: Any, column: str) -> list[str]:
     if column not in _names(frame):
-        raise UnknownNameError("column", column, _names(frame))
+        raise UnknownNameError("column", column, map(str, _names(frame)))
     texts = list(frame[column])
     for row, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():

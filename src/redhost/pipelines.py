@@ -69,8 +69,14 @@ class TextClassification:
             With ``top_k=1`` a dictionary a text with ``label`` and ``score``; else a list of such
             a text, and for one text that list alone. A declined text's first label is ``none``.
             Where a text has any number of labels, ``top_k=1`` has the set, ``a|b``.
+
+        Raises:
+            InputTypeError: If there are no texts.
+            UsageError: If so many labels are none.
         """
         one, texts = isinstance(inputs, str), as_list(inputs, str, "text")
+        if top_k is not None and top_k < 1:
+            raise UsageError("top_k", expected="1 or more, or None", found=str(top_k))
         if top_k == 1:
             found = self.host.composed.answer(texts)
             return [{"label": a.label, "score": a.probability} for a in found]

@@ -11,7 +11,7 @@ import numpy as np
 
 from .core.host import Host
 from .core.types import as_list
-from .registry.errors import MissingError, UsageError
+from .registry.errors import MissingError, UsageError, suggest
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin  # pyright: ignore
@@ -59,10 +59,15 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
             y: Their labels.
 
         Raises:
-            UsageError: If a label cannot be answered, or answers are no labels.
+            UsageError: If a label cannot be answered, there is not one for each text, or answers
+                are no labels.
             MissingError: If nothing has been composed in this home.
         """
-        texts_of(X)
+        texts, labels = texts_of(X), [] if y is None else [*map(str, y)]
+        if y is not None and len(labels) != len(texts):
+            raise UsageError(
+                "labels of texts", expected=f"{len(texts):,}", found=f"{len(labels):,}"
+            )
         host = Host.open(self.home, device=self.device)
         model = host.composed if self.generation is None else host.load(self.generation)
         head = model.bus.task.head
@@ -72,12 +77,14 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
             )
         declines = {"none"} if model.decline or not model.bus.shared_labels else set[str]()
         classes = sorted({*model.bus.labels, *declines})
-        if strange := sorted({*map(str, () if y is None else y)} - {*classes}):
-            raise UsageError(
-                "not every label can be answered",
-                expected=", ".join(classes[:5]),
-                found=", ".join(strange[:5]),
-            )
+        known = {*classes}
+        for place, label in enumerate(labels):
+            if label not in known:
+                raise UsageError(
+                    f"the label {label!r} at place {place} cannot be answered",
+                    expected=", ".join(classes[:5]),
+                    hint=suggest(label, classes).rstrip(),
+                )
         self.model_, self.generation_ = model, model.generation
         self.classes_ = np.array(classes)
         return self

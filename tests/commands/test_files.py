@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 from pyarrow import Table, parquet
 
 import redhost
-from redhost.commands import files
+from redhost.commands import files, row_writers
 from redhost.commands.files import FIELDS
 
 TEXTS = tuple(f"What is {n} plus {n % 7 + 1}?" for n in range(30))
@@ -98,6 +100,53 @@ def test_what_every_expert_answers_is_a_field_of_its_own(call, home, tmp_path) -
     ):
         assert answer.by_expert is not None
         assert row["by_expert"] == msgspec.to_builtins(answer.by_expert)
+
+
+def test_what_is_of_several_types_is_text_in_parquet_and_a_later_type_is_no_fault(
+    call, home, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(files, "PART", 2)
+    monkeypatch.setattr(row_writers, "GROUP", 2)
+    cells = [
+        {"note": None, "n": 1, "any": 1, "more": {"a": 1}},
+        {"note": None, "n": 2, "any": True, "more": {"a": 2}},
+        {"note": "late", "n": 2.5, "any": "x", "more": {"b": "y"}},
+    ]
+    given = [{"question": t, **c} for t, c in zip(TEXTS[:3], cells, strict=True)]
+    target = tmp_path / "out.parquet"
+    assert call(*options(write(tmp_path / "in.jsonl", given), target))[0] == 0
+    found = read(target)
+    assert [r["note"] for r in found] == [None, None, "late"]
+    assert [r["n"] for r in found] == [1.0, 2.0, 2.5]
+    assert [r["any"] for r in found] == ["1", "true", "x"]
+    assert found[2]["more"] == {"a": None, "b": "y"}
+
+
+def test_dates_numbers_and_bytes_of_parquet_go_into_every_format(call, home, tmp_path) -> None:
+    row = {
+        "question": TEXTS[0],
+        "when": dt.datetime(2026, 1, 2, 3, 4, 5),
+        "price": Decimal("1.50"),
+        "raw": b"\xff",
+    }
+    source = write(tmp_path / "in.parquet", [row])
+    for suffix in (".jsonl", ".csv"):
+        assert call(*options(source, tmp_path / f"out{suffix}"))[0] == 0
+        [found] = read(tmp_path / f"out{suffix}")
+        assert [found[k] for k in ("when", "price", "raw")] == [
+            "2026-01-02T03:04:05",
+            "1.50",
+            "/w==",
+        ]
+    assert call(*options(source, tmp_path / "out.parquet"))[0] == 0
+    [row_read] = read(tmp_path / "out.parquet")
+    assert {k: row_read[k] for k in row} == row
+
+
+def test_a_pipe_is_refused_since_a_file_is_read_more_than_once(call, home, tmp_path) -> None:
+    os.mkfifo(tmp_path / "in.csv")
+    code, _, err = call(*options(tmp_path / "in.csv", tmp_path / "out.csv"))
+    assert code == 2 and "found a pipe" in err and len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

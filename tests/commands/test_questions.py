@@ -52,6 +52,21 @@ def test_predict_answers_every_question_or_one(two_questions, call) -> None:
     )
 
 
+def test_a_damaged_question_is_named_and_the_others_are_answered(
+    two_questions, call, tmp_path
+) -> None:
+    (two_questions / "questions/parity/generations/1/router.safetensors").write_bytes(b"")
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": TEXT}) + "\n", "utf-8")
+    code, out, err = call("predict", TEXT)
+    assert (code, out.splitlines()[0][: len(TEXT) + 5]) == (1, f"{TEXT} → 49")
+    assert "question 'parity'" in err and len(err.splitlines()) == 1
+    code, out, err = call("predict", TEXT, "--json", "--set", "90%")
+    assert (code, json.loads(out)[0]["label"]) == (1, "49") and "question 'parity'" in err
+    code, out, err = call("predict", "--in", "in.jsonl", "--out", "out.jsonl")
+    assert (code, out) == (1, "out.jsonl: 1 rows, generation 1\n") and "question 'parity'" in err
+    assert "questions" not in json.loads((tmp_path / "out.jsonl").read_text("utf-8"))
+
+
 def test_a_file_is_answered_for_every_question(two_questions, call, tmp_path) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps({"text": TEXT}) + "\n", "utf-8")
     code, out, _ = call("predict", "--in", "in.jsonl", "--out", "out.jsonl")

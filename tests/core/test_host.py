@@ -133,6 +133,14 @@ def contents(home: Path) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in (*files, home / "current", home / LOCK)}
 
 
+def test_half_a_character_is_refused_in_words(installed, home) -> None:
+    host = open_host(home)
+    host.recompose()
+    for take in (host.predict, host.composed.backbone.encode):
+        with pytest.raises(UsageError, match=r"whole characters, found '.*\\ud800'"):
+            take(["green 62 c", "red \ud800"])
+
+
 def test_before_anything_is_composed_predict_says_what_to_do(home) -> None:
     with pytest.raises(MissingError, match="Run 'redhost recompose'") as e:
         open_host(home).predict(TEXTS)

@@ -227,3 +227,21 @@ def test_a_damaged_question_is_named_and_the_others_can_be_had(home) -> None:
     with pytest.raises(IntegrityError, match="question 'mood'"):
         open_host(home).predict(TEXTS)
     assert open_host(home, "colour").predict(TEXTS) == expected
+    beside = open_host(home).side_by_side
+    assert list(beside.damaged) == ["mood"] and list(beside.named) == ["colour"]
+    assert [a.named for a in beside.answer(TEXTS)] == [{"colour": a} for a in expected]
+
+
+def test_the_named_questions_can_be_had_where_the_homes_own_is_damaged(home) -> None:
+    expected = open_host(home, "mood").predict(TEXTS)
+    (home / "generations" / "1" / "router.safetensors").write_bytes(b"")
+    beside = open_host(home).side_by_side
+    assert list(beside.damaged) == [None] and beside.own is None
+    assert [a.named["mood"] for a in beside.answer(TEXTS)] == expected
+    with pytest.raises(IntegrityError):
+        open_host(home).predict(TEXTS)
+    for question in ("colour", "mood"):
+        router = home / "questions" / question / "generations" / "1" / "router.safetensors"
+        router.write_bytes(b"")
+    with pytest.raises(IntegrityError):  # nobody is left to answer
+        open_host(home).side_by_side  # noqa: B018

@@ -57,3 +57,10 @@ def test_what_is_wrong_is_named_by_row_and_column(kind, home) -> None:
         answer(host, KINDS[kind]({"text": ["x"], "weight": [1]}))
     with pytest.raises(redhost.errors.InputTypeError):
         answer(host, {"text": ["x"]})
+
+
+@pytest.mark.parametrize("names", [["text", "text"], [0, 1]])
+def test_columns_of_pandas_without_names_of_their_own_are_refused(names, home) -> None:
+    table = pd.DataFrame([["x", "y"]], columns=names)
+    with pytest.raises(redhost.UsageError, match="text"):
+        answer(redhost.Host.open(home), table)

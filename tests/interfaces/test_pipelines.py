@@ -84,3 +84,5 @@ def test_another_task_than_the_backbones_is_refused(home, generating) -> None:
         pipeline("text-generation", home=home)
     with pytest.raises(redhost.UsageError):
         pipeline("text-classification", home=generating)
+    with pytest.raises(redhost.UsageError, match="top_k"):
+        pipeline(home=home)("What is 8 plus 9?", top_k=0)

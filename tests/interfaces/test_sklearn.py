@@ -109,7 +109,9 @@ def test_a_copy_in_another_process_answers_the_same(home, sums) -> None:
 
 
 def test_a_label_that_nobody_answers_is_refused(home, sums) -> None:
-    with pytest.raises(redhost.UsageError):
+    with pytest.raises(redhost.UsageError, match="'greeting' at place 1"):
         HostClassifier(home).fit(sums(2), ["49", "greeting"])
+    with pytest.raises(redhost.UsageError, match="expected 2, found 1"):
+        HostClassifier(home).fit(sums(2), ["49"])
     with pytest.raises(redhost.MissingError):
         HostClassifier(home / "elsewhere").fit(sums(2))

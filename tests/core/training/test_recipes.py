@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
 import redhost
+from redhost.core.training import recipe
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_rows
 from redhost.core.training.expert import (
@@ -17,6 +19,7 @@ from redhost.core.training.expert import (
     ExpertSettings,
     fit_temperature,
     read_checkpoint,
+    shown_temperature,
 )
 from redhost.core.training.recipes import train_package
 from redhost.core.types import StagedProgress
@@ -254,6 +257,43 @@ def test_temperature_is_what_makes_the_answers_honest() -> None:
     targets = torch.multinomial(torch.softmax(logits, -1), 1, generator=g)[:, 0]
     assert fit_temperature(logits, targets) == pytest.approx(1.0, abs=0.1)
     assert fit_temperature(3 * logits, targets) == pytest.approx(3.0, abs=0.3)
+
+
+def test_a_temperature_is_taken_as_far_as_rows_show_it() -> None:
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 5, generator=g)
+    targets = torch.multinomial(torch.softmax(logits, -1), 1, generator=g)[:, 0]
+    assert shown_temperature(logits, targets) == 1.0
+    assert 2.5 < shown_temperature(3 * logits, targets) < fit_temperature(3 * logits, targets)
+    assert 0.3 < shown_temperature(logits / 3, targets) < 0.4
+    assert 1 < shown_temperature(3 * logits[:60], targets[:60]) < 3  # fewer rows show less
+
+
+def test_rows_that_are_all_right_make_no_one_sure() -> None:
+    """The likeliest T of such rows is the smallest there is."""
+    logits = torch.tensor([[3.0, 0.0]]).repeat(64, 1)
+    targets = torch.zeros(64, dtype=torch.long)
+    assert fit_temperature(logits, targets) < 0.1
+    assert 0.8 < shown_temperature(logits, targets) < 1
+    assert shown_temperature(logits[:20], targets[:20]) == 1.0
+
+
+def test_a_solved_head_that_is_too_unsure_of_rows_it_has_not_seen_is_made_surer(
+    tmp_path, context, monkeypatch
+) -> None:
+    plain = recipe.solve_linear_head
+
+    def unsure(*given: Any) -> Any:
+        solved = plain(*given)
+        with torch.no_grad():
+            for parameter in solved.expert.parameters():
+                parameter.mul_(0.3)
+        return solved
+
+    honest = train(tmp_path / "a", context, form="linear", writes="labels", card="vectors")
+    monkeypatch.setattr(recipe, "solve_linear_head", unsure)
+    made = train(tmp_path / "b", context, form="linear", writes="labels", card="vectors")
+    assert made.temperature < 0.8 and made.temperature < honest.temperature <= 1
 
 
 def test_a_plan_survives_its_file(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import sys
 from pathlib import Path
@@ -137,10 +138,43 @@ FAULTS = {
         "text\tlabel\nx\ta\n".encode("utf-16-le"),
         "line 1: expected UTF-8, found byte 0x00 at column 2, as in UTF-16",
     ),
-    "a spreadsheet": (
-        "a.xlsx",
-        b"PK\x03\x04\x14\x00\x06\xf7",
-        "line 1: expected UTF-8, found byte 0",
+    "utf-32": (
+        "a.csv",
+        "text,label\nx,a\n".encode("utf-32"),
+        "as in UTF-32. Convert the file, e.g. with iconv -f utf-32 -t utf-8",
+    ),
+    "a byte of zero": (
+        "a.csv",
+        "text,label\nx\0,a\n",
+        "line 2: expected UTF-8, found byte 0x00 at column 2. Remove it",
+    ),
+    "half a character": (
+        "a.jsonl",
+        '{"text": "\\ud800", "label": "a"}\n',
+        "line 1: expected whole characters, found \\ud800, half of a pair",
+    ),
+    "a workbook": ("a.xlsx", b"PK\x03\x04\x14\x00\x06\xf7", "found a zip archive or a workbook"),
+    "gzip": ("a.csv.gz", gzip.compress(b"text,label\nx,a\n"), "found a gzip file. Unpack it"),
+    "gzip by another name": ("a.csv", gzip.compress(b"text,label\nx,a\n"), "found a gzip file"),
+    "parquet by another name": ("a.csv", b"PAR1\x15\x04", "a name that ends in .parquet"),
+    "columns of one name": (
+        "a.csv",
+        "text,text,label\nx,y,a\n",
+        "line 1: expected fields of different names, found 'text' more than once",
+    ),
+    "semicolons": (
+        "a.csv",
+        "text;label\nx;a\n",
+        "line 2: expected a text in 'text', found no such field among 'text;label'. Is ';' between",
+    ),
+    "commas in a tsv": ("a.tsv", "text,label\nx,a\n", "Is ',' between its cells?"),
+    "old line ends": ("a.csv", "text,label\rx,a\r", "line 1: expected line ends"),
+    "an open quote": ("a.csv", 'text,label\n"x,a\ny,b\n', "expected cells whose double quotes"),
+    "a quote within": ("a.csv", 'text,label\n"x "y" z",a\n', "line 2: expected cells whose double"),
+    "a long cell": (
+        "a.csv",
+        "text,label\nx,a\n" + "x" * 200_000 + ",a\n",
+        "line 3: expected at most 131,072 characters in a cell, found more",
     ),
     "empty": ("a.jsonl", "", "has no rows"),
     "missing field": (
@@ -148,7 +182,12 @@ FAULTS = {
         '{"text": "x", "label": "a"}\n{"label": "b"}\n',
         "line 2: expected a text in 'text', found no such field",
     ),
-    "missing label": ("a.csv", "text,label\nx,a\ny\n", "line 3: expected a label in 'label'"),
+    "missing label": ("a.csv", "text,label\nx,a\ny,\n", "line 3: expected a label in 'label'"),
+    "a short row": (
+        "a.csv",
+        "text,label\nx,a\ny\n",
+        "line 3: expected 2 cells, as in the",
+    ),
     "not json": ("a.jsonl", '{"text": "x"\n', "line 1: expected a JSON object"),
     "cut json": (
         "a.jsonl",
@@ -182,6 +221,11 @@ def test_bad_data_is_one_clear_line(tmp_path, fault) -> None:
     with pytest.raises(UsageError) as e:
         read_table(write(tmp_path / name, data))
     assert words in str(e.value) and "\n" not in str(e.value)
+
+
+def test_columns_without_a_name_may_be_several(tmp_path) -> None:
+    [row] = read_table(write(tmp_path / "a.csv", "text,label,,\nx,a,,\n"))
+    assert (row.text, row.label) == ("x", "a")
 
 
 def test_a_missing_file_is_named(tmp_path) -> None:

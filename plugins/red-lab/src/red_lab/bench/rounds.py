@@ -132,13 +132,16 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
-def peak_bytes() -> int | None:
-    """Return the most memory this process had resident so far; None where nobody tells.
+def peak_bytes(process: int | None = None) -> int | None:
+    """Return the most memory a process had resident so far; None where nobody tells.
 
     Not `getrusage`: on Linux a process inherits there what its parent held when it was started.
+
+    Args:
+        process: Its number; by default this one's.
     """
     try:
-        status = Path("/proc/self/status").read_text("ascii")
+        status = Path(f"/proc/{process or 'self'}/status").read_text("ascii")
     except OSError:
         return None
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)

@@ -25,6 +25,7 @@ SECTIONS: tuple[str, ...] = (
     "profile",
     "answers",
     "heads",
+    "files",
     "bus",
     "decode",
     "peers",
@@ -46,12 +47,14 @@ class SectionSettings:
         work: Where long work keeps its checkpoints.
         texts: How many make a large call.
         backbones: Those to measure, where a section has a choice; none stands for all.
+        rows: How many the largest file has.
     """
 
     runs: int
     work: Path
     texts: int = 10_000
     backbones: tuple[str, ...] = ()
+    rows: int = 1_000_000
 
 
 class Section(Protocol):

@@ -23,7 +23,7 @@ from red_lab.red.run import smollm2_file
 from redhost.registry.environment.trust import trust
 from redhost.testing import Environment
 
-__all__ = ["ENGINES", "MAX_TOKENS", "Subject", "prepare"]
+__all__ = ["ENGINES", "MAX_TOKENS", "Subject", "compose_minilm", "prepare"]
 
 MAX_TOKENS = 128
 """Where every side cuts a text."""
@@ -113,6 +113,18 @@ def prepare(*, name: str, folder: str) -> dict[str, Any]:
         from redhost_onnx.generation import export_generation
 
         export_generation(redhost.Host.open(subject.home).composed, subject.exported)
+    return {}
+
+
+def compose_minilm(*, folder: str) -> dict[str, Any]:
+    """Compose the home on MiniLM, and nothing else; a process of its own is asked to.
+
+    Args:
+        folder: Where.
+    """
+    subject = Subject.under(Path(folder), "minilm")
+    shutil.rmtree(subject.home.parent / "packages", ignore_errors=True)
+    _compose("minilm", f"hf:{encoder()}", subject)
     return {}
 
 

@@ -1,0 +1,102 @@
+"""The section's table, and what it says of the aims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["aims", "page"]
+
+TIMES, GROWTH = 1.1, 1.1
+"""Aims: times the bare encoder's seconds; the peak at all rows beside that at a tenth of them."""
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the section's part of the page."""
+    runs = found["runs"]
+    lines = [
+        f"`redhost predict --in FILE --out FILE` as a process, {found['threads']} thread, and the "
+        "bare encoder of the same texts by transformers, shortest first, in padded batches of 32, "
+        "texts cut at 128 tokens. MiniLM is asked pieces of eight words of real posts, the tiny "
+        f"backbone sums. A part is {found['part']:,} rows; now and then the process is stopped, "
+        "and the bare encoder gets the texts of the part just written, so that ratios are of the "
+        "same texts, one just after the other: medians, with quartiles. `whole` is all of the "
+        "command beside the bare encoder at that rate: start, reading the file to the end before "
+        "anything is computed, every start anew after a kill, what was computed twice, and the "
+        "output. Of the largest files each process but the last was killed (SIGKILL) at a random "
+        "moment: while it read, while it answered, when it wrote the output.",
+        "",
+        "| backbone | file | rows | killed | lost | doubled | peak, MiB | texts a second | "
+        "× bare encoder | × sentence-transformers | whole |",
+        "|---" * 11 + "|",
+        *(_row(run, part=found["part"]) for run in runs),
+        "",
+        "| aim | found | |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {aim} | {seen} | {'met' if met else '**missed**'} |" for aim, seen, met in aims(found)
+    ]
+    return "\n".join(lines)
+
+
+def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """Return each aim, what was found, and whether it is met."""
+    runs = found["runs"]
+    missing = sum(run["lost"] + run["doubled"] + run["other"] for run in runs)
+    kills = sum(run["kills"] for run in runs)
+    found_aims = [
+        (f"no row lost, doubled or changed by {kills} kills", f"{missing:,}", not missing),
+    ]
+    for run in _largest(runs):
+        what = f"{run['backbone']}, {run['rows']:,} rows of {run['format']}"
+        tenth = next(
+            r["peak"] for r in runs if _kind(r) == _kind(run) and r["rows"] == run["rows"] // 10
+        )
+        growth = run["peak"] / tenth
+        aim = f"{what}: peak at most {GROWTH:g} × that of a tenth of them"
+        found_aims.append((aim, f"{growth:.2f} ×", growth <= GROWTH))
+        if run["backbone"] == "minilm":  # where the encoder is what takes long
+            for name, beside in run["bare"].items():
+                ratio = beside["times"]["ratio"]
+                aim = f"{what}: at most {TIMES:g} × {name}"
+                found_aims.append((aim, f"{ratio:.2f} ×", ratio <= TIMES))
+    return found_aims
+
+
+def _largest(runs: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    most = max(run["rows"] for run in runs)
+    return (run for run in runs if run["rows"] == most)
+
+
+def _kind(run: Mapping[str, Any]) -> tuple[str, str]:
+    return run["backbone"], run["format"]
+
+
+def _row(run: Mapping[str, Any], *, part: int) -> str:
+    bare = run["bare"]
+    floor = next(iter(bare.values()), None)
+    rate = "" if floor is None else f"{run['rows'] / run['seconds']:,.0f}"
+    cells = (
+        run["backbone"],
+        f"`{run['format']}`",
+        f"{run['rows']:,}",
+        f"{run['kills']}",
+        f"{run['lost']:,}",
+        f"{run['doubled']:,}",
+        f"{run['peak'] / 2**20:,.0f}",
+        rate,
+        "" if floor is None else _times(floor["times"]),
+        _times(bare["sentence-transformers"]["times"]) if "sentence-transformers" in bare else "",
+        "" if floor is None else f"{_whole(run, floor, part=part):.2f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _whole(run: Mapping[str, Any], floor: Mapping[str, Any], *, part: int) -> float:
+    """Return the command's seconds, over those the bare encoder takes for as many rows."""
+    return float(run["seconds"] / (floor["part_seconds"]["median"] * run["rows"] / part))
+
+
+def _times(x: Mapping[str, float]) -> str:
+    return f"{x['ratio']:.2f} ({x['low']:.2f}–{x['high']:.2f})"

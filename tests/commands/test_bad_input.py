@@ -1,0 +1,126 @@
+"""Files that are not what a command reads: one line that says what and where, nothing written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from pyarrow import Table, parquet
+
+import redhost
+
+GOOD = "text,label\nWhat is 8 plus 9?,17\n"
+
+FAULTS: dict[str, tuple[str, str | bytes, tuple[str, ...]]] = {
+    "another column": ("a.csv", GOOD.replace("text", "Text"), ("line 2", "'Text'", "--text-field")),
+    "latin-1": ("a.csv", f"{GOOD}é,1\n".encode("latin-1"), ("line 3", "0xe9 at column 1", "iconv")),
+    "utf-16": ("a.csv", GOOD.encode("utf-16"), ("line 1", "UTF-16", "iconv -f utf-16")),
+    "a byte of zero": (
+        "a.csv",
+        GOOD.replace("8", "\0"),
+        (
+            "line 2",
+            "0x00 at column 9",
+        ),
+    ),
+    "empty": ("a.csv", "", ("no rows", "'text'")),
+    "a header alone": ("a.csv", "text,label\n", ("no rows",)),
+    "an empty text": ("a.csv", f"{GOOD},1\n", ("line 3", "'text'", "''")),
+    "a number": ("a.jsonl", '{"text": 5, "label": "1"}\n', ("line 1", "'text'", "5")),
+    "nested": ("a.jsonl", '{"data": {"text": "x"}}\n', ("line 1", "'data'", "--text-field")),
+    "an array": ("a.json", '[{"text": "x"}]', ("line 1", "found list", "one object a line")),
+    "half a character": ("a.jsonl", '{"text": "\\udfff", "label": "1"}', ("line 1", "\\udfff")),
+    "a long row": ("a.csv", f"{GOOD}a,b,c\n", ("line 3", "2 cells", "found 3")),
+    "a short row": ("a.csv", f"{GOOD}a\n", ("line 3", "2 cells", "found 1")),
+    "columns of one name": ("a.csv", f"text,{GOOD}", ("line 1", "'text' more than once")),
+    "gzip": ("a.csv.gz", gzip.compress(GOOD.encode()), ("gzip", "gunzip")),
+    "no parquet": ("a.parquet", GOOD, ("cannot read", "parquet")),
+}
+
+
+@pytest.fixture
+def commands(home, call) -> dict[str, list[str]]:
+    """Every command that reads rows, up to the name of the file."""
+    assert call("new-expert", "seven", "--backbone", "tiny")[0] == 0
+    return {
+        "predict": ["predict", "--out", "out.jsonl", "--in"],
+        "evaluate": ["evaluate", "--data"],
+        "train-expert": ["train-expert", "red-expert-seven", "--data"],
+        "new-backbone": ["new-backbone", "mine", "--from", "hf:x", "--data"],
+        "port": ["port", "range1", "--to", "tiny", "--rows"],
+    }
+
+
+def snapshot(folder: Path) -> set[Path]:
+    return {p for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_command_names_file_and_place_and_writes_nothing(
+    commands, call, tmp_path, fault
+) -> None:
+    name, data, parts = FAULTS[fault]
+    (tmp_path / name).write_bytes(data.encode() if isinstance(data, str) else data)
+    before = snapshot(tmp_path)
+    for command, arguments in commands.items():
+        code, out, err = call(*arguments, name)
+        assert (code, out, len(err.splitlines())) == (2, "", 1), (command, err)
+        assert all(part in err for part in (name, *parts)), (command, err)
+    assert snapshot(tmp_path) == before
+
+
+def test_texts_that_are_cut_are_counted_once(home, call, tmp_path) -> None:
+    long = "What is 8 plus 9? " * 2000
+    (tmp_path / "a.jsonl").write_text(
+        "".join(
+            json.dumps({"text": t, "label": "17"}) + "\n" for t in (long, "What is 8 plus 9?", long)
+        )
+    )
+    limit = redhost.Host.open(home).composed.backbone.trunk.longest
+    for command in (
+        ("predict", "--in", "a.jsonl", "--out", "b.jsonl"),
+        ("evaluate", "--data", "a.jsonl"),
+    ):
+        code, _, err = call(*command)
+        assert (code, err) == (0, f"2 of 3 texts cut after {limit} tokens\n"), command
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        ({"text": ["x", None], "label": ["1", "1"]}, ("row 2", "'text'", "None")),
+        ({"text": [b"x"], "label": ["1"]}, ("row 1", "'text'", "b'x'")),
+        ({"words": ["x"], "label": ["1"]}, ("row 1", "'words'", "--text-field")),
+    ],
+)
+def test_rows_of_parquet_are_named_too(commands, call, tmp_path, columns, parts) -> None:
+    parquet.write_table(Table.from_pydict(columns), tmp_path / "a.parquet")
+    for arguments in commands.values():
+        code, _, err = call(*arguments, "a.parquet")
+        assert code == 2 and all(part in err for part in parts), err
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '{"range1": "much"}',
+        "[1]",
+        '{"range1": 2}',
+        "{}",
+        '{"range9": 0.5}',
+        '{"range1": 0.5',
+        "range1=x",
+        "range1=.5,range1=.5",
+    ],
+)
+def test_shares_that_are_none_are_refused(home, call, tmp_path, data) -> None:
+    given = data
+    if data[0] in "[{":
+        (tmp_path / "shares.json").write_text(data)
+        given = "shares.json"
+    code, _, err = call("recompose", "--prior", given)
+    assert code in {2, 3} and len(err.splitlines()) == 1
+    assert ("range9" if "range9" in data else "prior") in err
+    assert call("recompose", "--prior", "range1=0.5", "--dry-run")[0] == 0
