@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from red_lab.red.experts import Outputs
-from red_lab.red.judge import flipped, hits, judge, swaps, worst_case
+from red_lab.red.judge import distances, flipped, hits, judge, swaps, worst_case
 from red_lab.red.queries import LABELS, Query
 from red_lab.red.summary import errors
 
@@ -83,6 +83,13 @@ def test_macro_f1_is_over_true_classes_and_answers_outside_them_count_as_missed(
     assert figures["macro_f1"] == pytest.approx(sum(f1.values()) / 2)
     assert figures["overall"] == 0.5 and figures["boundary"] is None
     assert figures["distances"] == {"0": 2, "1": 1, "2": 1}
+
+
+def test_every_question_needs_an_answer() -> None:
+    queries = [Query("a b", "7", "range1", "x"), Query("c d", "8", "range1", "y")]
+    for count in (distances, swaps):
+        with pytest.raises(ValueError):
+            count(["7"], queries)
 
 
 def test_a_border_has_an_accuracy_of_its_own() -> None:

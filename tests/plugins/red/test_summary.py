@@ -102,12 +102,12 @@ def test_differences_are_paired_by_question(metrics) -> None:
 
 def test_nothing_is_said_of_borders_and_of_a_base_that_answers_nothing() -> None:
     seed = one(0) | {"hits": {name: [0.0] for name in SYSTEMS}}
-    plan = Plan(task="addition", protocol="seed", backbone="smollm2", seeds=1)
+    plan = Plan(task="addition", protocol="seed", backbone="tiny", seeds=1)
     far = Data(train=TESTS[0], valid=(), test=(Query("q", "10", "range1", "c"),))
     metrics = summarise(plan, [seed], [far])
     assert metrics["paired_boundary"] == {}
     assert set(metrics["base_kept"].values()) == {None}
-    assert metrics["split_rule"] is None
+    assert metrics["split_rule"] is None and metrics["seen"]["pretraining"] == 0.0
 
 
 def test_the_rest_is_averaged_counted_or_the_first_seeds(metrics) -> None:
@@ -130,6 +130,8 @@ def test_the_rest_is_averaged_counted_or_the_first_seeds(metrics) -> None:
 def test_settings_of_a_table_are_over_all_seeds() -> None:
     own = [{"D/2": {"RED": HITS["RED"][seed].tolist()}} for seed in range(2)]
     assert table(own, DATA) == {"D/2": {"RED": paired(HITS["RED"].ravel())}}
+    single = {"D/2": {"RED": paired(HITS["RED"][0])}}
+    assert table(own[:1], DATA[:1]) == single
 
 
 def test_a_run_of_an_earlier_split_is_told_from_those_of_the_present_one() -> None:
