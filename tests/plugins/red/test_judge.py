@@ -31,8 +31,8 @@ def test_the_worst_case_is_exact(residual) -> None:
     )
     assert 0 < found == float(right.min(0).values.mean()) < 1
     assert found == float(right[:5].min(0).values.mean())
-    kept = float(hits(combine(alpha), queries).mean())
-    assert worst_case(outputs, alpha, 0.0, queries, residual=residual) == kept > found
+    unmoved = float(hits(combine(alpha), queries).mean())
+    assert worst_case(outputs, alpha, 0.0, queries, residual=residual) == unmoved > found
 
 
 def test_flipped_routes_are_flipped_as_often_as_wanted() -> None:

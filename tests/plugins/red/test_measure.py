@@ -77,10 +77,10 @@ END_TO_END = {
 
 @pytest.fixture(scope="module")
 def families() -> dict[str, Family]:
-    quiet = replace(BUDGET, off_domain=0.1)
+    penalised = replace(BUDGET, off_domain=0.1)
     return {
         **{f: train_family(BASE, ROWS, form=f, budget=BUDGET, seed=SEED) for f in FORMS},
-        "quiet": train_family(BASE, ROWS, form="residual", budget=quiet, seed=SEED),
+        "quiet": train_family(BASE, ROWS, form="residual", budget=penalised, seed=SEED),
         "monolith": train_monolith(BASE, ROWS, budget=BUDGET, seed=SEED),
     }
 
@@ -122,7 +122,7 @@ def test_every_row_is_the_combination_that_it_is_called(measured, outputs, weigh
         assert measured["systems"][name] == judge(p, TEST), name
 
 
-def test_rows_are_told_apart_by_these_questions(measured) -> None:
+def test_rows_differ_on_these_questions(measured) -> None:
     answered = Counter(map(tuple, measured["hits"].values()))
     assert len(answered) == len(measured["hits"]) - 1
     assert measured["hits"]["averaged logits, residual"] == measured["hits"]["uniform residuals"]

@@ -24,7 +24,7 @@ HITS = {
 }
 
 
-def judged(seed: int) -> dict:
+def system(seed: int) -> dict:
     """Figures of a system in one seed, none of them like another."""
     return {
         "domains": {d: None if d == "range5" else 0.1 * k + seed for k, d in enumerate(NAMES)},
@@ -41,7 +41,7 @@ def one(seed: int) -> dict:
     """What `measure` returns of a seed, as far as it is summarised."""
     return {
         "hits": {name: hits[seed].tolist() for name, hits in HITS.items()},
-        "systems": dict.fromkeys(SYSTEMS, judged(seed)),
+        "systems": dict.fromkeys(SYSTEMS, system(seed)),
         "distinct": 70 + seed,
         "router_accuracy": 0.6 + 0.2 * seed,
         "relative_size": {d: k + seed for k, d in enumerate(NAMES)},
@@ -100,7 +100,7 @@ def test_differences_are_paired_by_question(metrics) -> None:
     }
 
 
-def test_nothing_is_said_of_borders_and_of_a_base_that_answers_nothing() -> None:
+def test_figures_of_no_questions_are_none() -> None:
     seed = one(0) | {"hits": {name: [0.0] for name in SYSTEMS}}
     plan = Plan(task="addition", protocol="seed", backbone="tiny", seeds=1)
     far = Data(train=TESTS[0], valid=(), test=(Query("q", "10", "range1", "c"),))
@@ -134,7 +134,7 @@ def test_settings_of_a_table_are_over_all_seeds() -> None:
     assert table(own[:1], DATA[:1]) == single
 
 
-def test_a_run_of_an_earlier_split_is_told_from_those_of_the_present_one() -> None:
+def test_runs_of_an_earlier_split_are_named() -> None:
     assert earlier_rule({"split_rule": RULE - 1}) == RULE - 1
     assert earlier_rule({"split_rule": RULE}) is None is earlier_rule({})
     assert key_of("MoE, linear") == "moe_linear" and key_of("oracle, residual") == "oracle"
