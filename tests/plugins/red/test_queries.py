@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
+from collections.abc import Iterable
+from functools import cache, partial
+from pathlib import Path
+from typing import get_args
 
 import pytest
+from red_lab.arithmetic import SPLITS, Pair, Split, pairs_in
 from red_lab.red.experts import NAMES
-from red_lab.red.queries import LABELS, Query, boundary, cells, load
+from red_lab.red.queries import LABELS, RULE, Query, Task, boundary, cells, load
 from red_lab.red.seen import seen
+
+held_out = cache(partial(load, protocol="held-out"))
+RUNS = Path(__file__).parents[3] / "docs" / "results" / "red"
+
+
+def pairs_of(query: Query) -> Iterable[Pair]:
+    """What a question of one operator adds up, or undoes; nothing of longer ones."""
+    return pairs_in(query.text) if len(re.findall("plus|minus", query.text)) == 1 else ()
 
 
 def test_the_seeds_protocol_tests_what_was_trained_on() -> None:
@@ -20,10 +35,30 @@ def test_the_seeds_protocol_tests_what_was_trained_on() -> None:
 
 @pytest.mark.parametrize("task", ["addition", "mixed"])
 def test_held_out_questions_and_their_rearrangements_are_on_one_side(task) -> None:
-    data = load(task, "held-out", seed=1)
+    data = held_out(task, seed=1)
     sides = [{q.cluster for q in p} for p in (data.train, data.valid, data.test)]
     assert all(sides) and not sides[0] & sides[1] | sides[0] & sides[2] | sides[1] & sides[2]
     assert set(LABELS) == {q.label for q in data.train} if task == "addition" else True
+
+
+@pytest.mark.parametrize("number", range(SPLITS))
+def test_both_tasks_and_the_corpus_keep_to_one_split(number) -> None:
+    """What a question of one operator adds up is tested everywhere or nowhere."""
+    split = Split.numbered(number)
+    tested: set[tuple[int, ...]] = set()
+    for task in get_args(Task):
+        data = held_out(task, seed=number)
+        assert all(not split.holds_out(p) for q in data.train + data.valid for p in pairs_of(q))
+        assert all(split.holds_out(p) for q in data.test for p in pairs_of(q))
+        tested |= {p for q in data.test for p in pairs_of(q)}
+    assert tested == {*split.test_pairs()}
+
+
+@pytest.mark.parametrize("task", get_args(Task))
+def test_no_held_out_question_was_read_in_pretraining(task) -> None:
+    """The corpus of every split is replayed, as the language model has read it."""
+    shares = seen("tiny", [held_out(task, seed=n) for n in range(SPLITS)])
+    assert shares == {"training": 0.0, "rearranged": 0.0, "pretraining": 0.0}
 
 
 def test_rearrangements_of_a_mixed_question_are_one_cluster() -> None:
@@ -50,11 +85,27 @@ def test_boundary_sums_lie_within_two_of_a_border() -> None:
 
 def test_what_was_read_before_is_counted() -> None:
     """What the language model read is replayed, example by example."""
-    held_out = seen("tiny", [load("addition", "held-out", seed=n) for n in range(2)])
-    assert held_out == {"training": 0.0, "rearranged": 0.0, "pretraining": 0.0}
     drawn = [load("mixed", "seed", seed=0)]
     shares = seen("tiny", drawn)
     training, rearranged, read = (shares[n] or 0 for n in ("training", "rearranged", "pretraining"))
     assert 0.3 < training < 0.4 < rearranged < 0.6
     assert 0.1 < read < 0.3
     assert seen("smollm2", drawn) == {**shares, "pretraining": None}
+
+
+@pytest.mark.parametrize("run", sorted(p.name for p in RUNS.iterdir() if p.is_dir()))
+def test_pages_say_what_was_seen(run) -> None:
+    """Questions are drawn and replayed again; those of an earlier rule cannot be, and say so."""
+    metrics = json.loads((RUNS / run / "metrics.json").read_text("utf-8"))
+    plan = metrics["plan"]
+    if metrics.get("split_rule", RULE) != RULE:
+        page = (RUNS / run / "README.md").read_text("utf-8")
+        assert f"split by rule {metrics['split_rule']}" in page
+        return
+    datasets = [
+        load(plan["task"], plan["protocol"], seed=n, stratified=plan["stratified"])
+        for n in range(plan["seeds"])
+    ]
+    assert sum(len(d.test) for d in datasets) == metrics["rows"]
+    assert len(datasets[0].texts()) == metrics["distinct"]
+    assert seen(plan["backbone"], datasets) == metrics["seen"]

@@ -7,13 +7,14 @@ import itertools
 import json
 from pathlib import Path
 
+from red_lab.red import queries
 from red_lab.red.base import RECIPES, BaseSettings
 from red_lab.red.experts import Budget
 from red_lab.red.gate import GateSettings
 from red_lab.red.overview import overview, write_overview
 from red_lab.red.plan import Plan, usual
 from red_lab.red.report import page
-from red_lab.red.run import run
+from red_lab.red.run import Seed, run
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,6 +55,13 @@ def test_the_same_command_twice_gives_the_same_metrics_but_for_times(model, tmp_
         assert system["errors"]["wrong"] == round(rows * (1 - system["accuracy"]["mean"]))
     assert written[0]["paired_boundary"].keys() == {"RED - MoE, residual", "RED - oracle, residual"}
     assert all(-1 <= c <= 1 for c in written[0]["cosine"].values() if c is not None)
+
+
+def test_what_was_made_from_other_questions_is_not_taken_up(tmp_path, few, monkeypatch) -> None:
+    plan = Plan(task="addition", protocol="held-out", backbone="tiny", seeds=1)
+    before, again = (Seed(plan, 0, tmp_path).file(plan, ".json") for _ in range(2))
+    monkeypatch.setattr(queries, "SIZES", (299, 60, 60))
+    assert before == again != Seed(plan, 0, tmp_path).file(plan, ".json")
 
 
 def test_plans_that_differ_write_to_folders_that_differ() -> None:

@@ -38,6 +38,9 @@ def test_residual_experts_learn_their_range_and_the_monolith_is_as_large() -> No
     alpha = torch.rand(200, 5)
     moved = torch.softmax(family.moved(base.h, alpha) @ base.classifier.T, -1)
     torch.testing.assert_close(moved, outputs.residual(alpha))
+    heads = train_family(base, train, form="linear", budget=Budget(epochs=1), seed=0)
+    assert heads.relative_size(base.h) == [] and len(family.relative_size(base.h)) == 5
+    assert not heads.outputs(base.h, base.classifier).base.any()
 
 
 def test_the_penalty_keeps_experts_small_on_the_others_questions() -> None:

@@ -1,7 +1,7 @@
 """Addition with operands 1..50: folds, splits, ranges, prompts and rows.
 
-Everything that decides which pair of operands may be seen by what lives here,
-and nothing in this module imports torch.  A *pair* is unordered and written
+Everything that decides which operands may be seen by what lives here, and
+nothing in this module imports torch.  A *pair* is unordered and written
 ``(a, b)`` with ``a <= b``; swapped questions are therefore always on one side.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -31,6 +31,7 @@ __all__ = [
     "row_of",
     "rows",
     "share_of",
+    "written",
 ]
 
 Pair = tuple[int, int]
@@ -74,10 +75,14 @@ def hashed(text: str) -> int:
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
 
 
-def fold(pair: Pair) -> int:
-    """The fold, 0..9, of an unordered pair of operands of any size."""
-    a, b = pair_of(*pair)
-    return hashed(f"{a}+{b}") % FOLDS
+def written(terms: Iterable[int]) -> str:
+    """Numbers that are added up, in whatever order, as every hash of them reads them."""
+    return "+".join(map(str, sorted(terms)))
+
+
+def fold(terms: Iterable[int]) -> int:
+    """The fold, 0..9, of numbers of any size that are added up."""
+    return hashed(written(terms)) % FOLDS
 
 
 def prompt(a: int, b: int) -> str:
@@ -115,9 +120,8 @@ def rows(pairs: Iterable[Pair]) -> tuple[ArithmeticRow, ...]:
     return tuple(row_of(a, b) for pair in pairs for a, b in orders(pair))
 
 
-def _in_domain(pair: Pair) -> bool:
-    a, b = pair
-    return LOWEST <= a <= b <= HIGHEST
+def _in_domain(terms: Sequence[int]) -> bool:
+    return len(terms) == 2 and all(LOWEST <= t <= HIGHEST for t in terms)  # noqa: PLR2004
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +151,11 @@ class Split:
         folds = {2 * k, 2 * k + 1, (2 * k + 2) % FOLDS}
         return cls.of_folds(*folds, *also)
 
-    def holds_out(self, pair: Pair) -> bool:
-        """Whether no text to learn from may contain ``pair`` (of any size)."""
-        pair = pair_of(*pair)
-        if fold(pair) not in self.held:
+    def holds_out(self, terms: Sequence[int]) -> bool:
+        """Whether no text to learn from may add up ``terms``: mostly a pair, of any size."""
+        if fold(terms) not in self.held:
             return False
-        return not (_in_domain(pair) and sum(pair) in self.exempt)
+        return not (_in_domain(terms) and sum(terms) in self.exempt)
 
     def allows(self, text: str) -> bool:
         """Whether ``text`` contains no held-out pair in any form."""

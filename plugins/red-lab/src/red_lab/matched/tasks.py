@@ -46,7 +46,7 @@ def arithmetic(work: Path, *, seed: int, plan: Plan = ADDITION) -> Problem:
     folder = work / "red"
     folder.mkdir(parents=True, exist_ok=True)
     stage = Seed(plan, seed, folder)
-    base, data = stage.base(plan.base, plan.name), stage.data
+    base, data = stage.base(plan), stage.data
     norm = redhost.plugins.LayerNorm(width=base.h.shape[1], eps=1e-5)
     return Problem(
         name="arithmetic",

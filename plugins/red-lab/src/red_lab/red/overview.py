@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from red_lab.red.published import PUBLISHED
-from red_lab.red.summary import key_of
+from red_lab.red.summary import earlier_rule, key_of
 
 __all__ = ["overview", "overview_table", "write_overview"]
 
@@ -29,8 +29,9 @@ def write_overview(folder: Path) -> None:
         "Exact answers. Training and test questions of `seed` are drawn from the same ones, of "
         "`held-out` from others, rearrangements included; `seen` is the share of test questions "
         "that were trained on, `read` of those that the language model had read when it was "
-        "pretrained. All systems but the global head share one budget; MoE and RED one router, "
-        "supervised by range.",
+        "pretrained. A run whose split rule is named was not measured again after that rule was "
+        "changed: its questions are others than those of the run beside it. All systems but the "
+        "global head share one budget; MoE and RED one router, supervised by range.",
         "",
     ]
     (folder / "README.md").write_text("\n".join(lines), "utf-8")
@@ -52,6 +53,7 @@ def overview(folder: Path) -> dict[str, Any]:
                 "seeds": plan["seeds"],
                 "rows": metrics["rows"],
                 "seen": metrics["seen"],
+                "earlier_rule": earlier_rule(metrics),
                 "systems": {s: metrics["systems"][key_of(s)]["accuracy"] for s in SYSTEMS},
             }
         )
@@ -73,6 +75,7 @@ def overview_table(runs: Sequence[Mapping[str, Any]], *, links: str) -> list[str
     for run in runs:
         red = run["systems"]["RED"]
         title = f"{run['backbone']}, {run['task']}, {run['protocol']}"
+        title += f", split rule {run['earlier_rule']}" if run["earlier_rule"] else ""
         cells = [f"[{title}]({links}{run['name']}/README.md)", run["base"], str(run["seeds"])]
         read = run["seen"]["pretraining"]
         cells += [f"{run['seen']['training']:.1%}", "?" if read is None else f"{read:.1%}"]

@@ -1,14 +1,17 @@
 """The seed's two tasks and two protocols: which question is trained on, which is asked.
 
 `seed` draws 25,000 questions at random, so test questions were trained on: nearly every addition,
-about a third of the many more mixed ones (`red_lab.red.seen`). `held-out` splits by the operands
-before anything is drawn: a question and its rearrangements are always on one side.
+about a third of the many more mixed ones (`red_lab.red.seen`). `held-out` splits before anything is
+drawn, by what is added up: a question and its rearrangements are always on one side. One rule,
+`red_lab.arithmetic.Split`, is for both tasks and for what the tiny language model reads.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
@@ -17,26 +20,31 @@ import numpy as np
 
 from red_lab.arithmetic import (
     FIRST_ANSWER,
+    FOLDS,
     HIGHEST,
     LAST_ANSWER,
     LOWEST,
+    SPLITS,
     Split,
     domain_pairs,
     hashed,
     orders,
     prompt,
     range_of,
+    written,
 )
 
-__all__ = ["LABELS", "Data", "Protocol", "Query", "Task", "boundary", "cells", "load"]
+__all__ = ["LABELS", "RULE", "Data", "Protocol", "Query", "Task", "boundary", "cells", "load"]
 
 Task = Literal["addition", "mixed"]
 Protocol = Literal["seed", "held-out"]
 
 LABELS = tuple(str(n) for n in range(FIRST_ANSWER, LAST_ANSWER + 1))
 SIZES = (20_000, 2_500, 2_500)
-FOLDS = 10
 WORDS = {1: "plus", -1: "minus"}
+
+RULE = 2
+"""Which rule splits `held-out`: under the first, mixed questions had folds of their own."""
 
 
 class Query(NamedTuple):
@@ -60,6 +68,10 @@ class Data:
         """Return every distinct text, sorted: what the trunk has to read."""
         return tuple(sorted({q.text for q in (*self.train, *self.valid, *self.test)}))
 
+    def digest(self) -> str:
+        """Return what names these very questions, in this order: eight hex digits."""
+        return f"{hashed(json.dumps([self.train, self.valid, self.test])):08x}"
+
 
 def load(task: Task, protocol: Protocol, *, seed: int, stratified: bool = False) -> Data:
     """Return the questions of a task under a protocol.
@@ -78,7 +90,7 @@ def load(task: Task, protocol: Protocol, *, seed: int, stratified: bool = False)
         return Data(
             train=tuple(drawn[:first]), valid=tuple(drawn[first:second]), test=tuple(drawn[second:])
         )
-    return _held_out(task, strata, rng, number=seed % 5)
+    return _held_out(strata, rng, Split.numbered(seed % SPLITS))
 
 
 @cache
@@ -128,15 +140,15 @@ def _draw(strata: Sequence[Sequence[Query]], count: int, rng: np.random.Generato
     return [strata[k][int(u * len(strata[k]))] for k, u in zip(which, place, strict=True)]
 
 
-def _held_out(
-    task: Task, strata: Sequence[Sequence[Query]], rng: np.random.Generator, *, number: int
-) -> Data:
-    """Split by cluster first, then draw from each side."""
+def _held_out(strata: Sequence[Sequence[Query]], rng: np.random.Generator, split: Split) -> Data:
+    """Split by what is added up first, then draw from each side."""
+    left = Counter(map(sum, split.train_pairs()))
+    alone = {answer for answer, pairs in left.items() if pairs == 1}
     sides: dict[str, list[list[Query]]] = {"train": [], "valid": [], "test": []}
     for stratum in strata:
         parts: dict[str, list[Query]] = {side: [] for side in sides}
         for query in stratum:
-            parts[_side(task, query, number)].append(query)
+            parts[_side(_terms(query), split, alone)].append(query)
         for side, part in parts.items():
             if part:
                 sides[side].append(part)
@@ -148,21 +160,17 @@ def _held_out(
     return Data(train=tuple(train), valid=tuple(valid), test=tuple(test))
 
 
-def _side(task: Task, query: Query, number: int) -> str:
-    """Return the side a question is on: held-out folds are tested, one fold validates."""
-    if task == "addition":
-        a, b = map(int, query.cluster.split("+"))
-        split = Split.numbered(number)
-        if split.holds_out((a, b)):
-            return "test"
-        alone = len([p for p in _pairs_of(a + b) if not split.holds_out(p)]) == 1
-        aside = hashed(f"valid {query.cluster}") % FOLDS == 0
-        return "valid" if aside and not alone else "train"
-    fold = hashed(f"mixed {query.cluster}") % FOLDS
-    if fold in {2 * number, 2 * number + 1}:
+def _side(terms: Sequence[int], split: Split, alone: Collection[int]) -> str:
+    """Return the side of what adds up to one answer, in either task; a sum's last pair trains."""
+    if split.holds_out(terms):
         return "test"
-    return "valid" if fold == (2 * number + 2) % FOLDS else "train"
+    last = len(terms) == 2 and sum(terms) in alone  # noqa: PLR2004
+    return "valid" if hashed(f"valid {written(terms)}") % FOLDS == 0 and not last else "train"
 
 
-def _pairs_of(answer: int) -> Iterator[tuple[int, int]]:
-    return (p for p in domain_pairs() if sum(p) == answer)
+def _terms(query: Query) -> tuple[int, ...]:
+    """Return what a question adds up; of c − b the sum that it undoes, (c − b) + b."""
+    terms = tuple(map(int, query.cluster.replace("+", " ").split()))
+    if len(terms) == 2 and terms[0] < 0:  # noqa: PLR2004
+        return int(query.label), -terms[0]
+    return terms

@@ -12,7 +12,8 @@ from red_lab.red.experts import NAMES
 from red_lab.red.figures import draw
 from red_lab.red.measure import SHARES
 from red_lab.red.published import published_table
-from red_lab.red.summary import titled
+from red_lab.red.queries import RULE
+from red_lab.red.summary import earlier_rule, titled
 
 __all__ = ["page", "write_page"]
 
@@ -57,6 +58,7 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "Written by `redhost lab red` from `metrics.json`; do not edit.",
         "",
         f"{plan['seeds']} seeds, {metrics['rows']} test questions in all{_seen(metrics)}. "
+        f"{_rule(metrics)}"
         f"{'Every range is drawn equally often. ' if plan['stratified'] else ''}"
         f"Base: top {base['last_blocks']} blocks and a global head{HEADS[base['head']]}, AdamW "
         f"{base['learning_rate']:g}, {base['precision']}, "
@@ -78,6 +80,19 @@ def _seen(metrics: Mapping[str, Any]) -> str:
     if shares["pretraining"] is None:
         return f"{text}; what the language model was pretrained on is not known"
     return f"{text}; {shares['pretraining']:.1%} read by the language model in pretraining"
+
+
+def _rule(metrics: Mapping[str, Any]) -> str:
+    """Say where questions were split by a rule that is not the present one."""
+    rule = earlier_rule(metrics)
+    if rule is None:
+        return ""
+    why = "../../../lab-notes.md#one-split-for-both-tasks-2026-11-24"
+    return (
+        f"They were split by rule {rule}, under which mixed questions had folds of their own, and "
+        f"not measured again under rule {RULE}, which additions and mixed questions share "
+        f"([why]({why})). "
+    )
 
 
 def _systems(metrics: Mapping[str, Any]) -> list[str]:

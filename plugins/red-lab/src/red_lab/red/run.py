@@ -18,7 +18,7 @@ import redhost
 from red_lab.options import cached_json, timed
 from red_lab.progress import Bar
 from red_lab.red.ablations import BASE_SHARES, ablate, at_share
-from red_lab.red.base import BaseSettings, FrozenBase, train_base
+from red_lab.red.base import FrozenBase, train_base
 from red_lab.red.cut import Below, below
 from red_lab.red.measure import RedSetting, measure
 from red_lab.red.overview import write_overview
@@ -102,27 +102,31 @@ class Seed:
             progress=_shown(f"{self.plan.name} {self.number}: trunk"),
         )
 
-    def base(self, settings: BaseSettings, name: str) -> FrozenBase:
-        """Return a base, from its file where it is there."""
+    def file(self, plan: Plan, suffix: str) -> Path:
+        """Return a file of this seed; what was made from other questions is never taken up."""
+        return self.work / f"{plan.name}-{self.number}-{self.data.digest()}{suffix}"
+
+    def base(self, plan: Plan) -> FrozenBase:
+        """Return the base of a plan, from its file where it is there."""
         return train_base(
             self.backbone,
             self.hidden,
             self.data.train,
-            settings=replace(settings, seed=self.number),
-            checkpoint=self.work / f"{name}-{self.number}.safetensors",
-            progress=_shown(f"{name} {self.number}: base"),
+            settings=replace(plan.base, seed=self.number),
+            checkpoint=self.file(plan, ".safetensors"),
+            progress=_shown(f"{plan.name} {self.number}: base"),
         )
 
     def cached(self, suffix: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what was made before, or make it and write it down."""
-        return cached_json(self.work / f"{self.plan.name}-{self.number}{suffix}.json", make)
+        return cached_json(self.file(self.plan, f"{suffix}.json"), make)
 
     def measured(self) -> dict[str, Any]:
         """Run the four stages."""
         seconds: dict[str, float] = {}
         with timed(seconds, "open"):
             trunk = self.backbone.trunk
-        base = self.base(self.plan.base, self.plan.name)
+        base = self.base(self.plan)
         seconds |= {"trunk": self.hidden.seconds, "base": base.seconds}
         with timed(seconds, "after base"):
             result = measure(base, self.data, setting=self.setting, progress=self._say)
@@ -137,7 +141,7 @@ class Seed:
 
     def ablated(self) -> dict[str, Any]:
         """Vary ranks, recipe and noise."""
-        base = self.base(self.plan.base, self.plan.name)
+        base = self.base(self.plan)
         return dict(ablate(base, self.data, setting=self.setting, progress=self._say))
 
     def shares(self) -> dict[str, Any]:
@@ -146,7 +150,7 @@ class Seed:
         for share in BASE_SHARES:
             plan = replace(self.plan, base=replace(self.plan.base, share=share))
             self._say(f"base on {share:.0%}")
-            base = self.base(plan.base, plan.name)
+            base = self.base(plan)
             shares[f"{share:.0%}"] = at_share(base, self.data, setting=self.setting)
         return shares
 

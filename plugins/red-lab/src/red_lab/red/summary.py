@@ -12,10 +12,10 @@ import numpy as np
 from red_lab.intervals import Array, interval
 from red_lab.red.experts import NAMES
 from red_lab.red.plan import Plan
-from red_lab.red.queries import Data, boundary
+from red_lab.red.queries import RULE, Data, boundary
 from red_lab.red.seen import seen
 
-__all__ = ["errors", "key_of", "summarise", "table", "titled"]
+__all__ = ["earlier_rule", "errors", "key_of", "summarise", "table", "titled"]
 
 KEYS: Mapping[str, str] = {
     "global head": "global",
@@ -34,6 +34,12 @@ def key_of(title: str) -> str:
     return KEYS.get(title) or "_".join(re.findall("[a-z0-9]+", title.lower()))
 
 
+def earlier_rule(metrics: Mapping[str, Any]) -> int | None:
+    """Return the rule that a run's questions were split by, where it is not the present one."""
+    rule: int | None = metrics.get("split_rule")
+    return None if rule == RULE else rule
+
+
 def titled(systems: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the systems of metrics.json by title."""
     return {s["title"]: s for s in systems.values()}
@@ -50,6 +56,7 @@ def summarise(
         "plan": asdict(plan),
         "rows": len(clusters),
         "distinct": measured[0]["distinct"],
+        "split_rule": RULE if plan.protocol == "held-out" else None,
         "seen": seen(plan.backbone, datasets),
         "systems": {
             key_of(name): _system(name, hits, clusters, [m["systems"][name] for m in measured])
