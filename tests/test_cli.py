@@ -250,7 +250,7 @@ def test_predict_answers_with_weights(composed) -> None:
     [answer] = json.loads(done.stdout)
     assert set(answer) == {
         *("input", "label", "probability", "value", "weights", "generation", "cut"),
-        *("declined", "labels", "scores", "by_expert"),
+        *("declined", "labels", "scores", "spans", "by_expert"),
     }
     assert answer["label"] == "49" and answer["generation"] == 1
     assert max(answer["weights"], key=answer["weights"].get) == "range3"

@@ -6,6 +6,7 @@ blocks are found as the longest list of modules of one class.
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import threading
@@ -313,9 +314,16 @@ class TextEncoder:
         Returns:
             The states, and the cache to go on with.
         """
+        name = self._cache_name
         with self._pass(ids):
-            output = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
-        return output.last_hidden_state, output.past_key_values
+            output = self.model(input_ids=ids, use_cache=True, **{name: cache})
+        return output.last_hidden_state, getattr(output, name)
+
+    @cached_property
+    def _cache_name(self) -> str:
+        """What the model calls its keys and values: ``cache`` since transformers 5.24."""
+        known = inspect.signature(self.model.forward).parameters
+        return "cache" if "cache" in known else "past_key_values"
 
     @contextmanager
     def _pass(self, ids: Tensor) -> Iterator[None]:

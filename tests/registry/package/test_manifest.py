@@ -103,7 +103,7 @@ def test_every_older_minor_of_the_schema_is_read(make_expert: Any, schema: str) 
 
 
 @pytest.mark.parametrize(
-    "schema", ["redhost.expert/1.9", "redhost.expert/1.10", "redhost.expert/2"]
+    "schema", ["redhost.expert/1.10", "redhost.expert/1.11", "redhost.expert/2"]
 )
 def test_a_newer_schema_is_refused_by_its_version_and_not_by_its_keys(
     make_expert: Any, schema: str
@@ -118,9 +118,9 @@ def test_a_newer_schema_is_refused_by_its_version_and_not_by_its_keys(
 
 
 def test_a_backbone_of_a_newer_schema_is_refused_too(make_backbone: Any) -> None:
-    changed = {**json.loads(dumps(make_backbone())), "schema": "redhost.backbone/1.9", "new": 1}
+    changed = {**json.loads(dumps(make_backbone())), "schema": "redhost.backbone/1.10", "new": 1}
     (found,) = parse_backbone(json.dumps(changed).encode()).violations
-    assert (found.code, found.found) == ("manifest_newer", "redhost.backbone/1.9")
+    assert (found.code, found.found) == ("manifest_newer", "redhost.backbone/1.10")
 
 
 def test_a_manifest_may_ask_for_a_later_host(

@@ -5,6 +5,7 @@ Systems take turns, round by round: of a busy machine only ratios within a round
 
 from __future__ import annotations
 
+import inspect
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -106,6 +107,8 @@ def _step(opened: Study, *, rounds: int) -> dict[str, Any]:
     prompt, head = torch.tensor([opened.valid[0].ids]), bare.classifier
     assert head is not None  # noqa: S101  (it generates text)
     caches: dict[str, Any] = {}
+    known = inspect.signature(peft.get_base_model().forward).parameters
+    name = "cache" if "cache" in known else "past_key_values"  # since transformers 5.24
 
     @torch.inference_mode()
     def ours(ids: Tensor) -> Tensor:
@@ -115,8 +118,8 @@ def _step(opened: Study, *, rounds: int) -> dict[str, Any]:
 
     @torch.inference_mode()
     def theirs(ids: Tensor) -> Tensor:
-        made = peft(input_ids=ids, past_key_values=caches.get("theirs"), use_cache=True)
-        caches["theirs"] = made.past_key_values
+        made = peft(input_ids=ids, use_cache=True, **{name: caches.get("theirs")})
+        caches["theirs"] = getattr(made, name)
         logits: Tensor = made.logits
         return logits
 
