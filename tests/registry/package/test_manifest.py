@@ -111,7 +111,7 @@ def test_a_newer_schema_is_refused_by_its_version_and_not_by_its_keys(
     change = {"schema": schema, "a_key_of_tomorrow": 1, "rank": "of another type"}
     (found,) = parse_expert(make_expert("a", change=change)["expert.json"]).violations
     assert (found.code, found.field) == ("manifest_newer", "schema")
-    assert found.expected == "redhost.expert/1 to redhost.expert/1.8, which this host reads"
+    assert found.expected == "redhost.expert/1 to redhost.expert/1.9, which this host reads"
     assert (found.found, found.hint) == (schema, UPGRADE)
     error = found.error("expert 'a'")
     assert type(error) is ManifestError and str(error).count("redhost.expert/1 to") == 1
