@@ -314,16 +314,17 @@ class TextEncoder:
         Returns:
             The states, and the cache to go on with.
         """
-        name = self._cache_name
         with self._pass(ids):
-            output = self.model(input_ids=ids, use_cache=True, **{name: cache})
-        return output.last_hidden_state, getattr(output, name)
+            if self._takes_cache:
+                output = self.model(input_ids=ids, cache=cache, use_cache=True)
+                return output.last_hidden_state, output.cache
+            output = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return output.last_hidden_state, output.past_key_values
 
     @cached_property
-    def _cache_name(self) -> str:
-        """What the model calls its keys and values: ``cache`` since transformers 5.24."""
-        known = inspect.signature(self.model.forward).parameters
-        return "cache" if "cache" in known else "past_key_values"
+    def _takes_cache(self) -> bool:
+        """Whether the model calls its keys and values ``cache``: most do since transformers 5.24."""
+        return "cache" in inspect.signature(self.model.forward).parameters
 
     @contextmanager
     def _pass(self, ids: Tensor) -> Iterator[None]:
