@@ -323,7 +323,7 @@ class TextEncoder:
 
     @cached_property
     def _takes_cache(self) -> bool:
-        """Whether the model calls its keys and values ``cache``: most do since transformers 5.24."""
+        """Whether the model takes keys and values as ``cache``: most do since transformers 5.24."""
         return "cache" in inspect.signature(self.model.forward).parameters
 
     @contextmanager
