@@ -128,5 +128,10 @@ def text_layout(width: int) -> FeatureLayout:
 
 def first_words(trunk: TextEncoder, texts: Sequence[str]) -> Tensor:
     """Return where the words of each text begin among the rows of all, ``(N,)``."""
-    counts = torch.tensor([len(words_of(trunk, text)) for text in texts], dtype=torch.int64)
+    return starts_of([words_of(trunk, text) for text in texts])
+
+
+def starts_of(words: Sequence[Sequence[Word]]) -> Tensor:
+    """Return the same, given the words of each text, ``(N,)``."""
+    counts = torch.tensor([len(some) for some in words], dtype=torch.int64)
     return counts.cumsum(0) - counts

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...registry.errors import MissingError, UsageError
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import encode_chosen
-from ..backbones.words import first_words
+from ..backbones.words import starts_of, words_of
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
 from ..bus.head import Head, Prediction
@@ -162,9 +162,11 @@ class ComposedModel:
             if h is None:
                 h = self.backbone.encode(texts) if each else self.features(texts)
             p, alpha = self.bus(h)
-            spans = self._spans(p, texts)
-            if spans is not None:
-                first = first_words(self.backbone.trunk, texts)
+            spans = None
+            if isinstance(head := self.bus.task.head, SpanHead):
+                words = [words_of(self.backbone.trunk, text) for text in texts]
+                spans = found_spans(head, p, self.bus.labels, texts=texts, words=words)
+                first = starts_of(words)
                 # Every word of a text has the text's weights.
                 h, p, alpha = h[first], _by_text(p, first), alpha[first]
             if observe is not None:
@@ -213,13 +215,6 @@ class ComposedModel:
                 )
             )
         return made
-
-    def _spans(self, p: Tensor, texts: Sequence[str]) -> list[tuple[FoundSpan, ...]] | None:
-        """Return the spans of texts, of whose words the bus says ``(N, L)``; else None."""
-        head, trunk = self.bus.task.head, self.backbone.trunk
-        if not isinstance(head, SpanHead):
-            return None
-        return found_spans(head, p, self.bus.labels, trunk=trunk, texts=texts)
 
     def _require_whole_texts(self, what: str, hint: str) -> None:
         """Check that a row of the bus is a text.

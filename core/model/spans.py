@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..backbones.encoder import TextEncoder
-from ..backbones.words import words_of
+from ..backbones.words import Word, words_of
 from ..bus.head import Head
 from ..bus.span_head import FoundSpan, SpanHead
 from ..label_spans import Span, join_spans
@@ -16,7 +16,12 @@ from ..types import Row
 
 
 def found_spans(
-    head: SpanHead, p: Tensor, labels: Sequence[str], *, trunk: TextEncoder, texts: Sequence[str]
+    head: SpanHead,
+    p: Tensor,
+    labels: Sequence[str],
+    *,
+    texts: Sequence[str],
+    words: Sequence[Sequence[Word]],
 ) -> list[tuple[FoundSpan, ...]]:
     """Return the spans of each text.
 
@@ -24,14 +29,13 @@ def found_spans(
         head: With the thresholds of the labels.
         p: What is put out for the words of all texts, ``(N, L)``.
         labels: The L labels.
-        trunk: Whose words.
         texts: The texts.
+        words: The words of each.
     """
-    words = [[(w.start, w.end) for w in words_of(trunk, text)] for text in texts]
     parts = torch.split(p, [len(some) for some in words])
     return [
-        tuple(head.spans(own, labels, text=text, places=places))
-        for text, places, own in zip(texts, words, parts, strict=True)
+        tuple(head.spans(part, labels, text=text, places=[(w.start, w.end) for w in own]))
+        for text, own, part in zip(texts, words, parts, strict=True)
     ]
 
 
@@ -50,7 +54,8 @@ def read_labels(
     if not isinstance(head, SpanHead):
         return [a.label for a in head.read(p, labels)]
     texts = [r.text for r in rows]
-    return [spans_as_label(s) for s in found_spans(head, p, labels, trunk=trunk, texts=texts)]
+    words = [words_of(trunk, text) for text in texts]
+    return [spans_as_label(s) for s in found_spans(head, p, labels, texts=texts, words=words)]
 
 
 def spans_as_label(found: Sequence[FoundSpan]) -> str:
