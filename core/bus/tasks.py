@@ -282,6 +282,6 @@ def expert_task(expert: ExpertManifest, backbone: BackboneManifest | None) -> Ta
         return make_task(backbone.task, resolution=backbone.resolution)
     if expert.reads.causal:
         return make_task("generation")
-    if expert.thresholds:
-        return make_task("multi-label")
+    if expert.thresholds:  # of sets of labels or of spans, which read both
+        return make_task("spans")
     return make_task("regression" if expert.labels == (VALUE,) else DEFAULT_TASK)

@@ -19,10 +19,13 @@ from redhost_serve.service import Options
 import redhost
 from redhost.cli import cli
 from redhost.core.label_spans import read_spans
+from redhost.core.model.verify import verify_expert
 from redhost.core.training.new_backbone import new_backbone
 from redhost.pipelines import pipeline
 from redhost.plugins import make_task
 from redhost.registry.errors import RedhostError, UsageError
+from redhost.registry.package.discover import from_folder
+from redhost.registry.package.readers import read_expert
 from redhost.testing import Environment
 
 FOUND = {"red": {"sum": "one two", "sign": "left"}, "blue": {"code": "zip", "sign": "left"}}
@@ -112,6 +115,13 @@ def test_an_author_ships_thresholds_and_the_exact_match_of_spans_set_aside(compo
         assert measured["gate"] > 0.95 and measured["micro_f1"] > 0.9
     [file] = (composed / "b").rglob("backbone.json")
     assert json.loads(file.read_text())["schema"] == "redhost.backbone/1.9"
+
+
+def test_an_expert_is_checked_where_its_backbone_is_not_at_hand(composed) -> None:
+    for domain in FOUND:
+        [file] = (composed / f"red-expert-{domain}").rglob("expert.json")
+        files = read_expert(from_folder(file.parent)).unwrap(domain)
+        assert verify_expert(files, backbone=None) == ()
 
 
 def test_an_answer_has_its_spans_with_places_and_probabilities(composed) -> None:
