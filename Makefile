@@ -156,6 +156,7 @@ results: .venv/generative
 	$(BIN)/redhost lab results
 	$(BIN)/redhost lab text --curve --deals 4
 	$(BIN)/redhost lab text --encoder smollm2 --seeds 1
+	$(BIN)/redhost lab several
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done

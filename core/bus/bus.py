@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +97,7 @@ class Bus(nn.Module):
             y for i in self.ids if experts[i].space == "labels" for y in experts[i].labels
         )
         self.labels = task.head.label_space(labels, own_labels)
-        self.task = replace(task, head=task.head.with_thresholds(_mean_thresholds(experts)))
+        self.task = replace(task, head=task.head.fitted_by(experts.values()))
         self.answers = max(len(self.labels), 0 if classifier is None else len(classifier))
         self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
         place = {label: n for n, label in enumerate(self.labels)}
@@ -276,9 +275,8 @@ class Bus(nn.Module):
         return expert.labels if column in self.own_labels else self.shared_labels
 
     def head_of(self, column: int) -> Head:
-        """Return what reads the answers of one expert: with its own thresholds."""
-        expert = self.ensemble.parts[column]
-        return self.task.head.with_thresholds(_thresholds(expert))
+        """Return what reads the answers of one expert: as its author fitted it."""
+        return self.task.head.fitted_by([self.ensemble.parts[column]])
 
     def labels_known(self, owner: Tensor) -> Tensor:
         """Return which labels the experts of rows know about, ``(N, L)`` of 0.0 and 1.0.
@@ -307,19 +305,6 @@ class Bus(nn.Module):
     def delta(self, z: Tensor, column: int) -> Tensor:
         """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``."""
         return self.ensemble.delta(z, column)
-
-
-def _thresholds(expert: Expert) -> dict[str, float]:
-    return dict(zip(expert.labels, expert.thresholds, strict=False))  # of most tasks there are none
-
-
-def _mean_thresholds(experts: Mapping[str, Expert]) -> dict[str, float]:
-    """Return the mean threshold of each label over the experts that have it."""
-    found: dict[str, list[float]] = {}
-    for expert_id in sorted(experts):
-        for label, t in _thresholds(experts[expert_id]).items():
-            found.setdefault(label, []).append(t)
-    return {label: fmean(some) for label, some in found.items()}
 
 
 class LayerNorm(nn.Module):

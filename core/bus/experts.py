@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...registry.errors import ContractError
 from ...registry.package.forms import FORMS
-from ...registry.package.manifest import ExpertManifest
+from ...registry.package.manifest import ExpertManifest, SpanRule
 from ...registry.package.rules import expected_tensors
 
 Space = Literal["hidden", "labels", "logits"]
@@ -47,6 +47,7 @@ class Expert(nn.Module):
     Attributes:
         thresholds: From which probability on it answers with each of its labels, where a text has
             any number of them.
+        span_rules: How it reads spans of each of its labels, where spans are answered.
         reads_tap: ``final``, or the block it reads, by number or name.
         writes_tap: ``final``, or the block it writes to.
         source: The digests of its package and of the plugin that made it: what names its rows in
@@ -54,6 +55,7 @@ class Expert(nn.Module):
     """
 
     thresholds: tuple[float, ...] = ()
+    span_rules: tuple[SpanRule, ...] = ()
     reads_tap: str = "final"
     writes_tap: str = "final"
     source: str = ""

@@ -7,7 +7,7 @@ A head of the host's own stands in `tasks` or in a file of its own; another one 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from ...registry.errors import UsageError
 from ..label_sets import NONE
 from ..types import Row
+from .experts import Expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,18 +129,20 @@ class Head(ABC):
         """Return what logits ``(M, L)`` of labels of one's own cost on texts to leave alone."""
         return logits.square().sum(-1).mean()
 
-    def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
-        """Return the head that answers with a label from its threshold on, where there are any."""
+    def fitted_by(self, experts: Iterable[Expert]) -> Self:
+        """Return the head that answers as experts' authors fitted it to, where they fitted any."""
         return self
 
-    def fit_thresholds(self, p: Tensor, targets: Tensor) -> tuple[float, ...]:
-        """Return a threshold for each label, where labels have one.
+    def fit(self, expert: Expert, p: Tensor, targets: Tensor, *, sizes: Sequence[int]) -> None:
+        """Fit what an author ships beside weights and temperature of how labels are read.
 
         Args:
+            expert: Gets it.
             p: What is put out for rows that were not trained on, ``(N, L)``.
             targets: Theirs.
+            sizes: How many of the rows each text has.
         """
-        return ()
+        return  # most ship nothing else
 
     def units(self, targets: Tensor, *, classifier: Tensor | None) -> TargetScaler:
         """Return the units for N targets; without W_c for an output of one's own."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import ClassVar, Self
 
 import torch
@@ -23,6 +24,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..label_sets import NONE, allowed, join_labels, split_labels
 from ..types import Row
+from .experts import Expert
 from .head import Head, Prediction, require_labels
 
 EVEN = 0.5
@@ -31,8 +33,8 @@ EVEN = 0.5
 UNKNOWN = 1e-30
 """Weight of nobody: below it no column knows about a label, which is then not answered."""
 
-GRID = tuple(n / 20 for n in range(1, 20))
-"""Thresholds that are tried."""
+GRID = tuple(sorted((n / 20 for n in range(1, 20)), key=lambda t: abs(t - EVEN)))
+"""Thresholds that are tried, those near `EVEN` first."""
 
 SHRINKAGE = 20.0
 """Rows with a label that all labels together stand for when its threshold is fitted: of a few rows
@@ -120,9 +122,21 @@ class SigmoidHead(Head):
         """Return Σ α_i p_i / Σ α_i over the columns that know about a label, ``(B, L)``."""
         return (p / known.clamp_min(UNKNOWN)).clamp(max=1.0)  # rounding may leave more than 1
 
+    def fitted_by(self, experts: Iterable[Expert]) -> Self:
+        """Return the head with the mean threshold of each label over the experts that have it."""
+        found: dict[str, list[float]] = {}
+        for expert in experts:
+            for label, t in zip(expert.labels, expert.thresholds, strict=False):  # or none at all
+                found.setdefault(label, []).append(t)
+        return self.with_thresholds({y: fmean(some) for y, some in found.items()})
+
     def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
         """Return the head with thresholds of some labels."""
         return replace(self, thresholds={**self.thresholds, **thresholds})
+
+    def fit(self, expert: Expert, p: Tensor, targets: Tensor, *, sizes: Sequence[int]) -> None:  # noqa: ARG002
+        """Fit the thresholds."""
+        expert.thresholds = self.fit_thresholds(p, targets)
 
     def fit_thresholds(self, p: Tensor, targets: Tensor) -> tuple[float, ...]:
         """Return for each label the threshold with the largest F1, smoothed by all labels' F1.
@@ -133,13 +147,22 @@ class SigmoidHead(Head):
         answered with it; without an index, of all labels together.
         """
         right = targets.double()
-        rows = right.sum(0)  # n_y
-        share = SHRINKAGE / float(rows.sum().clamp_min(1.0))  # κ
-        chosen, best = torch.full_like(rows, EVEN), torch.zeros_like(rows)
-        for t in sorted(GRID, key=lambda t: abs(t - EVEN)):  # of equally good ones, the first
-            given = (p >= t).double()
-            hits, total = (given * right).sum(0), rows + given.sum(0)  # (L,) each
-            score = 2 * (hits + share * hits.sum()) / (total + share * total.sum()).clamp_min(1)
-            better = score > best
-            chosen, best = torch.where(better, t, chosen), torch.where(better, score, best)
-        return tuple(chosen.tolist())
+        given = [(p >= t).double() for t in GRID]
+        hits = torch.stack([(some * right).sum(0) for some in given])
+        best = best_tried(right.sum(0), hits, torch.stack([some.sum(0) for some in given]))
+        return tuple(GRID[n] for n in best)
+
+
+def best_tried(has: Tensor, hits: Tensor, given: Tensor) -> list[int]:
+    """Return for each of L labels which of G ways to answer has the largest F1, smoothed as above.
+
+    Args:
+        has: How many have the label, ``(L,)``.
+        hits: How many of these are answered with it ``(G, L)``; of equally good ways, the first.
+        given: How many are answered with it, ``(G, L)``.
+    """
+    share = SHRINKAGE / float(has.sum().clamp_min(1.0))  # κ
+    total = has + given
+    smooth = hits + share * hits.sum(-1, keepdim=True)
+    score = 2 * smooth / (total + share * total.sum(-1, keepdim=True)).clamp_min(1)
+    return [column.index(max(column)) for column in score.T.tolist()]

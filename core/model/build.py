@@ -101,6 +101,7 @@ def make_expert_module(
     expert = expert.eval().requires_grad_(False)
     expert.reads_tap, expert.writes_tap = manifest.reads.tap, manifest.writes.tap
     expert.thresholds = manifest.thresholds or ()
+    expert.span_rules = manifest.span_rules or ()
     # Rows of a plugin's form hang on its code as well as on the weights, and all on the rank.
     cut = (f"rank {files.rank}",) if files.rank else ()
     expert.source = " ".join((files.digest, *cut, *provider.values()))

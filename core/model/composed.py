@@ -15,7 +15,6 @@ from torch import Tensor
 from ...registry.errors import MissingError, UsageError
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import encode_chosen
-from ..backbones.words import starts_of, words_of
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
 from ..bus.head import Head, Prediction
@@ -31,7 +30,7 @@ from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
 from .each import ExpertAnswer, answers_by_expert
 from .moments import Moments
 from .route import Chooser
-from .spans import found_spans, spans_as_label
+from .spans import TextWords, as_prediction
 
 Observe = Callable[[Tensor, Tensor], None]
 """Called with features ``(N, D)`` and weights ``(N, K)`` of texts that were answered."""
@@ -153,8 +152,6 @@ class ComposedModel:
         """
         texts = as_list(texts, str, "text")
         answers_labels(self, "whole texts")
-        if each:
-            self._require_whole_texts("every expert's own answer", "Leave --each out.")
         if not texts:
             return []
         with torch.inference_mode():
@@ -162,18 +159,18 @@ class ComposedModel:
             if h is None:
                 h = self.backbone.encode(texts) if each else self.features(texts)
             p, alpha = self.bus(h)
-            spans = None
+            words: TextWords | None = None
+            spans: list[tuple[FoundSpan, ...]] | None = None
             if isinstance(head := self.bus.task.head, SpanHead):
-                words = [words_of(self.backbone.trunk, text) for text in texts]
-                spans = found_spans(head, p, self.bus.labels, texts=texts, words=words)
-                first = starts_of(words)
-                # Every word of a text has the text's weights.
-                h, p, alpha = h[first], _by_text(p, first), alpha[first]
+                words = TextWords.read(self.backbone.trunk, texts)
+                spans = words.spans(head, p, self.bus.labels)
+            by_expert = self._by_expert(h, words) if each else [None] * len(texts)
+            if words is not None:  # every word of a text has the text's weights
+                h, p, alpha = h[words.first], words.most(p), alpha[words.first]
             if observe is not None:
                 observe(h, alpha)
             declined = self.declines(h, p, alpha).tolist()
             labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
-            by_expert = self._by_expert(h) if each else [None] * len(texts)
         return self._as_answers(
             texts, p, alpha, declined=declined, labels=labels, by_expert=by_expert, spans=spans
         )
@@ -191,7 +188,7 @@ class ComposedModel:
     ) -> list[Answer]:
         """Return what is known of N texts as answers: p ``(N, L)``, α ``(N, K)``, and the rest."""
         head, names = self.bus.task.head, self.bus.labels
-        predictions = head.read(p, names) if spans is None else map(_as_prediction, spans, p)
+        predictions = head.read(p, names) if spans is None else map(as_prediction, spans, p)
         scores = p.tolist() if head.several else [[]] * len(texts)
         cuts, made = self.backbone.cuts(texts), list[Answer]()
         for n, (text, answer, row) in enumerate(
@@ -334,8 +331,10 @@ class ComposedModel:
             return ()
         return too_few(self.calibration.rows(self.bus.ids), 1 - level)
 
-    def _by_expert(self, h: Tensor) -> list[dict[str, ExpertAnswer]]:
-        return answers_by_expert(self.bus, h, calibration=self.calibration, share=self.decline)
+    def _by_expert(self, h: Tensor, words: TextWords | None) -> list[dict[str, ExpertAnswer]]:
+        return answers_by_expert(
+            self.bus, h, calibration=self.calibration, share=self.decline, words=words
+        )
 
     def _declined_answer(self, p: Tensor) -> Prediction:
         """Return the answer to a declined text, of which the bus says ``(L,)``."""
@@ -414,18 +413,6 @@ class ComposedModel:
         """Return the column of each row's own expert, ``(N,)``; −1 where it is not composed."""
         place: dict[str | None, int] = {i: k for k, i in enumerate(self.bus.ids)}
         return torch.tensor([place.get(r.domain, -1) for r in rows], dtype=torch.int64)
-
-
-def _by_text(p: Tensor, first: Tensor) -> Tensor:
-    """Return each label's largest probability in each text ``(N, L)``, of all words' ``(W, L)``."""
-    ends = [*first[1:].tolist(), len(p)]
-    return torch.stack([p[a:b].amax(0) for a, b in zip(first.tolist(), ends, strict=True)])
-
-
-def _as_prediction(found: Sequence[FoundSpan], p: Tensor) -> Prediction:
-    """Return a text's spans as an answer: as sure as the least sure one, or that there is none."""
-    sure = min((s.probability for s in found), default=float((1 - p).prod()))
-    return Prediction(label=spans_as_label(found), probability=sure)
 
 
 def _labels_of(answer: str, head: Head) -> tuple[str, ...]:

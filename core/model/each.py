@@ -2,7 +2,7 @@
 
     p_i(y|x)    over the labels that expert i answers with: softmax(Δ_i^label(z) / T_i), or
                 softmax(W_c (h + Δ_i(z))) where it shares the backbone's classifier; with sigmoid
-                for softmax, and its own thresholds, where a text has any number of labels
+                for softmax, and its own thresholds, where a text has any number of labels or spans
 
 T_i was fitted by its author on rows that it was not trained on, so p_i is a calibrated probability.
 """
@@ -15,14 +15,16 @@ import msgspec
 from torch import Tensor
 
 from ..bus.bus import Bus
+from ..bus.span_head import SpanHead
 from .conformal import Calibration, own_familiarities
+from .spans import TextWords
 
 
 class ExpertAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What one expert alone answers to a text.
 
     Attributes:
-        label: Its most probable label; a number as text.
+        label: Its most probable label, or all that hold, or spans; a number as text.
         probability: p_i of it, 0–1; None for a number.
         value: The number, where numbers are answered.
         declined: Whether the text is less like the expert's own than the share that a composition
@@ -36,22 +38,30 @@ class ExpertAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answers_by_expert(
-    bus: Bus, h: Tensor, *, calibration: Calibration | None, share: float | None
+    bus: Bus,
+    h: Tensor,
+    *,
+    calibration: Calibration | None,
+    share: float | None,
+    words: TextWords | None = None,
 ) -> list[dict[str, ExpertAnswer]]:
     """Return what each expert alone answers to N texts, by id.
 
     Args:
         bus: The bus.
-        h: Features ``(N, D)`` of which every part is known.
+        h: Features ``(N, D)`` of which every part is known; of all words, where spans are answered.
         calibration: Scores of gate rows, if there are.
         share: ε: how many of its own texts an expert may decline, 0–1; None for none.
+        words: The texts' words, where spans are answered.
     """
     z = bus.norm(h)
     limits = None if calibration is None or not share else calibration.own_thresholds(share, bus)
     familiarity = own_familiarities(bus, z) if limits is not None else None
     found: dict[int, list[ExpertAnswer]] = {}
     for columns, answers in bus.own_answers(h, z):
-        for n, (column, read) in enumerate(zip(columns, _read(bus, columns, answers), strict=True)):
+        for n, (column, read) in enumerate(
+            zip(columns, _read(bus, columns, answers, words), strict=True)
+        ):
             if limits is not None and familiarity is not None:
                 declined = (familiarity(answers[n], column) < limits[column]).tolist()
                 pairs = zip(read, declined, strict=True)
@@ -61,11 +71,17 @@ def answers_by_expert(
     return [dict(zip(bus.ids, some, strict=True)) for some in zip(*ordered, strict=True)]
 
 
-def _read(bus: Bus, columns: Sequence[int], p: Tensor) -> Iterator[list[ExpertAnswer]]:
+def _read(
+    bus: Bus, columns: Sequence[int], p: Tensor, words: TextWords | None
+) -> Iterator[list[ExpertAnswer]]:
     """Yield what the answers ``(n, B, L_i)`` of some experts are for people, expert by expert."""
     if not bus.task.head.distribution:
         for column, one in zip(columns, p, strict=True):
-            read = bus.head_of(column).read(one, bus.answered_by(column))
+            head, labels = bus.head_of(column), bus.answered_by(column)
+            if words is not None and isinstance(head, SpanHead):
+                read = words.answers(head, one, labels)
+            else:
+                read = head.read(one, labels)
             yield [
                 ExpertAnswer(label=a.label, probability=a.probability, value=a.value) for a in read
             ]

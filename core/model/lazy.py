@@ -85,6 +85,7 @@ class LazyExpert(Expert):
         )
         self.reads_tap, self.writes_tap = manifest.reads.tap, manifest.writes.tap
         self.thresholds = manifest.thresholds or ()
+        self.span_rules = manifest.span_rules or ()
         self._part = Lazy(build, manifest.id)
 
     @property

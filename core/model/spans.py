@@ -3,40 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from ..backbones.encoder import TextEncoder
-from ..backbones.words import Word, words_of
-from ..bus.head import Head
+from ..backbones.words import Word, starts_of, words_of
+from ..bus.head import Head, Prediction
 from ..bus.span_head import FoundSpan, SpanHead
 from ..label_spans import Span, join_spans
 from ..types import Row
 
 
-def found_spans(
-    head: SpanHead,
-    p: Tensor,
-    labels: Sequence[str],
-    *,
-    texts: Sequence[str],
-    words: Sequence[Sequence[Word]],
-) -> list[tuple[FoundSpan, ...]]:
-    """Return the spans of each text.
+@dataclass(frozen=True, kw_only=True)
+class TextWords:
+    """Texts and the words of each: N texts, W words in all.
 
-    Args:
-        head: With the thresholds of the labels.
-        p: What is put out for the words of all texts, ``(N, L)``.
-        labels: The L labels.
+    Attributes:
         texts: The texts.
         words: The words of each.
     """
-    parts = torch.split(p, [len(some) for some in words])
-    return [
-        tuple(head.spans(part, labels, text=text, places=[(w.start, w.end) for w in own]))
-        for text, own, part in zip(texts, words, parts, strict=True)
-    ]
+
+    texts: Sequence[str]
+    words: Sequence[Sequence[Word]]
+
+    @classmethod
+    def read(cls, trunk: TextEncoder, texts: Sequence[str]) -> Self:
+        """Return the words of texts, as a trunk reads them."""
+        return cls(texts=texts, words=[words_of(trunk, text) for text in texts])
+
+    @cached_property
+    def first(self) -> Tensor:
+        """Where the words of each text begin among the rows of all, ``(N,)``."""
+        return starts_of(self.words)
+
+    def most(self, p: Tensor) -> Tensor:
+        """Return each label's largest probability in each text ``(N, L)``, of ``(W, L)``."""
+        return torch.stack([part.amax(0) for part in self._by_text(p)])
+
+    def spans(
+        self, head: SpanHead, p: Tensor, labels: Sequence[str]
+    ) -> list[tuple[FoundSpan, ...]]:
+        """Return the spans of each text.
+
+        Args:
+            head: With the thresholds of the labels.
+            p: What is put out for all words, ``(W, L)``.
+            labels: The L labels.
+        """
+        return [
+            tuple(head.spans(part, labels, text=text, places=[(w.start, w.end) for w in own]))
+            for text, own, part in zip(self.texts, self.words, self._by_text(p), strict=True)
+        ]
+
+    def answers(self, head: SpanHead, p: Tensor, labels: Sequence[str]) -> list[Prediction]:
+        """Return what each text is answered, as `spans` finds it."""
+        found = self.spans(head, p, labels)
+        return [as_prediction(*pair) for pair in zip(found, self.most(p), strict=True)]
+
+    def _by_text(self, p: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(p, [len(some) for some in self.words])
+
+
+def as_prediction(found: Sequence[FoundSpan], p: Tensor) -> Prediction:
+    """Return a text's spans as an answer: as sure as the least sure one, or that there is none.
+
+    Args:
+        found: The spans.
+        p: The largest probability of each label in the text, ``(L,)``.
+    """
+    sure = min((s.probability for s in found), default=float((1 - p).prod()))
+    return Prediction(label=_as_label(found), probability=sure)
 
 
 def read_labels(
@@ -53,11 +93,10 @@ def read_labels(
     """
     if not isinstance(head, SpanHead):
         return [a.label for a in head.read(p, labels)]
-    texts = [r.text for r in rows]
-    words = [words_of(trunk, text) for text in texts]
-    return [spans_as_label(s) for s in found_spans(head, p, labels, texts=texts, words=words)]
+    words = TextWords.read(trunk, [r.text for r in rows])
+    return [_as_label(found) for found in words.spans(head, p, labels)]
 
 
-def spans_as_label(found: Sequence[FoundSpan]) -> str:
+def _as_label(found: Sequence[FoundSpan]) -> str:
     """Return the spans of a text as rows have them."""
     return join_spans(Span(s.start, s.end, s.label) for s in found)

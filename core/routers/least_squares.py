@@ -76,44 +76,10 @@ class LeastSquares:
             known: The sums of all rows.
             penalty: λ.
         """
-        counts = known.counts
+        counts, sums = known.counts, known.sums
         rows = float(counts.sum())
-        mean = known.sums.sum(0) / rows
-        return cls._of_sums(
-            known.sums, counts, known.scatter, mean=mean, rows=rows, penalty=penalty
-        )
-
-    @classmethod
-    def of_targets(cls, z: Tensor, target: Tensor, *, penalty: float) -> LeastSquares:
-        """Solve for labels that do not exclude each other.
-
-        Args:
-            z: Rows ``(N, D)``.
-            target: Whether each row has each label, float64 ``(N, Y)`` of 0.0 and 1.0.
-            penalty: λ.
-        """
-        wide = z.to(torch.float64)
-        return cls._of_sums(
-            target.T @ wide,
-            target.sum(0),
-            wide.T @ wide,
-            mean=wide.mean(0),
-            rows=float(len(z)),
-            penalty=penalty,
-        )
-
-    @classmethod
-    def _of_sums(
-        cls,
-        sums: Tensor,
-        counts: Tensor,
-        scatter: Tensor,
-        *,
-        mean: Tensor,
-        rows: float,
-        penalty: float,
-    ) -> LeastSquares:
-        normal = torch.addr(scatter, mean, mean, alpha=-rows)
+        mean = sums.sum(0) / rows
+        normal = torch.addr(known.scatter, mean, mean, alpha=-rows)
         normal.diagonal().add_(penalty)
         factor = torch.linalg.cholesky(normal)  # which reads the lower half alone
         weight = torch.cholesky_solve((sums - counts[:, None] * mean).T, factor).T
@@ -139,11 +105,10 @@ class LeastSquares:
 
         Args:
             z: Rows ``(N, D)``.
-            target: The index of each row's label ``(N,)``, or which labels it has, ``(N, Y)``.
+            target: The index of each row's label, ``(N,)``.
         """
         wide = z.to(torch.float64)
-        right = one_hot(target, len(self.bias)) if target.dim() == 1 else target
-        right = right.to(torch.float64)
+        right = one_hot(target, len(self.bias)).to(torch.float64)
         score = wide @ self.weight.T + self.bias
         white = torch.linalg.solve_triangular(self.factor, (wide - self.mean).T, upper=False)
         leverage = (1 / self.rows + white.square().sum(0)).clamp(max=MOST_LEVERAGE)  # (N,)

@@ -154,6 +154,7 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
         off_domain=draft.off_domain,
         temperature=expert.temperature,
         thresholds=expert.thresholds or UNSET,
+        span_rules=expert.span_rules or UNSET,
         labels=expert.labels,
         domain=draft.domain,
         weights=weights,

@@ -230,7 +230,7 @@ class Recipe:
         return trained
 
     def _calibrate(self, expert: Expert, *, scaled: bool) -> None:
-        """Fit the temperature, and thresholds where labels have them, to rows kept for that.
+        """Fit the temperature, and thresholds and rules where labels have them, to rows kept.
 
         Where labels exclude each other, T is 1 unless the rows that nothing was learnt from refute
         that. A card's few fit rows say little, so those of its gate are read as well: T turns no
@@ -249,7 +249,7 @@ class Recipe:
             expert.temperature = fit_temperature(logits, targets, head=head)
         with torch.inference_mode():
             p = head.output(logits, temperature=expert.temperature)
-        expert.thresholds = head.fit_thresholds(p, targets)
+        head.fit(expert, p, targets, sizes=[len(self.backbone.unit_rows([r])) for r in fit])
 
     def _logits(self, expert: Expert, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
         """Return the expert's logits of rows ``(N, L)``, and their targets."""
@@ -464,8 +464,7 @@ class Recipe:
         """
         backbone, splits, metrics = self.backbone, self.splits, dict[str, float]()
         names = expert.labels if expert.space == "labels" else backbone.labels
-        own = dict(zip(names, expert.thresholds, strict=False))  # of most tasks there are none
-        head = backbone.task.head.with_thresholds(own)
+        head = backbone.task.head.fitted_by([expert])
         pairs: dict[str, list[tuple[str, str]]] = {}
         for name, rows in (("train", splits.train), ("valid", splits.valid), ("gate", splits.gate)):
             if not rows:

@@ -28,7 +28,7 @@ SCHEMA_MINOR = 9
 """The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
 `features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
 `question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``, 8
-`noise` of cards, 9 the task ``spans``."""
+`noise` of cards, 9 the task ``spans`` and `span_rules`."""
 
 _CAME_WITH = {
     "min_host": 1,
@@ -40,6 +40,7 @@ _CAME_WITH = {
     "ranks": 6,
     "thresholds": 7,
     "card.noise": 8,
+    "span_rules": 9,
 }
 """The minor of each key of an expert's manifest that the first edition did not have."""
 
@@ -174,6 +175,18 @@ class Noise(_Closed, frozen=True, kw_only=True):
     clip: Positive
 
 
+class SpanRule(_Closed, frozen=True, kw_only=True):
+    """How spans of a label are read from the probabilities of words (`core.bus.span_head`).
+
+    Attributes:
+        threshold: b: A word is evidence for a span from this probability on.
+        cost: c: What each span costs, in nats, so that words beside others count for less.
+    """
+
+    threshold: Share
+    cost: Annotated[float, Meta(ge=0, le=1000)] = 0.0
+
+
 class CardRef(_Closed, frozen=True, kw_only=True):
     """The routing card: rows of the domain that the expert never trained on.
 
@@ -295,6 +308,9 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         adapter: Of the form ``lora``: the adapter's configuration.
         thresholds: Of an expert that answers any number of labels of its own: from which
             probability on it answers with each, in the order of `labels`; fitted by the author.
+        span_rules: Of an expert that answers spans: how each label's are read, in the order of
+            `labels`; fitted by the author. Where they are absent, a span's words reach the
+            thresholds.
         head: Of the form ``lora`` that writes labels of its own: W (L, D) and b (L), a safetensors
             file.
         ported: Where it came from, if it was carried over from another backbone.
@@ -324,6 +340,7 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     license: str
     tensors: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
     thresholds: Annotated[tuple[Share, ...], Meta(min_length=1)] | UnsetType = UNSET
+    span_rules: Annotated[tuple[SpanRule, ...], Meta(min_length=1)] | UnsetType = UNSET
     adapter: AdapterRef | UnsetType = UNSET
     head: FileRef | UnsetType = UNSET
     ported: Ported | UnsetType = UNSET

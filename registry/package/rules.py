@@ -213,6 +213,9 @@ def _temperature(temperature: float) -> Iterator[Violation]:
 
 def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
     """One a label, where any number of its own labels is answered; sums have one label a row."""
+    if manifest.span_rules and len(manifest.span_rules) != len(manifest.thresholds or ()):
+        found = f"{len(manifest.span_rules)} for {len(manifest.thresholds or ())}"
+        yield _field("span_rules", "one for each threshold", found)
     if not manifest.thresholds:
         return
     if manifest.writes.space != "labels":

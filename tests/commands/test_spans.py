@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import transformers
 from click.testing import CliRunner
@@ -111,6 +112,7 @@ def test_an_author_ships_thresholds_and_the_exact_match_of_spans_set_aside(compo
         [file] = (composed / f"red-expert-{domain}").rglob("expert.json")
         manifest = json.loads(file.read_text())
         assert manifest["labels"] == sorted(labels) and len(manifest["thresholds"]) == 2
+        assert len(manifest["span_rules"]) == 2 and manifest["schema"] == "redhost.expert/1.9"
         measured = manifest["training"]["metrics"]
         assert measured["gate"] > 0.95 and measured["micro_f1"] > 0.9
     [file] = (composed / "b").rglob("backbone.json")
@@ -166,6 +168,21 @@ def test_a_text_alone_is_answered_as_it_is_among_others(composed) -> None:
         assert alone.scores == pytest.approx(answer.scores, abs=1e-6)
     for route, answer in zip(host.composed.chooser.route(TEXTS), answers, strict=True):
         assert route.weights == pytest.approx(answer.weights, abs=1e-6)
+
+
+def test_every_expert_says_for_itself_what_it_finds(composed) -> None:
+    text = "red x one two zip yy left x 801"
+    [answer] = json.loads(run("predict", "--each", text, "--json"))
+    assert {k: answer["by_expert"][k]["label"] for k in FOUND} == {
+        "red": "6:13:sum|21:25:sign",
+        "blue": "14:17:code|21:25:sign",
+    }
+    [backbone] = (composed / "b").rglob("backbone.json")
+    for domain in FOUND:  # as it answers where no other expert is
+        [file] = (composed / f"red-expert-{domain}").rglob("expert.json")
+        [alone] = redhost.compose(backbone.parent, [file.parent]).composed.answer([text], each=True)
+        assert alone.by_expert is not None
+        assert msgspec.to_builtins(alone.by_expert[domain]) == answer["by_expert"][domain]
 
 
 def test_a_server_answers_with_spans(composed) -> None:
@@ -232,7 +249,6 @@ def test_an_author_s_spans_are_checked_row_by_row(composed) -> None:
     "command",
     [
         ("predict", "--set", "90%", "x"),
-        ("predict", "--each", "x"),
         ("evaluate", "--mixtures"),
         ("recompose", "--decline", "5%"),
         ("sweep", "ridge"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
+from redhost.core.bus.experts import Linear
 from redhost.core.bus.label_set_head import SigmoidHead
-from redhost.core.training.label_heads import log_odds, solve_label_heads
+from redhost.core.training.label_heads import PENALTIES, solve_label_heads
 
 LABELS, HEAD = ("b", "a"), SigmoidHead()
 D = 12
@@ -64,11 +63,20 @@ def test_a_label_without_rows_is_never_answered() -> None:
     assert float(torch.sigmoid(solved.expert(z))[:, 2].max()) < 0.05
 
 
-def test_log_odds_of_a_score_that_says_nothing_are_those_of_the_label() -> None:
-    target = torch.zeros(400, 1, dtype=torch.float64)
-    target[:100] = 1
-    score = torch.zeros_like(target)
-    slope, start = log_odds(score, target)
-    assert float(slope) == 0.0
-    smoothed = (100 * 101 / 102 + 300 / 302) / 400
-    assert abs(float(start) - math.log(smoothed / (1 - smoothed))) < 1e-6
+def test_two_rows_are_enough() -> None:
+    solved = solve_label_heads(*rows(2), LABELS, others=NOBODY)
+    assert solved.loss is not None and solved.loss >= 0
+    assert all(bool(t.isfinite().all()) for t in solved.expert.state_dict().values())
+
+
+def test_nothing_is_less_likely_to_be_wrong_under_its_penalty() -> None:
+    """At the least value of the sum its slope is 0: Σ (p − y) z + λ w = 0, and Σ (p − y) = 0."""
+    z, answers = rows(300)
+    expert = solve_label_heads(z, answers, LABELS, others=NOBODY).expert
+    assert isinstance(expert, Linear)
+    weight = expert.W.double()
+    wrong = torch.sigmoid(z.double() @ weight.T + expert.b.double()) - HEAD.targets(answers, LABELS)
+    assert bool((wrong.sum(0).abs() / len(z) < 1e-3).all())
+    slope = (wrong.T @ z.double()).flatten()
+    ratios = [float((slope + penalty * weight.flatten()).norm()) for penalty in PENALTIES]
+    assert min(ratios) / len(z) < 1e-3

@@ -112,6 +112,11 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         CORRECT,
     ),
     (
+        {**SEVERAL, "schema": "redhost.expert/1.9", "span_rules": [{"threshold": 0.5, "cost": 1}]},
+        "span_rules: expected one for each threshold, found 1 for 2",
+        CORRECT,
+    ),
+    (
         {"labels": ["2", "3"], "thresholds": [0.5, 0.5]},
         "thresholds: expected labels of its own to have them, found 'hidden'",
         CORRECT,

@@ -22,6 +22,7 @@ from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
+from red_lab.several.command import several
 from red_lab.shrink import shrink
 from red_lab.sparse import sparse
 from red_lab.subspaces import subspaces
@@ -107,6 +108,7 @@ for command in (
     red,
     robust,
     seeds,
+    several,
     shrink,
     sparse,
     subspaces,

@@ -27,7 +27,12 @@ def cluster_means(values: Array, clusters: Sequence[str]) -> tuple[Array, Array]
 
 
 def interval(
-    values: Array, clusters: Sequence[str], *, draws: int = 2000, seed: int = 0
+    values: Array,
+    clusters: Sequence[str],
+    *,
+    of: Array | None = None,
+    draws: int = 2000,
+    seed: int = 0,
 ) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of the mean, clusters drawn with replacement.
 
@@ -36,10 +41,13 @@ def interval(
     Args:
         values: ``(N,)``.
         clusters: The cluster of each row.
+        of: What each row counts for ``(N,)``, where the mean is one of something else than rows.
         draws: Bootstrap samples.
         seed: Of the draws.
     """
     sums, counts = cluster_means(values, clusters)
+    if of is not None:
+        counts, _ = cluster_means(of, clusters)
     rng = np.random.default_rng(seed)
     chosen = rng.integers(len(sums), size=(draws, len(sums)))
     means = sums[chosen].sum(axis=1) / counts[chosen].sum(axis=1)

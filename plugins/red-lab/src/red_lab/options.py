@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import click
 
-__all__ = ["WORK", "cached_json", "out_option", "seeds_option", "timed"]
+import redhost
+
+__all__ = ["WORK", "cached_json", "out_option", "require_scikit_learn", "seeds_option", "timed"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -44,6 +47,21 @@ def seeds_option(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any
         show_default=True,
         help="How many seeds.",
     )
+
+
+def require_scikit_learn() -> None:
+    """Check that it is there, before anything is trained that is compared with what it fits.
+
+    Raises:
+        redhost.MissingError: If it is not.
+    """
+    if find_spec("sklearn") is None:
+        raise redhost.MissingError(
+            "what experts are compared with is fitted by scikit-learn",
+            expected="scikit-learn",
+            found="none",
+            hint="pip install scikit-learn",
+        )
 
 
 @contextmanager

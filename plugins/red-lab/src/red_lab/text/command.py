@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-import redhost
-from red_lab.options import WORK, out_option, seeds_option
+from red_lab.options import WORK, out_option, require_scikit_learn, seeds_option
 from red_lab.readme import refresh_here
 from red_lab.text.corpora import CORPORA
 
@@ -59,13 +57,7 @@ def text(
 
     All corpora, unless some are named.
     """
-    if find_spec("sklearn") is None:
-        raise redhost.MissingError(
-            "what experts are compared with is fitted by scikit-learn",
-            expected="scikit-learn",
-            found="none",
-            hint="pip install scikit-learn",
-        )
+    require_scikit_learn()
     from red_lab.text.report import PARTS, Extent, run
 
     left_out = {"curve": not curve, "joins": not deals}

@@ -19,13 +19,24 @@ import torch
 import redhost
 from red_lab.text.desk import Desk, best_of, hits
 from red_lab.text.monoliths import MONOLITHS
+from redhost.core.bus.bus import BACKBONE, Bus
+from redhost.core.bus.layout import WideNorm
 from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.evaluation.judge import judge
 from redhost.core.evaluation.ood import evaluate_ood
 from redhost.core.routers.ridge import choose_regression
 from redhost.core.training.router_data import columns_data
 
-__all__ = ["CURVE", "KINDS", "curve", "domain_right", "measure", "monoliths", "no_expert"]
+__all__ = [
+    "CURVE",
+    "KINDS",
+    "curve",
+    "domain_right",
+    "measure",
+    "monoliths",
+    "no_expert",
+    "shuffled",
+]
 
 KINDS = ("ridge", "statistics", "centroid", "linear", "mlp")
 """Router kinds beside the default; those with a covariance for each column are too large."""
@@ -61,7 +72,8 @@ def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
     for kind in KINDS:
         other = desk.compose(folders, kind=kind).composed
         found[f"router {kind}"] = judge(other, desk.h(desk.test), desk.test).hits.tolist()
-    found["random experts"] = _random_experts(desk, composed, seed=seed)
+    random = shuffled(composed, seed=seed)
+    found["random experts"] = judge(random, desk.h(desk.test), desk.test).hits.tolist()
     found |= no_expert(desk, composed)
     return {
         "seed": seed,
@@ -119,16 +131,27 @@ def _first(given: Sequence[redhost.Row], rows: int | None) -> list[redhost.Row]:
     return [row for _, _, row in turns[:rows]]
 
 
-def _random_experts(desk: Desk, composed: redhost.ComposedModel, *, seed: int) -> list[float]:
-    """Return the hits of the same composition whose experts' weights are shuffled."""
-    other = dataclasses.replace(composed, bus=copy.deepcopy(composed.bus))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for expert in other.bus.parts():
-            for p in expert.state_dict().values():
+def shuffled(composed: redhost.ComposedModel, *, seed: int) -> redhost.ComposedModel:
+    """Return the same composition with the weights of its experts shuffled."""
+    experts, generator = dict[str, redhost.Expert](), torch.Generator().manual_seed(seed)
+    for expert_id, expert in zip(composed.bus.ids, composed.bus.parts(), strict=True):
+        experts[expert_id] = other = copy.deepcopy(expert)
+        with torch.no_grad():
+            for p in other.state_dict().values():
                 p.copy_(p.flatten()[torch.randperm(p.numel(), generator=generator)].view_as(p))
-    other.bus.ensemble.folded.clear()  # products of the weights as they were
-    return judge(other, desk.h(desk.test), desk.test).hits.tolist()
+    # A bus of their own: one that is made keeps products and stacks of the weights as they were.
+    backbone, norm = composed.backbone, composed.bus.norm
+    bus = Bus(
+        norm=norm.norm if isinstance(norm, WideNorm) else norm,
+        router=composed.bus.router,
+        experts=experts,
+        classifier=backbone.classifier,
+        labels=backbone.labels,
+        task=backbone.task,
+        backbone_column=BACKBONE in composed.bus.columns,
+        layout=backbone.layout,
+    )
+    return dataclasses.replace(composed, bus=bus.eval().requires_grad_(False))
 
 
 def no_expert(desk: Desk, composed: redhost.ComposedModel) -> dict[str, list[float]]:

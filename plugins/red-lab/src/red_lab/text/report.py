@@ -114,6 +114,8 @@ def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
         found["curve"] = [once(f"of-{n}", partial(curve, desk, n)) for n in sizes]
     if "probabilities" in extent.parts:
         found["probabilities"] = once("probabilities", partial(probabilities, desk))
+        aside = partial(_aside, name, extent.encoder, work=work)
+        found["probabilities_aside"] = once("probabilities-aside", aside)
     if "noise" in extent.parts:
         found["noise"] = once("noise", partial(noise, desk))
     if "joins" in extent.parts and name in JOINING:
@@ -121,6 +123,11 @@ def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
         joined = [x for d in deals for x in once(f"deal-{d}", partial(deal_joins, desk, d))]
         found["joins"] = [{k: x[k] for k in JOIN} for x in joined]
     return found
+
+
+def _aside(name: str, encoder: str, *, work: Path) -> dict[str, Any]:
+    """Return calibration errors on training rows set aside: of the same time, and not learnt."""
+    return probabilities(open_desk(CORPORA[name], encoder=encoder, work=work, validation=True))
 
 
 def summarise(
@@ -271,15 +278,28 @@ def _missing(point: Mapping[str, Any]) -> str:
 def _probabilities(metrics: Mapping[str, Any]) -> list[str]:
     if "probabilities" not in metrics:
         return []
-    composed, each = (metrics["probabilities"][name] for name in ("composed", "each"))
-    return [
-        "Expected calibration error (fifteen bins of equal width; solved linear heads): of "
-        f"composed answers {composed['ece']:.3f} (confidence {composed['confidence']:.3f}, "
-        f"accuracy {composed['accuracy']:.3f}), of every expert's own answers to its own rows, as "
-        f"`--each` gives them, {each['ece']:.3f} ({each['confidence']:.3f}, "
-        f"{each['accuracy']:.3f}).",
+    where = {
+        "probabilities": "training rows set aside"
+        if metrics["validation"]
+        else CORPORA[metrics["corpus"]].tests_are,
+        "probabilities_aside": "a fifth of the training rows, which then nobody learns from",
+    }
+    lines = [
+        "Expected calibration error (fifteen bins of equal width; solved linear heads) of "
+        "composed answers, and of every expert's own answers to its own rows, as `--each` gives "
+        "them; in brackets mean confidence and accuracy:",
         "",
+        "| rows | composed | each |",
+        "|---|---|---|",
     ]
+    for part, what in where.items():
+        if part in metrics:
+            cells = (
+                f"{x['ece']:.3f} ({x['confidence']:.3f}, {x['accuracy']:.3f})"
+                for x in (metrics[part]["composed"], metrics[part]["each"])
+            )
+            lines.append(f"| {what} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _noise(metrics: Mapping[str, Any]) -> list[str]:

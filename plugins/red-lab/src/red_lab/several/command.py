@@ -1,0 +1,41 @@
+"""`redhost lab several`. Torch is imported inside the command only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from red_lab.options import WORK, out_option, require_scikit_learn, seeds_option
+from red_lab.readme import refresh_here
+from red_lab.several.corpora import STUDIES
+
+__all__ = ["several"]
+
+
+@click.command()
+@click.argument("studies", nargs=-1, type=click.Choice(list(STUDIES)))
+@seeds_option(3)
+@click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
+@out_option("several")
+@WORK
+def several(
+    *, studies: tuple[str, ...], seeds: int, validation: bool, out: Path, work: Path
+) -> None:
+    """Experts that give a text any number of labels, or spans, beside one of everybody's rows.
+
+    All studies, unless some are named.
+    """
+    require_scikit_learn()
+    from red_lab.several.run import run
+
+    click.echo(
+        run(
+            studies or list(STUDIES),
+            seeds=range(seeds),
+            validation=validation,
+            out=out,
+            work=work / "several",
+        )
+    )
+    refresh_here()

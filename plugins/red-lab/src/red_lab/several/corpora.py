@@ -1,0 +1,270 @@
+"""Real texts with several answers each: tags that maintainers gave, and spans that rules mark.
+
+Debian's index has a line on what each package is, and its maintainers' tags; `apt-cache` reads it.
+No package at hand carries texts with spans that people marked. So rules mark them, in the sentences
+of `red_lab.text.corpora`: a rule knows no more than the letters, and an expert has to find from
+context what its rule finds by name, in countries that its rows do not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import redhost
+from red_lab import newsgroups
+from red_lab.text.corpora import CORPORA
+
+__all__ = ["STUDIES", "Study", "read_index", "union"]
+
+Part = Literal["train", "test"]
+
+FACETS: Mapping[str, str] = {
+    "fields": r"field::(biology|finance|geography|mathematics|statistics)",
+    "interfaces": r"interface::(3d|commandline|daemon|graphical|shell|text-mode|web|x11)"
+    r"|uitoolkit::(gtk|ncurses|qt|sdl|wxwidgets|xlib)",
+    "languages": r"implemented-in::(c|c\+\+|java|lisp|ocaml|perl|python|shell)",
+    "media": r"works-with::(archive|audio|db|file|image|mail|text|video)",
+    "network": r"network::(client|server|service)|protocol::(http|ip|ipv6|ssl)",
+}
+"""Team → its tags: of these facets, those that a hundred packages have."""
+
+FOLDS, VALIDATION, TEST = 5, 3, 4
+"""Source packages by hash: which are judged on, as a package's descriptions resemble each other."""
+
+BACKGROUND = 256
+
+COUNTRY = (
+    "argentina|australia|austria|bahrain|bangladesh|belgium|bolivia|brazil|britain|canada|"
+    "chile|china|colombia|cuba|denmark|ecuador|egypt|ethiopia|finland|france|germany|ghana|"
+    "greece|guatemala|honduras|hungary|iceland|india|indonesia|iran|iraq|ireland|israel|italy|"
+    "jamaica|japan|jordan|kenya|kuwait|libya|luxembourg|malaysia|mexico|morocco|netherlands|"
+    "nicaragua|nigeria|norway|pakistan|panama|paraguay|peru|philippines|poland|portugal|qatar|"
+    "romania|singapore|spain|sudan|sweden|switzerland|syria|taiwan|tanzania|thailand|tunisia|"
+    "turkey|uganda|uruguay|venezuela|yugoslavia|zaire|zambia|zimbabwe"
+)
+
+RULES: Mapping[str, Mapping[str, str]] = {
+    "newswire": {
+        "amount": r"(?:(?:one|two|three|four|five|six|seven|eight|nine|ten|\w+ty) )?"
+        r"(?:mln|billion|bln) (?:dlrs|stg|yen|marks|francs|tonnes)",
+        "country": COUNTRY,
+    },
+    "newsgroups": {
+        "attribution": r"in article (?:\w+ ){1,12}?(?:writes|wrote)",
+        "contraction": r"(?:i m|i ve|i d|i ll|don t|doesn t|can t|isn t|didn t|won t)",
+    },
+}
+"""Team and corpus → label → what its rule marks."""
+
+WORDS, MOST_WORDS, MOST, MOST_TEST, EMPTY = 25, 200, 1500, 1000, 6
+"""Words of a sentence, and of a text that are read; most sentences to learn from, and to judge on;
+of texts without a span, or a tag, one in so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Teams, each with rows that say what its own labels are, and rows to judge on that say all.
+
+    Attributes:
+        title: What the texts are.
+        task: What is answered.
+        teams: Their names.
+        rows: (part, validation) → rows; those to learn from have a team's labels and its name.
+        clusters: Of each row to judge on, given the same.
+        background: Texts that are no team's business.
+        unseen: Whether a text has something to find that no row to learn from has; None if no
+            study of that.
+    """
+
+    title: str
+    task: str
+    teams: Sequence[str]
+    rows: Callable[[Part, bool], list[redhost.Row]]
+    clusters: Callable[[Sequence[redhost.Row]], list[str]]
+    background: Callable[[], list[redhost.authoring.BackgroundRow]]
+    unseen: Callable[[redhost.Row], bool] | None = None
+
+
+def union(rows: Sequence[redhost.Row]) -> list[redhost.Row]:
+    """Return each text once, with the labels of all teams that have it, as a team of its own."""
+    found: dict[str, str] = {}
+    for row in rows:
+        known = found.setdefault(row.text, row.label)
+        if known != row.label:
+            found[row.text] = _joined({*known.split("|"), *row.label.split("|")})
+    return [redhost.Row(text=t, label=y, domain="everybody") for t, y in found.items()]
+
+
+def _joined(labels: set[str]) -> str:
+    return "|".join(sorted(labels - {"none"})) or "none"
+
+
+def _number(text: str) -> int:
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16)
+
+
+# -- tags ----------------------------------------------------------------------------------------
+
+
+@cache
+def read_index() -> dict[str, tuple[str, frozenset[str]]]:
+    """Return description → the source package, and the tags."""
+    try:
+        done = subprocess.run(
+            ["apt-cache", "dumpavail"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        done = None
+    found = {} if done is None else dict(_described(done.stdout))
+    if not found:
+        raise redhost.MissingError(
+            "the study of tags reads Debian's index of packages",
+            expected="a Debian system after 'apt-get update'",
+            found="no index",
+            hint="Name the other study: redhost lab several spans",
+        )
+    return found
+
+
+def _described(index: str) -> Iterator[tuple[str, tuple[str, frozenset[str]]]]:
+    for record in index.split("\n\n"):
+        joined = record.replace("\n ", " ")  # a field goes on where a line begins with a space
+        fields = dict(line.split(": ", 1) for line in joined.split("\n") if ": " in line)
+        if "Tag" not in fields:
+            continue
+        text = re.search(r"^Description: (.*)$", record, re.MULTILINE)
+        source = fields.get("Source", fields["Package"]).split()[0]
+        if text is not None:
+            yield text[1], (source, frozenset(re.split(r",\s*", fields["Tag"].strip())))
+
+
+def _chosen(part: Part, validation: bool) -> Iterator[tuple[str, dict[str, set[str]]]]:
+    """Yield descriptions and their tags by team: a fifth of the source packages is for tests."""
+    fold = VALIDATION if validation else TEST
+    chosen = {fold} if part == "test" else {*range(FOLDS)} - {fold, TEST}
+    for text, (source, tags) in sorted(read_index().items()):
+        if _number(source) % FOLDS in chosen:
+            yield text, {f: {t for t in tags if re.fullmatch(p, t)} for f, p in FACETS.items()}
+
+
+def _own(part: Part, validation: bool) -> list[redhost.Row]:
+    """Return descriptions that have a tag of a team's; a team has those with one of its own."""
+    made = list[redhost.Row]()
+    for text, tags in _chosen(part, validation):
+        if part == "train":
+            made += [
+                redhost.Row(text=text, label=_joined(y), domain=f) for f, y in tags.items() if y
+            ]
+        elif any(tags.values()):
+            made.append(redhost.Row(text=text, label=_all(tags)))
+    return made
+
+
+def _drawn(part: Part, validation: bool) -> list[redhost.Row]:
+    """Return descriptions, with tags or without; a team has a fifth of them, drawn by hash."""
+    made, teams = list[redhost.Row](), tuple(FACETS)
+    for text, tags in _chosen(part, validation):
+        if not any(tags.values()) and _number(text) % EMPTY:
+            continue
+        team = teams[_number(f"team {text}") % len(teams)]
+        if part == "train":
+            made.append(redhost.Row(text=text, label=_joined(tags[team]), domain=team))
+        else:
+            made.append(redhost.Row(text=text, label=_all(tags)))
+    return made
+
+
+def _all(tags: Mapping[str, set[str]]) -> str:
+    return _joined({t for some in tags.values() for t in some})
+
+
+def _untagged() -> list[redhost.authoring.BackgroundRow]:
+    every = re.compile("|".join(FACETS.values()))
+    texts = [
+        text
+        for text, (source, tags) in read_index().items()
+        if _number(source) % FOLDS < VALIDATION and not any(every.fullmatch(t) for t in tags)
+    ]
+    return [
+        redhost.authoring.BackgroundRow(text=t) for t in sorted(texts, key=_number)[:BACKGROUND]
+    ]
+
+
+# -- spans ---------------------------------------------------------------------------------------
+
+
+def _marked(part: Part, validation: bool) -> list[redhost.Row]:
+    """Return sentences of both corpora with what the rules of their team mark in them."""
+    return [row for team in RULES for row in _sentences(team, part, validation)]
+
+
+def _sentences(team: str, part: Part, validation: bool) -> list[redhost.Row]:
+    rows = CORPORA[team].rows("test" if part == "test" else "train", validation)
+    texts = dict.fromkeys(s for row in rows for s in _cut(row.text))
+    made = [redhost.Row(text=t, label=_mark(team, t), domain=team) for t in texts]
+    made = [r for r in made if r.label != "none" or _number(r.text) % EMPTY == 0]
+    if part == "train":
+        made = [r for r in made if not _unseen(r)]
+    made.sort(key=lambda r: _number(r.text))
+    return made[: MOST if part == "train" else MOST_TEST]
+
+
+def _cut(text: str) -> Iterator[str]:
+    words = text.split()[:MOST_WORDS]
+    for start in range(0, len(words), WORDS):
+        yield " ".join(words[start : start + WORDS])
+
+
+def _mark(team: str, text: str) -> str:
+    places = [
+        (m.start(), m.end(), label)
+        for label, rule in RULES[team].items()
+        for m in re.finditer(rf"\b(?:{rule})\b", text)
+    ]
+    return "|".join(f"{a}:{b}:{y}" for a, b, y in sorted(places)) or "none"
+
+
+HELD = frozenset(c for c in COUNTRY.split("|") if _number(c) % 3 == 0)
+"""A third of the countries: no row to learn from names one."""
+
+
+def _unseen(row: redhost.Row) -> bool:
+    return row.domain == "newswire" and not HELD.isdisjoint(row.text.split())
+
+
+STUDIES: Mapping[str, Study] = {
+    "tags": Study(
+        title="Debian packages, a line on each: texts with a tag of one's own",
+        task="multi-label",
+        teams=tuple(FACETS),
+        rows=_own,
+        clusters=lambda rows: [read_index()[r.text][0] for r in rows],
+        background=_untagged,
+    ),
+    "drawn": Study(
+        title="The same packages: a fifth of all texts, most without a tag of one's own",
+        task="multi-label",
+        teams=tuple(FACETS),
+        rows=_drawn,
+        clusters=lambda rows: [read_index()[r.text][0] for r in rows],
+        background=newsgroups.background,
+    ),
+    "spans": Study(
+        title="Newswire and posts (letters only), with spans that rules mark",
+        task="spans",
+        teams=tuple(RULES),
+        rows=_marked,
+        clusters=lambda rows: [r.text for r in rows],
+        background=newsgroups.background,
+        unseen=_unseen,
+    ),
+}

@@ -1,0 +1,200 @@
+"""What experts of several teams answer together, beside what needs no teams, or no experts.
+
+The authors' path is the one users have (`split_rows`, `train_package`), the composition is
+`redhost.compose` as it is by default.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import redhost
+from red_lab.several.corpora import Study, union
+from red_lab.text.measure import shuffled
+from redhost.core.bus.tasks import Task
+from redhost.core.model.spans import read_labels
+
+__all__ = ["Desk", "apart", "measure", "regression"]
+
+EVERYBODY = "everybody"
+
+INVERSE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""C of logistic regression, each number of what it reads having variance 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """What a study works with.
+
+    Attributes:
+        study: The texts.
+        context: The backbone and what goes with it.
+        folder: The backbone package's folder.
+        learn: Every author's rows.
+        test: The rows to judge on.
+        work: Where packages and features are kept.
+    """
+
+    study: Study
+    context: redhost.authoring.AuthoringContext
+    folder: Path
+    learn: Sequence[redhost.Row]
+    test: Sequence[redhost.Row]
+    work: Path
+
+    @classmethod
+    def open(cls, study: Study, source: str, *, validation: bool, work: Path) -> Desk:
+        """Make the backbone's package and read the rows."""
+        project = work / f"red-backbone-{study.task}"
+        shutil.rmtree(project, ignore_errors=True)
+        redhost.authoring.new_backbone(
+            project,
+            study.task,
+            source,
+            task=redhost.plugins.make_task(study.task),
+            max_tokens=128,
+            background=study.background(),
+        )
+        folder = next((project / "src").iterdir())
+        return cls(
+            study=study,
+            context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
+            folder=folder,
+            learn=study.rows("train", validation),
+            test=study.rows("test", validation),
+            work=work,
+        )
+
+    @property
+    def task(self) -> Task:
+        """What is answered."""
+        return self.context.backbone.task
+
+    @cached_property
+    def parts(self) -> Mapping[str, redhost.authoring.DataSplits]:
+        """Each team's rows, as the product sets them aside."""
+        return {t: self.split([r for r in self.learn if r.domain == t]) for t in self.study.teams}
+
+    @cached_property
+    def everybody(self) -> redhost.authoring.DataSplits:
+        """The rows of one author who has all of them, every team's labels together."""
+        return self.split(union(self.learn))
+
+    @cached_property
+    def shown(self) -> redhost.authoring.DataSplits:
+        """The rows of one author who has what the teams' cards show."""
+        return self.split(union([r for p in self.parts.values() for r in (*p.fit, *p.gate)]))
+
+    def split(self, rows: Sequence[redhost.Row]) -> redhost.authoring.DataSplits:
+        """Set an author's rows aside."""
+        return redhost.authoring.split_rows(rows, task=self.task)
+
+    def author(self, team: str, rows: redhost.authoring.DataSplits, *, seed: int) -> Path:
+        """Do what one team does: train its expert alone and package it; return the package."""
+        plan = redhost.authoring.ExpertPlan(id=team, writes="labels")
+        project = self.work / f"seed-{seed}" / f"red-expert-{team}"
+        shutil.rmtree(project, ignore_errors=True)
+        folder = redhost.authoring.write_project(
+            project, kind="expert", package_id=team, summary=team
+        )
+        redhost.authoring.train_package(
+            project,
+            plan,
+            rows,
+            context=self.context,
+            settings=redhost.authoring.ExpertSettings(space="labels", seed=seed),
+        )
+        return folder
+
+    def compose(self, folders: Sequence[Path]) -> redhost.ComposedModel:
+        """Compose packages as a host does."""
+        return redhost.compose(self.folder, folders, cache=self.work / "cache").composed
+
+
+def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
+    """Train the experts; return what each system answers to the test rows, and what was chosen."""
+    texts = [r.text for r in desk.test]
+    composed = desk.compose([desk.author(t, p, seed=seed) for t, p in desk.parts.items()])
+    answers = composed.answer(texts, each=True)
+    return {
+        "router": composed.router_kind,
+        "answers": {
+            "routed": [a.label for a in answers],
+            "all": [_together(a) for a in answers],
+            "random": [a.label for a in shuffled(composed, seed=seed).answer(texts)],
+        },
+    }
+
+
+def apart(desk: Desk, *, seed: int) -> dict[str, list[str]]:
+    """Return what one expert answers that learnt from everybody's rows, or from the cards'."""
+    texts, found = [r.text for r in desk.test], dict[str, list[str]]()
+    for name, rows in ((EVERYBODY, desk.everybody), ("shown", desk.shown)):
+        one = desk.compose([desk.author(name, rows, seed=seed)]).answer(texts, each=True)
+        found[name] = [(a.by_expert or {})[name].label for a in one]
+        if name == EVERYBODY:
+            found["everybody routed"] = [a.label for a in one]
+    return found
+
+
+def _together(answer: redhost.Answer) -> str:
+    """Return all that any expert finds in a text, were each asked alone."""
+    own = {y for a in (answer.by_expert or {}).values() for y in a.label.split("|")}
+    return "|".join(sorted(own - {"none"})) or "none"
+
+
+def regression(desk: Desk) -> list[str]:
+    """Fit a logistic regression of each label on everybody's rows; return its answers.
+
+    Its penalty, and how labels are read, are chosen on the rows that experts stop on.
+    """
+    rows, head = desk.everybody, desk.task.head
+    labels = sorted(head.labels_in([r.label for r in rows.rows]))
+    taught = [*rows.train, *rows.fit, *rows.gate]
+    x, y = _features(desk, taught), _targets(desk, taught, labels)
+    aside, right = _features(desk, rows.valid), _targets(desk, rows.valid, labels)
+
+    def fitted(inverse: float) -> tuple[float, list[Any]]:
+        kind: Any = import_module("sklearn.linear_model").LogisticRegression
+        models = [kind(C=inverse, max_iter=300).fit(x, y[:, n]) for n in range(len(labels))]
+        p = _probabilities(models, aside).clamp(1e-6, 1 - 1e-6)
+        loss = torch.nn.functional.binary_cross_entropy(p, right.double())
+        return float(loss), models
+
+    _, models = min((fitted(c) for c in INVERSE), key=lambda pair: pair[0])
+    reads = redhost.Expert(space="labels", labels=labels)
+    sizes = [len(desk.context.backbone.unit_rows([r])) for r in rows.valid]
+    head.fit(reads, _probabilities(models, aside), right, sizes=sizes)
+    return read_labels(
+        head.fitted_by([reads]),
+        _probabilities(models, _features(desk, desk.test)),
+        labels,
+        trunk=desk.context.backbone.trunk,
+        rows=desk.test,
+    )
+
+
+def _features(desk: Desk, rows: Sequence[redhost.Row]) -> Any:
+    """Return what experts read: z of the texts, or of their words, ``(N, D)``."""
+    backbone = desk.context.backbone
+    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+    return norm(desk.context.encode([r.text for r in rows])).numpy()
+
+
+def _targets(desk: Desk, rows: Sequence[redhost.Row], labels: Sequence[str]) -> Tensor:
+    units = desk.context.backbone.unit_rows(rows)
+    return desk.task.head.targets([r.label for r in units], labels)
+
+
+def _probabilities(models: Sequence[Any], x: Any) -> Tensor:
+    return torch.tensor(np.stack([m.predict_proba(x)[:, 1] for m in models], 1)).double()
