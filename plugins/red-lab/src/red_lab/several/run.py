@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import redhost
 from red_lab.intervals import Array, interval
 from red_lab.newsgroups import ENCODER, encoder
 from red_lab.options import cached_json
@@ -49,7 +51,7 @@ def run(
         every = json.loads(path.read_text("utf-8")) if path.exists() else {}
         every[name] = _measured(name, seeds, validation=validation, work=work / name)
         path.write_text(json.dumps(every, indent=2, sort_keys=True) + "\n", "utf-8")
-        write_page(every, out / "README.md")
+        write_page(json.loads(path.read_text("utf-8")), out / "README.md")  # in the file's order
     return path
 
 
@@ -74,6 +76,7 @@ def _measured(name: str, seeds: Sequence[int], *, validation: bool, work: Path) 
         "validation": validation,
         "seeds": len(seeds),
         "rows": len(labels),
+        "digest": _digest([*desk.learn, *desk.test]),
         "labels": len({*desk.task.head.labels_in([r.label for r in desk.learn])}),
         "train_rows": {t: len(p.rows) for t, p in desk.parts.items()},
         "routers": sorted({*routers}),
@@ -88,6 +91,12 @@ def _measured(name: str, seeds: Sequence[int], *, validation: bool, work: Path) 
             },
         }
     return metrics
+
+
+def _digest(rows: Sequence[redhost.Row]) -> str:
+    """Return what names the rows: an index of packages goes on changing."""
+    lines = "".join(f"{r.domain}\t{r.label}\t{r.text}\n" for r in rows)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def _picked(
@@ -158,7 +167,8 @@ def _study(metrics: Mapping[str, Any]) -> list[str]:
     more = f" | F1 of {unseen['rows']} with a country that no row names" if unseen else ""
     lines = [
         f"{metrics['labels']} labels; rows of each team: {rows}. Judged on {where}: "
-        f"{metrics['rows']}, {metrics['seeds']} seeds. Chosen by `recompose`: {chosen}.",
+        f"{metrics['rows']}, {metrics['seeds']} seeds; SHA-256 of all rows "
+        f"{metrics['digest'][:12]}. Chosen by `recompose`: {chosen}.",
         "",
         f"| system | F1 | whole answers right{more} |",
         "|---|---|---|" + ("---|" if unseen else ""),
