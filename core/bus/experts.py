@@ -222,7 +222,9 @@ class _Folded(Expert):
         self.activation, self.dtype = expert.activation, expert.precision
         # Buffers that are not stored: the expert's own weights are what is digested, or trained.
         for name in ("U", "W", "b"):
-            self.register_buffer(name, getattr(expert, name), persistent=False)
+            weight = getattr(expert, name)
+            # A view: a parameter among the buffers has no place in an exported graph.
+            self.register_buffer(name, weight.view_as(weight), persistent=False)
         self.register_buffer("WV", expert.W @ expert.V, persistent=False)
 
     U: Tensor

@@ -172,7 +172,7 @@ def test_it_is_answered_in_a_process_without_torch(exported) -> None:
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> redhost.ComposedModel:
-    """Two experts with labels of their own, chosen by sums over layers and hashed tokens."""
+    """A linear and a residual expert of labels, chosen by sums over layers and hashed tokens."""
     folder = tmp_path_factory.mktemp("wide")
     source = tiny_backbone(folder / "model")
     backbone = redhost.Backbone.load(f"hf:{source}", pooling="mean", features="wide")
@@ -191,7 +191,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> redhost.ComposedModel:
     )
     context = redhost.authoring.open_for_training(own)
     experts = []
-    for name in ("red", "blue"):
+    for name, form in (("red", "linear"), ("blue", "residual")):
         project = folder / name
         experts.append(
             redhost.authoring.write_project(
@@ -201,10 +201,10 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> redhost.ComposedModel:
         rows = [redhost.Row(text=f"{name} {n} {n % 7}", label=f"{name}{n % 2}") for n in range(160)]
         redhost.authoring.train_package(
             project,
-            redhost.authoring.ExpertPlan(id=name, form="linear"),
+            redhost.authoring.ExpertPlan(id=name, form=form),
             redhost.authoring.split_rows(rows),
             context=context,
-            settings=redhost.authoring.ExpertSettings(epochs=2),
+            settings=redhost.authoring.ExpertSettings(epochs=20),
         )
     options = redhost.RecomposeOptions(router="ridge", decline=0.3, accept=True)
     return redhost.compose(own, experts, options=options).composed
