@@ -79,6 +79,12 @@ def test_a_team_that_draws_its_texts_has_them_without_its_tags_too(index) -> Non
         own = [y for y in row.label.split("|") if re.fullmatch(FACETS[str(row.domain)], y)]
         assert row.label == ("|".join(own) or "none")
     assert {r.label for r in learn if r.domain == "fields"} == {"none"}
+    assert study.complete is not None
+    every = "implemented-in::c|interface::x11|works-with::audio"
+    assert {r.text: r.label for r in study.complete(False)} == {
+        r.text: {"program": every, "library": "implemented-in::c"}.get(r.text.split()[0], "none")
+        for r in learn
+    }
     known = {"program", "library", "sounds"}  # the last has no tag
     assert {r.text.split()[0] for r in test} == {r.text.split()[0] for r in learn} == known
 
@@ -168,6 +174,7 @@ def test_a_study_has_the_rows_that_could_embarrass_it(
         rows=rows,
         clusters=lambda rows: [r.text for r in rows],
         background=lambda: [redhost.authoring.BackgroundRow(text=f"x {n}") for n in range(20)],
+        complete=(lambda validation: rows("train", validation)) if name == "tags" else None,
         unseen=None if name == "tags" else lambda row: "zip" in row.text,
     )
     words = ("left", "right", "x", "yy", "one", "two", "zip", "here")
@@ -175,7 +182,7 @@ def test_a_study_has_the_rows_that_could_embarrass_it(
     monkeypatch.setattr(run, "STUDIES", {name: small})
     monkeypatch.setattr(run, "encoder", lambda: model)
     if find_spec("sklearn") is None:  # it is no developer's tool
-        monkeypatch.setattr(run, "regression", lambda desk: [r.label for r in desk.test])
+        monkeypatch.setattr(run, "regression", lambda desk, _: [r.label for r in desk.test])
 
     def once() -> str:
         run.run([name], seeds=[0], validation=True, out=tmp_path / "out", work=tmp_path / "work")
@@ -184,11 +191,18 @@ def test_a_study_has_the_rows_that_could_embarrass_it(
     first = once()
     metrics = json.loads(first)[name]
     f1 = {system: x["f1"]["mean"] for system, x in metrics["systems"].items()}
-    assert f1.keys() == run.TITLES.keys() and metrics["rows"] == 80 and metrics["labels"] == 4
+    left_out = set() if name == "tags" else {"complete"}
+    assert (
+        f1.keys() == run.TITLES.keys() - left_out
+        and metrics["rows"] == 80
+        and metrics["labels"] == 4
+    )
     assert f1["nothing"] == 0 and f1["random"] < f1["routed"] and f1["regression"] > 0.5
     assert f1["routed"] > 0.8 and f1["everybody"] > 0.8
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
-    assert all(title in page for title in run.TITLES.values()) and "set aside" in page
+    assert {
+        n for n, title in run.TITLES.items() if title not in page
+    } == left_out and "set aside" in page
     assert ("no row names" in page) == (name == "spans")
     (tmp_path / "out" / "metrics.json").unlink()
     monkeypatch.setattr(run, "measure", lambda *_, **__: pytest.fail("measured twice"))

@@ -78,6 +78,8 @@ class Study:
         rows: (part, validation) → rows; those to learn from have a team's labels and its name.
         clusters: Of each row to judge on, given the same.
         background: Texts that are no team's business.
+        complete: Given the same but the part: what there is to learn from, each text with the
+            labels of every team; None where the teams' labels together are that.
         unseen: Whether a text has something to find that no row to learn from has; None if no
             study of that.
     """
@@ -88,6 +90,7 @@ class Study:
     rows: Callable[[Part, bool], list[redhost.Row]]
     clusters: Callable[[Sequence[redhost.Row]], list[str]]
     background: Callable[[], list[redhost.authoring.BackgroundRow]]
+    complete: Callable[[bool], list[redhost.Row]] | None = None
     unseen: Callable[[redhost.Row], bool] | None = None
 
 
@@ -169,17 +172,19 @@ def _own(part: Part, validation: bool) -> list[redhost.Row]:
     return made
 
 
-def _drawn(part: Part, validation: bool) -> list[redhost.Row]:
-    """Return descriptions, with tags or without; a team has a fifth of them, drawn by hash."""
+def _drawn(part: Part, validation: bool, *, complete: bool = False) -> list[redhost.Row]:
+    """Return descriptions, with tags or without; a team has a fifth of them, drawn by hash.
+
+    Of those to learn from a team says its own tags, unless they are to be `complete`.
+    """
     made, teams = list[redhost.Row](), tuple(FACETS)
     for text, tags in _chosen(part, validation):
         if not any(tags.values()) and _number(text) % EMPTY:
             continue
         team = teams[_number(f"team {text}") % len(teams)]
-        if part == "train":
-            made.append(redhost.Row(text=text, label=_joined(tags[team]), domain=team))
-        else:
-            made.append(redhost.Row(text=text, label=_all(tags)))
+        own = part == "train" and not complete
+        label = _joined(tags[team]) if own else _all(tags)
+        made.append(redhost.Row(text=text, label=label, domain=team if own else None))
     return made
 
 
@@ -257,6 +262,7 @@ STUDIES: Mapping[str, Study] = {
         rows=_drawn,
         clusters=lambda rows: [read_index()[r.text][0] for r in rows],
         background=newsgroups.background,
+        complete=lambda validation: _drawn("train", validation, complete=True),
     ),
     "spans": Study(
         title="Newswire and posts (letters only), with spans that rules mark",

@@ -153,12 +153,12 @@ def _together(answer: redhost.Answer) -> str:
     return "|".join(sorted(own - {"none"})) or "none"
 
 
-def regression(desk: Desk) -> list[str]:
-    """Fit a logistic regression of each label on everybody's rows; return its answers.
+def regression(desk: Desk, rows: redhost.authoring.DataSplits) -> list[str]:
+    """Fit a logistic regression of each label on one author's rows; return its answers.
 
     Its penalty, and how labels are read, are chosen on the rows that experts stop on.
     """
-    rows, head = desk.everybody, desk.task.head
+    head = desk.task.head
     labels = sorted(head.labels_in([r.label for r in rows.rows]))
     taught = [*rows.train, *rows.fit, *rows.gate]
     x, y = _features(desk, taught), _targets(desk, taught, labels)

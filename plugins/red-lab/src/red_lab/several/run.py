@@ -27,6 +27,7 @@ TITLES = {
     "everybody": "one expert of everybody's rows",
     "everybody routed": "one expert of everybody's rows, under `redhost recompose`",
     "regression": "logistic regressions, one a label, on everybody's rows",
+    "complete": "the same, had every team given its texts all labels",
     "shown": "one expert of the rows that the teams' cards show",
     "random": "experts whose weights are shuffled, under `redhost recompose`",
     "nothing": "no answer to any text",
@@ -61,7 +62,14 @@ def _measured(name: str, seeds: Sequence[int], *, validation: bool, work: Path) 
     work.mkdir(parents=True, exist_ok=True)
     study = STUDIES[name]
     desk = Desk.open(study, f"hf:{encoder()}", validation=validation, work=work)
-    fixed = cached_json(work / "regression.json", lambda: {"regression": regression(desk)})
+    fixed = cached_json(
+        work / "regression.json", lambda: {"regression": regression(desk, desk.everybody)}
+    )
+    if (complete := study.complete) is not None:
+        fixed |= cached_json(
+            work / "complete.json",
+            lambda: {"complete": regression(desk, desk.split(complete(validation)))},
+        )
     fixed["nothing"] = ["none"] * len(desk.test)
     routers, systems = list[str](), dict[str, list[list[str]]]()
     for seed in seeds:
@@ -174,6 +182,8 @@ def _study(metrics: Mapping[str, Any]) -> list[str]:
         "|---|---|---|" + ("---|" if unseen else ""),
     ]
     for name, title in TITLES.items():
+        if name not in metrics["systems"]:
+            continue
         cells = [metrics["systems"][name]["f1"], metrics["systems"][name]["whole"]]
         cells += [unseen["systems"][name]["f1"]] if unseen else []
         lines.append(f"| {title} | {' | '.join(map(_cell, cells))} |")
