@@ -154,7 +154,8 @@ class Tiles:
         """
         # A pack of one tile is what a layer computes by itself.
         is_one = not ONEDNN and [*sections] == [(tile, tile)]
-        linears = () if is_one else self.linears
+        # Autocast changes the products of layers, and would not change ours; it promises no bits.
+        linears = () if is_one or torch.is_autocast_enabled("cpu") else self.linears
         # Past nn.Module's own __setattr__, which costs more than a small product.
         for linear in linears:
             linear.__dict__["forward"] = _tiled(linear, tile, sections)

@@ -128,6 +128,19 @@ def test_the_model_is_left_as_it_was(bare) -> None:
     assert not any("forward" in m.__dict__ for m in trunk.model.modules())
 
 
+@pytest.mark.parametrize("case", ["bert, wide", "qwen3, wide"])
+def test_autocast_computes_in_its_own_precision(bare, case) -> None:
+    """oneDNN's own product refuses a layer whose numbers and weights differ in precision."""
+    trunk = encoder(case, bare.trunk.tokenizer)
+    with torch.inference_mode():
+        for _, ids in trunk.batches(texts_of([3, 9, 40])):
+            states = trunk.hidden_states(ids)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                half = trunk.hidden_states(ids).float()
+            assert not torch.equal(half, states)
+            torch.testing.assert_close(half, states, rtol=0.1, atol=0.1)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpus_bits_keep_to_a_tolerance(bare) -> None:
     trunk = encoder("bert", bare.trunk.tokenizer)
