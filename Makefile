@@ -163,6 +163,7 @@ results: .venv/generative
 	$(BIN)/redhost lab taps
 	$(BIN)/redhost lab sparse
 	$(BIN)/redhost lab ranks
+	$(BIN)/redhost lab merging
 	$(BIN)/redhost lab subspaces
 	$(BIN)/redhost lab forgetting
 	$(BIN)/redhost lab mutants

@@ -14,6 +14,7 @@ from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
 from red_lab.matched.command import matched
+from red_lab.merging.command import merging
 from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
 from red_lab.port.command import port
@@ -103,6 +104,7 @@ for command in (
     hotswap,
     kills,
     matched,
+    merging,
     mutants,
     ranks,
     red,

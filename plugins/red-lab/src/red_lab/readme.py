@@ -17,6 +17,7 @@ from red_lab.report import NAMES
 __all__ = [
     "BLOCKS",
     "PAGES",
+    "answers_block",
     "generative_block",
     "install_block",
     "peers_block",
@@ -68,6 +69,30 @@ def peers_block(found: Mapping[str, Any]) -> str:
     note = (
         f"{provisional}PEFT {v['peft']}, adapters {v['beside adapters']['adapters']}. "
         "[Every system, and what the peers do better](docs/results/bench/README.md)."
+    )
+    return "\n".join([*lines, "", note])
+
+
+def answers_block(found: Mapping[str, Any]) -> str:
+    """Return the README's table of what an answer costs, beside encoders that give vectors."""
+    titles = {
+        "transformers, padded": "transformers, padded: vectors",
+        "sentence-transformers": "sentence-transformers: vectors",
+        "onnxruntime": "onnxruntime: vectors",
+        "redhost": "**redhost: answers of five experts**",
+        "redhost, onnx-int8": "redhost on onnxruntime, int8: answers of five experts",
+    }
+    cases = found["backbones"]["minilm"]["cases"]
+    [many] = (name for name, sides in cases.items() if "transformers, padded" not in sides)
+    lines = [f"| × transformers, padded | 1 line | 64 lines | {many}, a second |", "|---" * 4 + "|"]
+    for side, title in titles.items():
+        ratios = (cases[case][side]["times"]["ratio"] for case in ("1 line", "64 lines"))
+        rate = f"{cases[many][side]['rate']:,.0f}" if side in cases[many] else ""
+        lines.append(f"| {title} | {' | '.join(f'{x:.2f}' for x in ratios)} | {rate} |")
+    note = (
+        f"all-MiniLM-L6-v2, {found['threads']} thread, from text to result; one run, medians of "
+        "rounds. One padded pass of many lines is mostly filling, so it has no rate. [All "
+        "figures, and which aims are missed](docs/results/bench/README.md#whole-answers)."
     )
     return "\n".join([*lines, "", note])
 
@@ -153,6 +178,7 @@ PAGES = ("README.md", "docs/profiles.md", "docs/scale.md")
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
     "text": ("docs/results/text/metrics.json", text_block),
+    "answers": ("docs/results/bench/answers.json", answers_block),
     "peers": ("docs/results/bench/peers.json", peers_block),
     "adapters": ("docs/results/adapters/metrics.json", adapters_block),
     "generative": ("docs/results/generative/smollm2/metrics.json", generative_block),

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from red_lab.adapters.judge import Read
+from red_lab.adapters.merges import combined, in_peft
 from red_lab.adapters.passes import Files, files_of
 from red_lab.adapters.strangers import BLOCKS, language_model
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
@@ -43,17 +43,8 @@ def merged(adapters: Mapping[str, Path], way: str, *, weight: float) -> Files:
         weight: What each weighs.
     """
     how, options = MERGES[way]
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        made, names = _all_in_peft(tuple(adapters.items())), list(adapters)
-        torch.manual_seed(0)
-        made.add_weighted_adapter(
-            names, [weight] * len(names), "merged", combination_type=how, **options
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            made.save_pretrained(folder, selected_adapters=["merged"])
-            made.delete_adapter("merged")
-            return files_of(Path(folder, "merged"))
+    made = _all_in_peft(tuple(adapters.items()))
+    return combined(made, list(adapters), how, weight=weight, options=options)
 
 
 def arrow(adapters: Mapping[str, Path]) -> Read:
@@ -87,13 +78,7 @@ def arrow(adapters: Mapping[str, Path]) -> Read:
 @cache
 def _all_in_peft(adapters: tuple[tuple[str, Path], ...]) -> Any:
     """Return PEFT's model with every adapter in it, by its name."""
-    from peft import PeftModel
-
-    first, *others = adapters
-    made = PeftModel.from_pretrained(language_model()[0], first[1], adapter_name=first[0])
-    for name, folder in others:
-        made.load_adapter(folder, adapter_name=name)
-    return made
+    return in_peft(language_model()[0], dict(adapters))
 
 
 def _lowered(adapter: Path, folder: Path) -> Path:

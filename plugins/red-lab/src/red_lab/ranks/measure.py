@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import shutil
 import statistics
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -19,10 +17,8 @@ import redhost
 from red_lab.intervals import Array, interval
 from red_lab.options import cached_json
 from red_lab.progress import Bar
-from red_lab.ranks.subjects import Subject
+from red_lab.ranks.subjects import Subject, expert_in, train_one
 from redhost.core.evaluation.evaluate import hits_by_system
-from redhost.core.model.build import make_expert_module
-from redhost.core.plugins.manager import Plugins
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_expert
 
@@ -92,7 +88,7 @@ def _one(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
 
     def train(where: str, **settings: Any) -> list[Path]:
         start = perf_counter()
-        made = [_train(subject, i, folder / where, seed=seed, **settings) for i in subject.parts]
+        made = [train_one(subject, i, folder / where, seed=seed, **settings) for i in subject.parts]
         seconds[where] = perf_counter() - start
         return made
 
@@ -111,46 +107,10 @@ def _one(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
     return {"hits": found, "without": _without(subject, folder), "seconds": seconds}
 
 
-def _train(
-    subject: Subject,
-    expert_id: str,
-    folder: Path,
-    *,
-    seed: int,
-    form: str | None = None,
-    rank: int | None = None,
-    ranks: tuple[int, ...] = (),
-) -> Path:
-    """Train one expert alone, as its author does, and return its package."""
-    project = folder / f"red-expert-{expert_id}"
-    shutil.rmtree(project, ignore_errors=True)
-    package = redhost.authoring.write_project(
-        project, kind="expert", package_id=expert_id, summary="ranks"
-    )
-    form = form or subject.plan.form
-    given = {"id": expert_id, "form": form, "rank": rank, "ranks": ranks or None}
-    plan = redhost.authoring.ExpertPlan(
-        **{**{n: getattr(subject.plan, n) for n in subject.plan.__struct_fields__}, **given}
-    )
-    settings = dataclasses.replace(
-        subject.settings,
-        form=form or subject.settings.form,
-        rank=rank,
-        ranks=ranks,
-        seed=seed,
-    )
-    redhost.authoring.train_package(
-        project, plan, subject.parts[expert_id], context=subject.context, settings=settings
-    )
-    return package
-
-
 def _claim(package: Path, folder: Path, *, heaviest: bool) -> Path:
     """Write a package again, claiming ranks that it was not trained at."""
-    files = read_expert(from_folder(package)).unwrap(str(package))
-    manifest = files.manifest
-    bus = redhost.BusConfig(width=manifest.reads.width, labels=manifest.labels)
-    made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={}).unwrap("it")
+    files = read_expert(from_folder(package)).unwrap(package.name)
+    manifest, made = files.manifest, expert_in(package)
     assert isinstance(made, redhost.plugins.LowRank)  # noqa: S101  (all here are)
     card = redhost.authoring.CardFile(
         kind=manifest.card.kind,
@@ -214,7 +174,7 @@ def _without(subject: Subject, folder: Path) -> list[float]:
         best = (h @ subject.context.backbone.classifier.T).argmax(-1).tolist()
         labels = subject.context.backbone.labels
         return [float(labels[k] == r.label) for k, r in zip(best, subject.test, strict=True)]
-    heads = [_train(subject, i, folder / "linear", seed=0, form="linear") for i in subject.parts]
+    heads = [train_one(subject, i, folder / "linear", seed=0, form="linear") for i in subject.parts]
     return _judge(subject, heads)["routed"]
 
 

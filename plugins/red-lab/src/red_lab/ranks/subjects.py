@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,12 @@ from red_lab.arithmetic import RANGES, Split, pairs_in
 from red_lab.ranges import EXPERT, role_rows
 from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import open_desk
+from redhost.core.model.build import make_expert_module
+from redhost.core.plugins.manager import Plugins
+from redhost.registry.package.discover import from_folder
+from redhost.registry.package.readers import read_expert
 
-__all__ = ["SUBJECTS", "Subject"]
+__all__ = ["SUBJECTS", "Subject", "expert_in", "train_one"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,3 +108,55 @@ def _newswire(work: Path) -> Subject:
 
 
 SUBJECTS: Mapping[str, Callable[[Path], Subject]] = {"ranges": _ranges, "newswire": _newswire}
+
+
+def train_one(
+    subject: Subject,
+    expert_id: str,
+    folder: Path,
+    *,
+    seed: int,
+    form: str | None = None,
+    rank: int | None = None,
+    ranks: tuple[int, ...] = (),
+) -> Path:
+    """Train one expert alone, as its author does, and return its package.
+
+    Args:
+        subject: What on.
+        expert_id: Whose rows.
+        folder: Where the project goes; one of the same name is written anew.
+        seed: Of its weights and the order of rows.
+        form: Another form than the subject's.
+        rank: R; None for the subject's own.
+        ranks: Where it is to be an expert by itself.
+    """
+    project = folder / f"red-expert-{expert_id}"
+    shutil.rmtree(project, ignore_errors=True)
+    package = redhost.authoring.write_project(
+        project, kind="expert", package_id=expert_id, summary="ranks"
+    )
+    form = form or subject.plan.form
+    given = {"id": expert_id, "form": form, "rank": rank, "ranks": ranks or None}
+    plan = redhost.authoring.ExpertPlan(
+        **{**{n: getattr(subject.plan, n) for n in subject.plan.__struct_fields__}, **given}
+    )
+    settings = dataclasses.replace(
+        subject.settings,
+        form=form or subject.settings.form,
+        rank=rank,
+        ranks=ranks,
+        seed=seed,
+    )
+    redhost.authoring.train_package(
+        project, plan, subject.parts[expert_id], context=subject.context, settings=settings
+    )
+    return package
+
+
+def expert_in(package: Path) -> redhost.Expert:
+    """Return the expert of a package."""
+    files = read_expert(from_folder(package)).unwrap(package.name)
+    bus = redhost.BusConfig(width=files.manifest.reads.width, labels=files.manifest.labels)
+    made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={})
+    return made.unwrap(package.name)

@@ -1,0 +1,1 @@
+"""Experts and adapters as one: a composition folded into an expert, parameters averaged."""

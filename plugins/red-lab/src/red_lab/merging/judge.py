@@ -1,0 +1,60 @@
+"""Answers of one expert that has all the weight, as a head on h or as an adapter in the blocks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+import redhost
+from red_lab.ranks.subjects import Subject
+from redhost.core.backbones.interventions.layout import acts_inside, bus_part, inside_reader
+from redhost.core.training.expert import expert_logits
+
+__all__ = ["alone", "hits", "moved", "right", "size"]
+
+
+def alone(expert: redhost.Expert, subject: Subject, texts: Sequence[str]) -> Tensor:
+    """Return log p ``(N, L)`` of texts: of the backbone's labels, or of the expert's own."""
+    backbone, h = subject.context.backbone, subject.context.encode(texts)
+    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+    read = inside_reader(backbone, "alone", expert)(texts) if acts_inside(expert) else norm(h)
+    with torch.inference_mode():
+        logits = expert_logits(bus_part(expert, backbone), h, read, backbone.classifier)
+        return torch.log_softmax(logits, dim=-1)
+
+
+def hits(expert: redhost.Expert, subject: Subject) -> list[float]:
+    """Return which test rows an expert answers rightly alone."""
+    names = expert.labels if expert.space == "labels" else subject.context.backbone.labels
+    return right(alone(expert, subject, [r.text for r in subject.test]), names, subject)
+
+
+def right(scores: Tensor, names: Sequence[str], subject: Subject) -> list[float]:
+    """Return which test rows have their label's score largest, of scores ``(N, L)``."""
+    best = scores.argmax(-1).tolist()
+    return [float(names[k] == r.label) for k, r in zip(best, subject.test, strict=True)]
+
+
+def size(module: nn.Module) -> int:
+    """Return how many numbers a module has."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def moved(expert: redhost.Expert, *, length: float, seed: int) -> redhost.Expert:
+    """Return an expert each of whose tensors took a Gaussian step.
+
+    Args:
+        expert: It stays as it is.
+        length: Of the step, as a share of the tensor's own (Li et al. 2018 take the same for each
+            filter).
+        seed: Of its direction.
+    """
+    other, generator = copy.deepcopy(expert), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in other.parameters():
+            step = torch.randn(p.shape, generator=generator)
+            p.add_(step * (length * p.norm() / step.norm().clamp_min(torch.finfo(p.dtype).tiny)))
+    return other

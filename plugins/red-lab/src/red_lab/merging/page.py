@@ -1,0 +1,156 @@
+"""Write the metrics of `redhost lab merging` as a page and its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["draw", "page"]
+
+FOLDS = ("ranges", "newswire")
+
+EXPERTS = {
+    "routed": "**five experts, routed**",
+    "oracle": "five experts, each row's own (label-informed)",
+    "uniform": "five experts, equal weights",
+    "no router": "five experts, no router: all Δ summed, or all logits side by side",
+    "best_single": "the best of them alone (chosen on these very rows)",
+    "averaged": "their parameters averaged",
+    "fold 0": "**`redhost merge`**, plain steps",
+    "fold 0.05": "`redhost merge --sharpness 0.05`",
+    "fold 0.2": "`redhost merge --sharpness 0.2`",
+    "fold 1": "`redhost merge --sharpness 1`",
+    "fold of shuffled": "`redhost merge` of experts whose weights are shuffled",
+    "joint": "one expert of the same rank, trained on everybody's rows",
+    "joint, all ranks": "one expert of all ranks together, trained on everybody's rows",
+    "nothing": "no expert",
+}
+ADAPTERS = {
+    "routed": "**five adapters under `redhost recompose`**",
+    "oracle": "five adapters, each row's own (label-informed)",
+    "uniform": "five adapters, their answers' steps at equal weights (five passes)",
+    "sum": "five adapters, all steps summed (five passes)",
+    "best_single": "the best of them alone (chosen on these very rows)",
+    "updates averaged": "their updates B A averaged, by PEFT",
+    "parameters averaged": "their parameters averaged, B and A each, by PEFT",
+    "updates summed": "their updates summed, by PEFT",
+    "TIES merge": "TIES merge, by PEFT",
+    "joint": "one adapter of the same rank, trained on everybody's rows",
+    "joint, all ranks": "one adapter of all ranks together, trained on everybody's rows",
+    "shuffled joint": "an adapter whose weights are shuffled",
+}
+
+
+def page(metrics: Mapping[str, Any]) -> str:
+    """Return the page for metrics of the schema ``red-lab.merging/1``."""
+    lines = [
+        "# Experts trained apart, as one",
+        "",
+        "Written by `redhost lab merging` from `metrics.json`; do not edit.",
+        "",
+        "Five teams train apart. Their experts can be routed; folded into one expert by `redhost "
+        "merge`, which sees the training texts without labels and learns the composition's "
+        "answers; or averaged, parameter by parameter. Accuracy on rows that nobody learnt from, "
+        "means over seeds, with 95 % by bootstrap over rows that belong together; differences to "
+        "the routed composition are paired, in points. Numbers are those of weights above the "
+        "backbone, the router's with them where there is one.",
+        "",
+    ]
+    for name in (s for s in FOLDS if s in metrics):
+        lines += _section(metrics[name], EXPERTS)
+    if any(s in metrics for s in FOLDS):
+        lines += [*_flatness(metrics)]
+    if "adapters" in metrics:
+        lines += _section(metrics["adapters"], ADAPTERS, title=_adapters_title(metrics))
+    return "\n".join(lines)
+
+
+def _adapters_title(metrics: Mapping[str, Any]) -> str:
+    red = metrics.get("ranges", {}).get("accuracy", {}).get("routed")
+    beside = "" if red is None else f" RED's five experts on the same rows have {_cell(red)}."
+    return (
+        "LoRA adapters on the same sums: one a range, rank 8, in the upper half of the tiny "
+        f"backbone's blocks, answers through its frozen classifier.{beside}"
+    )
+
+
+def _section(
+    found: Mapping[str, Any], titles: Mapping[str, str], *, title: str | None = None
+) -> list[str]:
+    head = found["title"][0].upper() + found["title"][1:] if title is None else "LoRA adapters"
+    lines = [
+        f"## {head}",
+        "",
+        *([] if title is None else [title, ""]),
+        f"{found['rows']:,} rows, {found['seeds']} seeds, router `{found['router']}`.",
+        "",
+        "| system | accuracy | 95 % | less the routed ones | numbers |",
+        "|---|---|---|---|---|",
+    ]
+    for name, shown in titles.items():
+        a, less = found["accuracy"][name], found["less routed"][name]
+        difference = f"{100 * less['mean']:+.1f} ({_points(less)})" if name != "routed" else ""
+        lines.append(
+            f"| {shown} | {a['mean']:.4f} | {a['low']:.4f}–{a['high']:.4f} | {difference} "
+            f"| {found['numbers'][name]:,} |"
+        )
+    return [*lines, ""]
+
+
+def _points(cell: Mapping[str, float]) -> str:
+    return f"{100 * cell['low']:+.1f} … {100 * cell['high']:+.1f}"
+
+
+def _cell(cell: Mapping[str, float]) -> str:
+    return f"{cell['mean']:.4f} ({cell['low']:.4f}–{cell['high']:.4f})"
+
+
+def _flatness(metrics: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "## How flat a fold lies",
+        "",
+        "Mean KL(composition ‖ fold) on the test texts, in nats, where every tensor of the fold "
+        "takes a Gaussian step of so large a share of its own length; means over eight directions "
+        "and the seeds. The composition is the teacher, so a step of 0 shows what the fold misses.",
+        "",
+        "![KL over the length of a random step: one line for each sharpness](flatness.svg)",
+        "",
+    ]
+    for name in (s for s in FOLDS if s in metrics):
+        flat = metrics[name]["flat"]
+        steps = sorted(next(iter(flat.values())), key=float)
+        lines += [
+            f"| {name}, sharpness | {' | '.join(f'step {s}' for s in steps)} |",
+            "|---" * (len(steps) + 1) + "|",
+            *(
+                f"| {rho} | {' | '.join(f'{flat[rho][s]:.4f}' for s in steps)} |"
+                for rho in sorted(flat, key=float)
+            ),
+            "",
+        ]
+    return lines
+
+
+def draw(metrics: Mapping[str, Any], folder: Path) -> None:
+    """Write flatness.svg; the same metrics give the same bytes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown = [s for s in FOLDS if s in metrics]
+    if not shown:
+        return
+    with mpl.rc_context({"svg.hashsalt": "merging", "figure.figsize": (8, 3.2), "font.size": 9}):
+        figure, axes = plt.subplots(1, len(shown), layout="constrained", squeeze=False)
+        for place, name in zip(axes[0], shown, strict=True):
+            for rho, steps in sorted(metrics[name]["flat"].items(), key=lambda x: float(x[0])):
+                points = sorted((float(s), kl) for s, kl in steps.items())
+                place.plot(*zip(*points, strict=True), marker=".", label=f"sharpness {rho}")
+            place.set_xlabel("random step, share of each tensor's length")
+            place.set_title(name)
+        axes[0][0].set_ylabel("KL to the composition, nats")
+        axes[0][0].legend(fontsize=7)
+        figure.savefig(folder / "flatness.svg", metadata={"Date": None})
+        plt.close(figure)

@@ -1,0 +1,98 @@
+"""`redhost lab merging`: sections seed by seed, then metrics, page and figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from red_lab.intervals import Array, interval
+from red_lab.merging.adapters import adapters
+from red_lab.merging.folded import folded
+from red_lab.merging.page import draw, page
+from red_lab.options import cached_json
+from red_lab.progress import Bar
+from red_lab.ranks.subjects import SUBJECTS, Subject
+from red_lab.toy.data import one_thread
+
+__all__ = ["run", "summary"]
+
+SCHEMA = "red-lab.merging/1"
+
+Measure = Callable[..., dict[str, Any]]
+
+SECTIONS: Mapping[str, tuple[str, Measure]] = {
+    "ranges": ("ranges", folded),
+    "newswire": ("newswire", folded),
+    "adapters": ("ranges", adapters),
+}
+"""Name → what on, and what is measured."""
+
+
+def run(names: Sequence[str], *, seeds: int, out: Path, work: Path) -> Path:
+    """Measure sections, and write their metrics beside the others', with a page of all.
+
+    Args:
+        names: Of the sections.
+        seeds: How many times everything is trained.
+        out: Where the results go.
+        work: Where packages, features and finished seeds are kept.
+
+    Returns:
+        The path of metrics.json.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "metrics.json"
+    metrics: dict[str, Any] = {"schema": SCHEMA}
+    if path.exists():
+        metrics = json.loads(path.read_text("utf-8"))
+    for name in names:
+        on, measure = SECTIONS[name]
+        subject, bar, found = SUBJECTS[on](work), Bar(f"merging, {name}", total=seeds), []
+        for seed in range(seeds):
+            with one_thread():
+                make = partial(measure, subject, seed=seed, work=work)
+                found.append(cached_json(work / f"{name}-{seed}.json", make))
+            bar.update(seed + 1)
+        metrics[name] = summary(subject, found)
+        path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    (out / "README.md").write_text(page(metrics), "utf-8")
+    draw(metrics, out)
+    return path
+
+
+def summary(subject: Subject, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a section's metrics over seeds, with intervals by cluster.
+
+    Args:
+        subject: What it is on.
+        found: What each seed gave.
+    """
+    hits: dict[str, Array] = {
+        name: np.array([f["hits"][name] for f in found], dtype=np.float64).mean(0)
+        for name in found[0]["hits"]
+    }
+
+    def shown(values: Array) -> dict[str, float]:
+        low, high = interval(values, subject.clusters)
+        return {"mean": float(values.mean()), "low": low, "high": high}
+
+    flat = found[0].get("flat", {})
+    return {
+        "title": subject.title,
+        "rows": len(subject.test),
+        "seeds": len(found),
+        "router": found[0].get("router", subject.router),
+        "accuracy": {name: shown(values) for name, values in hits.items()},
+        "less routed": {n: shown(values - hits["routed"]) for n, values in hits.items()},
+        "numbers": found[0]["sizes"],
+        "flat": {
+            rho: {step: float(np.mean([f["flat"][rho][step] for f in found])) for step in steps}
+            for rho, steps in flat.items()
+        },
+    }
