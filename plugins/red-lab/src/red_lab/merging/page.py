@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from red_lab.merging.adapters import EPOCHS
+from red_lab.ranges import EXPERT
+
 __all__ = ["draw", "page"]
 
 FOLDS = ("ranges", "newswire")
@@ -71,7 +74,9 @@ def _adapters_title(metrics: Mapping[str, Any]) -> str:
     beside = "" if red is None else f" RED's five experts on the same rows have {_cell(red)}."
     return (
         "LoRA adapters on the same sums: one a range, rank 8, in the upper half of the tiny "
-        f"backbone's blocks, answers through its frozen classifier.{beside}"
+        f"backbone's blocks, {EPOCHS} epochs, answers through its frozen classifier.{beside} Those "
+        f"had {EXPERT.epochs} epochs on features that stand still; adapters still got "
+        "better with every epoch that was tried ([lab notes](../../lab-notes.md))."
     )
 
 
