@@ -98,7 +98,7 @@ def json_option(prints: str, **also: str) -> Callable[[F], F]:
 
 def device_option(command: F) -> F:
     """Add ``--device``."""
-    return click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")(command)
+    return click.option("--device", help="Where the backbone runs: cpu, cuda, or bf16.")(command)
 
 
 def backbone_option(command: F) -> F:

@@ -16,12 +16,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ...registry.errors import BackboneMismatchError, IntegrityError, short
+from ...registry.errors import BackboneMismatchError, IntegrityError, UsageError, short
 from ..bus.bus import BusConfig
 from ..bus.layout import FeatureLayout
 from ..bus.tasks import CLASSIFICATION, Task, Unit, make_task
 from ..digests import backbone_fingerprint
 from ..types import Row, as_list
+from .bfloat16 import BF16, BFloat16Encoder
 from .encoder import FeatureChoice, Pooling, TextEncoder, load_encoder
 from .qwen3.package import qwen3_encoder
 from .tokens import tokenize
@@ -146,8 +147,21 @@ class Backbone:
         return self.trunk.kernels
 
     def to(self, device: str) -> Self:
-        """Move the trunk; h comes back to the CPU, where the bus runs."""
-        nn.Module.to(self.trunk.model, device)
+        """Move the trunk; h comes back to the CPU, where the bus runs.
+
+        Raises:
+            UsageError: If there is no such device here, or its products lack the precision.
+        """
+        if device == BF16:
+            return self.with_trunk(BFloat16Encoder(self.trunk))
+        try:
+            nn.Module.to(self.trunk.model, device)
+        except (RuntimeError, AssertionError) as e:  # the latter, if torch has no CUDA
+            raise UsageError(
+                f"device {device!r}",
+                expected=f"cpu, cuda, {BF16}, or one that a trusted plugin brings",
+                found=str(e).splitlines()[0],
+            ) from e
         return self
 
     def with_trunk(self, trunk: TextEncoder) -> Self:

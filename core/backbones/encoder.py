@@ -64,14 +64,17 @@ class TextEncoder:
 
     Attributes:
         width: D, the width of the pooled vector.
-        engine: The device's name by which a plugin computes h its own way; None for torch. A
-            generation is loaded on the engine it was made on.
+        engine: The device's name by which h is computed another way (`engines`); None for torch's
+            own. A generation is loaded on the engine it was made on.
+        tolerance: The most that a text's h is away from torch's in float32, as a share of its
+            length.
 
     Raises:
         UsageError: If the model has no such layer.
     """
 
     engine: str | None = None
+    tolerance: float = 0.0
 
     def __init__(
         self,
@@ -104,6 +107,11 @@ class TextEncoder:
     def kernels(self) -> str:
         """Name what the bits of h come from: part of what identifies a stored feature."""
         return KERNELS
+
+    @property
+    def has_states(self) -> bool:
+        """Whether its passes are torch's, so that states inside can be read and acted on."""
+        return type(self).passes is TextEncoder.passes
 
     @cached_property
     def blocks(self) -> nn.ModuleList:
@@ -293,12 +301,19 @@ class TextEncoder:
             return cast("Tensor", output.last_hidden_state)
         return torch.cat([output.hidden_states[layer] for layer in self.features.layers], dim=-1)
 
-    @contextmanager
-    def with_linears(self, linears: Sequence[nn.Linear]) -> Iterator[None]:
+    def with_linears(self, linears: Sequence[nn.Linear]) -> AbstractContextManager[None]:
         """Let these be linear layers of the encoder in the passes of a ``with`` block."""
+        return self._in(lambda tiles: replace(tiles, linears=(*tiles.linears, *linears)))
+
+    def in_float32(self) -> AbstractContextManager[None]:
+        """Compute the passes of a ``with`` block in float32, as what authors record is."""
+        return self._in(lambda tiles: replace(tiles, lowered={}))
+
+    @contextmanager
+    def _in(self, made: Callable[[Tiles], Tiles]) -> Iterator[None]:
         with self.lock:
             tiles = self.tiles
-            self.tiles = replace(tiles, linears=(*tiles.linears, *linears))
+            self.tiles = made(tiles)
             try:
                 yield
             finally:

@@ -19,9 +19,9 @@ or all texts do (`backbones.packs`). What else mixes rows was looked at kernel b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -105,6 +105,7 @@ class Tiles:
         unread: Modules above its last states, which are all that is read.
         is_shared: Whether texts of one length may share a pass.
         is_packed: Whether all texts may.
+        lowered: Of linear layers, the same in a lower precision, which compute their passes.
     """
 
     linears: Sequence[nn.Linear]
@@ -112,6 +113,7 @@ class Tiles:
     unread: Sequence[nn.Module]
     is_shared: bool
     is_packed: bool
+    lowered: Mapping[nn.Linear, nn.Linear] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
@@ -153,12 +155,15 @@ class Tiles:
             runs: Of a pack: its texts; by default a pass has a text in each row of its batch.
         """
         # A pack of one tile is what a layer computes by itself.
-        is_one = not ONEDNN and [*sections] == [(tile, tile)]
+        is_one = not ONEDNN and not self.lowered and [*sections] == [(tile, tile)]
         # Autocast changes the products of layers, and would not change ours; it promises no bits.
         linears = () if is_one or torch.is_autocast_enabled("cpu") else self.linears
         # Past nn.Module's own __setattr__, which costs more than a small product.
         for linear in linears:
-            linear.__dict__["forward"] = _tiled(linear, tile, sections)
+            lowered = self.lowered.get(linear)
+            linear.__dict__["forward"] = (
+                _tiled(linear, tile, sections) if lowered is None else _whole(lowered)
+            )
         for activation in self.activations:
             activation.__dict__["forward"] = _text_by_text(activation, runs)
         for module in self.unread:
@@ -183,6 +188,21 @@ def _tiled(linear: nn.Linear, tile: int, sections: Sections) -> Forward:
             rows = torch.constant_pad_nd(rows, (0, 0, 0, filling))
         out = _products(rows, parts, weight, bias)
         return out[:count].view(*x.shape[:-1], -1)
+
+    return forward
+
+
+def _whole(lowered: nn.Linear) -> Forward:
+    """Return a layer in a lower precision, over numbers ``(…, D)``.
+
+    Its products add up along D in one order, however many rows there are (`engines.hold_to`).
+    """
+    weight, bias = lowered.weight, lowered.bias
+
+    def forward(x: Tensor) -> Tensor:
+        rows = x.to(weight.dtype)
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+        return out.to(x.dtype)
 
     return forward
 

@@ -98,11 +98,11 @@ def word_states(trunk: TextEncoder, texts: Sequence[str]) -> list[Tensor]:
     Raises:
         UsageError: If the trunk runs on an engine that gives one vector for a text.
     """
-    if trunk.engine is not None:
+    if not trunk.has_states:
         raise UsageError(
             f"engine {trunk.engine!r} gives one vector for a text",
             expected="torch, where spans are answered",
-            found=trunk.engine,
+            found=str(trunk.engine),
         )
     made = list[Tensor]()
     for text, states in zip(texts, trunk.states(texts), strict=True):

@@ -105,7 +105,7 @@ def prepare_composition(
     """
     files, providers = selection.files, Providers()
     by_plugin = bool(plugins.providers("redhost_make_backbone"))
-    if previous and record and record.backbone.digest == files.digest and not by_plugin:
+    if previous and record and not by_plugin and _is_of(record, files.digest, device=device):
         backbone = replace(previous.backbone, layout=None)  # the same bytes, verified already
     else:
         backbone = make_backbone(files, plugins=plugins, providers=providers, device=device)
@@ -141,6 +141,12 @@ def prepare_composition(
         if previous
         else None,
     )
+
+
+def _is_of(record: Composition, digest: str, *, device: str) -> bool:
+    """Tell whether a generation was made on the backbone of a digest, and on no other engine."""
+    made_on = record.settings.get("device")
+    return record.backbone.digest == digest and made_on in {None, device}
 
 
 def _verify(

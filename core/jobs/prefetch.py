@@ -71,8 +71,9 @@ class FeaturePrefetcher:
 
         jobs = JobBatch(threads=torch.get_num_threads())
         inputs = jobs.put("backbone", files.files)
+        device = backbone.trunk.engine or backbone.device
         for start in range(0, len(missing), SHARD):
-            shard = {"texts": missing[start : start + SHARD], "device": backbone.device}
+            shard = {"texts": missing[start : start + SHARD], "device": device}
             jobs.add(f"shard {start // SHARD}", encode_texts, shard, inputs)
 
         def remember(job: Job, made: JobFiles) -> None:

@@ -115,7 +115,7 @@ def test_an_export_of_another_encoder_is_refused(torchs, monkeypatch, tmp_path) 
     engine(
         redhost.authoring.TextEncoder(model=other, tokenizer=own.tokenizer, pooling=own.pooling)
     )  # the file lies under the name of this fingerprint now
-    with pytest.raises(redhost.errors.PluginError, match="is not the one on torch"):
+    with pytest.raises(redhost.errors.BackboneMismatchError, match="is not the one on torch"):
         engine(own)
 
 

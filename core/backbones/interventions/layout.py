@@ -206,6 +206,8 @@ def inside_reader(
 def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
     """Return what an expert that changes h reads on the bus of token ids ``(N, T)``, ``(N, D)``.
 
+    In float32 whatever the trunk computes in: its author's record is held to it.
+
     Raises:
         ContractError: If it does not fit the backbone, or changes nothing.
     """
@@ -213,7 +215,7 @@ def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
     if acts is None or not acts.changes_h:
         raise ContractError("an expert", expected="one that changes h", found="another")
     ids = ids.to(trunk.device)
-    with trunk.lock, torch.inference_mode():
+    with trunk.in_float32(), torch.inference_mode():
         plain, moved = trunk.pool(trunk.hidden_states(ids)), moved_by(trunk, ids, acts)
         h, moved = plain.float().cpu(), moved.float().cpu()
         if _moves(acts, expert):

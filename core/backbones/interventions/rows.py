@@ -33,7 +33,7 @@ States = Mapping[int, Tensor]
 def shares_passes(encoder: TextEncoder) -> bool:
     """Tell whether texts can go on side by side: in packs of torch's, on a CPU."""
     packed = encoder.device.type == "cpu" and encoder.tiles.is_packed
-    return packed and encoder.engine is None and type(encoder).passes is TextEncoder.passes
+    return packed and encoder.has_states
 
 
 def encode_with_states(

@@ -10,21 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import redhost
-from redhost.authoring import TextEncoder
+from redhost.authoring import TextEncoder, hold_to
 from redhost_onnx import ENGINES
 from redhost_onnx.export import exported
 
 __all__ = ["OnnxEncoder"]
 
 onnxruntime: Any = import_module("onnxruntime")  # which has no types
-
-PROBES = (
-    "What is 37 plus 12?",
-    "The committee meets again on Thursday to talk about the budget of the new library.",
-    "gpu driver crashes when the second monitor is plugged in " * 8,
-)
-"""Texts that an engine is held to."""
 
 
 class OnnxEncoder(TextEncoder):
@@ -36,7 +28,7 @@ class OnnxEncoder(TextEncoder):
         engine: One of `redhost_onnx.ENGINES`.
 
     Raises:
-        PluginError: If it computes something else than torch does.
+        BackboneMismatchError: If it computes something else than torch does.
     """
 
     def __init__(self, encoder: TextEncoder, fingerprint: str, *, engine: str) -> None:
@@ -48,7 +40,7 @@ class OnnxEncoder(TextEncoder):
             features=encoder.features,
             head=encoder.head,
         )
-        self.engine = engine
+        self.engine, self.tolerance = engine, ENGINES[engine]
         versions = f"{onnxruntime.__version__} {torch.__version__}"
         name = f"{engine}-{fingerprint[:32]}-{versions}".replace(" ", "-").replace("+", "-")
         data = exported(encoder, name, int8=engine == "onnx-int8")
@@ -58,7 +50,7 @@ class OnnxEncoder(TextEncoder):
         options.log_severity_level = 3  # errors
         providers = ["CPUExecutionProvider"]
         self.session = onnxruntime.InferenceSession(data, options, providers=providers)
-        self._hold_to(encoder, ENGINES[engine])
+        hold_to(encoder, self)
 
     @property
     def kernels(self) -> str:
@@ -70,14 +62,3 @@ class OnnxEncoder(TextEncoder):
         for n, row in enumerate(ids):
             [states] = self.session.run(["states"], {"ids": np.array([row], dtype=np.int64)})
             yield [n], self.pool(torch.from_numpy(states))
-
-    def _hold_to(self, encoder: TextEncoder, tolerance: float) -> None:
-        h, mine = encoder.encode(PROBES), self.encode(PROBES)
-        worst = float(((mine - h).norm(dim=1) / h.norm(dim=1)).max())
-        if not worst <= tolerance:
-            raise redhost.errors.PluginError(
-                f"the encoder on {self.engine!r} is not the one on torch",
-                expected=f"vectors within {tolerance:g} of their length",
-                found=f"{worst:.3g}",
-                hint="Use --device cpu, and report the backbone.",
-            )

@@ -28,12 +28,13 @@ def page(found: Mapping[str, Any]) -> str:
     peers = ", ".join(f"{name} {version}" for name, version in found["peers"].items())
     lines = [
         "From text to answer, tokens included, the same texts in turns in one process, "
-        f"{found['threads']} thread, texts cut at {found['max_tokens']} tokens, {peers}. Lines are "
-        "of a television series' transcripts, posts of 20 Newsgroups' training file. The first two "
-        "sides and onnxruntime give vectors and no answer; redhost has five experts, twenty labels "
-        "and its default router. Many lines go in five calls. Ratios are medians of the "
-        f"rounds' own, with quartiles: for a few texts beside `{FLOOR}`, for many beside "
-        "sentence-transformers, since one padded pass in the order given would be mostly filling.",
+        f"{found['threads']} thread{_on(found)}, texts cut at {found['max_tokens']} tokens, "
+        f"{peers}. Lines are of a television series' transcripts, posts of 20 Newsgroups' training "
+        "file. transformers, sentence-transformers and onnxruntime give vectors and no answer; "
+        "redhost has five experts, twenty labels and its default router. Many lines go in five "
+        "calls. Ratios are medians of the rounds' own, with quartiles: for a few texts beside "
+        f"`{FLOOR}`, for many beside sentence-transformers, since one padded pass in the order "
+        "given would be mostly filling.",
     ]
     for name, measured in found["backbones"].items():
         lines += ["", f"**{name}**", "", *_waiting(measured), "", *_rates(measured)]
@@ -51,6 +52,10 @@ def page(found: Mapping[str, Any]) -> str:
         f"| {aim} | {seen} | {'met' if met else '**missed**'} |" for aim, seen, met in aims(found)
     ]
     return "\n".join(lines)
+
+
+def _on(found: Mapping[str, Any]) -> str:
+    return f" of {found['processor']}" if "processor" in found else ""
 
 
 def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 import redhost
 from red_lab.bench.answers.author import AUTHOR_ROWS
 from red_lab.bench.answers.over_http import measure_http
-from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
+from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject, runs_here
 from red_lab.bench.answers.systems import FLOOR, LARGE, SYSTEMS, Answering
 from red_lab.bench.answers.texts import Case, cases, pick, works
 from red_lab.bench.peers.worker import ask
@@ -69,9 +70,13 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
         "threads": 1,
         "max_tokens": MAX_TOKENS,
         "peers": peers,
+        "processor": _processor(),
         "backbones": found,
     }
 
+
+NARROW = ("bf16", "fp16", "int8", "vnni")
+"""How torch ends the names of instructions for numbers of few bits."""
 
 COLD = """
 import sys
@@ -96,6 +101,13 @@ def _versions() -> dict[str, str]:
         ) from e
 
 
+def _processor() -> str:
+    """Return its name, and which instructions for numbers of few bits it has."""
+    found = torch.cpu.get_capabilities()
+    has = [name for name in sorted(found) if found[name] is True and name.endswith(NARROW)]
+    return f"{found.get('cpu_name', platform.machine())} ({', '.join(has) or 'none for few bits'})"
+
+
 def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     folder, load = settings.work / "answers", BACKBONES[name]
     # In a process of its own: what exports and trains leaves gigabytes behind.
@@ -103,7 +115,7 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     subject = Subject.under(folder, name)
     texts = {kind: pick(kind) for kind in ("lines", "posts")}
     memory = _memory(name, folder, texts=min(load.memory, settings.texts))
-    systems = {side: opened(subject) for side, opened in SYSTEMS.items()}
+    systems = {side: SYSTEMS[side](subject) for side in filter(runs_here, SYSTEMS)}
     chosen = cases(runs=settings.runs, texts=settings.texts // load.share, posts=load.posts)
     bar, timed = Bar(f"answers {name}", total=len(chosen) + 1), {}
     for n, case in enumerate(chosen):
@@ -162,7 +174,7 @@ def _engines(subject: Subject, *, posts: int) -> dict[str, Any]:
     """
     chosen = random.Random(1).sample(rows("train"), posts)  # noqa: S311  (a sample, no secret)
     texts, answered = [row.text for row in chosen], dict[str, tuple[list[str], Tensor]]()
-    for device in (None, *ENGINES):
+    for device in (None, *filter(runs_here, ENGINES)):
         with subject.host(device) as host:
             labels = [answer.label for answer in host.predict(texts)]
             answered[device or "torch"] = labels, host.composed.backbone.encode(texts)
@@ -182,7 +194,7 @@ def _timed(
     case: Case, systems: Mapping[str, Answering], texts: list[str]
 ) -> dict[str, dict[str, Any]]:
     """Return what each side took, beside the first of them in the same round."""
-    sides = {name: systems[name] for name in (LARGE if case.large else systems)}
+    sides = {name: systems[name] for name in (LARGE if case.large else systems) if name in systems}
     seconds = in_turns_over(sides, works(case, texts))
     floor = seconds[LARGE[0] if case.large else FLOOR]
     return {
@@ -198,4 +210,7 @@ def _timed(
 
 def _memory(name: str, folder: Path, *, texts: int) -> dict[str, int]:
     measured = partial(ask, "systems:memory", package=__package__, folder=str(folder.absolute()))
-    return {side: measured(name=name, system=side, texts=texts)["peak_bytes"] for side in SYSTEMS}
+    return {
+        side: measured(name=name, system=side, texts=texts)["peak_bytes"]
+        for side in filter(runs_here, SYSTEMS)
+    }

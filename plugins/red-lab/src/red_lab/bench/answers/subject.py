@@ -20,16 +20,17 @@ from red_lab.bench.answers.texts import EXPERT_ROWS, training_rows
 from red_lab.bench.peers.folders import plain
 from red_lab.newsgroups import TEAMS, encoder, lines
 from red_lab.red.run import smollm2_file
+from redhost.core.backbones.bfloat16 import BF16, is_capable
 from redhost.registry.environment.trust import trust
 from redhost.testing import Environment
 
-__all__ = ["ENGINES", "MAX_TOKENS", "Subject", "compose_minilm", "prepare"]
+__all__ = ["ENGINES", "MAX_TOKENS", "Subject", "compose_minilm", "prepare", "runs_here"]
 
 MAX_TOKENS = 128
 """Where every side cuts a text."""
 
-ENGINES = ("onnx", "onnx-int8")
-"""Devices of redhost-onnx."""
+ENGINES = (BF16, "onnx", "onnx-int8")
+"""Devices beside torch's float32: redhost's own, and those of redhost-onnx."""
 
 BACKGROUND = 32
 
@@ -86,6 +87,11 @@ class Subject:
         return cls(model=model, onnx=folder / name / "encoder.onnx", home=folder / name / "home")
 
 
+def runs_here(side: str) -> bool:
+    """Tell whether this processor has the products that a side, or an engine, is made of."""
+    return is_capable() or not side.endswith(BF16)
+
+
 def prepare(*, name: str, folder: str) -> dict[str, Any]:
     """Write what is not there yet; a process of its own is asked to.
 
@@ -105,7 +111,7 @@ def prepare(*, name: str, folder: str) -> dict[str, Any]:
         shutil.rmtree(subject.home.parent / "packages", ignore_errors=True)
         _compose(name, source, subject)
     with _on_path(subject.home.parent / "packages" / "site"):
-        for device in ENGINES:
+        for device in filter(runs_here, ENGINES):
             if not (subject.home.parent / f"home-{device}" / "current").exists():
                 with subject.host(device) as host:
                     host.recompose(accept=True)

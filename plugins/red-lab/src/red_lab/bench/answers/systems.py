@@ -14,6 +14,7 @@ from torch import Tensor
 import redhost
 from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
 from red_lab.bench.answers.texts import HEAD_ROWS, pick, training_rows
+from redhost.core.backbones.bfloat16 import BF16
 
 __all__ = ["FLOOR", "LARGE", "SYSTEMS", "Answering", "memory", "resting"]
 
@@ -25,6 +26,7 @@ BATCH = 32
 FLOOR = "transformers, padded"
 LARGE = (
     "sentence-transformers",
+    f"sentence-transformers, {BF16}",
     "onnxruntime",
     "redhost",
     *(f"redhost, {device}" for device in ENGINES),
@@ -32,11 +34,11 @@ LARGE = (
 """Who takes many texts shortest first; one padded pass in the order given wastes most of it."""
 
 
-def _transformers(subject: Subject) -> Answering:
+def _transformers(subject: Subject, dtype: torch.dtype = torch.float32) -> Answering:
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(subject.model)
-    model: Any = AutoModel.from_pretrained(subject.model, dtype=torch.float32).eval()
+    model: Any = AutoModel.from_pretrained(subject.model, dtype=dtype).eval()
 
     def encode(texts: Sequence[str]) -> Tensor:
         with torch.inference_mode():
@@ -56,9 +58,13 @@ def _transformers(subject: Subject) -> Answering:
     return encode
 
 
-def _sentence_transformers(subject: Subject) -> Callable[[Sequence[str]], Any]:
+def _sentence_transformers(
+    subject: Subject, dtype: torch.dtype = torch.float32
+) -> Callable[[Sequence[str]], Any]:
     library: Any = import_module("sentence_transformers")
-    encoder = library.SentenceTransformer(str(subject.model), device="cpu")
+    encoder = library.SentenceTransformer(
+        str(subject.model), device="cpu", model_kwargs={"dtype": dtype}
+    )
     encoder.max_seq_length = MAX_TOKENS
 
     def encode(texts: Sequence[str]) -> Any:
@@ -114,7 +120,9 @@ def _redhost_on(device: str, subject: Subject) -> Answering:
 
 SYSTEMS: Mapping[str, Callable[[Subject], Answering]] = {
     FLOOR: _transformers,
+    f"{FLOOR}, {BF16}": partial(_transformers, dtype=torch.bfloat16),
     "sentence-transformers": _sentence_transformers,
+    f"sentence-transformers, {BF16}": partial(_sentence_transformers, dtype=torch.bfloat16),
     "onnxruntime": _onnxruntime,
     "redhost": _redhost,
     **{f"redhost, {device}": partial(_redhost_on, device) for device in ENGINES},
