@@ -71,11 +71,12 @@ coverage: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps 'kserve>=0.15'
 	touch $@
 
-test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet docs release-test
+test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet .venv/text docs release-test
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/text
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/fleet
 
 # Hours, room by room; stopped at any moment, it goes on from there. `make mutate ROOMS=store` is one.

@@ -4,7 +4,7 @@
     the rest    float32, as are weights of adapters and passes with gradients
 
 A product's rows do not mix, however many there are, so all go through at once; that a text's bits
-are its own is tried on this processor whenever an encoder is opened (`engines.hold_to`).
+are its own is tried on this processor whenever an encoder is opened (`EngineEncoder.hold_to`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from ...registry.errors import UsageError
 from .encoder import TextEncoder
-from .engines import hold_to
+from .engines import EngineEncoder
 
 BF16 = "bf16"
 """The device's name: a CPU that multiplies in bfloat16."""
@@ -32,7 +32,7 @@ def is_capable() -> bool:
     return any(found.get(name) is True for name in CAPABLE)
 
 
-class BFloat16Encoder(TextEncoder):
+class BFloat16Encoder(EngineEncoder):
     """An encoder on a CPU's products of bfloat16 numbers; its weights are held twice.
 
     Args:
@@ -53,17 +53,10 @@ class BFloat16Encoder(TextEncoder):
                 found="none of them",
                 hint="Use --device cpu.",
             )
-        super().__init__(
-            model=encoder.model,
-            tokenizer=encoder.tokenizer,
-            pooling=encoder.pooling,
-            max_tokens=encoder.max_tokens,
-            features=encoder.features,
-            head=encoder.head,
-        )
+        super().__init__(encoder)
         lowered = {layer: _lowered(layer) for layer in self.tiles.linears}
         self.tiles = replace(self.tiles, lowered=lowered)
-        hold_to(encoder, self)
+        self.hold_to(encoder)
 
     @property
     def kernels(self) -> str:

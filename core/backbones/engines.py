@@ -21,30 +21,46 @@ PROBES = (
 HINT = "Use --device cpu, and report the backbone and the processor."
 
 
-def hold_to(plain: TextEncoder, engine: TextEncoder) -> None:
-    """Hold an engine to the encoder whose h it computes, on a few texts.
+class EngineEncoder(TextEncoder):
+    """An encoder that computes h in another way; it states its `engine` and its `tolerance`.
 
     Args:
-        plain: The encoder on torch.
-        engine: The same encoder on the engine, which states its tolerance.
-
-    Raises:
-        BackboneMismatchError: If it computes something else, or other bits in company.
+        encoder: The same encoder on torch, in float32.
     """
-    h, made = plain.encode(PROBES), engine.encode(PROBES)
-    who = f"the encoder on {engine.engine!r}"
-    worst = float(((made - h).norm(dim=1) / h.norm(dim=1)).max())
-    if not worst <= engine.tolerance:  # NaN is none either
-        raise BackboneMismatchError(
-            f"{who} is not the one on torch",
-            expected=f"vectors within {engine.tolerance:g} of their length",
-            found=f"{worst:.3g}",
-            hint=HINT,
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        super().__init__(
+            model=encoder.model,
+            tokenizer=encoder.tokenizer,
+            pooling=encoder.pooling,
+            max_tokens=encoder.max_tokens,
+            features=encoder.features,
+            head=encoder.head,
         )
-    if not torch.equal(torch.cat([engine.encode([text]) for text in PROBES]), made):
-        raise BackboneMismatchError(
-            f"{who} mixes texts",
-            expected="the bits that a text has alone",
-            found="others, of texts in one pass",
-            hint=HINT,
-        )
+
+    def hold_to(self, plain: TextEncoder) -> None:
+        """Hold it to the encoder whose h it computes, on a few texts.
+
+        Args:
+            plain: The encoder on torch, in float32.
+
+        Raises:
+            BackboneMismatchError: If it computes something else, or other bits in company.
+        """
+        h, made = plain.encode(PROBES), self.encode(PROBES)
+        who = f"the encoder on {self.engine!r}"
+        worst = float(((made - h).norm(dim=1) / h.norm(dim=1)).max())
+        if not worst <= self.tolerance:  # NaN is none either
+            raise BackboneMismatchError(
+                f"{who} is not the one on torch",
+                expected=f"vectors within {self.tolerance:g} of their length",
+                found=f"{worst:.3g}",
+                hint=HINT,
+            )
+        if not torch.equal(torch.cat([self.encode([text]) for text in PROBES]), made):
+            raise BackboneMismatchError(
+                f"{who} mixes texts",
+                expected="the bits that a text has alone",
+                found="others, of texts in one pass",
+                hint=HINT,
+            )

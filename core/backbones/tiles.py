@@ -195,7 +195,7 @@ def _tiled(linear: nn.Linear, tile: int, sections: Sections) -> Forward:
 def _whole(lowered: nn.Linear) -> Forward:
     """Return a layer in a lower precision, over numbers ``(…, D)``.
 
-    Its products add up along D in one order, however many rows there are (`engines.hold_to`).
+    Its products add up along D in one order, however many rows there are (`EngineEncoder.hold_to`).
     """
     weight, bias = lowered.weight, lowered.bias
 

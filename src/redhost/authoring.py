@@ -1,7 +1,7 @@
 """From data to a package: what an author of experts or backbones works with."""
 
 from .core.backbones.encoder import TextEncoder, blocks_of
-from .core.backbones.engines import hold_to
+from .core.backbones.engines import EngineEncoder
 from .core.backbones.feature_cache import FeatureCache
 from .core.backbones.tokens import byte_counts, context_layout, contexts
 from .core.composition.prepare import open_backbone
@@ -37,6 +37,7 @@ __all__ = [
     "CardFile",
     "CardRow",
     "DataSplits",
+    "EngineEncoder",
     "ExpertDraft",
     "ExpertManifest",
     "ExpertPlan",
@@ -54,7 +55,6 @@ __all__ = [
     "context_layout",
     "contexts",
     "delta",
-    "hold_to",
     "library_versions",
     "measure_off_domain",
     "new_backbone",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
 
 import redhost
-from redhost.authoring import TextEncoder, hold_to
+from redhost.authoring import EngineEncoder, TextEncoder
 from redhost.core.backbones import bfloat16
 from redhost.core.backbones.bfloat16 import BF16, BFloat16Encoder, is_capable
 from redhost.core.backbones.feature_cache import cached_encode
@@ -76,7 +75,7 @@ def test_a_processor_without_such_products_is_refused(monkeypatch, bare) -> None
         bare.to(BF16)
 
 
-class Mixing(TextEncoder):
+class Mixing(EngineEncoder):
     """An engine that gives a text other bits in company."""
 
     engine, tolerance = "mixing", 0.1
@@ -86,17 +85,16 @@ class Mixing(TextEncoder):
             yield index, rows + (1e-6 if len(ids) > 1 else 0)
 
 
-def test_an_engine_is_held_to_both_promises(model_folder: Path) -> None:
-    plain = redhost.Backbone.load(f"hf:{model_folder}").trunk
-    made = {"model": plain.model, "tokenizer": plain.tokenizer, "pooling": plain.pooling}
-    hold_to(plain, TextEncoder(**made))
+def test_an_engine_is_held_to_both_promises(bare) -> None:
+    EngineEncoder(bare.trunk).hold_to(bare.trunk)
     with pytest.raises(BackboneMismatchError, match="mixes texts"):
-        hold_to(plain, Mixing(**made))
-    other = copy.deepcopy(plain.model)
+        Mixing(bare.trunk).hold_to(bare.trunk)
+    other = copy.deepcopy(bare.trunk.model)
     for parameter in other.parameters():
         parameter.data += 0.01
+    moved = TextEncoder(model=other, tokenizer=bare.trunk.tokenizer, pooling=bare.trunk.pooling)
     with pytest.raises(BackboneMismatchError, match="is not the one on torch"):
-        hold_to(plain, TextEncoder(**made | {"model": other}))
+        EngineEncoder(moved).hold_to(bare.trunk)
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda"])

@@ -78,21 +78,26 @@ def answers_block(found: Mapping[str, Any]) -> str:
     titles = {
         "transformers, padded": "transformers, padded: vectors",
         "sentence-transformers": "sentence-transformers: vectors",
+        "sentence-transformers, bf16": "sentence-transformers in bfloat16: vectors",
         "onnxruntime": "onnxruntime: vectors",
         "redhost": "**redhost: answers of five experts**",
+        "redhost, bf16": "**redhost in bfloat16**, `--device bf16`: answers of five experts",
         "redhost, onnx-int8": "redhost on onnxruntime, int8: answers of five experts",
     }
     cases = found["backbones"]["minilm"]["cases"]
     [many] = (name for name, sides in cases.items() if "transformers, padded" not in sides)
     lines = [f"| × transformers, padded | 1 line | 64 lines | {many}, a second |", "|---" * 4 + "|"]
     for side, title in titles.items():
+        if side not in cases["1 line"]:  # a processor has no such products
+            continue
         ratios = (cases[case][side]["times"]["ratio"] for case in ("1 line", "64 lines"))
         rate = f"{cases[many][side]['rate']:,.0f}" if side in cases[many] else ""
         lines.append(f"| {title} | {' | '.join(f'{x:.2f}' for x in ratios)} | {rate} |")
     note = (
-        f"all-MiniLM-L6-v2, {found['threads']} thread, from text to result; one run, medians of "
-        "rounds. One padded pass of many lines is mostly filling, so it has no rate. [All "
-        "figures, and which aims are missed](docs/results/bench/README.md#whole-answers)."
+        f"all-MiniLM-L6-v2, {found['threads']} thread of {found['processor']}, from text to "
+        "result; one run, medians of rounds. One padded pass of many lines is mostly filling, so "
+        "it has no rate. [All figures, and which aims are missed]"
+        "(docs/results/bench/README.md#whole-answers)."
     )
     return "\n".join([*lines, "", note])
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redhost.authoring import TextEncoder, hold_to
+from redhost.authoring import EngineEncoder, TextEncoder
 from redhost_onnx import ENGINES
 from redhost_onnx.export import exported
 
@@ -19,7 +19,7 @@ __all__ = ["OnnxEncoder"]
 onnxruntime: Any = import_module("onnxruntime")  # which has no types
 
 
-class OnnxEncoder(TextEncoder):
+class OnnxEncoder(EngineEncoder):
     """An encoder on onnxruntime; what acts inside it is computed by torch.
 
     Args:
@@ -32,14 +32,7 @@ class OnnxEncoder(TextEncoder):
     """
 
     def __init__(self, encoder: TextEncoder, fingerprint: str, *, engine: str) -> None:
-        super().__init__(
-            model=encoder.model,
-            tokenizer=encoder.tokenizer,
-            pooling=encoder.pooling,
-            max_tokens=encoder.max_tokens,
-            features=encoder.features,
-            head=encoder.head,
-        )
+        super().__init__(encoder)
         self.engine, self.tolerance = engine, ENGINES[engine]
         versions = f"{onnxruntime.__version__} {torch.__version__}"
         name = f"{engine}-{fingerprint[:32]}-{versions}".replace(" ", "-").replace("+", "-")
@@ -50,7 +43,7 @@ class OnnxEncoder(TextEncoder):
         options.log_severity_level = 3  # errors
         providers = ["CPUExecutionProvider"]
         self.session = onnxruntime.InferenceSession(data, options, providers=providers)
-        hold_to(encoder, self)
+        self.hold_to(encoder)
 
     @property
     def kernels(self) -> str:
