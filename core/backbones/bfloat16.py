@@ -23,13 +23,13 @@ BF16 = "bf16"
 """The device's name: a CPU that multiplies in bfloat16."""
 
 CAPABLE = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
-"""What torch calls instructions for it; without them the products take longer than float32's."""
+"""What torch calls instructions for it."""
 
 
 def is_capable() -> bool:
     """Tell whether this processor multiplies in bfloat16."""
     found = getattr(torch.cpu, "get_capabilities", dict[str, object])()
-    return any(found.get(name) is True for name in CAPABLE)
+    return torch._C._has_mkldnn and any(found.get(name) is True for name in CAPABLE)
 
 
 class BFloat16Encoder(EngineEncoder):

@@ -1,7 +1,9 @@
 """Engines: encoders that compute h in another way than torch's own, held to two promises.
 
-away from torch's h     by no more than the engine states
-in company              the bits that a text has alone
+    away from torch's h     by no more than the engine states
+    in company              the bits that a text has alone
+
+Both are tried on a few texts whenever an encoder is opened, on the processor that is to answer.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from redhost.authoring import EngineEncoder, TextEncoder
 from redhost.core.backbones import bfloat16
 from redhost.core.backbones.bfloat16 import BF16, BFloat16Encoder, is_capable
 from redhost.core.backbones.feature_cache import cached_encode
+from redhost.core.model.decode import generate
 from redhost.errors import BackboneMismatchError, UsageError
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4", "red 1 " * 20]
@@ -60,6 +61,13 @@ def test_a_generation_knows_its_engine_and_a_change_goes_back(installed, home) -
 
 
 @capable
+def test_an_expert_is_not_refused_for_what_the_engine_rounds(home) -> None:
+    """range3 promises .1212 off its domain in float32, and has .1264 in bfloat16."""
+    with redhost.Host.open(home, backbone="tiny", device=BF16) as host:
+        assert {f"range{n}" for n in range(1, 6)} <= {*host.recompose().experts}
+
+
+@capable
 def test_adapters_act_inside_and_their_records_hold(speaker_folder, adapter_packages) -> None:
     packages = list(adapter_packages.values())
     composed = redhost.compose(speaker_folder, packages, device=BF16).composed
@@ -67,6 +75,10 @@ def test_adapters_act_inside_and_their_records_hold(speaker_folder, adapter_pack
     texts = ["def f1(x):", "the cat", "1 + 1"]
     h = redhost.compose(speaker_folder, packages).composed.backbone.encode(texts)
     assert 0 < off(composed.backbone.encode(texts), h) <= BFloat16Encoder.tolerance
+    made = [
+        [t.id for t in generate(composed, "3 + 4 = ", max_tokens=8, temperature=0)] for _ in "ab"
+    ]
+    assert made[0] == made[1] != []
 
 
 def test_a_processor_without_such_products_is_refused(monkeypatch, bare) -> None:

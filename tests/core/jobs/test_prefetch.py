@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.backbones.bfloat16 import BF16, is_capable
 from redhost.core.jobs import prefetch as prefetch_module
 from redhost.core.jobs.local import LocalEngine
 from redhost.core.jobs.prefetch import SHARD, FeaturePrefetcher
@@ -33,7 +34,7 @@ def prefetch(backbone, backbone_folder):
     """Return the function that fills a cache: the engine, and how many texts it lacked."""
     files = read_package(from_folder(backbone_folder))
 
-    def encode(folder, *, workers: int = 1, texts=TEXTS, engine=None):
+    def encode(folder, *, workers: int = 1, texts=TEXTS, engine=None, backbone=backbone):
         engine = engine or Counting()
         pool = redhost.jobs.WorkerPool(name="c", engine=engine, workers=workers)
         prefetcher = FeaturePrefetcher(pool=pool)
@@ -57,6 +58,15 @@ def test_shards_are_bit_for_bit_what_is_computed_here(
     engine, lacked = prefetch(tmp_path, workers=workers)
     assert lacked == len(TEXTS) and len(engine.jobs) == -(-len(TEXTS) // SHARD)
     assert torch.equal(cached(backbone, manifest, tmp_path), backbone.encode(TEXTS))
+
+
+@pytest.mark.skipif(not is_capable(), reason="needs a processor's products in bfloat16")
+def test_workers_compute_on_the_engine_of_the_backbone(prefetch, backbone, manifest, tmp_path):
+    lowered = backbone.to(BF16)
+    prefetch(tmp_path, backbone=lowered)
+    h = cached(lowered, manifest, tmp_path)
+    assert torch.equal(h, lowered.encode(TEXTS))
+    assert not torch.equal(h, backbone.encode(TEXTS))
 
 
 def test_a_rerun_computes_only_what_is_missing(prefetch, tmp_path) -> None:

@@ -77,6 +77,7 @@ def answers_block(found: Mapping[str, Any]) -> str:
     """Return the README's table of what an answer costs, beside encoders that give vectors."""
     titles = {
         "transformers, padded": "transformers, padded: vectors",
+        "transformers, padded, bf16": "transformers in bfloat16, padded: vectors",
         "sentence-transformers": "sentence-transformers: vectors",
         "sentence-transformers, bf16": "sentence-transformers in bfloat16: vectors",
         "onnxruntime": "onnxruntime: vectors",
