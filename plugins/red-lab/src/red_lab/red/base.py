@@ -4,7 +4,8 @@ The literal recipe of the seed (4.5.2), `seed`: two blocks, AdamW at 1e-4, 8 epo
 128, cross-entropy. Its features fit every question they were trained on and hardly any other. The
 recipe `fourier` is for questions never seen: six blocks, and a global head W_c = Φ A whose rows
 are waves of the number they stand for, so that what one answer teaches holds for the others;
-`fourier-tiny` is the same with the blocks and rates of the embedded backbone's small model.
+`fourier-tiny` is the same with the blocks and rates of the embedded backbone's small model, and
+`fourier-long` takes more and smaller steps, which questions of three terms need.
 """
 
 from __future__ import annotations
@@ -75,6 +76,15 @@ RECIPES: Mapping[str, BaseSettings] = {
     "fourier": BaseSettings(
         last_blocks=6,
         epochs=3,
+        learning_rate=3e-4,
+        head_rate=1e-3,
+        head="fourier",
+        schedule="cosine",
+    ),
+    "fourier-long": BaseSettings(
+        last_blocks=6,
+        epochs=12,
+        batch=32,
         learning_rate=3e-4,
         head_rate=1e-3,
         head="fourier",
@@ -191,7 +201,7 @@ class BaseTraining:
             {"params": list(self.blocks.parameters()), "lr": settings.learning_rate},
             {"params": [self.head], "lr": settings.head_rate},
         ]
-        self.optimizer = torch.optim.AdamW(groups)
+        self.optimizer = torch.optim.AdamW(groups, fused=True)
         self.rates = [settings.learning_rate, settings.head_rate]
         self.before, self.start = 0.0, perf_counter()
 

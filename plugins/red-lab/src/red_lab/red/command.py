@@ -47,7 +47,7 @@ __all__ = ["red"]
 @click.option(
     "--base",
     "recipe",
-    type=click.Choice(["seed", "fourier", "fourier-tiny"]),
+    type=click.Choice(["seed", "fourier", "fourier-long", "fourier-tiny"]),
     help="The base stage: as the seed has it, or made for questions never seen (default: what the "
     "task, protocol and backbone usually have).",
 )
