@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 from red_lab.adapters.merges import combined, in_peft
 from red_lab.merging.adapters import MERGES
+from red_lab.merging.bound import excess, texts_needed
 from red_lab.merging.folded import SHARPNESS, STEPS, average
 from red_lab.merging.judge import moved
 from red_lab.merging.page import ADAPTERS, EXPERTS, draw, page
@@ -134,3 +135,12 @@ def test_the_pages_say_what_was_found() -> None:
         folds = [section["accuracy"][f"fold {rho:g}"]["mean"] for rho in (0, 0.05, 0.2)]
         assert max(folds) - min(folds) < 0.01
     assert ranges["accuracy"]["routed"]["low"] > adapters["accuracy"]["routed"]["high"]
+
+
+def test_a_bound_by_flatness_says_nothing_until_the_texts_outnumber_the_weights() -> None:
+    needed = texts_needed(numbers=8192, step=0.4)
+    assert excess(numbers=8192, step=0.4, texts=needed) < 1
+    assert excess(numbers=8192, step=0.4, texts=needed - 1) >= 1
+    # KL = d / 2s² = 25,600 nats: n has to be more than half of it.
+    assert 12_800 < needed < 12_820
+    assert texts_needed(numbers=8192, step=0.8) < needed < texts_needed(numbers=9000, step=0.4)

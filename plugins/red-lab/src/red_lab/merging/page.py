@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from red_lab.merging.adapters import EPOCHS
+from red_lab.merging.bound import texts_needed
 from red_lab.ranges import EXPERT
 
 __all__ = ["draw", "page"]
@@ -134,7 +135,26 @@ def _flatness(metrics: Mapping[str, Any]) -> list[str]:
             ),
             "",
         ]
-    return lines
+    return [*lines, *_bound(metrics)]
+
+
+def _bound(metrics: Mapping[str, Any]) -> list[str]:
+    """Say from how many texts on a bound by flatness says anything of the folds."""
+    parts = []
+    for name in (s for s in FOLDS if s in metrics):
+        step = max(map(float, metrics[name]["flat"]["0"]))
+        numbers = metrics[name]["numbers"]["fold 0"]
+        needed = texts_needed(numbers=numbers, step=step)
+        parts.append(f"{needed:,} texts for the {numbers:,} numbers of the fold of {name}")
+    if not parts:
+        return []
+    return [
+        "The bound that sharpness-aware minimisation rests on (PAC-Bayes, a prior around zero with "
+        "the step's variance) lies below 1, and so says anything at all, only from "
+        f"{', and from '.join(parts)} on, at a step of {step:g}. The teams have fewer, so flatness "
+        "is measured here and no bound is claimed.",
+        "",
+    ]
 
 
 def draw(metrics: Mapping[str, Any], folder: Path) -> None:
