@@ -163,6 +163,7 @@ results: .venv/generative
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
 	$(BIN)/redhost lab taps
 	$(BIN)/redhost lab sparse
+	$(BIN)/redhost lab stacking
 	$(BIN)/redhost lab ranks
 	$(BIN)/redhost lab merging
 	$(BIN)/redhost lab subspaces

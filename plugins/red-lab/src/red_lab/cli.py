@@ -26,6 +26,7 @@ from red_lab.seeds.command import seeds
 from red_lab.several.command import several
 from red_lab.shrink import shrink
 from red_lab.sparse import sparse
+from red_lab.stacking import stacking
 from red_lab.subspaces import subspaces
 from red_lab.taps import taps
 from red_lab.text.command import text
@@ -113,6 +114,7 @@ for command in (
     several,
     shrink,
     sparse,
+    stacking,
     subspaces,
     port,
     taps,
