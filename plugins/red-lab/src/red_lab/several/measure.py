@@ -6,7 +6,6 @@ The authors' path is the one users have (`split_rows`, `train_package`), the com
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 import redhost
+from red_lab.authors import Authors, make_backbone
 from red_lab.several.corpora import Study, union
 from red_lab.text.measure import shuffled
 from redhost.core.bus.tasks import Task
@@ -33,39 +33,26 @@ INVERSE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class Desk(Authors):
     """What a study works with.
 
     Attributes:
         study: The texts.
-        context: The backbone and what goes with it.
-        folder: The backbone package's folder.
-        learn: Every author's rows.
-        test: The rows to judge on.
-        work: Where packages and features are kept.
     """
 
     study: Study
-    context: redhost.authoring.AuthoringContext
-    folder: Path
-    learn: Sequence[redhost.Row]
-    test: Sequence[redhost.Row]
-    work: Path
 
     @classmethod
     def open(cls, study: Study, source: str, *, validation: bool, work: Path) -> Desk:
         """Make the backbone's package and read the rows."""
-        project = work / f"red-backbone-{study.task}"
-        shutil.rmtree(project, ignore_errors=True)
-        redhost.authoring.new_backbone(
-            project,
+        folder = make_backbone(
+            work / f"red-backbone-{study.task}",
             study.task,
             source,
             task=redhost.plugins.make_task(study.task),
             max_tokens=128,
             background=study.background(),
         )
-        folder = next((project / "src").iterdir())
         return cls(
             study=study,
             context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
@@ -102,19 +89,8 @@ class Desk:
     def author(self, team: str, rows: redhost.authoring.DataSplits, *, seed: int) -> Path:
         """Do what one team does: train its expert alone and package it; return the package."""
         plan = redhost.authoring.ExpertPlan(id=team, writes="labels")
-        project = self.work / f"seed-{seed}" / f"red-expert-{team}"
-        shutil.rmtree(project, ignore_errors=True)
-        folder = redhost.authoring.write_project(
-            project, kind="expert", package_id=team, summary=team
-        )
-        redhost.authoring.train_package(
-            project,
-            plan,
-            rows,
-            context=self.context,
-            settings=redhost.authoring.ExpertSettings(space="labels", seed=seed),
-        )
-        return folder
+        settings = redhost.authoring.ExpertSettings(space="labels", seed=seed)
+        return self.train(plan, rows, where=f"seed-{seed}", settings=settings)
 
     def compose(self, folders: Sequence[Path]) -> redhost.ComposedModel:
         """Compose packages as a host does."""

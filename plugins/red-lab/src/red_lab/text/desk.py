@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 import redhost
+from red_lab.authors import Authors, make_backbone
 from red_lab.text.corpora import Corpus
 from red_lab.text.encoders import ENCODERS
 from redhost.core.composition.options import RecomposeInputs
@@ -27,24 +27,14 @@ __all__ = ["Desk", "inputs_of", "open_desk"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class Desk(Authors):
     """What a run works with.
 
     Attributes:
         corpus: The texts.
-        context: The backbone and what goes with it.
-        folder: The backbone package's folder.
-        learn: Every author's rows.
-        test: The rows to judge on.
-        work: Where packages and features are kept.
     """
 
     corpus: Corpus
-    context: redhost.authoring.AuthoringContext
-    folder: Path
-    learn: Sequence[redhost.Row]
-    test: Sequence[redhost.Row]
-    work: Path
 
     @cached_property
     def parts(self) -> Mapping[str, redhost.authoring.DataSplits]:
@@ -82,15 +72,7 @@ class Desk:
     ) -> Path:
         """Do what one team does: train its expert alone and package it; return the package."""
         plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card="vectors")
-        project = self.work / "packages" / where / f"red-expert-{team}"
-        shutil.rmtree(project, ignore_errors=True)
-        folder = redhost.authoring.write_project(
-            project, kind="expert", package_id=team, summary=team
-        )
-        redhost.authoring.train_package(
-            project, plan, rows, context=self.context, settings=settings
-        )
-        return folder
+        return self.train(plan, rows, where=f"packages/{where}", settings=settings)
 
     def compose(self, folders: Sequence[Path], *, kind: str = "auto") -> redhost.RecomposeResult:
         """Compose packages as a host does, 5 % of the experts' own texts to be declined."""
@@ -116,10 +98,8 @@ def open_desk(
         features: What experts read; None is the last states alone.
     """
     frozen = ENCODERS[encoder]
-    project = work / "packages" / f"red-backbone-{encoder}-{corpus.name}"
-    shutil.rmtree(project, ignore_errors=True)
-    redhost.authoring.new_backbone(
-        project,
+    folder = make_backbone(
+        work / "packages" / f"red-backbone-{encoder}-{corpus.name}",
         encoder,
         frozen.source(work),
         pooling="mean",
@@ -127,7 +107,6 @@ def open_desk(
         background=corpus.background(),
         features=features,
     )
-    folder = next((project / "src").iterdir())
     return Desk(
         corpus=corpus,
         context=redhost.authoring.open_for_training(folder, cache=work / "cache"),

@@ -1,0 +1,72 @@
+"""Authors who train apart on one backbone, as the product has it: what studies of text share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redhost
+
+__all__ = ["Authors", "make_backbone"]
+
+
+def make_backbone(project: Path, name: str, source: str, **options: Any) -> Path:
+    """Make a backbone's package anew, and return its folder.
+
+    Args:
+        project: The project folder.
+        name: The backbone's id.
+        source: What it is made of.
+        options: Those of `redhost.authoring.new_backbone`.
+    """
+    shutil.rmtree(project, ignore_errors=True)
+    redhost.authoring.new_backbone(project, name, source, **options)
+    return next((project / "src").iterdir())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Authors:
+    """What authors share, and the rows that they learn from and are judged on.
+
+    Attributes:
+        context: The backbone and what goes with it.
+        folder: The backbone package's folder.
+        learn: Every author's rows.
+        test: The rows to judge on.
+        work: Where packages and features are kept.
+    """
+
+    context: redhost.authoring.AuthoringContext
+    folder: Path
+    learn: Sequence[redhost.Row]
+    test: Sequence[redhost.Row]
+    work: Path
+
+    def train(
+        self,
+        plan: redhost.authoring.ExpertPlan,
+        rows: redhost.authoring.DataSplits,
+        *,
+        where: str,
+        settings: redhost.authoring.ExpertSettings,
+    ) -> Path:
+        """Do what one author does: train an expert alone and package it; return the package.
+
+        Args:
+            plan: What it is.
+            rows: What it learns from, and shows.
+            where: The folder below `work` that its project is in.
+            settings: How it trains.
+        """
+        project = self.work / where / f"red-expert-{plan.id}"
+        shutil.rmtree(project, ignore_errors=True)
+        folder = redhost.authoring.write_project(
+            project, kind="expert", package_id=plan.id, summary=plan.id
+        )
+        redhost.authoring.train_package(
+            project, plan, rows, context=self.context, settings=settings
+        )
+        return folder
