@@ -22,6 +22,7 @@ from red_lab.adapters.passes import Files, expert_of, files_of, shuffled
 from red_lab.adapters.scores import mistakes, score
 from red_lab.adapters.selection import ROUTERS, Selection, digests
 from red_lab.adapters.study import Study, open_study
+from red_lab.adapters.xlora import STEPS, train_xlora, xlora
 from red_lab.readme import refresh_here
 from redhost.core.composition.choose import compare_routers
 from redhost.core.routers.base import Router
@@ -29,6 +30,7 @@ from redhost.core.routers.base import Router
 __all__ = ["measure", "run"]
 
 NONE, ORACLE, ARROW = "no adapter", "oracle", "PEFT's Arrow"
+XLORA, JOINT = "X-LoRA", "joint adapter"
 
 
 def run(*, out: Path, work: Path, runs: int) -> Path:
@@ -53,7 +55,8 @@ def measure(opened: Study, *, work: Path) -> dict[str, Any]:
     bare, test = opened.context.backbone, opened.test
     first = next(iter(opened.adapters.values()))
     judge = Judge(backbone=bare, acts=expert_of(files_of(first)).intervention(bare))
-    models = _models(opened, judge)
+    gate = train_xlora(work / "xlora", [*opened.adapters.values()], opened.learnt)
+    models = _models(opened, judge, gate)
     counted, valid = (
         Ledger(work / "bits", judge=judge, excerpts=excerpts, models=models)
         for excerpts in (test, opened.valid)
@@ -65,11 +68,11 @@ def measure(opened: Study, *, work: Path) -> dict[str, Any]:
         **choices,
         "shuffled numbers, named": [f"shuffled {e.domain}" for e in test],
         **{way: [_merge(way, w)] * len(test) for way, w in weights.items()},
-        **{name: [name] * len(test) for name in (NONE, ARROW)},
+        **{name: [name] * len(test) for name in (NONE, ARROW, XLORA, JOINT)},
     }
     counts = {name: np.array(counted.bits(models)) for name, models in every.items()}
     return {
-        "schema": "red-lab.adapters/2",
+        "schema": "red-lab.adapters/3",
         "setting": _setting(opened),
         "merge_weights": weights,
         "systems": {
@@ -82,15 +85,16 @@ def measure(opened: Study, *, work: Path) -> dict[str, Any]:
     }
 
 
-def _models(opened: Study, judge: Judge) -> dict[str, Callable[[], Read]]:
+def _models(opened: Study, judge: Judge, gate: Path) -> dict[str, Callable[[], Read]]:
     """Return what makes each model that an excerpt may be read with."""
 
     def of(files: Callable[[], Files]) -> Read:
         return judge.through(expert_of(files()).intervention(judge.backbone))
 
-    adapters = opened.adapters
+    adapters = dict(opened.adapters)
     files: dict[str, Callable[[], Files]] = {
         **{name: partial(files_of, folder) for name, folder in adapters.items()},
+        JOINT: partial(files_of, opened.joint),
         **{
             f"shuffled {name}": partial(_shuffled, folder, seed)
             for seed, (name, folder) in enumerate(adapters.items())
@@ -102,7 +106,12 @@ def _models(opened: Study, judge: Judge) -> dict[str, Callable[[], Read]]:
         },
     }
     models = {name: partial(of, make) for name, make in files.items()}
-    return {**models, NONE: lambda: judge.bare, ARROW: partial(arrow, adapters)}
+    return {
+        **models,
+        NONE: lambda: judge.bare,
+        ARROW: partial(arrow, adapters),
+        XLORA: partial(xlora, [*adapters.values()], gate),
+    }
 
 
 def _shuffled(folder: Path, seed: int) -> Files:
@@ -193,6 +202,8 @@ def _setting(opened: Study) -> dict[str, Any]:
         "excerpts": len(opened.test),
         "bytes": sum(e.size for e in opened.test),
         "card": study.SHOWN,
+        "joint_steps": len(opened.learnt) // strangers.BATCH,
+        "gate_windows": STEPS,
     }
 
 

@@ -19,6 +19,8 @@ SYSTEMS = {
     "centroid": "the host's router, `centroid`",
     "nearest centroid": "nearest centroid of mean states, by cosine",
     "PEFT's Arrow": "PEFT's Arrow, token by token in every layer",
+    "X-LoRA": "X-LoRA (PEFT): all adapters on every token, weighed by a gate trained on all texts",
+    "joint adapter": "one adapter trained on everybody's texts, all ranks summed",
     "uniform merge": "uniform merge (PEFT, `cat`: the sum of the updates)",
     "TIES merge": "TIES merge (PEFT, density 0.2)",
     "DARE merge": "DARE merge (PEFT, density 0.5)",
@@ -50,6 +52,8 @@ SHOWN = (
     "ridge:k=1",
     "nearest centroid",
     "PEFT's Arrow",
+    "X-LoRA",
+    "joint adapter",
     "TIES merge",
     "at random",
     "shuffled numbers, named",
@@ -65,9 +69,20 @@ def readme_block(found: Mapping[str, Any]) -> str:
         lines.append(f"| {SYSTEMS[key]} | {system['mean']:.3f} | {system['share']:.1%} |")
     note = (
         f"{len(found['setting']['domains'])} LoRA adapters of SmolLM2-135M, each trained alone "
-        "with PEFT; one seed. [All figures](docs/results/adapters/README.md)."
+        f"with PEFT; one seed. {_shared(found)}[All figures](docs/results/adapters/README.md)."
     )
     return "\n".join([*lines, "", note])
+
+
+def _shared(found: Mapping[str, Any]) -> str:
+    """Say what sharing texts would gain, where it gains something."""
+    joint, oracle = (found["systems"][name]["mean"] for name in ("joint adapter", "oracle"))
+    if joint >= oracle:
+        return ""
+    return (
+        "Where everybody's texts may be in one place, one adapter that learns all of them takes "
+        f"{1 - joint / oracle:.1%} fewer bits than each domain's own. "
+    )
 
 
 def _head(found: Mapping[str, Any]) -> Iterator[str]:
@@ -92,10 +107,10 @@ def _head(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _systems(found: Mapping[str, Any]) -> Iterator[str]:
-    systems, auto = found["systems"], found["auto"]
+    systems, auto, s = found["systems"], found["auto"], found["setting"]
     yield "| system | bits per byte | of the oracle's gain | 95 % | right adapter |"
     yield "|---|---|---|---|---|"
-    total = found["setting"]["excerpts"]
+    total = s["excerpts"]
     for key, name in SYSTEMS.items():
         x = systems[key]
         wrong = found["mistakes"].get(key)
@@ -114,7 +129,11 @@ def _systems(found: Mapping[str, Any]) -> Iterator[str]:
         f"{ridge['share']:.1%} of that gain; {AIM:.0%} was the aim: {met}. As a ratio of bits it "
         f"has {ridge['of_oracle']:.1%} of the oracle's score. {_beside(systems)} In merges "
         f"each adapter weighs {_weights(found['merge_weights'])}; of TIES and DARE that is the "
-        f"better of 1/{len(found['setting']['domains'])} and 1 on other documents."
+        f"better of 1/{len(s['domains'])} and 1 on other documents. The joint "
+        f"adapter learnt the windows of all authors, shuffled, in {s['joint_steps']} steps; "
+        f"X-LoRA's gate learnt from {s['gate_windows']} of those windows. They need what the "
+        "others do not: everybody's texts in one place, and a training whenever one joins. "
+        f"{_shared(found)}".rstrip()
     )
     yield ""
     tried = ", ".join(f"`{kind}` {share:.3f}" for kind, share in auto["tried"].items())

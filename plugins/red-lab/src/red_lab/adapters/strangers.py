@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,17 @@ from torch import Tensor
 
 from red_lab.red.run import smollm2_file
 
-__all__ = ["BLOCKS", "RANK", "TARGETS", "language_model", "train_stranger", "windows"]
+__all__ = [
+    "BATCH",
+    "BLOCKS",
+    "RANK",
+    "TARGETS",
+    "WINDOW",
+    "language_model",
+    "train_stranger",
+    "training_windows",
+    "windows",
+]
 
 BLOCKS, RANK = 15, 8
 """Of every adapter: top blocks of 30, and R; α is twice as much."""
@@ -50,21 +59,20 @@ def language_model(*, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
 
 def train_stranger(
     folder: Path,
-    text: str,
+    learnt: Tensor,
     *,
     model: Any,
-    tokenizer: Any,
-    steps: int,
+    rank: int = RANK,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Train an adapter on a text and save it as PEFT does, unless that is done.
+    """Train an adapter and save it as PEFT does, unless that is done.
 
     Args:
         folder: Where PEFT's two files go.
-        text: What it learns.
+        learnt: What `training_windows` gives, ``(S · BATCH, WINDOW)``.
         model: The language model, in bfloat16; it is left as it was.
-        tokenizer: Its own.
-        steps: How many.
+        rank: R; an adapter of another rank than the others is scaled by α / √R as they are
+            (rsLoRA, Kalajdzievski 2023, arXiv 2312.03732).
         progress: Called with (steps done, steps in all).
     """
     from peft import LoraConfig, get_peft_model
@@ -73,18 +81,19 @@ def train_stranger(
         return
     torch.manual_seed(0)
     top = list(range(model.config.num_hidden_layers - BLOCKS, model.config.num_hidden_layers))
-    config = LoraConfig(
-        r=RANK, lora_alpha=2 * RANK, target_modules=list(TARGETS), layers_to_transform=top
-    )
+    alpha: dict[str, Any] = {"lora_alpha": 2 * RANK}
+    if rank != RANK:
+        alpha = {"lora_alpha": 2 * math.sqrt(RANK), "use_rslora": True}
+    config = LoraConfig(r=rank, target_modules=list(TARGETS), layers_to_transform=top, **alpha)
     checkpoint, part = folder.with_suffix(".part"), folder.with_suffix(".saving")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = _Run(get_peft_model(model, config), steps=steps, checkpoint=checkpoint)
-    batches = _batches(windows(text, tokenizer), steps=steps)
-    for ids in islice(batches, run.done, None):
+        batches = torch.split(learnt, BATCH)
+        run = _Run(get_peft_model(model, config), steps=len(batches), checkpoint=checkpoint)
+    for ids in batches[run.done :]:
         run.step(ids)
         if progress is not None:
-            progress(run.done, steps)
+            progress(run.done, len(batches))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run.model.save_pretrained(part)
@@ -142,10 +151,13 @@ def windows(text: str, tokenizer: Any) -> Tensor:
     return torch.cat([torch.full((len(rows), 1), tokenizer.bos_token_id), rows], dim=1)
 
 
-def _batches(rows: Tensor, *, steps: int) -> Iterator[Tensor]:
-    """Yield rows in random order, all of them once before any comes again."""
+def training_windows(text: str, tokenizer: Any, *, steps: int) -> Tensor:
+    """Return what so many steps learn ``(steps · BATCH, WINDOW)``: windows in random order.
+
+    All windows of the text come once before any comes again.
+    """
+    rows = windows(text, tokenizer)
     generator = torch.Generator().manual_seed(0)
     rounds = math.ceil(steps * BATCH / len(rows))
     order = torch.cat([torch.randperm(len(rows), generator=generator) for _ in range(rounds)])
-    for n in range(steps):
-        yield rows[order[n * BATCH : (n + 1) * BATCH]]
+    return rows[order[: steps * BATCH]]

@@ -11,27 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 import redhost
-from red_lab.adapters.domains import DOMAINS, DomainTexts, Part, background, read_texts
-from red_lab.adapters.strangers import language_model, train_stranger
+from red_lab.adapters.domains import DOMAINS, Part, background, read_texts
+from red_lab.adapters.joint import shuffled_windows, train_joint
+from red_lab.adapters.strangers import language_model, train_stranger, training_windows
 from red_lab.progress import shown
 from red_lab.red.run import smollm2_file
 from redhost.core.backbones.tokens import start_of, tokenize
-from redhost.registry.package.peft_adapter import WEIGHTS
 
 __all__ = ["PROMPT", "Excerpt", "Study", "open_study"]
 
 PROMPT, LEAST, LONGEST = 64, 80, 128
 """Tokens that are routed, and of an excerpt at least and at most: the rest of it is judged."""
 
-TESTED, VALID = 3, 1
+TESTED, VALID = 6, 1
 """Excerpts of a domain to judge on, and of every second one to choose settings on."""
 
 STEPS, EARLY = (48, 24), 9
 """Authors differ in how long they train: so many steps the first ones by name, and the others."""
 
-SHOWN = 6
+SHOWN = 24
 """Passages of a card that routers learn from."""
 
 BACKGROUND = 24
@@ -60,6 +61,8 @@ class Study:
     Attributes:
         context: The backbone and what goes with it.
         adapters: Where PEFT saved each domain's adapter.
+        joint: The same of one adapter of everybody's texts.
+        learnt: The windows that it learnt, in order.
         cards: Each domain's passages that routers learn from.
         test: What is judged.
         valid: What settings are chosen on.
@@ -67,6 +70,8 @@ class Study:
 
     context: redhost.authoring.AuthoringContext
     adapters: Mapping[str, Path]
+    joint: Path
+    learnt: Tensor
     cards: Mapping[str, Sequence[str]]
     test: Sequence[Excerpt]
     valid: Sequence[Excerpt]
@@ -81,7 +86,7 @@ def open_study(work: Path, *, names: Sequence[str] = DOMAINS) -> Study:
     """
     torch.set_num_threads(1)
     texts = {name: read_texts(name) for name in names}
-    adapters = _train(work / "strangers", texts)
+    adapters, joint, learnt = _train(work, {name: found.train for name, found in texts.items()})
     folder = _backbone(work / "packages" / "red-backbone-smollm2")
     context = redhost.authoring.open_for_training(folder, cache=work / "cache")
 
@@ -91,29 +96,26 @@ def open_study(work: Path, *, names: Sequence[str] = DOMAINS) -> Study:
     return Study(
         context=context,
         adapters=adapters,
+        joint=joint,
+        learnt=learnt,
         cards={name: found.passages["card"][:SHOWN] for name, found in texts.items()},
         test=excerpts("test", TESTED, names),
         valid=excerpts("valid", VALID, names[::2]),
     )
 
 
-def _train(work: Path, texts: Mapping[str, DomainTexts]) -> dict[str, Path]:
-    """Train each domain's adapter; return where they are."""
-    adapters = {name: work / name for name in texts}
-    missing = [n for n, folder in adapters.items() if not (folder / WEIGHTS).exists()]
-    if missing:
-        work.mkdir(parents=True, exist_ok=True)
-        model, tokenizer = language_model(dtype=torch.bfloat16)
-        for name in missing:
-            train_stranger(
-                adapters[name],
-                texts[name].train,
-                model=model,
-                tokenizer=tokenizer,
-                steps=STEPS[DOMAINS.index(name) >= EARLY],
-                progress=shown(name),
-            )
-    return adapters
+def _train(work: Path, texts: Mapping[str, str]) -> tuple[dict[str, Path], Path, Tensor]:
+    """Train each domain's adapter and the joint one; return where they are, and all windows."""
+    model, tokenizer = language_model(dtype=torch.bfloat16)
+    steps = {name: STEPS[DOMAINS.index(name) >= EARLY] for name in texts}
+    adapters = {name: work / "strangers" / name for name in texts}
+    (work / "strangers").mkdir(parents=True, exist_ok=True)
+    for name, folder in adapters.items():
+        learnt = training_windows(texts[name], tokenizer, steps=steps[name])
+        train_stranger(folder, learnt, model=model, progress=shown(name))
+    learnt = shuffled_windows(texts, steps, tokenizer)
+    joint = train_joint(work / "joint", learnt, model=model, authors=len(adapters))
+    return adapters, joint, learnt
 
 
 def _backbone(project: Path) -> Path:
