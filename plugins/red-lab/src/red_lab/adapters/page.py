@@ -201,8 +201,8 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"SmolLM2-135M, texts of {cost['tokens']} tokens, {cost['threads']} thread. Systems take "
-        "turns, round by round, on a machine that others use as well: medians of the rounds' own "
-        "ratios, and their quartiles. Ours stand over the host's own pass, PEFT's over that of "
+        "turns, round by round: medians of the rounds' own ratios, and their quartiles. "
+        "Ours stand over the host's own pass, PEFT's over that of "
         "transformers."
     )
     yield ""
