@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -71,33 +71,20 @@ class BaseSettings:
         return hashed(f"base {query.cluster}") % 10_000 < round(self.share * 10_000)
 
 
+FOURIER = BaseSettings(
+    last_blocks=6,
+    epochs=3,
+    learning_rate=3e-4,
+    head_rate=1e-3,
+    head="fourier",
+    schedule="cosine",
+)
+
 RECIPES: Mapping[str, BaseSettings] = {
     "seed": BaseSettings(),
-    "fourier": BaseSettings(
-        last_blocks=6,
-        epochs=3,
-        learning_rate=3e-4,
-        head_rate=1e-3,
-        head="fourier",
-        schedule="cosine",
-    ),
-    "fourier-long": BaseSettings(
-        last_blocks=6,
-        epochs=12,
-        batch=32,
-        learning_rate=3e-4,
-        head_rate=1e-3,
-        head="fourier",
-        schedule="cosine",
-    ),
-    "fourier-tiny": BaseSettings(
-        last_blocks=4,
-        epochs=3,
-        learning_rate=1e-3,
-        head_rate=3e-3,
-        head="fourier",
-        schedule="cosine",
-    ),
+    "fourier": FOURIER,
+    "fourier-long": replace(FOURIER, epochs=12, batch=32),
+    "fourier-tiny": replace(FOURIER, last_blocks=4, learning_rate=1e-3, head_rate=3e-3),
 }
 
 PERIODS = (2, 5, 10, 20, 50, 100, 200)
