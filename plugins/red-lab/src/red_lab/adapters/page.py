@@ -19,7 +19,7 @@ SYSTEMS = {
     "centroid": "the host's router, `centroid`",
     "nearest centroid": "nearest centroid of mean states, by cosine",
     "PEFT's Arrow": "PEFT's Arrow, token by token in every layer",
-    "X-LoRA": "X-LoRA (PEFT): all adapters on every token, weighed by a gate trained on all texts",
+    "X-LoRA": "X-LoRA (PEFT): all adapters on every token, weighed by a trained gate",
     "joint adapter": "one adapter trained on everybody's texts, all ranks summed",
     "uniform merge": "uniform merge (PEFT, `cat`: the sum of the updates)",
     "TIES merge": "TIES merge (PEFT, density 0.2)",

