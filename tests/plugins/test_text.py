@@ -141,6 +141,7 @@ def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> Non
     monkeypatch.setitem(ENCODERS, "minilm", frozen)
     monkeypatch.setitem(CORPORA, "newsgroups", SMALL)
     monkeypatch.setattr(report, "CURVE", (40,))
+    monkeypatch.setattr(report, "SIZES", (40, None))
     for name in ("logistic", "words"):  # scikit-learn is no developer's tool
         monkeypatch.setitem(monoliths.MONOLITHS, name, ("", monoliths.ridge))
 
@@ -154,7 +155,7 @@ def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> Non
         return json.loads(path.read_text("utf-8"))["newsgroups minilm"]
 
     first = run("systems")
-    metrics = run("curve", "probabilities", "noise", "joins")
+    metrics = run("curve", "probabilities", "noise", "adapters", "joins")
     assert {k: metrics[k] for k in first} == first
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
     systems = metrics["systems"]
@@ -175,6 +176,11 @@ def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> Non
     exact, *noisy = metrics["noise"]
     assert exact["epsilon"] is None and [x["epsilon"] for x in noisy] == [10.0, 3.0, 1.0]
     assert 1 / 6 < noisy[-1]["routed"] <= exact["routed"] > 0.9
+    few, every = metrics["adapters"]
+    assert few["rows"] == 40 and few["learnt"] < every["learnt"]
+    assert metrics["adapter_ranks"] == {"small": 8, "large": 8 * len(TEAMS)}
+    accuracy = {name: x["accuracy"] for name, x in every["systems"].items()}
+    assert min(accuracy[n] for n in ("heads, oracle", "adapters, oracle", "one adapter")) > 0.9
     before = {f: f.read_bytes() for f in (tmp_path / "work").glob("*.json")}
     (tmp_path / "work" / "newsgroups-minilm-test-of-40.json").unlink()
     assert run(*report.PARTS) == metrics

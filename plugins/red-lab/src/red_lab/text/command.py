@@ -32,10 +32,17 @@ __all__ = ["text"]
 )
 @click.option("--curve", is_flag=True, help="Also measure with fewer rows a team.")
 @click.option(
+    "--adapters",
+    is_flag=True,
+    help="Also train adapters inside the encoder, and judge them beside heads.",
+)
+@click.option(
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(["systems", "curve", "probabilities", "noise", "joins"]),  # `PARTS`
+    type=click.Choice(
+        ["systems", "curve", "probabilities", "noise", "adapters", "joins"]  # `PARTS`
+    ),
     help="Measure these alone, and keep what the page has of the others.",
 )
 @click.option("--validation", is_flag=True, help="Judge on training rows set aside.")
@@ -48,6 +55,7 @@ def text(
     seeds: int,
     deals: int,
     curve: bool,
+    adapters: bool,
     parts: tuple[str, ...],
     validation: bool,
     out: Path,
@@ -60,7 +68,7 @@ def text(
     require_scikit_learn()
     from red_lab.text.report import PARTS, Extent, run
 
-    left_out = {"curve": not curve, "joins": not deals}
+    left_out = {"curve": not curve, "adapters": not adapters, "joins": not deals}
     chosen = parts or [p for p in PARTS if not left_out.get(p)]
     written = run(
         corpora or list(CORPORA),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +52,13 @@ class Desk(Authors):
             for team, labels in teams.items()
         }
 
+    def having(self, rows: int | None) -> Desk:
+        """Return the desk where every team has so many rows; None for all."""
+        chosen = list[redhost.Row]()
+        for labels in self.corpus.teams.values():
+            chosen += _first([r for r in self.learn if r.label in labels], rows)
+        return dataclasses.replace(self, learn=chosen)
+
     def h(self, given: Sequence[redhost.Row]) -> Tensor:
         """Return features ``(N, D)``."""
         return self.context.encode([r.text for r in given])
@@ -78,6 +87,22 @@ class Desk(Authors):
         """Compose packages as a host does, 5 % of the experts' own texts to be declined."""
         options = redhost.RecomposeOptions(router=kind, decline=0.05)
         return redhost.compose(self.folder, folders, options=options, cache=self.work / "cache")
+
+
+def _first(given: Sequence[redhost.Row], rows: int | None) -> list[redhost.Row]:
+    """Return some rows, of every label in turn, so that none is missing."""
+
+    def place(row: redhost.Row) -> str:
+        # Authors set rows aside by the hash of the text alone: by that, the first of a label with
+        # many rows would all go to the card, and none to the expert.
+        return hashlib.sha256(f"curve {row.text}".encode()).hexdigest()
+
+    by_label: dict[str, list[redhost.Row]] = {}
+    for row in sorted(given, key=place):
+        by_label.setdefault(row.label, []).append(row)
+    turns = [(n, y, row) for y, all_of in by_label.items() for n, row in enumerate(all_of)]
+    turns.sort(key=lambda turn: turn[:2])
+    return [row for _, _, row in turns[:rows]]
 
 
 def open_desk(

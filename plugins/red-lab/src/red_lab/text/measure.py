@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,10 +94,7 @@ def curve(desk: Desk, rows: int | None) -> dict[str, Any]:
         desk: The corpus.
         rows: Of each team; None for all.
     """
-    chosen = list[redhost.Row]()
-    for labels in desk.corpus.teams.values():
-        chosen += _first([r for r in desk.learn if r.label in labels], rows)
-    some = dataclasses.replace(desk, learn=chosen)
+    some = desk.having(rows)
     settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
     folders, left_out = list[Path](), list[str]()
     for team, part in some.parts.items():
@@ -113,22 +109,6 @@ def curve(desk: Desk, rows: int | None) -> dict[str, Any]:
     found |= {name: _mean(x) for name, x in no_expert(some, composed).items()}
     found["ridge"] = _mean(MONOLITHS["ridge"][1](some))
     return {"rows": rows, "accuracy": found, "left_out": left_out}
-
-
-def _first(given: Sequence[redhost.Row], rows: int | None) -> list[redhost.Row]:
-    """Return some rows, of every label in turn, so that none is missing."""
-
-    def place(row: redhost.Row) -> str:
-        # Authors set rows aside by the hash of the text alone: by that, the first of a label with
-        # many rows would all go to the card, and none to the expert.
-        return hashlib.sha256(f"curve {row.text}".encode()).hexdigest()
-
-    by_label: dict[str, list[redhost.Row]] = {}
-    for row in sorted(given, key=place):
-        by_label.setdefault(row.label, []).append(row)
-    turns = [(n, y, row) for y, all_of in by_label.items() for n, row in enumerate(all_of)]
-    turns.sort(key=lambda turn: turn[:2])
-    return [row for _, _, row in turns[:rows]]
 
 
 def shuffled(composed: redhost.ComposedModel, *, seed: int) -> redhost.ComposedModel:

@@ -13,6 +13,8 @@ import numpy as np
 
 from red_lab.intervals import interval
 from red_lab.newsgroups import DATA
+from red_lab.text.adapters import RANK, SIZES, adapters, rank_of_all
+from red_lab.text.adapters_report import adapter_lines, summarise_adapters
 from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import Desk, open_desk
 from red_lab.text.encoders import ENCODERS
@@ -43,7 +45,7 @@ JOIN = ("deal", "team", "kind", "accepted", "fall", "reason")
 """What is kept of a join."""
 
 
-PARTS = ("systems", "curve", "probabilities", "noise", "joins")
+PARTS = ("systems", "curve", "probabilities", "noise", "adapters", "joins")
 """What can be measured of a corpus, each by itself."""
 
 
@@ -119,6 +121,12 @@ def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
         found["probabilities_aside"] = once("probabilities-aside", aside)
     if "noise" in extent.parts:
         found["noise"] = once("noise", partial(noise, desk))
+    if "adapters" in extent.parts:
+        most = max(len(p.rows) for p in desk.parts.values())
+        some = [n for n in SIZES if n is None or n < most]
+        points = [once(f"adapters-of-{n}", partial(adapters, desk, n)) for n in some]
+        found["adapters"] = summarise_adapters([r.text for r in desk.test], points)
+        found["adapter_ranks"] = {"small": RANK, "large": rank_of_all(desk)}
     if "joins" in extent.parts and name in JOINING:
         deals = range(JOINING[name], JOINING[name] + extent.deals)
         joined = [x for d in deals for x in once(f"deal-{d}", partial(deal_joins, desk, d))]
@@ -196,7 +204,8 @@ def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         lines += _head(metrics)
         if "systems" in metrics:
             lines += [*_extent(metrics), *_systems(metrics), *_beside(metrics)]
-        lines += [*_curve(metrics), *_probabilities(metrics), *_noise(metrics), *_joins(metrics)]
+        lines += [*_curve(metrics), *_probabilities(metrics), *_noise(metrics)]
+        lines += [*adapter_lines(metrics), *_joins(metrics)]
     path.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
 
 

@@ -1,0 +1,153 @@
+"""Adapters inside the encoder beside heads above it: what a second pass is worth.
+
+Every team trains a LoRA adapter with a head, as `redhost new-expert --form lora` has it, or a head
+on the frozen features; both from the same rows. The same training on everybody's rows stands
+beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import redhost
+from red_lab.adapters.passes import files_of, shuffled
+from red_lab.progress import shown
+from red_lab.text.desk import Desk, every_row
+from red_lab.text.measure import no_expert
+from red_lab.text.monoliths import MONOLITHS
+from redhost.core.evaluation.evaluate import hits_by_system
+from redhost.core.evaluation.judge import judge
+from redhost.core.training.adapter import AdapterRecipe, TrainedAdapterRecipe
+from redhost.core.training.packaging import save_expert
+
+__all__ = ["RANK", "SETTINGS", "SIZES", "adapters", "rank_of_all"]
+
+SIZES = (128, 512, None)
+"""Rows of a team; the last point is all of them."""
+
+RANK = 8
+"""R of a team's adapter."""
+
+SETTINGS = replace(TrainedAdapterRecipe.settings_by_default, space="labels", rank=RANK)
+"""How adapters are trained: as the product does where its user says nothing."""
+
+
+def rank_of_all(desk: Desk) -> int:
+    """Return the rank of one adapter that has as many parameters as those of all teams."""
+    return RANK * len(desk.corpus.teams)
+
+
+def adapters(desk: Desk, rows: int | None) -> dict[str, Any]:
+    """Let every team have so many rows, and judge its adapters, its heads and what has all rows.
+
+    Args:
+        desk: The corpus.
+        rows: Of each team; None for all.
+
+    Returns:
+        Hits by system, 0 or 1 for each test row; and rows that experts learn from, by team.
+    """
+    some = desk.having(rows)
+    heads = redhost.authoring.ExpertSettings(space="labels", seed=0)
+    where = f"{desk.corpus.name}-heads-of-{rows}"
+    above = some.compose(
+        [some.author(team, part, where=where, settings=heads) for team, part in some.parts.items()]
+    ).composed
+    found = _routed(above, some, "heads") | no_expert(some, above)
+    trained = {team: _adapter(some, team, part) for team, part in some.parts.items()}
+    inside = some.compose([*trained.values()]).composed
+    found |= _routed(inside, some, "adapters")
+    found["adapters, the heads' router"] = _under(above, inside, some)
+    dealt = {team: _dealt(some, team, package) for team, package in trained.items()}
+    found |= _routed(some.compose([*dealt.values()]).composed, some, "random adapters")
+    found["one linear head"] = MONOLITHS["ridge"][1](some)
+    everyone = _everyone(some)
+    for name, rank in {"one adapter": RANK, "one large adapter": rank_of_all(desk)}.items():
+        package = _adapter(some, "everyone", everyone, rank=rank)
+        alone = some.compose([package]).composed
+        h = alone.backbone.encode([r.text for r in some.test])
+        found[name] = judge(alone, h, some.test).hits.tolist()
+    learnt = {team: len(part.train) + len(part.valid) for team, part in some.parts.items()}
+    return {"rows": rows, "hits": found, "learnt": learnt}
+
+
+def _routed(composed: redhost.ComposedModel, desk: Desk, name: str) -> dict[str, list[float]]:
+    """Return the hits under the composition's own router, and with the domain given."""
+    systems = hits_by_system(composed, desk.test, encode=composed.backbone.encode)
+    return {name: systems["routed"].tolist(), f"{name}, oracle": systems["oracle"].tolist()}
+
+
+def _under(
+    router: redhost.ComposedModel, experts: redhost.ComposedModel, desk: Desk
+) -> list[float]:
+    """Return the hits of one composition's experts under the weights of another's router."""
+    h = experts.backbone.encode([r.text for r in desk.test])
+    with torch.inference_mode():
+        _, alpha = router.bus(desk.h(desk.test))
+        p = experts.bus.probabilities(h, experts.bus.norm(h), alpha)
+    right: list[float] = experts.bus.task.head.right(p, desk.test, experts.bus.labels).tolist()
+    return right
+
+
+def _everyone(desk: Desk) -> redhost.authoring.DataSplits:
+    """Return everybody's rows as one author's, who learns cards' rows too."""
+    parts = desk.parts.values()
+    return redhost.authoring.DataSplits(
+        train=tuple(every_row(desk.parts)),
+        valid=tuple(r for p in parts for r in p.valid),
+        fit=tuple(r for p in parts for r in p.fit),
+        gate=tuple(r for p in parts for r in p.gate),
+    )
+
+
+def _adapter(
+    desk: Desk, name: str, rows: redhost.authoring.DataSplits, *, rank: int = RANK
+) -> Path:
+    """Train an adapter, unless that is done; one that was stopped goes on.
+
+    Its folder is named after what it learns.
+    """
+    of = hashlib.sha256(repr((rank, SETTINGS, rows.train, rows.valid)).encode()).hexdigest()[:12]
+    project = desk.work / "packages" / f"adapters-{of}" / f"red-expert-{name}"
+    if (done := next(project.glob("src/*/expert.json"), None)) is not None:
+        return done.parent
+    if not project.exists():
+        redhost.authoring.write_project(project, kind="expert", package_id=name, summary=name)
+    plan = redhost.authoring.ExpertPlan(id=name, form="lora")
+    with suppress(redhost.errors.HarmError):  # one that learnt nothing is judged with the others
+        redhost.authoring.train_package(
+            project,
+            plan,
+            rows,
+            context=desk.context,
+            settings=replace(SETTINGS, rank=rank),
+            progress=shown(f"{desk.corpus.name} {name}, rank {rank}"),
+        )
+    return next((project / "src").iterdir())
+
+
+def _dealt(desk: Desk, name: str, package: Path) -> Path:
+    """Package an adapter with its numbers shuffled, and a head solved on what it makes of h."""
+    project = package.parents[1].with_name(f"random-expert-{name}")
+    shutil.rmtree(project, ignore_errors=True)
+    rows, files = desk.parts[name], shuffled(files_of(package), 0)
+    plan = redhost.authoring.ExpertPlan(id=name, form="lora")
+    recipe = AdapterRecipe(
+        plan=AdapterRecipe.opened(plan, rows, desk.context),
+        splits=rows,
+        context=desk.context,
+        settings=SETTINGS,
+        files=files,
+    )
+    folder = redhost.authoring.write_project(
+        project, kind="expert", package_id=name, summary=f"random {name}"
+    )
+    save_expert(folder, recipe.draft(recipe.train(None, None)))
+    return folder
