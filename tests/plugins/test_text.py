@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from red_lab.text import monoliths, report
+from red_lab.text import run as study
 from red_lab.text.corpora import CORPORA, Corpus, dealt
 from red_lab.text.encoders import ENCODERS, MPNET, FrozenEncoder
 from red_lab.text.joins import EACH, HIJACKS, OTHERS
@@ -135,27 +137,55 @@ SMALL = Corpus(
 )
 
 
-def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> None:
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Run:
+    """Return what runs parts of the study on small texts and returns the metrics."""
     model = tiny_backbone(tmp_path / "model")
     frozen = FrozenEncoder(title="Small", tokens=32, source=lambda _: f"hf:{model}")
     monkeypatch.setitem(ENCODERS, "minilm", frozen)
     monkeypatch.setitem(CORPORA, "newsgroups", SMALL)
-    monkeypatch.setattr(report, "CURVE", (40,))
-    monkeypatch.setattr(report, "SIZES", (40, None))
+    monkeypatch.setattr(study, "CURVE", (40,))
+    monkeypatch.setattr(study, "SIZES", (40,))
     for name in ("logistic", "words"):  # scikit-learn is no developer's tool
         monkeypatch.setitem(monoliths.MONOLITHS, name, ("", monoliths.ridge))
 
     def run(*parts: str) -> dict[str, Any]:
-        path = report.run(
+        path = study.run(
             ["newsgroups"],
-            report.Extent(encoder="minilm", parts=parts, seeds=1, deals=2),
+            study.Extent(encoder="minilm", parts=parts, seeds=1, deals=2),
             out=tmp_path / "out",
             work=tmp_path / "work",
         )
-        return json.loads(path.read_text("utf-8"))["newsgroups minilm"]
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))["newsgroups minilm"]
+        return found
 
+    return run
+
+
+def test_adapters_stand_beside_heads_of_the_same_rows(run, tmp_path) -> None:
+    metrics = run("adapters")
+    [few] = metrics["adapters"]
+    assert few["rows"] == 40 and few["learnt"] < 40 * len(TEAMS)
+    assert metrics["adapter_ranks"] == {"small": 8, "large": 8 * len(TEAMS)}
+    accuracy = {name: x["accuracy"] for name, x in few["systems"].items()}
+    assert min(accuracy[n] for n in ("heads, oracle", "adapters, oracle", "one adapter")) > 0.9
+    gained = few["systems"]["adapters"]["gained"]
+    assert gained["mean"] == pytest.approx(accuracy["adapters"] - accuracy["heads"])
+    # What was trained is not trained again.
+    weights = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("adapter_model.safetensors")}
+    (tmp_path / "work" / "newsgroups-minilm-test-adapters-of-40.json").unlink()
+    assert run("adapters") == metrics
+    assert {f: f.stat().st_mtime_ns for f in weights if "random" not in str(f)} == {
+        f: t for f, t in weights.items() if "random" not in str(f)
+    }
+
+
+def test_the_whole_study_goes_on_from_what_is_done(run, tmp_path) -> None:
     first = run("systems")
-    metrics = run("curve", "probabilities", "noise", "adapters", "joins")
+    metrics = run("curve", "probabilities", "noise", "joins")
     assert {k: metrics[k] for k in first} == first
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
     systems = metrics["systems"]
@@ -176,13 +206,8 @@ def test_the_whole_study_goes_on_from_what_is_done(tmp_path, monkeypatch) -> Non
     exact, *noisy = metrics["noise"]
     assert exact["epsilon"] is None and [x["epsilon"] for x in noisy] == [10.0, 3.0, 1.0]
     assert 1 / 6 < noisy[-1]["routed"] <= exact["routed"] > 0.9
-    few, every = metrics["adapters"]
-    assert few["rows"] == 40 and few["learnt"] < every["learnt"]
-    assert metrics["adapter_ranks"] == {"small": 8, "large": 8 * len(TEAMS)}
-    accuracy = {name: x["accuracy"] for name, x in every["systems"].items()}
-    assert min(accuracy[n] for n in ("heads, oracle", "adapters, oracle", "one adapter")) > 0.9
     before = {f: f.read_bytes() for f in (tmp_path / "work").glob("*.json")}
     (tmp_path / "work" / "newsgroups-minilm-test-of-40.json").unlink()
-    assert run(*report.PARTS) == metrics
+    assert run(*(p for p in study.PARTS if p != "adapters")) == metrics
     assert {f: f.read_bytes() for f in before} == before
     assert (tmp_path / "out" / "README.md").read_text("utf-8") == page

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import redhost
 
-__all__ = ["Authors", "make_backbone"]
+__all__ = ["Authors", "make_backbone", "train_once"]
 
 
 def make_backbone(project: Path, name: str, source: str, **options: Any) -> Path:
@@ -24,6 +25,38 @@ def make_backbone(project: Path, name: str, source: str, **options: Any) -> Path
     """
     shutil.rmtree(project, ignore_errors=True)
     redhost.authoring.new_backbone(project, name, source, **options)
+    return next((project / "src").iterdir())
+
+
+def train_once(
+    project: Path,
+    plan: redhost.authoring.ExpertPlan,
+    rows: redhost.authoring.DataSplits,
+    *,
+    context: redhost.authoring.AuthoringContext,
+    settings: redhost.authoring.ExpertSettings,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Do what one author does, unless it is done; what was stopped goes on. Return the package.
+
+    An expert that learnt nothing is packaged as well, to be judged with the others.
+
+    Args:
+        project: The project's folder.
+        plan: What the expert is.
+        rows: What it learns from, and shows.
+        context: The backbone and what goes with it.
+        settings: How it trains.
+        progress: Called with (epochs done, epochs in all).
+    """
+    if (done := next(project.glob("src/*/expert.json"), None)) is not None:
+        return done.parent
+    if not project.exists():
+        redhost.authoring.write_project(project, kind="expert", package_id=plan.id, summary=plan.id)
+    with suppress(redhost.errors.HarmError):
+        redhost.authoring.train_package(
+            project, plan, rows, context=context, settings=settings, progress=progress
+        )
     return next((project / "src").iterdir())
 
 

@@ -5,9 +5,7 @@ What is finished is not trained again, and what was stopped goes on.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +13,11 @@ import torch
 
 import redhost
 from red_lab.adapters import tasks
+from red_lab.authors import make_backbone, train_once
 from red_lab.newsgroups import encoder
 from redhost.core.training.adapter import TrainedAdapterRecipe
 
-__all__ = ["Authors", "open_authors"]
+__all__ = ["AdapterAuthors", "open_authors"]
 
 TOKENS = 64
 """Where texts are cut."""
@@ -28,7 +27,7 @@ BLOCKS, RANK, EPOCHS = 2, 8, 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Authors:
+class AdapterAuthors:
     """What the authors work with, and what they made.
 
     Attributes:
@@ -53,7 +52,7 @@ def open_authors(
     epochs: int = EPOCHS,
     learn: int = tasks.LEARN,
     source: Path | None = None,
-) -> Authors:
+) -> AdapterAuthors:
     """Make the backbone's package, and train what is not trained yet.
 
     Args:
@@ -70,36 +69,23 @@ def open_authors(
     parts = {n: redhost.authoring.split_rows(given[n]) for n in names or tasks.TASKS}
     settings = replace(TrainedAdapterRecipe.settings_by_default, epochs=epochs, rank=RANK)
     packages = {
-        name: _author(work / "packages" / f"red-expert-{name}", name, rows, context, settings)
+        name: train_once(
+            work / "packages" / f"red-expert-{name}",
+            redhost.authoring.ExpertPlan(id=name, form="lora", blocks=BLOCKS),
+            rows,
+            context=context,
+            settings=settings,
+        )
         for name, rows in parts.items()
     }
-    return Authors(context=context, folder=folder, parts=parts, packages=packages, work=work)
-
-
-def _author(
-    project: Path,
-    name: str,
-    rows: redhost.authoring.DataSplits,
-    context: redhost.authoring.AuthoringContext,
-    settings: redhost.authoring.ExpertSettings,
-) -> Path:
-    """Do what one author does, unless it is done; return the package's folder."""
-    done = next(project.glob("src/*/expert.json"), None)
-    if done is not None:
-        return done.parent
-    folder = redhost.authoring.write_project(project, kind="expert", package_id=name, summary=name)
-    plan = redhost.authoring.ExpertPlan(id=name, form="lora", blocks=BLOCKS)
-    with suppress(redhost.errors.HarmError):  # one that learnt nothing is measured with the others
-        redhost.authoring.train_package(project, plan, rows, context=context, settings=settings)
-    return folder
+    return AdapterAuthors(context=context, folder=folder, parts=parts, packages=packages, work=work)
 
 
 def _backbone(work: Path, source: Path) -> Path:
     project = work / "packages" / "red-backbone-minilm"
     if (made := next(project.glob("src/*/backbone.json"), None)) is not None:
         return made.parent
-    shutil.rmtree(project, ignore_errors=True)
-    redhost.authoring.new_backbone(
+    return make_backbone(
         project,
         "minilm",
         f"hf:{source}",
@@ -108,4 +94,3 @@ def _backbone(work: Path, source: Path) -> Path:
         background=tasks.background(),
         features="wide",
     )
-    return next((project / "src").iterdir())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import redhost
 from red_lab.adapters import tasks
-from red_lab.adapters.authors import BLOCKS, RANK, Authors, open_authors
+from red_lab.adapters.authors import BLOCKS, RANK, AdapterAuthors, open_authors
 from red_lab.adapters.passes import Passes, expert_of, files_of, head_of, shuffled
 from red_lab.intervals import interval
 from red_lab.port.versions import further_trained
@@ -45,11 +45,11 @@ SYSTEMS = {
 class _Reader:
     """A version of the encoder, with adapters of one shape in it."""
 
-    authors: Authors
+    authors: AdapterAuthors
     passes: Passes
 
     @classmethod
-    def of(cls, authors: Authors, files: Mapping[str, bytes]) -> _Reader:
+    def of(cls, authors: AdapterAuthors, files: Mapping[str, bytes]) -> _Reader:
         bare = authors.context.backbone
         return cls(authors=authors, passes=Passes(bare, expert_of(files).intervention(bare)))
 

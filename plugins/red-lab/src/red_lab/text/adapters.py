@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,17 @@ import torch
 
 import redhost
 from red_lab.adapters.passes import files_of, shuffled
+from red_lab.authors import train_once
 from red_lab.progress import shown
 from red_lab.text.desk import Desk, every_row
 from red_lab.text.measure import no_expert
 from red_lab.text.monoliths import MONOLITHS
+from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.evaluation.judge import judge
 from redhost.core.training.adapter import AdapterRecipe, TrainedAdapterRecipe
 from redhost.core.training.packaging import save_expert
+from redhost.core.types import Encode
 
 __all__ = ["RANK", "SETTINGS", "SIZES", "adapters", "rank_of_all"]
 
@@ -72,7 +74,7 @@ def adapters(desk: Desk, rows: int | None) -> dict[str, Any]:
     for name, rank in {"one adapter": RANK, "one large adapter": rank_of_all(desk)}.items():
         package = _adapter(some, "everyone", everyone, rank=rank)
         alone = some.compose([package]).composed
-        h = alone.backbone.encode([r.text for r in some.test])
+        h = _encode(alone, some)([r.text for r in some.test])
         found[name] = judge(alone, h, some.test).hits.tolist()
     learnt = {team: len(part.train) + len(part.valid) for team, part in some.parts.items()}
     return {"rows": rows, "hits": found, "learnt": learnt}
@@ -80,15 +82,21 @@ def adapters(desk: Desk, rows: int | None) -> dict[str, Any]:
 
 def _routed(composed: redhost.ComposedModel, desk: Desk, name: str) -> dict[str, list[float]]:
     """Return the hits under the composition's own router, and with the domain given."""
-    systems = hits_by_system(composed, desk.test, encode=composed.backbone.encode)
+    systems = hits_by_system(composed, desk.test, encode=_encode(composed, desk))
     return {name: systems["routed"].tolist(), f"{name}, oracle": systems["oracle"].tolist()}
+
+
+def _encode(composed: redhost.ComposedModel, desk: Desk) -> Encode:
+    """Return texts → h with what adapters make of it, remembered."""
+    manifest = desk.context.manifest
+    return cached_encode(composed.backbone, manifest.fingerprint, desk.context.cache)
 
 
 def _under(
     router: redhost.ComposedModel, experts: redhost.ComposedModel, desk: Desk
 ) -> list[float]:
     """Return the hits of one composition's experts under the weights of another's router."""
-    h = experts.backbone.encode([r.text for r in desk.test])
+    h = _encode(experts, desk)([r.text for r in desk.test])
     with torch.inference_mode():
         _, alpha = router.bus(desk.h(desk.test))
         p = experts.bus.probabilities(h, experts.bus.norm(h), alpha)
@@ -110,27 +118,17 @@ def _everyone(desk: Desk) -> redhost.authoring.DataSplits:
 def _adapter(
     desk: Desk, name: str, rows: redhost.authoring.DataSplits, *, rank: int = RANK
 ) -> Path:
-    """Train an adapter, unless that is done; one that was stopped goes on.
-
-    Its folder is named after what it learns.
-    """
+    """Train an adapter in a folder that is named after what it learns, unless that is done."""
     of = hashlib.sha256(repr((rank, SETTINGS, rows.train, rows.valid)).encode()).hexdigest()[:12]
     project = desk.work / "packages" / f"adapters-{of}" / f"red-expert-{name}"
-    if (done := next(project.glob("src/*/expert.json"), None)) is not None:
-        return done.parent
-    if not project.exists():
-        redhost.authoring.write_project(project, kind="expert", package_id=name, summary=name)
-    plan = redhost.authoring.ExpertPlan(id=name, form="lora")
-    with suppress(redhost.errors.HarmError):  # one that learnt nothing is judged with the others
-        redhost.authoring.train_package(
-            project,
-            plan,
-            rows,
-            context=desk.context,
-            settings=replace(SETTINGS, rank=rank),
-            progress=shown(f"{desk.corpus.name} {name}, rank {rank}"),
-        )
-    return next((project / "src").iterdir())
+    return train_once(
+        project,
+        redhost.authoring.ExpertPlan(id=name, form="lora"),
+        rows,
+        context=desk.context,
+        settings=replace(SETTINGS, rank=rank),
+        progress=shown(f"{desk.corpus.name} {name}, rank {rank}"),
+    )
 
 
 def _dealt(desk: Desk, name: str, package: Path) -> Path:

@@ -79,7 +79,7 @@ def adapter_lines(metrics: Mapping[str, Any]) -> list[str]:
     for name, title in TITLES.items():
         cells = (_cell(p["systems"][name]) for p in points)
         lines.append(f"| {title.format(**ranks)} | {' | '.join(cells)} |")
-    return [*lines, "", *(_verdict(p) for p in points), ""]
+    return [*lines, "", *(_conclusion(p) for p in points), ""]
 
 
 def _cell(system: Mapping[str, Any]) -> str:
@@ -93,7 +93,7 @@ def _gained(system: Mapping[str, Any]) -> str:
     return f" ({x['mean']:+.1f}, {x['low']:+.1f} … {x['high']:+.1f})"
 
 
-def _verdict(point: Mapping[str, Any]) -> str:
+def _conclusion(point: Mapping[str, Any]) -> str:
     """Say whether the second pass is worth anything where the domain is known, and where not."""
     known, routed = (point["systems"][n]["gained"] for n in ("adapters, oracle", "adapters"))
     rows = f"{point['rows']} rows a team" if point["rows"] else "all rows"

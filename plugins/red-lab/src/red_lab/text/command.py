@@ -66,7 +66,7 @@ def text(
     All corpora, unless some are named.
     """
     require_scikit_learn()
-    from red_lab.text.report import PARTS, Extent, run
+    from red_lab.text.run import PARTS, Extent, run
 
     left_out = {"curve": not curve, "adapters": not adapters, "joins": not deals}
     chosen = parts or [p for p in PARTS if not left_out.get(p)]

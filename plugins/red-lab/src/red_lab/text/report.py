@@ -1,30 +1,22 @@
-"""Run the study on a corpus, step by step, and write what came out as metrics and as a page."""
+"""The page of the study, written from its metrics."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from red_lab.intervals import interval
 from red_lab.newsgroups import DATA
-from red_lab.text.adapters import RANK, SIZES, adapters, rank_of_all
-from red_lab.text.adapters_report import adapter_lines, summarise_adapters
+from red_lab.text.adapters_report import adapter_lines
 from red_lab.text.corpora import CORPORA
-from red_lab.text.desk import Desk, open_desk
 from red_lab.text.encoders import ENCODERS
-from red_lab.text.joins import by_kind, deal_joins
-from red_lab.text.measure import CURVE, KINDS, SETS, curve, measure, monoliths, of_seeds
+from red_lab.text.joins import by_kind
+from red_lab.text.measure import KINDS, SETS
 from red_lab.text.monoliths import MONOLITHS
-from red_lab.text.noise import noise
-from red_lab.text.probabilities import probabilities
 
-__all__ = ["PARTS", "Extent", "run", "summarise", "write_page"]
+__all__ = ["write_page"]
 
 DEFAULT = "routed"
 TITLES = {
@@ -38,149 +30,6 @@ TITLES = {
     "uniform": "experts, uniform weights",
     "best_single": "best single expert (chosen on these very rows)",
 }
-JOINING: Mapping[str, int] = {"newsgroups": 2, "newswire": 5}
-"""Corpora whose labels are dealt anew for newcomers, and the first deal that is judged: the rule
-that refuses was made on those before. Of mixed sources each is one of a kind."""
-JOIN = ("deal", "team", "kind", "accepted", "fall", "reason")
-"""What is kept of a join."""
-
-
-PARTS = ("systems", "curve", "probabilities", "noise", "adapters", "joins")
-"""What can be measured of a corpus, each by itself."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extent:
-    """How much is measured.
-
-    Attributes:
-        encoder: One of `ENCODERS`.
-        parts: Of `PARTS`; what a page knows of others it keeps.
-        seeds: How many; the split is the data's own.
-        deals: In how many ways labels are dealt to teams for newcomers.
-        validation: Judge on training rows set aside; test files are not opened.
-    """
-
-    encoder: str
-    parts: Sequence[str]
-    seeds: int
-    deals: int = 0
-    validation: bool = False
-
-
-def run(names: Sequence[str], extent: Extent, *, out: Path, work: Path) -> Path:
-    """Measure corpora, and write their metrics beside those of others, with a page of them all.
-
-    Args:
-        names: Of the corpora.
-        extent: How much.
-        out: Where the results go.
-        work: Where packages, features and finished steps are kept.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
-    for name in names:
-        metrics = _measured(name, extent, work=work)
-        every = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        key = f"{name} {extent.encoder}"
-        every[key] = every.get(key, {}) | metrics
-        path.write_text(json.dumps(every, indent=2, sort_keys=True) + "\n", "utf-8")
-        write_page(json.loads(path.read_text("utf-8")), out / "README.md")  # in the file's order
-    return path
-
-
-def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
-    """Do what is not done yet of a corpus."""
-    work.mkdir(parents=True, exist_ok=True)
-    desk = open_desk(CORPORA[name], encoder=extent.encoder, work=work, validation=extent.validation)
-    start = f"{name}-{extent.encoder}-{'validation' if extent.validation else 'test'}"
-
-    def once(step: str, make: Callable[[], Any]) -> Any:
-        file = work / f"{start}-{step}.json"
-        if not file.exists():
-            file.write_text(json.dumps(make()), "utf-8")
-        return json.loads(file.read_text("utf-8"))
-
-    found: dict[str, Any] = {
-        "schema": "red-lab.text/1",
-        "corpus": name,
-        "encoder": extent.encoder,
-        "validation": extent.validation,
-    }
-    if "systems" in extent.parts:
-        seeds = range(extent.seeds)
-        measured = [once(f"seed-{s}", partial(measure, desk, seed=s)) for s in seeds]
-        found |= summarise(desk, measured, once("monoliths", partial(monoliths, desk)))
-    if "curve" in extent.parts:
-        most = max(len(p.rows) for p in desk.parts.values())
-        sizes = [*(n for n in CURVE if n < most), None]
-        found["curve"] = [once(f"of-{n}", partial(curve, desk, n)) for n in sizes]
-    if "probabilities" in extent.parts:
-        found["probabilities"] = once("probabilities", partial(probabilities, desk))
-        aside = partial(_aside, name, extent.encoder, work=work)
-        found["probabilities_aside"] = once("probabilities-aside", aside)
-    if "noise" in extent.parts:
-        found["noise"] = once("noise", partial(noise, desk))
-    if "adapters" in extent.parts:
-        most = max(len(p.rows) for p in desk.parts.values())
-        some = [n for n in SIZES if n is None or n < most]
-        points = [once(f"adapters-of-{n}", partial(adapters, desk, n)) for n in some]
-        found["adapters"] = summarise_adapters([r.text for r in desk.test], points)
-        found["adapter_ranks"] = {"small": RANK, "large": rank_of_all(desk)}
-    if "joins" in extent.parts and name in JOINING:
-        deals = range(JOINING[name], JOINING[name] + extent.deals)
-        joined = [x for d in deals for x in once(f"deal-{d}", partial(deal_joins, desk, d))]
-        found["joins"] = [{k: x[k] for k in JOIN} for x in joined]
-    return found
-
-
-def _aside(name: str, encoder: str, *, work: Path) -> dict[str, Any]:
-    """Return calibration errors on training rows set aside: of the same time, and not learnt."""
-    return probabilities(open_desk(CORPORA[name], encoder=encoder, work=work, validation=True))
-
-
-def summarise(
-    desk: Desk, measured: Sequence[Mapping[str, Any]], whole: Mapping[str, Sequence[float]]
-) -> dict[str, Any]:
-    """Return accuracies, and differences to the best monolith, with intervals over texts."""
-    texts = [r.text for r in desk.test]
-    clusters = [t for _ in measured for t in texts]
-    hits = {n: np.array([x for m in measured for x in m["hits"][n]]) for n in measured[0]["hits"]}
-    hits |= {f"monolith {n}": np.array(list(x) * len(measured)) for n, x in whole.items()}
-    same = [n for n in hits if n.startswith("monolith") and n != "monolith words"]
-    best = max(same, key=lambda n: float(hits[n].mean()))
-    systems = {}
-    for name, values in hits.items():
-        low, high = interval(values, clusters)
-        worse, better = interval(values - hits[best], clusters)
-        mean = float((values - hits[best]).mean())
-        systems[name] = {
-            "accuracy": float(values.mean()),
-            "low": low,
-            "high": high,
-            "difference": {"mean": mean, "low": worse, "high": better},
-        }
-    outside = measured[0]["strangers"]
-    return {
-        "seeds": len(measured),
-        "rows": len(texts),
-        "labels": sum(len(y) for y in desk.corpus.teams.values()),
-        "train_rows": {t: len(p.rows) for t, p in desk.parts.items()},
-        "best": best,
-        "systems": systems,
-        "router": measured[0]["router"],
-        "forms": {f: sum(m["forms"].count(f) for m in measured) for f in sorted(_forms(measured))},
-        "domain": of_seeds(measured, "domain"),
-        "sets": {k: of_seeds(measured, "sets", k) for k in measured[0]["sets"]},
-        "strangers": {
-            s: {k: of_seeds(measured, "strangers", s, k) for k in found}
-            for s, found in outside.items()
-        },
-    }
-
-
-def _forms(measured: Sequence[Mapping[str, Any]]) -> set[str]:
-    return {form for m in measured for form in m["forms"]}
 
 
 def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:

@@ -1,0 +1,213 @@
+"""Run the study on a corpus, step by step, and write what came out as metrics beside a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from red_lab.intervals import interval
+from red_lab.text.adapters import RANK, SIZES, adapters, rank_of_all
+from red_lab.text.adapters_report import summarise_adapters
+from red_lab.text.corpora import CORPORA
+from red_lab.text.desk import Desk, open_desk
+from red_lab.text.joins import deal_joins
+from red_lab.text.measure import CURVE, curve, measure, monoliths, of_seeds
+from red_lab.text.noise import noise
+from red_lab.text.probabilities import probabilities
+from red_lab.text.report import write_page
+
+__all__ = ["PARTS", "Extent", "run", "summarise"]
+
+JOINING: Mapping[str, int] = {"newsgroups": 2, "newswire": 5}
+"""Corpora whose labels are dealt anew for newcomers, and the first deal that is judged: the rule
+that refuses was made on those before. Of mixed sources each is one of a kind."""
+JOIN = ("deal", "team", "kind", "accepted", "fall", "reason")
+"""What is kept of a join."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """How much is measured.
+
+    Attributes:
+        encoder: One of `ENCODERS`.
+        parts: Of `PARTS`; what a page knows of others it keeps.
+        seeds: How many; the split is the data's own.
+        deals: In how many ways labels are dealt to teams for newcomers.
+        validation: Judge on training rows set aside; test files are not opened.
+    """
+
+    encoder: str
+    parts: Sequence[str]
+    seeds: int
+    deals: int = 0
+    validation: bool = False
+
+
+def run(names: Sequence[str], extent: Extent, *, out: Path, work: Path) -> Path:
+    """Measure corpora, and write their metrics beside those of others, with a page of them all.
+
+    Args:
+        names: Of the corpora.
+        extent: How much.
+        out: Where the results go.
+        work: Where packages, features and finished steps are kept.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "metrics.json"
+    for name in names:
+        metrics = _measured(name, extent, work=work)
+        every = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        key = f"{name} {extent.encoder}"
+        every[key] = every.get(key, {}) | metrics
+        path.write_text(json.dumps(every, indent=2, sort_keys=True) + "\n", "utf-8")
+        write_page(json.loads(path.read_text("utf-8")), out / "README.md")  # in the file's order
+    return path
+
+
+def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
+    """Do what is not done yet of a corpus."""
+    work.mkdir(parents=True, exist_ok=True)
+    desk = open_desk(CORPORA[name], encoder=extent.encoder, work=work, validation=extent.validation)
+    steps, found = _Steps(desk=desk, extent=extent), dict[str, Any]()
+    for part, take in PARTS.items():
+        if part in extent.parts:
+            found |= take(steps)
+    return {
+        "schema": "red-lab.text/1",
+        "corpus": name,
+        "encoder": extent.encoder,
+        "validation": extent.validation,
+        **found,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Steps:
+    """What is measured of a corpus, part by part; each step that is done is not done again."""
+
+    desk: Desk
+    extent: Extent
+
+    def once(self, step: str, make: Callable[[], Any]) -> Any:
+        """Return what a step found; it is kept as a file."""
+        rows = "validation" if self.extent.validation else "test"
+        start = f"{self.desk.corpus.name}-{self.extent.encoder}-{rows}"
+        file = self.desk.work / f"{start}-{step}.json"
+        if not file.exists():
+            file.write_text(json.dumps(make()), "utf-8")
+        return json.loads(file.read_text("utf-8"))
+
+    def sizes(self, points: Sequence[int | None]) -> list[int | None]:
+        """Return those numbers of rows that some team has more than; None is all of them."""
+        most = max(len(p.rows) for p in self.desk.parts.values())
+        return [n for n in points if n is None or n < most]
+
+    def systems(self) -> dict[str, Any]:
+        """Return every system's accuracy."""
+        seeds = range(self.extent.seeds)
+        measured = [self.once(f"seed-{s}", partial(measure, self.desk, seed=s)) for s in seeds]
+        whole = self.once("monoliths", partial(monoliths, self.desk))
+        return summarise(self.desk, measured, whole)
+
+    def curve(self) -> dict[str, Any]:
+        """Return accuracy by the rows of a team."""
+        sizes = self.sizes((*CURVE, None))
+        return {"curve": [self.once(f"of-{n}", partial(curve, self.desk, n)) for n in sizes]}
+
+    def probabilities(self) -> dict[str, Any]:
+        """Return calibration errors; also on training rows set aside, of the same time."""
+        name, encoder, work = self.desk.corpus.name, self.extent.encoder, self.desk.work
+
+        def aside() -> dict[str, Any]:
+            again = open_desk(CORPORA[name], encoder=encoder, work=work, validation=True)
+            return probabilities(again)
+
+        return {
+            "probabilities": self.once("probabilities", partial(probabilities, self.desk)),
+            "probabilities_aside": self.once("probabilities-aside", aside),
+        }
+
+    def noise(self) -> dict[str, Any]:
+        """Return what private sums cost."""
+        return {"noise": self.once("noise", partial(noise, self.desk))}
+
+    def adapters(self) -> dict[str, Any]:
+        """Return what a second pass is worth."""
+        sizes, desk = self.sizes(SIZES), self.desk
+        points = [self.once(f"adapters-of-{n}", partial(adapters, desk, n)) for n in sizes]
+        return {
+            "adapters": summarise_adapters([r.text for r in desk.test], points),
+            "adapter_ranks": {"small": RANK, "large": rank_of_all(desk)},
+        }
+
+    def joins(self) -> dict[str, Any]:
+        """Return which newcomers are let in; of mixed sources each is one of a kind."""
+        first = JOINING.get(self.desk.corpus.name)
+        if first is None:
+            return {}
+        joined = list[dict[str, Any]]()
+        for deal in range(first, first + self.extent.deals):
+            joined += self.once(f"deal-{deal}", partial(deal_joins, self.desk, deal))
+        return {"joins": [{k: x[k] for k in JOIN} for x in joined]}
+
+
+PARTS: Mapping[str, Callable[[_Steps], dict[str, Any]]] = {
+    "systems": _Steps.systems,
+    "curve": _Steps.curve,
+    "probabilities": _Steps.probabilities,
+    "noise": _Steps.noise,
+    "adapters": _Steps.adapters,
+    "joins": _Steps.joins,
+}
+"""What can be measured of a corpus, each by itself."""
+
+
+def summarise(
+    desk: Desk, measured: Sequence[Mapping[str, Any]], whole: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
+    """Return accuracies, and differences to the best monolith, with intervals over texts."""
+    texts = [r.text for r in desk.test]
+    clusters = [t for _ in measured for t in texts]
+    hits = {n: np.array([x for m in measured for x in m["hits"][n]]) for n in measured[0]["hits"]}
+    hits |= {f"monolith {n}": np.array(list(x) * len(measured)) for n, x in whole.items()}
+    same = [n for n in hits if n.startswith("monolith") and n != "monolith words"]
+    best = max(same, key=lambda n: float(hits[n].mean()))
+    systems = {}
+    for name, values in hits.items():
+        low, high = interval(values, clusters)
+        worse, better = interval(values - hits[best], clusters)
+        mean = float((values - hits[best]).mean())
+        systems[name] = {
+            "accuracy": float(values.mean()),
+            "low": low,
+            "high": high,
+            "difference": {"mean": mean, "low": worse, "high": better},
+        }
+    outside = measured[0]["strangers"]
+    return {
+        "seeds": len(measured),
+        "rows": len(texts),
+        "labels": sum(len(y) for y in desk.corpus.teams.values()),
+        "train_rows": {t: len(p.rows) for t, p in desk.parts.items()},
+        "best": best,
+        "systems": systems,
+        "router": measured[0]["router"],
+        "forms": {f: sum(m["forms"].count(f) for m in measured) for f in sorted(_forms(measured))},
+        "domain": of_seeds(measured, "domain"),
+        "sets": {k: of_seeds(measured, "sets", k) for k in measured[0]["sets"]},
+        "strangers": {
+            s: {k: of_seeds(measured, "strangers", s, k) for k in found}
+            for s, found in outside.items()
+        },
+    }
+
+
+def _forms(measured: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {form for m in measured for form in m["forms"]}
