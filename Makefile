@@ -180,7 +180,7 @@ results: .venv/generative
 	$(RED) smollm2 --task addition --protocol seed --ablations
 	$(RED) smollm2 --task addition --protocol held-out
 	$(RED) smollm2 --task mixed --protocol seed --seeds 1
-	$(RED) smollm2 --task mixed --protocol seed --base fourier-long --seeds 1
+	$(RED) smollm2 --task mixed --protocol seed --base fourier-long
 	$(RED) smollm2 --task mixed --protocol held-out --seeds 1
 	$(BIN)/redhost lab matched
 	$(BIN)/redhost lab robust

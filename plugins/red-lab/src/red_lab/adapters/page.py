@@ -37,12 +37,23 @@ DIFFERENT, STEP, CHOICE = 1.3, 1.05, 0.4
 """Aims: rows that choose differently over one adapter; a token over PEFT's; ms a choice."""
 
 
+LABELS = (
+    "## With labels",
+    "",
+    "When an adapter of a sentence encoder is worth its second pass, and when heads or sums of the "
+    "frozen encoder are enough: [teams with labels of their own](../text/README.md), under "
+    "adapters (`redhost lab text --adapters`).",
+    "",
+)
+"""Where label experts are measured."""
+
+
 def write_page(out: Path) -> None:
     """Write the page of a folder with ``metrics.json`` and ``cost.json``."""
     found, cost = (
         json.loads((out / f"{name}.json").read_text("utf-8")) for name in ("metrics", "cost")
     )
-    lines = [*_head(found), *_systems(found), *_domains(found), *_change(found), *_cost(cost)]
+    lines = [*_head(found), *_systems(found), *_domains(found), *_change(found), *LABELS, *_cost(cost)]
     (out / "README.md").write_text("\n".join(lines) + "\n", "utf-8")
 
 
