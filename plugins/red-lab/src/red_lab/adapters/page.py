@@ -53,7 +53,14 @@ def write_page(out: Path) -> None:
     found, cost = (
         json.loads((out / f"{name}.json").read_text("utf-8")) for name in ("metrics", "cost")
     )
-    lines = [*_head(found), *_systems(found), *_domains(found), *_change(found), *LABELS, *_cost(cost)]
+    lines = [
+        *_head(found),
+        *_systems(found),
+        *_domains(found),
+        *_change(found),
+        *LABELS,
+        *_cost(cost),
+    ]
     (out / "README.md").write_text("\n".join(lines) + "\n", "utf-8")
 
 

@@ -69,9 +69,10 @@ def adapter_lines(metrics: Mapping[str, Any]) -> list[str]:
     lines = [
         "LoRA adapters in the top half of the blocks, each with a head, as `redhost new-expert "
         f"--form lora` trains them (rank {ranks['small']}, ten epochs at most), beside heads on "
-        "the frozen features; cards show at most 256 texts to the router, heads' cards also the "
-        "sums of all rows. One seed. In brackets: points gained over the same without the second "
-        "pass (heads under the same routing; of one adapter, the linear head):",
+        "the frozen features. Adapters' cards show at most 512 texts, which are not learnt from, "
+        "half of them to the router; heads' cards show it 64 rows and the sums of all others, so "
+        "heads learn from more. One seed. In brackets: points gained over the same without the "
+        "second pass (heads under the same routing; of one adapter, the linear head):",
         "",
         f"| system | {' | '.join(sizes)} |",
         f"|---|{'---|' * len(sizes)}",
