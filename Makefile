@@ -156,7 +156,8 @@ release: .venv/base
 results: .venv/generative
 	$(BIN)/redhost lab results
 	$(BIN)/redhost lab text --curve --deals 4
-	$(BIN)/redhost lab text --encoder smollm2 --seeds 1
+	$(BIN)/redhost lab text sources --encoder smollm2 --part systems
+	$(BIN)/redhost lab text sources --part adapters
 	$(BIN)/redhost lab several
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap

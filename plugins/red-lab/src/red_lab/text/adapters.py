@@ -31,8 +31,8 @@ from redhost.core.types import Encode
 
 __all__ = ["RANK", "SETTINGS", "SIZES", "adapters", "rank_of_all"]
 
-SIZES = (128, 512, None)
-"""Rows of a team; the last point is all of them."""
+SIZES: tuple[int | None, ...] = (128, 512)
+"""Rows of a team; None would be all of them, hours of one thread."""
 
 RANK = 8
 """R of a team's adapter."""
