@@ -9,12 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from red_lab.text import monoliths, report
 from red_lab.text import run as study
+from red_lab.text.adapters_report import TITLES, adapter_lines, summarise_adapters
+from red_lab.text.command import text
 from red_lab.text.corpora import CORPORA, Corpus, dealt
 from red_lab.text.encoders import ENCODERS, MPNET, FrozenEncoder
 from red_lab.text.joins import EACH, HIJACKS, OTHERS
+from safetensors.torch import load_file
 
 import redhost
 from redhost.testing import tiny_backbone
@@ -174,13 +178,44 @@ def test_adapters_stand_beside_heads_of_the_same_rows(run, tmp_path) -> None:
     assert min(accuracy[n] for n in ("heads, oracle", "adapters, oracle", "one adapter")) > 0.9
     gained = few["systems"]["adapters"]["gained"]
     assert gained["mean"] == pytest.approx(accuracy["adapters"] - accuracy["heads"])
+    files = [*(tmp_path / "work" / "packages").rglob("adapter_model.safetensors")]
+    dealt = [f for f in files if "random-" in str(f)]
+    assert len(dealt) == len(TEAMS) and len(files) == 2 * len(TEAMS) + 2
+    for file in dealt:  # the numbers that were learnt, in another order
+        own = Path(str(file).replace("random-", "red-"))
+        assert file.read_bytes() != own.read_bytes() and _numbers(file) == _numbers(own)
     # What was trained is not trained again.
-    weights = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("adapter_model.safetensors")}
+    before = {f: f.stat().st_mtime_ns for f in files if f not in dealt}
     (tmp_path / "work" / "newsgroups-minilm-test-adapters-of-40.json").unlink()
     assert run("adapters") == metrics
-    assert {f: f.stat().st_mtime_ns for f in weights if "random" not in str(f)} == {
-        f: t for f, t in weights.items() if "random" not in str(f)
-    }
+    assert {f: f.stat().st_mtime_ns for f in before} == before
+
+
+def _numbers(file: Path) -> list[float]:
+    return sorted(x for t in load_file(file).values() for x in t.flatten().tolist())
+
+
+def test_gains_are_over_the_same_routing_without_a_second_pass() -> None:
+    texts, rows = [str(n) for n in range(100)], {name: [0.0] * 100 for name in TITLES}
+    better = rows | {"adapters, oracle": [1.0] * 100, "heads": [1.0] * 100}
+    points = [{"rows": 8, "hits": better, "learnt": {"a": 5, "b": 6}}]
+    found = summarise_adapters(texts, points)
+    systems = found[0]["systems"]
+    assert found[0]["learnt"] == 11
+    assert systems["adapters, oracle"]["gained"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
+    assert systems["adapters"]["gained"]["mean"] == -1.0
+    assert systems["one adapter"]["gained"]["mean"] == 0.0 and "gained" not in systems["heads"]
+    *_, conclusion, _ = adapter_lines(
+        {"adapters": found, "adapter_ranks": {"small": 8, "large": 16}}
+    )
+    assert "adapters are better than heads where the domain is known" in conclusion
+    assert "heads are better than adapters as routed" in conclusion
+
+
+def test_the_command_offers_every_part_and_every_encoder() -> None:
+    choices = {p.name: p.type.choices for p in text.params if isinstance(p.type, click.Choice)}
+    assert [*choices["parts"]] == [*study.PARTS]
+    assert [*choices["encoder"]] == [*ENCODERS]
 
 
 def test_the_whole_study_goes_on_from_what_is_done(run, tmp_path) -> None:

@@ -94,6 +94,20 @@ def test_every_results_page_is_written_from_its_metrics() -> None:
         assert (folder / "README.md").read_text("utf-8") == page(metrics), folder.name
 
 
+def test_what_readme_says_of_mixed_expressions_is_what_was_measured() -> None:
+    folder = ROOT / "docs" / "results" / "red"
+    longer, usual_run = (
+        json.loads((folder / name / "metrics.json").read_text("utf-8"))
+        for name in ("smollm2-mixed-seed-fourier-long", "smollm2-addition-seed")
+    )
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert "more of their base trains, and for longer, than was published (three seeds)" in readme
+    assert longer["plan"]["seeds"] == usual_run["plan"]["seeds"] == 3
+    assert longer["systems"]["red"]["accuracy"]["low"] > 0.758  # the published figure
+    paired = longer["paired"]["RED - MoE, residual"]
+    assert paired["low"] <= 0 <= paired["high"]
+
+
 def test_every_pair_of_task_and_protocol_has_a_usual_base_that_its_folder_does_not_name() -> None:
     for backbone, task, protocol in itertools.product(
         ("tiny", "smollm2"), ("addition", "mixed"), ("seed", "held-out")

@@ -51,13 +51,14 @@ def train_once(
     """
     if (done := next(project.glob("src/*/expert.json"), None)) is not None:
         return done.parent
-    if not project.exists():
-        redhost.authoring.write_project(project, kind="expert", package_id=plan.id, summary=plan.id)
+    folder = redhost.authoring.write_project(
+        project, kind="expert", package_id=plan.id, summary=plan.id
+    )
     with suppress(redhost.errors.HarmError):
         redhost.authoring.train_package(
             project, plan, rows, context=context, settings=settings, progress=progress
         )
-    return next((project / "src").iterdir())
+    return folder
 
 
 @dataclass(frozen=True, kw_only=True)

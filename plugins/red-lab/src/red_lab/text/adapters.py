@@ -31,8 +31,8 @@ from redhost.core.types import Encode
 
 __all__ = ["RANK", "SETTINGS", "SIZES", "adapters", "rank_of_all"]
 
-SIZES: tuple[int | None, ...] = (128, 512)
-"""Rows of a team; None would be all of them, hours of one thread."""
+SIZES = (128, 512)
+"""Rows of a team; all of them would be hours of one thread."""
 
 RANK = 8
 """R of a team's adapter."""
@@ -46,12 +46,12 @@ def rank_of_all(desk: Desk) -> int:
     return RANK * len(desk.corpus.teams)
 
 
-def adapters(desk: Desk, rows: int | None) -> dict[str, Any]:
+def adapters(desk: Desk, rows: int) -> dict[str, Any]:
     """Let every team have so many rows, and judge its adapters, its heads and what has all rows.
 
     Args:
         desk: The corpus.
-        rows: Of each team; None for all.
+        rows: Of each team.
 
     Returns:
         Hits by system, 0 or 1 for each test row; and rows that experts learn from, by team.
@@ -118,8 +118,9 @@ def _everyone(desk: Desk) -> redhost.authoring.DataSplits:
 def _adapter(
     desk: Desk, name: str, rows: redhost.authoring.DataSplits, *, rank: int = RANK
 ) -> Path:
-    """Train an adapter in a folder that is named after what it learns, unless that is done."""
-    of = hashlib.sha256(repr((rank, SETTINGS, rows.train, rows.valid)).encode()).hexdigest()[:12]
+    """Train an adapter, unless that is done; its folder is named after all it is made from."""
+    made_from = (desk.context.manifest.fingerprint, rank, SETTINGS, rows)
+    of = hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]
     project = desk.work / "packages" / f"adapters-{of}" / f"red-expert-{name}"
     return train_once(
         project,

@@ -65,14 +65,15 @@ def adapter_lines(metrics: Mapping[str, Any]) -> list[str]:
     if not metrics.get("adapters"):
         return []
     points, ranks = metrics["adapters"], metrics["adapter_ranks"]
-    sizes = [f"{p['rows']} rows a team" if p["rows"] else "all rows" for p in points]
+    sizes = [f"{p['rows']} rows a team" for p in points]
     lines = [
         "LoRA adapters in the top half of the blocks, each with a head, as `redhost new-expert "
         f"--form lora` trains them (rank {ranks['small']}, ten epochs at most), beside heads on "
-        "the frozen features. Adapters' cards show at most 512 texts, which are not learnt from, "
-        "half of them to the router; heads' cards show it 64 rows and the sums of all others, so "
-        "heads learn from more. One seed. In brackets: points gained over the same without the "
-        "second pass (heads under the same routing; of one adapter, the linear head):",
+        "the frozen features. Both learn from the same rows; a quarter goes to the cards, half of "
+        "that to routers. Heads' cards also show routers the sums of all rows but those that "
+        "compositions are judged on; adapters' cards are texts and carry no sums. One seed. In "
+        "brackets: points gained over the same without the second pass (heads under the same "
+        "routing; of one adapter, the linear head):",
         "",
         f"| system | {' | '.join(sizes)} |",
         f"|---|{'---|' * len(sizes)}",
@@ -97,8 +98,10 @@ def _gained(system: Mapping[str, Any]) -> str:
 def _conclusion(point: Mapping[str, Any]) -> str:
     """Say whether the second pass is worth anything where the domain is known, and where not."""
     known, routed = (point["systems"][n]["gained"] for n in ("adapters, oracle", "adapters"))
-    rows = f"{point['rows']} rows a team" if point["rows"] else "all rows"
-    return f"- With {rows}: {_worth(known)} where the domain is known, {_worth(routed)} as routed."
+    return (
+        f"- With {point['rows']} rows a team: {_worth(known)} where the domain is known, "
+        f"{_worth(routed)} as routed."
+    )
 
 
 def _worth(gained: Mapping[str, float]) -> str:

@@ -104,10 +104,10 @@ class _Steps:
             file.write_text(json.dumps(make()), "utf-8")
         return json.loads(file.read_text("utf-8"))
 
-    def sizes(self, points: Sequence[int | None]) -> list[int | None]:
-        """Return those numbers of rows that some team has more than; None is all of them."""
+    def sizes(self, points: Sequence[int]) -> list[int]:
+        """Return those numbers of rows that some team has more than."""
         most = max(len(p.rows) for p in self.desk.parts.values())
-        return [n for n in points if n is None or n < most]
+        return [n for n in points if n < most]
 
     def systems(self) -> dict[str, Any]:
         """Return every system's accuracy."""
@@ -118,7 +118,7 @@ class _Steps:
 
     def curve(self) -> dict[str, Any]:
         """Return accuracy by the rows of a team."""
-        sizes = self.sizes((*CURVE, None))
+        sizes = [*self.sizes(CURVE), None]  # the last point is all of them
         return {"curve": [self.once(f"of-{n}", partial(curve, self.desk, n)) for n in sizes]}
 
     def probabilities(self) -> dict[str, Any]:
