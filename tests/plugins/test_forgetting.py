@@ -1,18 +1,14 @@
-"""`redhost lab forgetting`: the page is its metrics', which begin with the model as it came."""
+"""`redhost lab forgetting`: metrics begin with the model as it came."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from red_lab.forgetting import STEPS, page
+from red_lab.forgetting import STEPS
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "forgetting"
 METRICS = json.loads((RESULTS / "metrics.json").read_text("utf-8"))
-
-
-def test_the_page_is_written_from_its_metrics() -> None:
-    assert (RESULTS / "README.md").read_text("utf-8") == page(METRICS)
 
 
 def test_every_kind_is_read_at_every_step_and_the_first_is_before_any() -> None:

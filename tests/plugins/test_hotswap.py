@@ -11,7 +11,6 @@ import msgspec
 import pytest
 import torch
 from red_lab.hotswap_measure import BUILDS, build_all, levels_of, orders, shipped, swaps
-from red_lab.hotswap_report import write_page
 from red_lab.hotswap_site import Site, Step, bytes_changed
 
 import redhost
@@ -144,9 +143,3 @@ def test_the_results_say_that_nothing_else_moved() -> None:
     for found in metrics["levels"].values():
         assert len(found["events"]) == 5 * 5
         assert not any(e["bytes_changed"] for e in found["events"])
-
-
-def test_the_results_page_is_written_from_its_metrics(tmp_path) -> None:
-    metrics = json.loads((RESULTS / "metrics.json").read_text("utf-8"))
-    write_page(metrics, tmp_path / "README.md")
-    assert (tmp_path / "README.md").read_bytes() == (RESULTS / "README.md").read_bytes()

@@ -18,7 +18,7 @@ from red_lab.kills.faults import (
     flipped_current,
 )
 from red_lab.kills.home import Watched
-from red_lab.kills.report import write_page
+from red_lab.kills.report import page
 from red_lab.kills.served import ServedHome, ask_forked, kill_processes
 
 from redhost.core.composition import gates
@@ -169,19 +169,16 @@ def test_a_fresh_server_that_answers_otherwise_is_caught(served, monkeypatch) ->
     assert "a fresh server answers" in str(served.check())
 
 
-def test_the_page_says_what_was_found(tmp_path) -> None:
+def test_the_page_says_what_was_found() -> None:
     found = {"kills": 3, "new_generation_current": 1, "bad": ["after 0.1 s: nothing answers"]}
     none = {"kills": 4, "new_generation_current": 0, "bad": [], "longest": 0.5}
-    write_page({"kills": 7, "bad": 1, "steps": found, "random": none}, tmp_path / "p.md")
-    page = (tmp_path / "p.md").read_text()
-    assert "**7 kills, 1 bad.**" in page and "| 3 | 1 | 1 |" in page
+    text = page({"kills": 7, "bad": 1, "steps": found, "random": none})
+    assert "**7 kills, 1 bad.**" in text and "| 3 | 1 | 1 |" in text
     parts = {"steps": found, "random": none, "processes": {**none, "kills": 2}}
     faults = dict.fromkeys(FAULTS, none)
-    write_page({"faults": {**faults, "kills": 20, "bad": 0}}, tmp_path / "p.md")
-    assert "**20 faults, 0 bad.**" in (tmp_path / "p.md").read_text()
-    write_page({"server": {**parts, "kills": 9, "bad": 1}}, tmp_path / "p.md")
-    page = (tmp_path / "p.md").read_text()
-    assert "**9 kills, 1 bad.**" in page and "random within 0.50 s of its first swap | 2 |" in page
+    assert "**20 faults, 0 bad.**" in page({"faults": {**faults, "kills": 20, "bad": 0}})
+    text = page({"server": {**parts, "kills": 9, "bad": 1}})
+    assert "**9 kills, 1 bad.**" in text and "random within 0.50 s of its first swap | 2 |" in text
 
 
 def test_the_docs_say_what_was_measured() -> None:

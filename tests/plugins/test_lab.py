@@ -17,7 +17,6 @@ from red_lab.base import adaptation_pairs, language_model
 from red_lab.intervals import interval
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.readme import BLOCKS, PAGES, refresh
-from red_lab.report import write_report
 from red_lab.tiny_model import Shape, make_model, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
 
@@ -47,13 +46,6 @@ def test_the_readme_check_would_notice_a_changed_number() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     changed = text.replace("| backbone alone | 0.8", "| backbone alone | 0.7")
     assert changed != text and refresh(changed, root=ROOT) == text
-
-
-def test_the_results_page_is_written_from_its_metrics(tmp_path) -> None:
-    folder = ROOT / "docs" / "results" / "tiny-ranges"
-    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
-    write_report(metrics, tmp_path / "README.md")
-    assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
 
 
 def test_every_label_is_one_teams() -> None:

@@ -1,4 +1,4 @@
-"""`redhost lab merging`: the page is its metrics', and merges are what their names say."""
+"""`redhost lab merging`: every section has its rows, and merges are what their names say."""
 
 from __future__ import annotations
 
@@ -13,19 +13,13 @@ from red_lab.merging.adapters import MERGES
 from red_lab.merging.bound import excess, texts_needed
 from red_lab.merging.folded import SHARPNESS, STEPS, average
 from red_lab.merging.judge import moved
-from red_lab.merging.page import ADAPTERS, EXPERTS, draw, page
+from red_lab.merging.page import ADAPTERS, EXPERTS
 from red_lab.merging.run import SECTIONS
 
 import redhost
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "merging"
 METRICS = json.loads((RESULTS / "metrics.json").read_text("utf-8"))
-
-
-def test_the_page_and_its_figure_are_written_from_the_metrics(tmp_path) -> None:
-    assert (RESULTS / "README.md").read_text("utf-8") == page(METRICS)
-    draw(METRICS, tmp_path)
-    assert (RESULTS / "flatness.svg").read_bytes() == (tmp_path / "flatness.svg").read_bytes()
 
 
 def test_every_section_has_every_row() -> None:

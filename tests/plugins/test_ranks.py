@@ -1,4 +1,4 @@
-"""`redhost lab ranks`: the page is its metrics', and a cut is by what weighs most."""
+"""`redhost lab ranks`: every way has every rank, and a cut is by what weighs most."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from pathlib import Path
 
 import torch
 from red_lab.ranks.measure import METHODS, RANKS, heaviest_first
-from red_lab.ranks.page import draw, page
 
 import redhost
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "ranks"
 METRICS = json.loads((RESULTS / "metrics.json").read_text("utf-8"))
-
-
-def test_the_page_and_its_figure_are_written_from_the_metrics(tmp_path) -> None:
-    assert (RESULTS / "README.md").read_text("utf-8") == page(METRICS)
-    draw(METRICS, tmp_path)
-    assert (RESULTS / "ranks.svg").read_bytes() == (tmp_path / "ranks.svg").read_bytes()
 
 
 def test_every_subject_has_every_rank_in_every_way() -> None:

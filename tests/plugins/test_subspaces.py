@@ -1,20 +1,10 @@
-"""`redhost lab subspaces`: the page is its metrics', and what is counted are directions."""
+"""`redhost lab subspaces`: what is counted are directions."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
-from red_lab.subspaces import directions, overlap, page, participation
-
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "subspaces"
-
-
-def test_the_page_is_written_from_its_metrics() -> None:
-    metrics = json.loads((RESULTS / "metrics.json").read_text("utf-8"))
-    assert (RESULTS / "README.md").read_text("utf-8") == page(metrics)
+from red_lab.subspaces import directions, overlap, participation
 
 
 def test_directions_are_those_of_the_energy_the_largest_first() -> None:

@@ -1,4 +1,4 @@
-"""The fleet's study: what counts as stale, the formula beside the simulation, and its page."""
+"""The fleet's study: what counts as stale, and figures that hold what is promised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from red_lab.fleet.growth import PLANS, Plan, bound, simulate
-from red_lab.fleet.report import lines
 from red_lab.fleet.rollouts import KINDS, rollout
 from red_lab.fleet.storm import stale
 from redhost_fleet.rollout import DRIFTED, Limits
@@ -49,10 +48,9 @@ def test_a_canary_that_is_worse_ends_and_one_that_is_as_good_does_not() -> None:
     assert good[0] == "promote"
 
 
-def test_the_page_is_that_of_its_figures_and_they_hold_what_is_promised() -> None:
+def test_the_figures_hold_what_is_promised() -> None:
     folder = ROOT / "docs/results/fleet"
     metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
-    assert (folder / "README.md").read_text("utf-8").rstrip() == "\n".join(lines(metrics)).rstrip()
     storm = metrics["storm"]
     assert storm["answers"] >= 100_000 and storm["replicas"] == 8 and storm["kills"] >= 1
     assert (storm["failed"], storm["mixed"], storm["stale"]) == (0, 0, 0)

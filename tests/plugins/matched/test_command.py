@@ -95,7 +95,6 @@ def test_the_command_resumes_and_writes_a_page_of_its_metrics_alone(
             assert result.exit_code == 0
         metrics = json.loads((out / "metrics.json").read_text("utf-8"))
         assert (out / "README.md").read_text("utf-8") == page(metrics)
-        running.write(metrics, out)
         figures.append((out / "systems.svg").read_bytes())
         written.append(without_seconds(metrics))
     assert written[0] == written[1] and written[0]["schema"] == SCHEMA

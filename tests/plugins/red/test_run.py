@@ -86,14 +86,6 @@ def test_the_overview_is_written_from_the_runs_beside_it(tmp_path) -> None:
     assert (tmp_path / "README.md").read_text("utf-8") == (folder / "README.md").read_text("utf-8")
 
 
-def test_every_results_page_is_written_from_its_metrics() -> None:
-    folders = [p.parent for p in (ROOT / "docs" / "results" / "red").glob("*/metrics.json")]
-    assert folders
-    for folder in folders:
-        metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
-        assert (folder / "README.md").read_text("utf-8") == page(metrics), folder.name
-
-
 def test_what_readme_says_of_mixed_expressions_is_what_was_measured() -> None:
     folder = ROOT / "docs" / "results" / "red"
     longer, usual_run = (

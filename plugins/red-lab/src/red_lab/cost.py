@@ -6,12 +6,12 @@ figures into one metrics file, from which the page is written.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from red_lab.metrics import read_metrics, write_results
 from red_lab.options import out_option
 
 __all__ = ["cost", "run"]
@@ -95,13 +95,8 @@ def run(measured: dict[str, Any], *, out: Path) -> Path:
         measured: What `measure` returned.
         out: Where the results go.
     """
-    from red_lab.cost_report import write_page
+    from red_lab.cost_report import page
 
-    path = out / "metrics.json"
-    runs = json.loads(path.read_text("utf-8"))["runs"] if path.exists() else {}
+    runs = read_metrics(out).get("runs", {})
     runs[f"{measured['config']} {measured['device']}"] = measured
-    metrics = {"schema": "red-lab.cost/1", "runs": runs}
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    write_page(json.loads(path.read_text("utf-8")), out / "README.md")
-    return path
+    return write_results({"schema": "red-lab.cost/1", "runs": runs}, out, page=page)

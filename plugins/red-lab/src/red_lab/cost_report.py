@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-__all__ = ["write_page"]
+from red_lab.metrics import Metrics
+
+__all__ = ["page"]
 
 
-def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.cost/1``."""
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.cost/1``."""
     runs = sorted(metrics["runs"].values(), key=lambda r: -r["parameters"]["trunk"])
     lines = [*_head(), *_parameters(runs), *_routers(runs), *_seconds(runs), *_memory(runs)]
-    path.write_text("\n".join(lines), "utf-8")
+    return "\n".join(lines)
 
 
 def _head() -> list[str]:

@@ -7,7 +7,6 @@ its own head on the adapted blocks, and its bits per byte are measured as the st
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from red_lab.metrics import write_results
 from red_lab.options import WORK, out_option
 
 if TYPE_CHECKING:
@@ -43,11 +43,7 @@ def forgetting(*, out: Path, work: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    metrics = measure(work=work / "forgetting")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    click.echo(out / "metrics.json")
+    click.echo(write_results(measure(work=work / "forgetting"), out, page=page, sort_keys=False))
 
 
 def passages() -> dict[str, list[str]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from red_lab.metrics import write_results
 from red_lab.options import out_option
 
 __all__ = ["hotswap"]
@@ -24,12 +24,7 @@ def hotswap(*, router: str, out: Path) -> None:
     import torch
 
     from red_lab.hotswap_measure import measure
-    from red_lab.hotswap_report import write_page
+    from red_lab.hotswap_report import page
 
     torch.set_num_threads(1)  # the same bits, and no waiting for a busy machine
-    metrics = measure(router=router)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    write_page(json.loads(path.read_text("utf-8")), out / "README.md")
-    click.echo(path)
+    click.echo(write_results(measure(router=router), out, page=page))

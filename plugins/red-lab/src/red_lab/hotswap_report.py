@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-__all__ = ["write_page"]
+from red_lab.metrics import Metrics
+
+__all__ = ["page"]
 
 Event = Mapping[str, Any]
 
 
-def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.hotswap/1``."""
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.hotswap/1``."""
     lines = [
         *_head(metrics),
         *_accuracy(metrics),
@@ -21,7 +22,7 @@ def write_page(metrics: Mapping[str, Any], path: Path) -> None:
         *_proof(metrics),
         *_note(metrics),
     ]
-    path.write_text("\n".join(lines), "utf-8")
+    return "\n".join(lines)
 
 
 def _head(metrics: Mapping[str, Any]) -> Iterator[str]:

@@ -1,8 +1,7 @@
-"""What several experiments share: options, a clock, and what was measured before."""
+"""What several experiments share: options and a clock."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ import click
 
 import redhost
 
-__all__ = ["WORK", "cached_json", "out_option", "require_scikit_learn", "seeds_option", "timed"]
+__all__ = ["WORK", "out_option", "require_scikit_learn", "seeds_option", "timed"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -70,13 +69,3 @@ def timed(seconds: MutableMapping[str, float], what: str) -> Iterator[None]:
     start = perf_counter()
     yield
     seconds[what] = perf_counter() - start
-
-
-def cached_json(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what was made before, or make it and write it down; a half-written file is none."""
-    if not file.exists():
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(make()), "utf-8")
-        part.replace(file)
-    cached: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return cached

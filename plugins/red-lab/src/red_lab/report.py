@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from red_lab.arithmetic import RANGES
+from red_lab.metrics import Metrics
 
-__all__ = ["write_report"]
+__all__ = ["page"]
 
 NAMES = {
     "backbone": "backbone alone",
@@ -28,9 +28,9 @@ NAMES = {
 }
 
 
-def write_report(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.tiny-ranges/1``."""
-    path.write_text("\n".join([*_head(metrics), *_systems(metrics), *_paired(metrics)]), "utf-8")
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.tiny-ranges/1``."""
+    return "\n".join([*_head(metrics), *_systems(metrics), *_paired(metrics)])
 
 
 def _head(metrics: Mapping[str, Any]) -> list[str]:

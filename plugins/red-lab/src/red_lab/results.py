@@ -8,10 +8,10 @@ the backbone's own blocks adapted on all the data.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ import redhost
 from red_lab.arithmetic import RANGES, SPLITS, Split, pairs_in, pairs_with
 from red_lab.base import LABELS, BaseRecipe, adapt_on, language_model
 from red_lab.intervals import Array, interval
+from red_lab.metrics import cached_json, write_results
 from red_lab.packages import build_all
 from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, role_rows, train
-from red_lab.report import write_report
+from red_lab.report import page
 from red_lab.tiny_pretrain import pretrain
 from redhost.core.evaluation.evaluate import hits_by_system
 
@@ -51,17 +52,9 @@ def run(*, splits: int, out: Path, work: Path) -> Path:
     """
     measured = []
     for number in range(min(splits, SPLITS)):
-        file = work / f"split{number}" / "result.json"
-        if not file.exists():
-            result = measure(number, work=work / f"split{number}")
-            file.write_text(json.dumps(result), "utf-8")
-        measured.append(json.loads(file.read_text("utf-8")))
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
-    text = json.dumps(summarise(measured), indent=2, sort_keys=True) + "\n"
-    path.write_text(text, "utf-8")
-    write_report(json.loads(text), out / "README.md")
-    return path
+        split = work / f"split{number}"
+        measured.append(cached_json(split / "result.json", partial(measure, number, work=split)))
+    return write_results(summarise(measured), out, page=page)
 
 
 def measure(number: int, *, work: Path) -> dict[str, Any]:

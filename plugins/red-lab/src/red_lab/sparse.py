@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from red_lab.metrics import write_results
 from red_lab.options import out_option
 
 __all__ = ["measure", "page", "sparse"]
@@ -24,11 +24,7 @@ WIDTH, RANK, ROWS, RUNS = 576, 144, 256, 9
 @out_option("sparse")
 def sparse(*, out: Path) -> None:
     """Count and time top-k of E experts against all of them."""
-    out.mkdir(parents=True, exist_ok=True)
-    metrics = measure(runs=RUNS)
-    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    click.echo(out / "metrics.json")
+    click.echo(write_results(measure(runs=RUNS), out, page=page))
 
 
 def measure(*, runs: int) -> dict[str, Any]:

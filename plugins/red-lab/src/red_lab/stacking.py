@@ -13,7 +13,6 @@ the other four are asked. No router is in between: only what experts stand on di
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from red_lab.metrics import write_results
 from red_lab.options import out_option, seeds_option
 
 if TYPE_CHECKING:
@@ -46,11 +46,7 @@ PENALTIES = (1e-2, 0.0)
 @out_option("stacking")
 def stacking(*, seeds: int, out: Path) -> None:
     """Withdraw and update an expert that others stand on, and one that stands beside them."""
-    out.mkdir(parents=True, exist_ok=True)
-    metrics = measure(seeds=seeds)
-    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    click.echo(out / "metrics.json")
+    click.echo(write_results(measure(seeds=seeds), out, page=page))
 
 
 def run_through(

@@ -12,13 +12,13 @@ those in which the classifier tells its own labels apart, not those of the other
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from red_lab.metrics import write_results
 from red_lab.options import out_option
 
 if TYPE_CHECKING:
@@ -54,11 +54,7 @@ DRAWS = 5
 @out_option("subspaces")
 def subspaces(*, out: Path) -> None:
     """Measure the dimensions that the shipped experts use on the tiny backbone."""
-    out.mkdir(parents=True, exist_ok=True)
-    metrics = measure()
-    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    click.echo(out / "metrics.json")
+    click.echo(write_results(measure(), out, page=page))
 
 
 def directions(delta: Tensor) -> tuple[Tensor, Tensor]:

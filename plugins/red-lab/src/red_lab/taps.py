@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from red_lab.metrics import write_results
 from red_lab.options import WORK, out_option
 
 __all__ = ["taps"]
@@ -23,9 +23,4 @@ def taps(*, out: Path, work: Path) -> None:
     from red_lab.taps_report import page
 
     torch.set_num_threads(1)  # the same bits, and no waiting for a busy machine
-    metrics = measure(work=work / "taps")
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
-    path.write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    click.echo(path)
+    click.echo(write_results(measure(work=work / "taps"), out, page=page, sort_keys=False))

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import torch
 import redhost
 from red_lab.arithmetic import RANGES, Split, pairs_in
 from red_lab.intervals import interval
+from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 from red_lab.ranges import EXPERT, role_rows
 
@@ -64,10 +66,8 @@ def measure(*, work: Path) -> dict[str, Any]:
     for place in PLACES:
         for name in NAMES:
             file = work / f"{place.reads}-{place.writes}-{name}.json"
-            if not file.exists():
-                result = _one(place, name, backbone=backbone, site=site, work=work)
-                file.write_text(json.dumps(result), "utf-8")
-            measured[place, name] = json.loads(file.read_text("utf-8"))
+            make = partial(_one, place, name, backbone=backbone, site=site, work=work)
+            measured[place, name] = cached_json(file, make)
             bar.update(len(measured))
     rows = redhost.compose(backbone, list(site.values())).composed.evaluation
     clusters = [str(sorted(pairs_in(r.text))) for r in rows]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from red_lab.adapters.scores import mistakes, score
 from red_lab.adapters.selection import ROUTERS, Selection, digests
 from red_lab.adapters.study import Study, open_study
 from red_lab.adapters.xlora import STEPS, train_xlora, xlora
+from red_lab.metrics import write_json
 from red_lab.readme import refresh_here
 from redhost.core.composition.choose import compare_routers
 from redhost.core.routers.base import Router
@@ -41,10 +41,9 @@ def run(*, out: Path, work: Path, runs: int) -> Path:
         work: Where adapters, features and counts are kept.
         runs: Rounds of what is timed.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    opened, path = open_study(work), out / "metrics.json"
-    _write(path, measure(opened, work=work))
-    _write(out / "cost.json", measure_cost(opened, runs=runs))
+    opened = open_study(work)
+    path = write_json(measure(opened, work=work), out / "metrics.json")
+    write_json(measure_cost(opened, runs=runs), out / "cost.json")
     write_page(out)
     refresh_here()
     return path
@@ -205,7 +204,3 @@ def _setting(opened: Study) -> dict[str, Any]:
         "joint_steps": len(opened.learnt) // strangers.BATCH,
         "gate_windows": STEPS,
     }
-
-
-def _write(path: Path, found: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")

@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from red_lab.metrics import write_json
+
 __all__ = ["SECTIONS", "Section", "SectionSettings", "load", "machine", "run", "write_page"]
 
 SECTIONS: tuple[str, ...] = (
@@ -80,10 +82,8 @@ def run(name: str, *, out: Path, settings: SectionSettings) -> Path:
     """Measure one section, write its file and the page; return the file."""
     settings.work.mkdir(parents=True, exist_ok=True)
     found = load(name).measure(settings)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.json"
     metrics = {"schema": SCHEMA, "section": name, "machine": machine(), **found}
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
+    path = write_json(metrics, out / f"{name}.json")
     if (draw := getattr(load(name), "draw", None)) is not None:  # a section may have a figure
         draw(metrics, out)
     write_page(out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import socket
@@ -18,6 +17,7 @@ from typing import Any
 import click
 
 import redhost
+from red_lab.metrics import read_metrics, write_results
 from red_lab.options import WORK, out_option
 
 __all__ = ["fleet"]
@@ -96,16 +96,11 @@ def fleet(
 
 def _write(out: Path, found: Mapping[str, Any]) -> Path:
     """Write the sections that were measured beside those that were not, and the page."""
-    from red_lab.fleet.report import write_page
+    from red_lab.fleet.report import page
 
-    path = out / "metrics.json"
-    known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    metrics = {**known, "schema": "redhost-lab.fleet/1", "machine": machine, **found}
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    write_page(metrics, out / "README.md")
-    return path
+    metrics = {**read_metrics(out), "schema": "redhost-lab.fleet/1", "machine": machine, **found}
+    return write_results(metrics, out, page=page)
 
 
 def _storm(folder: Path, *, replicas: int, requests: int, clients: int, seed: int) -> Any:

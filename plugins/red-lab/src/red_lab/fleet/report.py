@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-__all__ = ["lines", "write_page"]
+from red_lab.metrics import Metrics
+
+__all__ = ["page"]
 
 MIB = 2**20
 
 
-def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write the page."""
-    path.write_text("\n".join(lines(metrics)) + "\n", "utf-8")
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``redhost-lab.fleet/1``."""
+    return "\n".join(_lines(metrics)) + "\n"
 
 
-def lines(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the page."""
+def _lines(metrics: Metrics) -> Iterator[str]:
     yield "# A fleet"
     yield ""
     yield from _prose(

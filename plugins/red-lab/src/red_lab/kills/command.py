@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from red_lab.metrics import read_metrics, write_results
 from red_lab.options import out_option
 
 __all__ = ["kills"]
@@ -42,11 +42,10 @@ def kills(
     """
     import torch
 
-    from red_lab.kills.report import write_page
+    from red_lab.kills.report import page
 
     torch.set_num_threads(1)  # processes are forked
-    path = out / "metrics.json"
-    known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    known = read_metrics(out)
     with tempfile.TemporaryDirectory() as folder:
         if server:
             found = _servers(Path(folder), count=count or 160, seed=seed)
@@ -57,10 +56,7 @@ def kills(
         else:
             found = _recomposes(Path(folder), count=count or 500, seed=seed, backbone=backbone)
             metrics = {**found, **{k: v for k, v in known.items() if k in {"server", "faults"}}}
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    write_page(json.loads(path.read_text("utf-8")), out / "README.md")
-    click.echo(path)
+    click.echo(write_results(metrics, out, page=page))
     if found["bad"]:
         sys.exit(1)
 

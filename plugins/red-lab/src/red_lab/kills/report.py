@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-__all__ = ["write_page"]
+from red_lab.metrics import Metrics
+
+__all__ = ["page"]
 
 EVERY_STEP = "before, within and after every write, sync, rename and removal"
 
@@ -42,8 +43,8 @@ make the same router out of the others; a second backbone of the same id must be
 byte code that Python does not compare with its source must end the trust in a plugin."""
 
 
-def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.kills/1``."""
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.kills/1``."""
     lines = [
         "# Kills",
         "",
@@ -75,7 +76,7 @@ def write_page(metrics: Mapping[str, Any], path: Path) -> None:
         }
         then, head = "after the new generation was current", ("fault", "faults")
         lines += _section(FAULTS, faults, rows, then=then, head=head)
-    path.write_text("\n".join(lines), "utf-8")
+    return "\n".join(lines)
 
 
 def _section(

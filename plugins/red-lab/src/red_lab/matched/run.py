@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from red_lab.matched.recipe import ARITHMETIC, TEXT, Recipe, Tick
 from red_lab.matched.report import page
 from red_lab.matched.summary import SCHEMA, summarise
 from red_lab.matched.tasks import load
-from red_lab.options import cached_json
+from red_lab.metrics import cached_json, read_metrics, write_results
 from red_lab.progress import Bar
 from red_lab.toy.data import one_thread
 
-__all__ = ["run", "write"]
+__all__ = ["run"]
 
 TRAININGS = 9
 """What is trained in a seed: three systems, five experts and a router."""
@@ -39,22 +38,11 @@ def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
     Returns:
         The path of metrics.json.
     """
-    path, summaries = out / "metrics.json", {}
-    if path.exists():
-        summaries = json.loads(path.read_text("utf-8"))["tasks"]
+    summaries = read_metrics(out).get("tasks", {})
     for name in tasks:
         summaries[name] = _TaskRun(name, work).summary(seeds)
     metrics = {"schema": SCHEMA, "tasks": dict(sorted(summaries.items()))}
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(metrics, indent=1) + "\n", "utf-8")
-    write(json.loads(path.read_text("utf-8")), out)
-    return path
-
-
-def write(metrics: Mapping[str, Any], out: Path) -> None:
-    """Write the page and the figure for metrics of the schema ``red-lab.matched/1``."""
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    draw(metrics, out)
+    return write_results(metrics, out, page=page, draw=draw, sort_keys=False)
 
 
 @dataclass(frozen=True)

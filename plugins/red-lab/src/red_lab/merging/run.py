@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from red_lab.intervals import Array, interval
 from red_lab.merging.adapters import adapters
 from red_lab.merging.folded import folded
 from red_lab.merging.page import draw, page
-from red_lab.options import cached_json
+from red_lab.metrics import cached_json, read_metrics, write_results
 from red_lab.progress import Bar
 from red_lab.ranks.subjects import SUBJECTS, Subject
 from red_lab.toy.data import one_thread
@@ -46,11 +45,7 @@ def run(names: Sequence[str], *, seeds: int, out: Path, work: Path) -> Path:
         The path of metrics.json.
     """
     work.mkdir(parents=True, exist_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
-    metrics: dict[str, Any] = {"schema": SCHEMA}
-    if path.exists():
-        metrics = json.loads(path.read_text("utf-8"))
+    metrics: dict[str, Any] = {"schema": SCHEMA} | read_metrics(out)
     for name in names:
         on, measure = SECTIONS[name]
         subject, bar, found = SUBJECTS[on](work), Bar(f"merging, {name}", total=seeds), []
@@ -60,10 +55,8 @@ def run(names: Sequence[str], *, seeds: int, out: Path, work: Path) -> Path:
                 found.append(cached_json(work / f"{name}-{seed}.json", make))
             bar.update(seed + 1)
         metrics[name] = summary(subject, found)
-        path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    draw(metrics, out)
-    return path
+        write_results(metrics, out, page=page, draw=draw)
+    return out / "metrics.json"
 
 
 def summary(subject: Subject, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

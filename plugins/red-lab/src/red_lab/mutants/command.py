@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
+from red_lab.metrics import write_results
 from red_lab.options import out_option
 
 __all__ = ["mutants"]
@@ -36,15 +36,11 @@ def mutants(*, count: int, seed: int, out: Path) -> None:
     """
     import torch
 
-    from red_lab.mutants.report import write_page
+    from red_lab.mutants.report import page
     from red_lab.mutants.run import campaign
 
     torch.set_num_threads(1)  # processes are forked
     metrics = campaign(count=count, seed=seed)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    write_page(json.loads(path.read_text("utf-8")), out / "README.md")
-    click.echo(path)
+    click.echo(write_results(metrics, out, page=page))
     if metrics["bad"] or not all(row["kept"] for row in metrics["limits"]["files"]):
         sys.exit(1)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-__all__ = ["write_page"]
+from red_lab.metrics import Metrics
+
+__all__ = ["page"]
 
 MIB = 2**20
 
 
-def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.mutants/1``."""
-    path.write_text("\n".join([*_head(metrics), *_targets(metrics), *_limits(metrics)]), "utf-8")
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.mutants/1``."""
+    return "\n".join([*_head(metrics), *_targets(metrics), *_limits(metrics)])
 
 
 def _head(metrics: Mapping[str, Any]) -> Iterator[str]:

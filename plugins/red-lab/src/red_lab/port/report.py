@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -11,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from red_lab.options import cached_json
+from red_lab.metrics import Metrics, cached_json, read_metrics, write_results
 from red_lab.port import adapters, sums
 from red_lab.port.measure import measure_bad, measure_pair
 from red_lab.port.subjects import JUDGE, LEARN, PAIRS, TOKENS
 from red_lab.port.versions import MOVED
 from redhost.core.training.porting import SHARE
 
-__all__ = ["lines", "retained", "run"]
+__all__ = ["page", "retained", "run"]
 
 DRAWS = 2000
 
@@ -43,9 +42,8 @@ def run(names: Sequence[str], *, seeds: int, validation: bool, out: Path, work: 
         out: Where the results go.
         work: Where packages, features and finished steps are kept.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    path, part = out / "metrics.json", "validation" if validation else "test"
-    found = json.loads(path.read_text("utf-8")) if path.exists() else {"pairs": {}}
+    part = "validation" if validation else "test"
+    found = {"pairs": {}} | read_metrics(out)
     for name, pair in PAIRS.items():
         if names and not any(n in name for n in names):
             continue
@@ -63,9 +61,7 @@ def run(names: Sequence[str], *, seeds: int, validation: bool, out: Path, work: 
             make = partial(measure, work=work, validation=validation)
             found[name] = cached_json(work / part / f"{name}.json", make)
     found |= {"schema": "red-lab.port/1", "validation": validation, "moved": _moved()}
-    path.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", "utf-8")
-    (out / "README.md").write_text("\n".join(lines(found)) + "\n", "utf-8")
-    return path
+    return write_results(found, out, page=page)
 
 
 def _moved() -> dict[str, Any]:
@@ -111,8 +107,12 @@ def retained(system: Any, retrained: Any, nothing: Any) -> dict[str, float]:
     return {"share": share, "low": float(low), "high": float(high)}
 
 
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the page."""
+def page(found: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.port/1``."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Metrics) -> Iterator[str]:
     yield "# Experts on a new base model"
     yield ""
     yield from _prose(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from red_lab.metrics import read_metrics, write_results
 from red_lab.options import WORK, out_option, seeds_option
 
 __all__ = ["ranks"]
@@ -32,13 +32,7 @@ def ranks(*, seeds: int, names: tuple[str, ...], out: Path, work: Path) -> None:
     from red_lab.ranks.subjects import SUBJECTS
 
     torch.set_num_threads(1)
-    path = out / "metrics.json"
-    metrics = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    metrics["schema"] = "red-lab.ranks/1"
+    metrics = read_metrics(out) | {"schema": "red-lab.ranks/1"}
     for name in names or SUBJECTS:
         metrics[name] = measure(SUBJECTS[name](work / "ranks"), seeds=seeds, work=work / "ranks")
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(metrics, indent=2, sort_keys=True) + "\n", "utf-8")
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    draw(metrics, out)
-    click.echo(path)
+    click.echo(write_results(metrics, out, page=page, draw=draw))

@@ -15,7 +15,7 @@ import torch
 
 import redhost
 from red_lab.intervals import Array, interval
-from red_lab.options import cached_json
+from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 from red_lab.ranks.subjects import Subject, expert_in, train_one
 from redhost.core.evaluation.evaluate import hits_by_system

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from red_lab.metrics import write_json
 from red_lab.red.published import PUBLISHED
 from red_lab.red.summary import earlier_rule, key_of
 
@@ -18,7 +19,7 @@ SYSTEMS = ("global head", "MoE, linear", "MoE, mlp", "MoE, residual", "RED", "mo
 def write_overview(folder: Path) -> None:
     """Write overview.json and README.md for all runs under a folder."""
     found = overview(folder)
-    (folder / "overview.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    write_json(found, folder / "overview.json", sort_keys=False)
     lines = [
         "# RED on arithmetic: every run",
         "",

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from red_lab.red.advantages import advantages, spread
 from red_lab.red.claims import claims
 from red_lab.red.experts import NAMES
-from red_lab.red.figures import draw
 from red_lab.red.measure import SHARES
 from red_lab.red.published import published_table
 from red_lab.red.queries import RULE
 from red_lab.red.summary import earlier_rule, titled
 
-__all__ = ["page", "write_page"]
+__all__ = ["page"]
 
 
 HEADS = {"free": "", "fourier": " whose rows are waves of the number (W_c = Φ A)"}
@@ -28,14 +26,8 @@ ABLATIONS = {
 }
 
 
-def write_page(metrics: Mapping[str, Any], folder: Path) -> None:
-    """Write README.md and the figures for metrics of the schema ``red-lab.red/2``."""
-    (folder / "README.md").write_text(page(metrics), "utf-8")
-    draw(metrics, folder)
-
-
 def page(metrics: Mapping[str, Any]) -> str:
-    """Return the page."""
+    """Return the page for metrics of the schema ``red-lab.red/2``."""
     lines = [
         *_head(metrics),
         *_systems(metrics),

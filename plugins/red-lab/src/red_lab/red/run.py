@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import resource
 from collections.abc import Callable
@@ -15,16 +14,18 @@ from typing import Any
 import torch
 
 import redhost
-from red_lab.options import cached_json, timed
+from red_lab.metrics import cached_json, write_results
+from red_lab.options import timed
 from red_lab.progress import Bar
 from red_lab.red.ablations import BASE_SHARES, ablate, at_share
 from red_lab.red.base import FrozenBase, train_base
 from red_lab.red.cut import Below, below
+from red_lab.red.figures import draw
 from red_lab.red.measure import RedSetting, measure
 from red_lab.red.overview import write_overview
 from red_lab.red.plan import Plan
 from red_lab.red.queries import Data, load
-from red_lab.red.report import write_page
+from red_lab.red.report import page
 from red_lab.red.summary import summarise, table
 
 __all__ = ["Plan", "Seed", "open_source", "run", "smollm2_file"]
@@ -55,11 +56,7 @@ def run(plan: Plan, *, out: Path, work: Path) -> Path:
         metrics["ablations"] = {k: table([a[k] for a in ablated], datasets) for k in ablated[0]}
     if plan.shares:
         metrics["shares"] = table([s.cached("-shares", s.shares) for s in seeds], datasets)
-    folder = out / plan.name
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "metrics.json"
-    path.write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
-    write_page(json.loads(path.read_text("utf-8")), folder)
+    path = write_results(metrics, out / plan.name, page=page, draw=draw, sort_keys=False)
     write_overview(out)
     return path
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from red_lab.matched.recipe import ARITHMETIC, TEXT, Recipe
 from red_lab.matched.tasks import load
-from red_lab.options import cached_json
+from red_lab.metrics import cached_json, read_metrics, write_results
 from red_lab.robust.figures import draw
 from red_lab.robust.finite import finite
 from red_lab.robust.measure import measure
@@ -45,20 +44,15 @@ def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
     Returns:
         The path of metrics.json.
     """
-    path, summaries = out / "metrics.json", {}
-    if path.exists():
-        summaries = json.loads(path.read_text("utf-8"))["tasks"]
+    summaries = read_metrics(out).get("tasks", {})
     folder = work / "robust"
     folder.mkdir(parents=True, exist_ok=True)
     for task in tasks:
         summaries[task] = finite() if task == "finite" else _task(task, seeds, folder, work)
-    out.mkdir(parents=True, exist_ok=True)
     ordered = {t: summaries[t] for t in TASKS if t in summaries}
-    path.write_text(json.dumps({"schema": SCHEMA, "tasks": ordered}, indent=1) + "\n", "utf-8")
-    metrics = json.loads(path.read_text("utf-8"))
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    draw(metrics, out)
-    return path
+    return write_results(
+        {"schema": SCHEMA, "tasks": ordered}, out, page=page, draw=draw, sort_keys=False
+    )
 
 
 def _task(task: str, seeds: int, folder: Path, work: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,13 @@ import numpy as np
 
 import redhost
 from red_lab.intervals import Array, interval
+from red_lab.metrics import Metrics, cached_json, read_metrics, write_results
 from red_lab.newsgroups import ENCODER, encoder
-from red_lab.options import cached_json
 from red_lab.several.corpora import STUDIES
 from red_lab.several.measure import Desk, apart, measure, regression
 from redhost.core.label_sets import split_labels
 
-__all__ = ["run", "score", "write_page"]
+__all__ = ["page", "run", "score"]
 
 TITLES = {
     "routed": "**experts under `redhost recompose`**",
@@ -46,14 +45,10 @@ def run(
         out: Where the results go.
         work: Where packages, features and finished steps are kept.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
     for name in names:
-        every = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        every[name] = _measured(name, seeds, validation=validation, work=work / name)
-        path.write_text(json.dumps(every, indent=2, sort_keys=True) + "\n", "utf-8")
-        write_page(json.loads(path.read_text("utf-8")), out / "README.md")  # in the file's order
-    return path
+        measured = _measured(name, seeds, validation=validation, work=work / name)
+        write_results(read_metrics(out) | {name: measured}, out, page=page)
+    return out / "metrics.json"
 
 
 def _measured(name: str, seeds: Sequence[int], *, validation: bool, work: Path) -> dict[str, Any]:
@@ -147,8 +142,8 @@ def _figures(values: Array, of: Array, clusters: Sequence[str]) -> dict[str, flo
     return {"mean": float(values.sum() / of.sum()), "low": low, "high": high}
 
 
-def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.several/1``, by study."""
+def page(every: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.several/1``, by study."""
     lines = [
         "# Several answers a text",
         "",
@@ -164,7 +159,7 @@ def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     for name, study in STUDIES.items():
         if name in every:
             lines += [f"## {study.title}", "", *_study(every[name])]
-    path.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _study(metrics: Mapping[str, Any]) -> list[str]:

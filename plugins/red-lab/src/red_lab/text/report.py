@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from red_lab.metrics import Metrics
 from red_lab.newsgroups import DATA
 from red_lab.text.adapters_report import adapter_lines
 from red_lab.text.corpora import CORPORA
@@ -16,7 +16,7 @@ from red_lab.text.joins import by_kind
 from red_lab.text.measure import KINDS, SETS
 from red_lab.text.monoliths import MONOLITHS
 
-__all__ = ["write_page"]
+__all__ = ["page"]
 
 DEFAULT = "routed"
 TITLES = {
@@ -32,8 +32,8 @@ TITLES = {
 }
 
 
-def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.text/1``, by corpus and encoder."""
+def page(every: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.text/1``, by corpus and encoder."""
     lines = [
         "# Teams with labels of their own on real texts",
         "",
@@ -55,7 +55,7 @@ def write_page(every: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             lines += [*_extent(metrics), *_systems(metrics), *_beside(metrics)]
         lines += [*_curve(metrics), *_probabilities(metrics), *_noise(metrics)]
         lines += [*adapter_lines(metrics), *_joins(metrics)]
-    path.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _head(metrics: Mapping[str, Any]) -> list[str]:

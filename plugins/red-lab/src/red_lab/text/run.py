@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from red_lab.intervals import interval
+from red_lab.metrics import cached_json, read_metrics, write_results
 from red_lab.text.adapters import RANK, SIZES, adapters, rank_of_all
 from red_lab.text.adapters_report import summarise_adapters
 from red_lab.text.corpora import CORPORA
@@ -20,7 +20,7 @@ from red_lab.text.joins import deal_joins
 from red_lab.text.measure import CURVE, curve, measure, monoliths, of_seeds
 from red_lab.text.noise import noise
 from red_lab.text.probabilities import probabilities
-from red_lab.text.report import write_page
+from red_lab.text.report import page
 
 __all__ = ["PARTS", "Extent", "run", "summarise"]
 
@@ -59,16 +59,11 @@ def run(names: Sequence[str], extent: Extent, *, out: Path, work: Path) -> Path:
         out: Where the results go.
         work: Where packages, features and finished steps are kept.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
     for name in names:
-        metrics = _measured(name, extent, work=work)
-        every = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        key = f"{name} {extent.encoder}"
-        every[key] = every.get(key, {}) | metrics
-        path.write_text(json.dumps(every, indent=2, sort_keys=True) + "\n", "utf-8")
-        write_page(json.loads(path.read_text("utf-8")), out / "README.md")  # in the file's order
-    return path
+        measured = _measured(name, extent, work=work)
+        every, key = read_metrics(out), f"{name} {extent.encoder}"
+        write_results(every | {key: every.get(key, {}) | measured}, out, page=page)
+    return out / "metrics.json"
 
 
 def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
@@ -99,10 +94,7 @@ class _Steps:
         """Return what a step found; it is kept as a file."""
         rows = "validation" if self.extent.validation else "test"
         start = f"{self.desk.corpus.name}-{self.extent.encoder}-{rows}"
-        file = self.desk.work / f"{start}-{step}.json"
-        if not file.exists():
-            file.write_text(json.dumps(make()), "utf-8")
-        return json.loads(file.read_text("utf-8"))
+        return cached_json(self.desk.work / f"{start}-{step}.json", make)
 
     def sizes(self, points: Sequence[int]) -> list[int]:
         """Return those numbers of rows that some team has more than."""

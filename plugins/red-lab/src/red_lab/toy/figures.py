@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redhost
+from red_lab.metrics import Metrics
 from red_lab.toy.data import PLACES, SIDE, UNITS, Systems, grid
 
 if TYPE_CHECKING:
@@ -49,19 +50,19 @@ STYLE: dict[Any, Any] = {
 
 
 def draw(
-    metrics: Mapping[str, Any],
-    answers: Mapping[str, Systems],
-    *,
-    experts: Mapping[str, Tensor],
+    metrics: Metrics,
     out: Path,
+    *,
+    answers: Mapping[str, Systems],
+    experts: Mapping[str, Tensor],
 ) -> None:
     """Write the figures of `FIGURES`.
 
     Args:
         metrics: What `summarise` returned, for the bars.
+        out: The folder.
         answers: One seed's answers by experiment, for the other two.
         experts: That seed's answers of A's and B's experts and C's residuals, ``(E, N)``.
-        out: The folder.
 
     Raises:
         redhost.MissingError: If matplotlib is not installed.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from red_lab.metrics import Metrics
 from red_lab.toy.statements import statements
 
-__all__ = ["write_page"]
+__all__ = ["page"]
 
 SYSTEMS = {
     "oracle": "oracle routing",
@@ -37,12 +37,12 @@ EXPERIMENTS = {
 }
 
 
-def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write a Markdown page for metrics of the schema ``red-lab.toy/1``."""
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.toy/1``."""
     lines = [*_head(metrics), *statements(metrics), *_figures()]
     for name, title in EXPERIMENTS.items():
         lines += _table(metrics["systems"][name], title)
-    path.write_text("\n".join(lines), "utf-8")
+    return "\n".join(lines)
 
 
 def _head(metrics: Mapping[str, Any]) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 from torch import Tensor
 
 from red_lab.intervals import interval
+from red_lab.metrics import write_results
 from red_lab.toy import bus, linear, nonlinear, propositions, residual
 from red_lab.toy.data import PLACES, Systems, grid, one_thread, score
 from red_lab.toy.figures import draw
 from red_lab.toy.mlp import MLPRecipe
-from red_lab.toy.report import write_page
+from red_lab.toy.report import page
 
 __all__ = ["Effort", "Measured", "measure", "run", "summarise"]
 
@@ -73,13 +74,9 @@ def run(*, seeds: int, out: Path, effort: Effort | None = None) -> Path:
     """
     with one_thread():
         measured = [measure(seed, effort=effort or Effort()) for seed in range(seeds)]
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "metrics.json"
-    path.write_text(json.dumps(summarise(measured), indent=1, sort_keys=True) + "\n", "utf-8")
-    metrics = json.loads(path.read_text("utf-8"))
-    write_page(metrics, out / "README.md")
-    draw(metrics, measured[0].answers, experts=measured[0].experts, out=out)
-    return path
+    first = measured[0]
+    shown = partial(draw, answers=first.answers, experts=first.experts)
+    return write_results(summarise(measured), out, page=page, draw=shown)
 
 
 def measure(seed: int, *, effort: Effort) -> Measured:

@@ -15,7 +15,7 @@ from red_lab.bench.peers.libraries import adapters_python, peft
 from red_lab.bench.peers.worker import ask
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS
-from red_lab.options import cached_json
+from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 
 __all__ = ["CAP", "SLACK", "measure"]

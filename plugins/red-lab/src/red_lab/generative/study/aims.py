@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Metrics", "aims", "beyond", "sides"]
+from red_lab.metrics import Metrics
 
-Metrics = Mapping[str, Any]
+__all__ = ["aims", "beyond", "sides"]
+
 
 ENOUGH = 0.9
 """Share of the oracle's gain that the causal router is to recover on every domain."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from red_lab.generative.study.aims import Metrics, aims, beyond, sides
+from red_lab.generative.study.aims import aims, beyond, sides
 from red_lab.generative.study.page_parts import (
     conflict,
     divergence,
@@ -14,6 +14,7 @@ from red_lab.generative.study.page_parts import (
     seconds,
     switch,
 )
+from red_lab.metrics import Metrics
 
 __all__ = ["page"]
 

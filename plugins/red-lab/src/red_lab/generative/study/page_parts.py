@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from red_lab.generative.study.aims import Metrics
+from red_lab.metrics import Metrics
 
 __all__ = ["conflict", "divergence", "product", "rarity", "seconds", "spread", "switch"]
 

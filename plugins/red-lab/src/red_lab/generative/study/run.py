@@ -21,7 +21,7 @@ from red_lab.generative.study.seed import one_seed
 from red_lab.generative.study.setting import SMOLLM2, TINY, StudySetting
 from red_lab.generative.study.summary import SCHEMA, summarise
 from red_lab.generative.tiny import tiny_language_model
-from red_lab.options import cached_json
+from red_lab.metrics import cached_json, write_results
 from red_lab.red.run import smollm2_file
 
 __all__ = ["context_for", "name_of", "open_source", "run", "study"]
@@ -116,18 +116,13 @@ def name_of(source: str) -> str:
 def _write(
     context: StudyContext, measured: Sequence[dict[str, Any]], *, name: str, out: Path
 ) -> Path:
-    path = out / "metrics.json"
     metrics = {
         "schema": SCHEMA,
         "name": name,
         **_facts(context),
         **summarise(measured, draws=context.setting.draws),
     }
-    path.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", "utf-8")
-    metrics = json.loads(path.read_text("utf-8"))
-    (out / "README.md").write_text(page(metrics), "utf-8")
-    draw(metrics, out)
-    return path
+    return write_results(metrics, out, page=page, draw=draw, sort_keys=False)
 
 
 def _facts(context: StudyContext) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from red_lab.generative.study.switch import follow
 from red_lab.generative.study.tables import SCORED_PARTS, Tables, cached_column
 from red_lab.generative.study.tensor_cache import cached_expert, seconds_of
 from red_lab.generative.study.training import Monolith, domain_losses, train_monolith, train_one
-from red_lab.options import cached_json
+from red_lab.metrics import cached_json
 from red_lab.robust.conflict import cosines
 
 __all__ = ["MONOLITHS", "one_seed"]
