@@ -538,8 +538,10 @@ def pack(
     if sign:
         click.echo(sign(wheel))
     click.echo(wheel)
-    if manifest is not None:
-        click.echo(card_discloses(manifest))
+    if manifest is None:
+        click.echo(f"next: pip install {wheel}")
+        return
+    click.echo(card_discloses(manifest))
     click.echo(f"next: redhost add {wheel}")
 
 

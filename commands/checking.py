@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..registry.errors import UsageError
 from ..registry.package.checked import Violation
 from ..registry.package.manifest import ExpertManifest
-from ..registry.package.readers import ExpertFiles
+from ..registry.package.readers import BackboneFiles, ExpertFiles
 from ..registry.queries.check import Target, resolve_targets, static_check
 from .common import job_cache
 from .keys import chosen_keys
@@ -53,6 +53,8 @@ def check_targets(
     violations = {t: static_check(t) for t in resolved}
     valid = {t: t.files for t in resolved if t.files is not None and not violations[t]}
     violations |= _verify(valid, home=home, pool=pool, progress=progress)
+    backbones = {t: t.backbone for t in resolved if t.kind == "backbone" and not violations[t]}
+    violations |= _verify_backbones(backbones)
     if strict:
         violations = {t: (*wrong, *strict_check(t)) for t, wrong in violations.items()}
     return [
@@ -85,10 +87,23 @@ def _verify(
     return dict(zip(valid, results, strict=True))
 
 
+def _verify_backbones(
+    valid: Mapping[Target, BackboneFiles | None],
+) -> dict[Target, tuple[Violation, ...]]:
+    if not valid:
+        return {}
+    from ..core.model.verify import verify_backbone
+
+    return {t: verify_backbone(files) for t, files in valid.items() if files is not None}
+
+
 def require_valid(
     project: Path, *, home: Path | None, backbone: str | None
 ) -> ExpertManifest | None:
-    """Check a project's package against its backbone, if that is installed; return its manifest.
+    """Check a project's package against its backbone, if that is installed.
+
+    Returns:
+        Its manifest; None where the project is a backbone's own.
 
     Raises:
         ContractError: With its first violation, if it has any.

@@ -97,9 +97,9 @@ def check(
     workers: int,
     as_json: bool,
 ) -> None:
-    """Check experts against their contract.
+    """Check experts, or backbones, against their contract.
 
-    TARGETS are installed ids, wheels or folders; without any, all that is installed is checked.
+    TARGETS are installed ids, wheels or folders; without any, all installed experts are checked.
     """
     from .checking import check_targets
 

@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+LONGEST = 500
+"""Characters that each part of a message may have."""
+
 
 class RedhostError(Exception):
     """Everything redhost raises on purpose.
@@ -28,12 +31,13 @@ class RedhostError(Exception):
     @property
     def reason(self) -> str:
         """The line without its hint."""
-        facts = [f"expected {self.expected}"] if self.expected else []
-        facts += [f"found {self.found}"] if self.found else []
-        return one_line(f"{self.problem}: {', '.join(facts)}" if facts else self.problem)
+        named = {"expected": self.expected, "found": self.found}
+        facts = [f"{name} {excerpt(value)}" for name, value in named.items() if value]
+        problem = excerpt(self.problem)
+        return f"{problem}: {', '.join(facts)}" if facts else problem
 
     def __str__(self) -> str:
-        return one_line(f"{self.reason}. {self.hint}" if self.hint else self.reason)
+        return f"{self.reason}. {excerpt(self.hint)}" if self.hint else self.reason
 
 
 class ManifestError(RedhostError):
@@ -137,6 +141,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``Did you mean 'x'? `` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"Did you mean {close[0]!r}? " if close else ""
+
+
+def excerpt(text: str) -> str:
+    """Return how a text begins, as one line: what a package wrote may be a whole book."""
+    return one_line(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
 
 
 def one_line(text: str) -> str:

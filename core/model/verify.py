@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...registry.errors import CardError, PluginError
+from ...registry.errors import BackboneMismatchError, CardError, PluginError
 from ...registry.package.checked import Violation
 from ...registry.package.readers import BackboneFiles, ExpertFiles
 from ..backbones.backbone import Backbone
@@ -74,6 +74,22 @@ def verify_expert(
     background = rows_of(backbone, BackgroundRow)
     found = (check_live(each, live, background, read=read) for each in loaded)
     return tuple(violation for violation in found if violation is not None)[:1]
+
+
+def verify_backbone(
+    files: BackboneFiles, *, plugins: Plugins | None = None
+) -> tuple[Violation, ...]:
+    """Open a backbone and compute its fingerprint, which experts name.
+
+    Args:
+        files: The backbone, statically valid.
+        plugins: Who makes it; by default the environment's.
+    """
+    try:
+        make_backbone(files, plugins=plugins or Plugins(), providers={}, device="cpu")
+    except BackboneMismatchError as e:
+        return (Violation("backbone_mismatch", "fingerprint", e.expected, e.found, e.hint),)
+    return ()
 
 
 class CachedBusEncoder:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from ..errors import IntegrityError
 from ..package.checked import Checked, Violation
-from ..package.discover import MAX_METADATA, Kind, Package, groups
-from ..package.readers import MAX_BACKBONE_FILE, read_file
-from ..package.safetensors_check import MAX_FILE
+from ..package.discover import MAX_METADATA, Package, groups
+from ..package.readers import MAX_LARGE, read_file
 from ..wheel.policy import (
     MAX_DEPTH,
     MAX_NAMES,
@@ -30,9 +29,6 @@ from ..wheel.policy import (
     is_plain,
     parse_record,
 )
-
-MAX_INSTALLED: dict[Kind, int] = {"expert": MAX_FILE, "backbone": MAX_BACKBONE_FILE}
-"""The most bytes that one file may have."""
 
 
 def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple[Violation, ...]:
@@ -61,7 +57,7 @@ def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple
     names = installed_files(package)
 
     def read(name: str) -> Checked[bytes]:
-        return read_file(site / name, missing="record_missing", limit=MAX_INSTALLED[package.kind])
+        return read_file(site / name, missing="record_missing", limit=MAX_LARGE)
 
     return (
         *_beside(package, site),

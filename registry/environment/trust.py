@@ -21,9 +21,10 @@ from ..atomic import read_head, read_regular
 from ..errors import IntegrityError, UnknownNameError, short
 from ..home.locks import WriterLock
 from ..package.discover import canonical, entries, is_editable
+from ..package.readers import MAX_LARGE
 from ..package.safetensors_check import sha256_hex
 from ..wheel.policy import RecordRow, parse_record
-from .installed import MAX_INSTALLED, files_below
+from .installed import files_below
 
 _INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"}
 """Files of a dist-info that differ from machine to machine for the same wheel."""
@@ -242,7 +243,7 @@ def _is_compared(path: Path) -> bool:
 
 def _sha256(dist: str, path: Path) -> str:
     try:
-        return sha256_hex(read_regular(path, limit=MAX_INSTALLED["backbone"]))
+        return sha256_hex(read_regular(path, limit=MAX_LARGE))
     except OSError as e:
         raise IntegrityError(
             f"{dist} cannot be trusted",

@@ -15,7 +15,7 @@ from ..errors import (
     IntegrityError,
     ManifestError,
     RedhostError,
-    one_line,
+    excerpt,
 )
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Violation:
         if self.code not in CODES:
             raise ValueError(f"{self.code!r} is missing from CODES")
         for name, value in vars(self).items():
-            object.__setattr__(self, name, one_line(value))
+            object.__setattr__(self, name, excerpt(value))
 
     @property
     def reason(self) -> str:

@@ -206,7 +206,7 @@ def parse_config(data: bytes) -> AdapterConfig:
     if len(data) > MAX_CONFIG:
         raise _config("file", f"at most {MAX_CONFIG:,} bytes", f"{len(data):,}")
     try:
-        raw = json.loads(data, object_pairs_hook=_unique)
+        raw = json.loads(data.decode(), object_pairs_hook=_unique)  # of bytes it takes UTF-16, too
     except (ValueError, RecursionError) as e:
         raise _config("file", "a JSON object", str(e)) from e
     if not isinstance(raw, dict):
@@ -233,6 +233,7 @@ def parse_config(data: bytes) -> AdapterConfig:
         raise _config(key, wanted, _shown(raw.get(key))) from e
     refuse(_numbers(config))
     refuse(_patterns(config))
+    refuse(_refused_by_peft(config))
     return config
 
 
@@ -509,6 +510,16 @@ def _patterns(config: AdapterConfig) -> Iterator[Violation]:
         if strange := [x for x in names if len(x) > MAX_NAME or not _PLAIN.fullmatch(x)]:
             expected = "names of modules, or ends of names"
             yield _wrong("adapter_config", f"{CONFIG} {name}", expected, _shown(strange[0]), _HINT)
+
+
+def _refused_by_peft(config: AdapterConfig) -> Iterator[Violation]:
+    """Yield a violation for each value that PEFT would not load, though it could be computed."""
+    if not config.target_modules:
+        yield _wrong("adapter_config", f"{CONFIG} target_modules", "modules", "none", _REBUILD)
+    if config.lora_bias and (config.use_dora or not isinstance(config.init_lora_weights, bool)):
+        expected = "no DoRA beside it, and init_lora_weights true or false"
+        found = f"use_dora {config.use_dora}, {_shown(config.init_lora_weights)}"
+        yield _wrong("adapter_config", f"{CONFIG} lora_bias", expected, found, _REBUILD)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from .manifest import (
     MAX_BYTES,
     BackboneManifest,
     ExpertManifest,
-    Part,
     parse_backbone,
     parse_expert,
     parts_of,
@@ -30,8 +29,8 @@ from .peft_adapter import CONFIG, WEIGHTS
 from .rules import bus_violation, check_backbone, check_valid, package_digest
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
 
-MAX_BACKBONE_FILE = 2 * 2**30
-"""Larger trunks belong on a hub; an expert's files are held to `MAX_FILE`."""
+MAX_LARGE = 2 * 2**30
+"""Most bytes of a trunk's or an adapter's weights; larger ones belong on a hub."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def read_expert(source: PackageSource, *, known: str | None = None) -> ExpertFil
     digest = package_digest(raw, manifest)
     if digest != known:
         refuse(check_valid(manifest))
-    files = _read_parts(source, parts_of(manifest), limit=MAX_FILE)
+    files = _read_parts(source, manifest)
     classes = None if digest == known else check_contents(manifest, files)
     content = MappingProxyType({"expert.json": raw, **files})
     return ExpertFiles(manifest, content, digest, classes)
@@ -140,25 +139,29 @@ def read_backbone(source: PackageSource, *, known: str | None = None) -> Backbon
     Returns:
         The backbone with the bytes that were checked, or everything that is wrong with it.
     """
-    raw = read_part(source, "backbone.json", limit=MAX_BACKBONE_FILE).or_refuse()
+    raw = read_part(source, "backbone.json", limit=MAX_LARGE).or_refuse()
     manifest = parse_backbone(raw).or_refuse()
     digest = package_digest(raw, manifest)
     passed = digest == known
     # The host that it passed on may have spoken another bus.
     fit = bus_violation(manifest.bus_api, "the backbone") if passed else ()
     refuse(fit or (() if passed else check_backbone(manifest)))
-    files = _read_parts(source, parts_of(manifest), limit=MAX_BACKBONE_FILE)
+    files = _read_parts(source, manifest)
     if not passed:
         refuse(check_backbone_contents(manifest, files))
     content = MappingProxyType({"backbone.json": raw, **files})
     return BackboneFiles(manifest, content, digest)
 
 
-def _read_parts(source: PackageSource, parts: tuple[Part, ...], *, limit: int) -> dict[str, bytes]:
+def _read_parts(
+    source: PackageSource, manifest: ExpertManifest | BackboneManifest
+) -> dict[str, bytes]:
     """Read every file once and compare its sha256; refuse with all that differ."""
     files, wrong = dict[str, bytes](), list[Violation]()
-    for role, name, sha256 in parts:
+    for role, name, sha256 in parts_of(manifest):
         kind = role.partition("/")[0]
+        large = isinstance(manifest, BackboneManifest) or (manifest.adapter and kind == "weights")
+        limit = MAX_LARGE if large else MAX_FILE
         one = read_part(source, name, limit=limit, missing=f"{kind}_missing")
         wrong += one.violations
         if one.value is None or (actual := sha256_hex(one.value)) == sha256:
@@ -230,9 +233,9 @@ def read_adapter_folder(folder: Path) -> Mapping[str, bytes]:
     """Read an adapter's two files, as PEFT wrote them, from a folder."""
     files, wrong = dict[str, bytes](), list[Violation]()
     for name, role in ((CONFIG, "adapter"), (WEIGHTS, "weights")):
-        one = read_file(folder / name, missing=f"{role}_missing", limit=MAX_FILE)
+        one = read_file(folder / name, missing=f"{role}_missing", limit=MAX_LARGE)
         hint = "Save the adapter again with PEFT's save_pretrained: nothing is unpickled here."
-        wrong += [replace(v, hint=hint) for v in one.violations]
+        wrong += [replace(v, hint=hint) if "missing" in v.code else v for v in one.violations]
         files[name] = one.value or b""
     refuse(wrong)
     return files

@@ -17,8 +17,8 @@ from ..environment.installed import audit_installed, files_below
 from ..environment.status import check_packages
 from ..errors import MissingError, RedhostError, UnknownNameError, UsageError
 from ..package.checked import Violation
-from ..package.discover import MANIFESTS, Package, discover_all, from_folder
-from ..package.manifest import ExpertManifest, parse_expert, parts_of
+from ..package.discover import MANIFESTS, Kind, Package, discover_all, from_folder
+from ..package.manifest import ExpertManifest, parse_backbone, parse_expert, parts_of
 from ..package.readers import (
     BackboneFiles,
     ExpertFiles,
@@ -49,7 +49,9 @@ class Target:
         source: Where its files are: a package, or their bytes by name.
         files: The expert's bytes, where they could be read.
         violations: What reading it, or its environment, has shown to be wrong already.
-        backbone: The installed backbone to check against; None where there is none.
+        backbone: The installed backbone to check against; None where there is none. Where a
+            backbone is checked, its bytes.
+        kind: Which of both is checked.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Target:
     files: ExpertFiles | None
     violations: tuple[Violation, ...]
     backbone: BackboneFiles | None
+    kind: Kind = "expert"
 
 
 def resolve_targets(
@@ -65,7 +68,7 @@ def resolve_targets(
     """Find and read what the names mean; no names mean every installed expert.
 
     Args:
-        names: Installed ids, wheels and folders.
+        names: Installed ids, wheels and folders; of experts, or of backbones.
         home: The state folder.
         backbone: Which backbone to check against, when several are installed; by default the one
             that an expert's manifest names, else the home's.
@@ -93,6 +96,8 @@ def resolve_targets(
     for name in names or sorted(ids):
         if name in paths:
             targets.append(_from_path(name, against, keys))
+        elif backbones := _named(name, packages["backbone"], experts):
+            targets += (_backbone(name, p, audit_installed(p, owners)) for p in backbones)
         else:
             targets += _installed(name, experts, against, owners=owners, home=home)
     return tuple(targets)
@@ -151,14 +156,29 @@ def _from_path(name: str, against: Against, keys: Sequence[PublicKey]) -> Target
     path = Path(name)
     source: PackageSource
     if path.is_dir():
-        source = from_folder(path)
+        source = package = from_folder(path)
     else:
         wheel = read_wheel(path, keys=keys)
         if wheel.value is None:
             return Target(str(path), {}, None, wheel.violations, None)
-        source = wheel.value.files
+        source, package = wheel.value.files, wheel.value.package
+    if package.kind == "backbone":
+        return _backbone(str(path), source)
     expert = read_expert(source)
     return Target(str(path), source, expert.value, expert.violations, against(source))
+
+
+def _named(name: str, backbones: Sequence[Package], experts: Experts) -> list[Package]:
+    """Return the installed backbones of a name that is no expert's."""
+    if any(name in {i, package.dist} for i, package in experts):
+        return []
+    ids = {p: read_part(p, MANIFESTS["backbone"]).then(parse_backbone).value for p in backbones}
+    return [p for p, manifest in ids.items() if name in {p.dist, manifest and manifest.id}]
+
+
+def _backbone(name: str, source: PackageSource, also: tuple[Violation, ...] = ()) -> Target:
+    found = read_backbone(source)
+    return Target(name, source, None, (*found.violations, *also), found.value, kind="backbone")
 
 
 def _unknown(name: str, installed: Iterable[str]) -> UsageError:

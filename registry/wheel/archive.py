@@ -21,6 +21,10 @@ from ..package.safetensors_check import MAX_FILE
 from .policy import MAX_NAMES, is_plain
 
 MAX_TOTAL = 512 * 2**20
+"""Bytes of all members, and `MAX_FILE` of one, that any archive may unpack to; a large one to
+`SWELLING` times its own. So a trunk's or an adapter's weights pass, and a bomb does not."""
+
+SWELLING = 2
 
 _END = struct.Struct("<4s4H2LH")
 _LOCAL = struct.Struct("<4s5H3L2H")
@@ -76,12 +80,14 @@ def read_archive(data: bytes) -> Mapping[str, bytes]:
             if len(members) != count:
                 raise ArchiveError("archive_data", f"{count:,} members", f"{len(members):,}")
             # Before anything is unpacked.
-            if len(members) > MAX_NAMES or sum(m.file_size for m in members) > MAX_TOTAL:
-                expected = f"at most {MAX_NAMES:,} files and {MAX_TOTAL:,} bytes"
+            total = max(MAX_TOTAL, SWELLING * len(data))
+            if len(members) > MAX_NAMES or sum(m.file_size for m in members) > total:
+                expected = f"at most {MAX_NAMES:,} files and {total:,} bytes"
                 raise ArchiveError("archive_size", expected, "more")
             _check_members(members)
             _check_tight(data, members, directory)
-            return {member.filename: _unpack(archive, member) for member in members}
+            most = max(MAX_FILE, SWELLING * len(data))
+            return {m.filename: _unpack(archive, m, most=most) for m in members}
     except (
         OSError,
         EOFError,
@@ -168,13 +174,13 @@ def _extra_fields(extra: bytes) -> Iterator[int]:
         extra = extra[4 + size :]
 
 
-def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, *, most: int) -> bytes:
     """Unpack one member; a large one is refused by its size, and a size that lies by unpacking."""
-    expected = f"files of at most {MAX_FILE:,} bytes"
-    if member.file_size > MAX_FILE:
+    expected = f"files of at most {most:,} bytes"
+    if member.file_size > most:
         raise ArchiveError("archive_size", expected, member.filename[:80])
     with archive.open(member) as file:
-        data = file.read(MAX_FILE + 1)
-    if len(data) > MAX_FILE:
+        data = file.read(most + 1)
+    if len(data) > most:
         raise ArchiveError("archive_size", expected, member.filename[:80])
     return data

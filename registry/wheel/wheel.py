@@ -12,9 +12,9 @@ from ..errors import MissingError, UsageError
 from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import MANIFESTS, Kind, Package, canonical, entries, groups, headers
 from ..package.manifest import BackboneManifest, ExpertManifest, parse_backbone, parse_expert
-from ..package.readers import read_file
+from ..package.readers import MAX_LARGE, read_file
 from ..package.safetensors_check import sha256_hex
-from .archive import MAX_TOTAL, ArchiveError, read_archive
+from .archive import ArchiveError, read_archive
 from .policy import (
     WheelPolicy,
     check_entry_points,
@@ -70,7 +70,7 @@ def read_wheel(
         The wheel, its files to be passed to `read_expert` or `read_backbone`; or everything that
         is wrong with it.
     """
-    data = read_file(path, missing="package_files", limit=MAX_TOTAL).or_refuse()
+    data = read_file(path, missing="package_files", limit=MAX_LARGE).or_refuse()
     signer = ""
     if keys:  # before anything of it is parsed
         where = signature or signature_path(path)

@@ -130,6 +130,27 @@ def test_check_and_pack_read_what_they_name_and_no_other_expert(call, expert_rea
     assert len(reads) == 5
 
 
+def test_a_backbone_is_checked_and_packed_like_an_expert(home, call, tmp_path, environment) -> None:
+    assert call("check", "tiny", "red-backbone-tiny")[:2] == (
+        0,
+        "tiny: ok\nred-backbone-tiny: ok\n",
+    )
+    shipped = Path(__file__).parents[2] / "plugins" / "red-backbone-tiny"
+    project = Path(shutil.copytree(shipped, tmp_path / "red-backbone-tiny"))
+    code, out, _ = call("pack", str(project), "--out", "dist")
+    [wheel] = Path("dist").glob("*.whl")
+    assert code == 0 and out.splitlines() == [str(wheel), f"next: pip install {wheel}"]
+    assert call("check", str(wheel), str(project))[:2] == (0, f"{wheel}: ok\n{project}: ok\n")
+    file = next(project.glob("src/*/backbone.json"))
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps({**manifest, "fingerprint": "0" * 64}))
+    code, out, _ = call("check", "--json", str(project))
+    [violation] = json.loads(out)[0]["violations"]
+    assert code == 1 and violation["code"] == "backbone_mismatch"
+    file.write_text(json.dumps({**manifest, "base": {"files": {}}}))
+    assert call("check", str(project))[0] == call("pack", str(project))[0] == 1
+
+
 def test_pack_without_hatchling_names_the_extra_that_brings_it(call, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "hatchling.builders.wheel", None)
     project = Path(__file__).parents[2] / "plugins" / "red-expert-range2"

@@ -141,6 +141,26 @@ REFUSED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
     "alpha NaN": (files(lora_alpha=float("nan")), "adapter_config", "lora_alpha", "nan"),
     "alpha infinite": (files(alpha_pattern={"query": 1e300}), "adapter_config", "alpha", "query"),
     "no targets": (files(target_modules=...), "adapter_config", "file", ""),
+    "targets of no name": (files(target_modules=""), "adapter_config", "target_modules", "none"),
+    "B's bias beside DoRA": (
+        files(use_dora=True, lora_bias=True),
+        "adapter_config",
+        "lora_bias",
+        "use_dora True",
+    ),
+    "B's bias from another start": (
+        files(lora_bias=True, init_lora_weights="gaussian"),
+        "adapter_config",
+        "lora_bias",
+        "gaussian",
+    ),
+    "a key as long as a book": (files(**{"k" * 200_000: 1}), "adapter_config", "kkk", "1"),
+    "UTF-16": (
+        (files()[0].decode().encode("utf-16"), files()[1]),
+        "adapter_config",
+        "file",
+        "0xff",
+    ),
     "a pattern for ranks": (files(rank_pattern={"(.*)*x": 3}), "adapter_config", "rank", "(.*)*x"),
     "a pattern for scales": (files(alpha_pattern={".*": 3}), "adapter_config", "alpha", ".*"),
     "a pattern for layers": (

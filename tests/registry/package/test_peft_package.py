@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from safetensors.numpy import save
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS, check_targets, read_adapter
 from redhost.registry.package.readers import read_expert
 from redhost.registry.package.rules import check_compatible
+from redhost.registry.package.safetensors_check import MAX_FILE
 
 from .peft_files import LINEARS, MODULES, START, D, R, bias, files, tensors, whole
 
@@ -79,7 +81,6 @@ def test_a_head_of_the_adapters_model_is_refused_by_name() -> None:
 @pytest.fixture
 def package(make_expert: Any) -> Callable[..., Files]:
     """Return the function that makes an adapter's package, with changes to its manifest."""
-    import hashlib
 
     def make(change: dict[str, Any] | None = None, **parts: bytes) -> Files:
         raw, weights = files()
@@ -89,7 +90,7 @@ def package(make_expert: Any) -> Callable[..., Files]:
             WEIGHTS: weights,
             "canary.safetensors": save(rows | {"tokens": np.ones((2, 5), "i8")}),
         } | {n.replace("__", "."): data for n, data in parts.items()}
-        sha = {n: hashlib.sha256(data).hexdigest() for n, data in given.items()}
+        sha = {n: sha256(data).hexdigest() for n, data in given.items()}
         modules = {n: [D, D] for n in MODULES}
         made = {
             "schema": "redhost.expert/1.3",
@@ -116,6 +117,24 @@ def test_a_package_of_an_adapter_is_valid(package: Any) -> None:
     assert {CONFIG, WEIGHTS} <= read.files.keys()
     same = read_expert(package(adapter_config__json=files()[0] + b"\n")).unwrap("it")
     assert same.digest != read.digest
+
+
+def test_weights_may_be_as_large_as_those_of_large_models_and_nothing_else_may(
+    package: Any,
+) -> None:
+    shape, name = (17, 2**20), "embeddings.words.weight"
+    whole = {f"{START}{name}": np.ones(shape, "f4")}
+    raw, weights = files(tensors() | whole, modules_to_save=["embeddings.words"])
+    modules = {n: [D, D] for n in MODULES}
+    ref = {"file": CONFIG, "sha256": sha256(raw).hexdigest(), "modules": modules}
+    made = package(
+        {"adapter": {**ref, "saved": {name: shape}}},
+        adapter_config__json=raw,
+        adapter_model__safetensors=weights,
+    )
+    assert len(weights) > MAX_FILE and read_expert(made).unwrap("it").weights == weights
+    [wrong] = read_expert({**made, "canary.safetensors": bytes(MAX_FILE + 1)}).violations
+    assert wrong.code == "canary_too_large"
 
 
 def heads(*, rows: int = 3, value: float = 1.0) -> bytes:

@@ -123,6 +123,26 @@ def test_a_tight_archive_is_read_and_one_with_a_gap_is_not() -> None:
     assert e.value.code == "archive_data"
 
 
+def test_a_file_may_be_as_large_as_its_archive_makes_plausible(monkeypatch) -> None:
+    """Weights hardly shrink when they are packed; what grows a thousandfold is a bomb."""
+    monkeypatch.setattr("redhost.registry.wheel.archive.MAX_FILE", 1000)
+    monkeypatch.setattr("redhost.registry.wheel.archive.MAX_TOTAL", 3000)
+
+    def packed(*contents: bytes) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for n, content in enumerate(contents):
+                archive.writestr(str(n), content)
+        return file.getvalue()
+
+    weights = Random(0).randbytes(1_000_000)
+    assert read_archive(packed(weights)) == {"0": weights}
+    for bomb in ((bytes(1001),), (bytes(999),) * 4, (weights, bytes(1_100_000))):
+        with pytest.raises(ArchiveError) as e:
+            read_archive(packed(*bomb))
+        assert e.value.code == "archive_size"
+
+
 def test_two_names_for_one_member_are_refused() -> None:
     data = zipped()
     data[30:31] = b"c"  # the name before the content; the directory still says a
