@@ -7,7 +7,7 @@ DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 
-.PHONY: demo test test-full screenshots lint types docs wheels index sizes results bench reference refusals coverage mutate release release-test clean
+.PHONY: demo test test-full screenshots lint types mypy pyright docs wheels index sizes results bench reference refusals coverage mutate release release-test clean
 
 # What the demo needs, and what developers need on top: each says what it installs and how large it is.
 .venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml
@@ -72,6 +72,7 @@ coverage: .venv/packages
 	touch $@
 
 test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet .venv/text docs release-test
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/docs/typed tests/plugins/kills tests/tools/mutation
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx
@@ -91,8 +92,14 @@ lint: .venv/packages
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
 
+# Two programs of one thread each.
 types: .venv/packages
+	@$(MAKE) --no-print-directory -j2 --output-sync mypy pyright
+
+mypy: .venv/packages
 	$(BIN)/mypy
+
+pyright: .venv/packages
 	$(BIN)/pyright --warnings
 
 # The site, in build/site. Any warning fails, such as a link that leads nowhere; so does anything that

@@ -40,12 +40,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-FULL = {"browser", "fleet", "fresh", "interfaces", "onnx", "ray"}
+FULL = {"browser", "fleet", "fresh", "interfaces", "kills", "mutation", "onnx", "ray", "typed"}
 """What `make test-full` runs."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave tests that need a browser, more libraries or an environment to who names them."""
+    """Leave tests that take long, or need more than is installed, to who names them."""
     name = collection_path.name
     named = any(name in Path(a).parts for a in map(str, config.invocation_params.args))
     return True if name in FULL and not named else None

@@ -161,8 +161,6 @@ def test_workers(trapped: Trapped, tmp_path: Path) -> None:
     for command in (
         ("recompose",),
         ("check", "range1", "range2"),
-        ("evaluate",),
-        ("sweep", "centroid", "statistics"),
         ("train-many", str(write_training_plan(tmp_path))),
     ):
         done = trapped.run(str(SCRIPT), *command, "--workers", "2")

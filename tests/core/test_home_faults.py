@@ -30,7 +30,7 @@ def accused(receipt: redhost.Receipt) -> set[str]:
     return {x.id for x in receipt.left_out if x.code != "backbone_mismatch"}
 
 
-def test_sixty_flipped_bits_in_the_caches_change_no_router_and_accuse_nobody(
+def test_thirty_flipped_bits_in_the_caches_change_no_router_and_accuse_nobody(
     installed: Any, home: Path
 ) -> None:
     first = recompose(home)
@@ -39,7 +39,7 @@ def test_sixty_flipped_bits_in_the_caches_change_no_router_and_accuse_nobody(
     assert {p.suffix for p in whole} >= {".sqlite"}
     size = sum(map(len, whole.values()))
     noticed = 0
-    for _ in range(60):
+    for _ in range(30):
         shutil.rmtree(cache)
         place = random_bits.randrange(size)
         for path, data in whole.items():
@@ -54,7 +54,7 @@ def test_sixty_flipped_bits_in_the_caches_change_no_router_and_accuse_nobody(
         assert (accused(receipt), receipt.withdrawn) == (set(), ())
         assert receipt.accuracy.after == first.accuracy.after
         noticed += bool(take_status(home).damaged)
-    assert noticed > 20
+    assert noticed > 10
 
 
 READ = """

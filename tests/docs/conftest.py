@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages.page import ROOT
+from pages.commands import Command
+from pages.page import ROOT, Block
 
 from ..conftest import SESSION
 
@@ -179,3 +180,11 @@ BEFORE: Mapping[str, tuple[str, ...]] = {
 def allowed() -> dict[str, Any]:
     """Return what pages may hold without a test, and why: `allowed.toml`."""
     return tomllib.loads((Path(__file__).parent / "allowed.toml").read_text("utf-8"))
+
+
+def is_listed(thing: Command | Block, allowed: dict[str, Any]) -> bool:
+    """Tell whether a command or a block is one of those that no test here runs."""
+    return any(
+        entry["page"] == thing.page and thing.text.startswith(entry["starts"])
+        for entry in allowed["not_run"]
+    )

@@ -10,7 +10,7 @@ import mutation
 import mutation_report
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 CODE = """
 def clipped(x, most):

@@ -182,7 +182,7 @@ def test_the_page_says_what_was_found() -> None:
 
 
 def test_the_docs_say_what_was_measured() -> None:
-    docs = Path(__file__).parents[2] / "docs"
+    docs = Path(__file__).parents[3] / "docs"
     kills, mutants = (
         json.loads((docs / "results" / name / "metrics.json").read_text())
         for name in ("kills", "mutants")
