@@ -116,7 +116,8 @@ def port(
         print_json(ported.report)
     else:
         _print_report(ported.report)
-        click.echo(f"next: redhost pack {project} --backbone {to}")
+        installed = "" if Path(to).is_dir() else f" --backbone {to}"
+        click.echo(f"next: redhost pack {project}{installed}")
 
 
 @click.command()

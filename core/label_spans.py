@@ -58,9 +58,10 @@ def read_spans(cell: object, text: str) -> str | None:
         text: The text: each span is some of it, and no two of one label touch each other.
     """
     if isinstance(cell, str):
-        if cell.strip() == NONE or PLACE.match(cell):
-            spans = [*split_spans(cell.strip())]
-            return _checked(spans, text) if join_spans(spans) == cell.strip() else None
+        parts = [part.strip() for part in split_labels(cell.strip())]
+        if not parts or PLACE.match(parts[0]):
+            spans = [*split_spans(BETWEEN.join(parts))] if parts else []
+            return _checked(spans, text) if len(spans) == len(parts) else None
         try:
             cell = msgspec.json.decode(cell)
         except msgspec.DecodeError:

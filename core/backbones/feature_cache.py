@@ -127,15 +127,11 @@ class FeatureCache:
         texts = as_list(texts, str, "text")
         parts = [table.encode(texts, progress=progress) for table in self.tables]
         if self.backbone.task.unit in UNITS:
-            first, *others = parts
-            rows = [self.backbone.rows_of_states(map(torch.tensor, first))]
-            rows += [torch.from_numpy(np.concatenate(p)) for p in others if p]
-            return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
-        found = [
-            torch.from_numpy(np.concatenate(p)) if p else torch.empty(0, t.width)
-            for p, t in zip(parts, self.tables, strict=True)
-        ]
-        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+            h = [self.backbone.rows_of_states(map(torch.tensor, parts[0]))]
+        else:
+            h = [self.tables[0].joined(parts[0])]
+        h += (t.joined(p) for p, t in zip(parts[1:], self.tables[1:], strict=True))
+        return h[0] if len(h) == 1 else torch.cat(h, dim=1)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
         """Return the texts whose h is not remembered, in the order in which it is computed."""
@@ -176,6 +172,10 @@ class _FeatureTable:
             if progress is not None:
                 progress(start + len(chunk), len(missing))
         return [rows[t] for t in texts]
+
+    def joined(self, parts: Sequence[np.ndarray]) -> Tensor:
+        """Return the rows of several texts below each other; of none, no row of this width."""
+        return torch.from_numpy(np.concatenate(parts)) if parts else torch.empty(0, self.width)
 
     def read(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the rows that are remembered, and forget those that are damaged."""

@@ -43,7 +43,7 @@ from .options import (
     RecomposeOptions,
 )
 from .prepare import prepare_composition
-from .prior import read_prior
+from .prior import CARDS, read_prior
 from .publish import locked_router, publish, refuse_drift
 from .ranks import at_ranks
 from .recompose import RecomposeResult, recompose
@@ -68,6 +68,8 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
     pinned = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
     stays = {name: lock.settings.get(name) for name in ("decline", "prior")}
     locked, given = {**pinned, **stays}, dict[str, Any](keywords)
+    given["decline"] = given.get("decline") or None  # 0 declines nothing, as no share does
+    given["prior"] = None if given.get("prior") == CARDS else given.get("prior")
     for i, rank in (keywords.get("ranks") or {}).items():
         locked[f"rank of {i}"] = lock.experts[i].rank if i in lock.experts else None
         given[f"rank of {i}"] = rank

@@ -130,6 +130,7 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     sets = score_label_sets(pairs, label_of=head.label_of) if head.several else None
     confusion = None if sets is not None or not pairs else count_answers(pairs)
     scores = sets.labels if sets else None if confusion is None else score_labels(confusion)
+    known = {n: s for n, s in systems.items() if owned or n != "oracle"}
     return Evaluation(
         overall=overall["routed"],
         macro=sum(domains.values()) / len(domains) if domains else overall["routed"],
@@ -143,7 +144,7 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
         counts={d: sum(r.domain == d for r in units) for d in domains},
         generation=composed.generation,
         mae=_mae(composed, units, h),
-        bits=_bits(composed, rows, units, systems),
+        bits=_bits(composed, rows, units, known),
         labels=scores,
         macro_f1=None if scores is None else macro_f1(scores),
         micro_f1=None if sets is None else sets.micro_f1,

@@ -198,7 +198,9 @@ def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tens
             "this composition cannot decline",
             expected="labels to answer with, or a router that knows densities",
             found=bus.task.name,
-            hint="Leave out --decline, or use --router quadratic.",
+            hint="Leave out --decline."
+            if bus.task.unit is not Unit.TEXT
+            else "Leave out --decline, or use --router quadratic.",
         )
     return torch.stack(terms).sum(0)
 

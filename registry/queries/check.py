@@ -76,7 +76,9 @@ def resolve_targets(
 
     Raises:
         UsageError: If a name is no file, folder or installed id.
-        MissingError: If no names are given and nothing is installed.
+        MissingError: If no names are given and nothing is installed, or no backbone where one is
+            wanted.
+        UnknownNameError: If the backbone that is wanted is not installed.
     """
     packages = discover_all()
     against = _backbones(packages["backbone"], wanted=backbone, home=home)
@@ -108,9 +110,11 @@ def _backbones(installed: Sequence[Package], *, wanted: str | None, home: Path) 
     load = cache(lambda package: read_backbone(package).value)
 
     def against(source: PackageSource) -> BackboneFiles | None:
+        if wanted is not None:
+            return load(choose_backbone(installed, wanted))
         with suppress(RedhostError):  # an expert can be valid without a backbone to fit
-            return load(choose_backbone(installed, wanted, named=named_backbone(source)))
-        if wanted is not None or not installed:
+            return load(choose_backbone(installed, None, named=named_backbone(source)))
+        if not installed:
             return None
         with suppress(RedhostError):  # none of them is its own: it is held to the home's, or any
             return load(choose_backbone(installed, wanted_backbone(home)))

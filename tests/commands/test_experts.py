@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+RANGE2 = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -117,9 +119,8 @@ def test_check_and_pack_read_what_they_name_and_no_other_expert(call, expert_rea
     with expert_reads() as reads:
         assert call("check", "range1")[:2] == (0, "range1: ok\n")
     assert len(reads) == 1
-    project = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
     with expert_reads() as reads:
-        assert call("pack", str(project), "--out", "dist")[0] == 0
+        assert call("pack", str(RANGE2), "--out", "dist")[0] == 0
     assert len(reads) == 1
     [wheel] = Path("dist").glob("*.whl")
     with expert_reads() as reads:
@@ -153,8 +154,7 @@ def test_a_backbone_is_checked_and_packed_like_an_expert(home, call, tmp_path, e
 
 def test_pack_without_hatchling_names_the_extra_that_brings_it(call, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "hatchling.builders.wheel", None)
-    project = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
-    code, out, err = call("pack", str(project), "--out", "dist")
+    code, out, err = call("pack", str(RANGE2), "--out", "dist")
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert "pip install 'redhost[author]'" in err and not Path("dist").exists()
 
@@ -206,6 +206,9 @@ def test_an_unknown_backbone_is_suggested(home, call) -> None:
     code, out, err = call("recompose", "--backbone", "tinny")
     assert (code, out) == (2, "")
     assert err.startswith("redhost: unknown backbone 'tinny'. Did you mean 'tiny'?")
+    for command in (("check", "range1"), ("pack", str(RANGE2), "--out", "dist")):
+        code, out, err = call(*command, "--backbone", "tinny")
+        assert (code, out) == (2, "") and "unknown backbone 'tinny'" in err
 
 
 def test_the_schema_is_closed(call) -> None:

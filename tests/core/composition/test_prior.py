@@ -9,7 +9,13 @@ import torch
 
 import redhost
 from redhost.plugins import LiveShares, write_live_shares
-from redhost.registry.errors import IntegrityError, MissingError, SettingsError, UnknownNameError
+from redhost.registry.errors import (
+    IntegrityError,
+    MissingError,
+    SettingsError,
+    UnknownNameError,
+    UsageError,
+)
 from redhost.registry.home.generations import Generations
 
 KINDS = ["evidence", "quadratic", "ridge", "statistics", "linear", "mlp", "attention", "centroid"]
@@ -78,12 +84,17 @@ def test_a_prior_is_published_stays_and_goes(host) -> None:
     assert again.predict(TEXTS) == host.predict(TEXTS)
     locked = host.recompose(locked=True, dry_run=True)
     assert locked.router.digest == record.router.digest
+    same = host.recompose(locked=True, dry_run=True, decline=0.0)
+    assert same.router.digest == record.router.digest
+    with pytest.raises(UsageError, match="prior of the lock"):
+        host.recompose(locked=True, dry_run=True, prior="uniform")
     left = host.detach("red", accept=True)
     assert (
         left.router.prior is not None and left.router.shares["blue"] > left.router.shares["green"]
     )
     assert host.recompose(prior="cards").router.prior is None
     assert "prior" not in host.generations.load(host.generations.current()).settings
+    assert host.recompose(locked=True, dry_run=True, prior="cards").router.prior is None
 
 
 def test_a_live_prior_is_what_a_server_last_saw(host) -> None:

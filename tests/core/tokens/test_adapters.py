@@ -15,6 +15,7 @@ import torch
 
 import redhost
 from redhost.core.backbones.encoder import blocks_of
+from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.backbones.interventions import hooked
 from redhost.core.backbones.interventions.layout import bus_part, read_tokens, with_layout
 from redhost.core.backbones.tokens import start_of, tokenize
@@ -200,6 +201,8 @@ def test_a_plugins_form_that_works_row_by_row_goes_on_as_an_adapter_does(
 
     scale = Scale(1 + torch.randn(speaker.width, generator=torch.Generator().manual_seed(1)))
     wide = with_layout(speaker, {"scaled": scale})
+    none = FeatureCache(None, backbone=wide, fingerprint="").encode([])
+    assert none.shape == (0, wide.total_width)  # of a backbone without a background card, say
     columns = ("scaled", "backbone")
     parts = {"scaled": bus_part(scale, speaker)}
     norm = redhost.plugins.LayerNorm(width=speaker.width, eps=speaker.eps)
