@@ -207,6 +207,7 @@ def parse_config(data: bytes) -> AdapterConfig:
         raise _config("file", f"at most {MAX_CONFIG:,} bytes", f"{len(data):,}")
     try:
         raw = json.loads(data.decode(), object_pairs_hook=_unique)  # of bytes it takes UTF-16, too
+        json.dumps(raw, ensure_ascii=False).encode()  # half a surrogate pair ends who prints it
     except (ValueError, RecursionError) as e:
         raise _config("file", "a JSON object", str(e)) from e
     if not isinstance(raw, dict):

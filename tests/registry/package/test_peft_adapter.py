@@ -155,6 +155,8 @@ REFUSED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
         "gaussian",
     ),
     "a key as long as a book": (files(**{"k" * 200_000: 1}), "adapter_config", "kkk", "1"),
+    "half a pair": (files(bias="\ud800"), "adapter_config", "file", "surrogates"),
+    "half a pair of no key": (files(revision=["\ud800"]), "adapter_config", "file", "surrogates"),
     "UTF-16": (
         (files()[0].decode().encode("utf-16"), files()[1]),
         "adapter_config",
