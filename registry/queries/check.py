@@ -161,6 +161,8 @@ def _from_path(name: str, against: Against, keys: Sequence[PublicKey]) -> Target
     source: PackageSource
     if path.is_dir():
         source = package = from_folder(path)
+        if not any((package.folder or path).joinpath(x).is_file() for x in MANIFESTS.values()):
+            return Target(name, source, None, (_no_package(name),), None)
     else:
         wheel = read_wheel(path, keys=keys)
         if wheel.value is None:
@@ -170,6 +172,12 @@ def _from_path(name: str, against: Against, keys: Sequence[PublicKey]) -> Target
         return _backbone(str(path), source)
     expert = read_expert(source)
     return Target(str(path), source, expert.value, expert.violations, against(source))
+
+
+def _no_package(name: str) -> Violation:
+    expected = " or ".join(MANIFESTS.values())
+    hint = "Name a package's folder, or a project that has one under src/."
+    return Violation("package_files", name, f"{expected}, here or under src/", "neither", hint)
 
 
 def _named(name: str, backbones: Sequence[Package], experts: Experts) -> list[Package]:
