@@ -60,11 +60,11 @@ def _note_question(ctx: click.Context, _: click.Parameter, value: str | None) ->
 
 
 def _home_of_question(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
-    if (question := ctx.meta.get(_QUESTION)) is None:
-        return value
-    from ..registry.home.questions import home_of
+    from ..registry.home.questions import home_of, require_home
     from ..registry.queries.settings import resolve_home
 
+    if (question := ctx.meta.get(_QUESTION)) is None:
+        return None if value is None else require_home(value)
     return home_of(resolve_home(value), question)
 
 

@@ -39,6 +39,23 @@ def question_of(home: Path) -> str | None:
     return home.name if is_one and not (home / "store").is_dir() else None
 
 
+def require_home(home: Path) -> Path:
+    """Return a folder that a user names, unless it looks like a question's of no home.
+
+    Raises:
+        UsageError: If it does: whatever is written would lie in the folder around it.
+    """
+    question = question_of(home.absolute())
+    if question is not None and not (root_of(home.absolute()) / "store").is_dir():
+        raise UsageError(
+            f"{home} cannot be a new home",
+            expected=f"a folder that is not {FOLDER}/NAME, as a question of a home is",
+            found=f"no home around it that could have the question {question!r}",
+            hint=f"Name another folder, or a home itself with{option(question)}.",
+        )
+    return home
+
+
 def root_of(home: Path) -> Path:
     """Return the home that a question lies in, or the home itself: where store and cache are."""
     return home if question_of(home) is None else home.parents[1]

@@ -119,6 +119,15 @@ def test_a_name_that_is_none_or_unknown_is_one_line(two_questions, call) -> None
     assert code == 3 and "redhost recompose --question parity" in err
 
 
+def test_a_new_home_that_looks_like_a_question_is_refused_and_writes_nothing(
+    call, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("recompose", "--home", "questions/demo")
+    assert (code, out, err.count("\n")) == (2, "", 1) and "--question demo" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_plan_with_a_question_is_trained_for_it(two_questions, call, tmp_path) -> None:
     assert call("new-expert", "even", "--question", "parity", "--backbone", "tiny")[0] == 0
     rows = [{"text": f"What is {n} plus 2?", "label": "ab"[n % 2]} for n in range(80)]
