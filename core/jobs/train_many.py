@@ -11,7 +11,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from ...registry.atomic import write_atomic
 from ...registry.errors import PluginError, UsageError
 from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneManifest, ExpertManifest, parse_expert
@@ -21,6 +20,7 @@ from ..bus.tasks import Unit, make_task
 from ..model.build import read_package
 from ..plugins.manager import Plugins
 from ..training.expert import ExpertSettings
+from ..training.packaging import write_package
 from ..training.rows import read_table
 from ..types import Progress, parse_rows, write_rows
 from .cache import JobCache
@@ -176,10 +176,7 @@ def _add(
 
 
 def _write(project: Path, expert_id: str, made: JobFiles) -> TrainingOutcome:
-    """Write a package, the manifest last: it vouches for the others."""
-    package = package_in(project)
-    for name in sorted(made, key=lambda n: n == "expert.json"):
-        write_atomic(package / name, made[name])
+    write_package(package_in(project), made, "expert.json")
     parsed = parse_expert(made["expert.json"])
     error = parsed.violations[0].reason if parsed.violations else None
     return TrainingOutcome(dir=str(project), id=expert_id, manifest=parsed.value, error=error)

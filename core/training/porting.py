@@ -46,7 +46,7 @@ from ..types import CardRow, Row
 from .affine_map import fit_affine
 from .context import AuthoringContext
 from .linear_head import solve_linear_head
-from .packaging import TOLERANCE, vectors_card
+from .packaging import TOLERANCE, vectors_card, write_package
 
 SHARE = 0.95
 """The least share of an expert's gain over a constant answer that a port has to keep."""
@@ -116,9 +116,7 @@ class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
 
     def save(self, folder: Path) -> None:
         """Write the package's files, the manifest last."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in self.files.items():
-            (folder / name).write_bytes(data)
+        write_package(folder, self.files, "expert.json")
 
 
 def write_port(project: Path, ported: PortedExpert, *, version: str) -> None:

@@ -83,6 +83,16 @@ def test_any_number_of_workers_writes_the_bytes_of_one_by_one(plan, backbone_fol
         assert [x.manifest.id for x in done] == list(NAMES)
 
 
+def test_a_card_that_is_replaced_leaves_no_text_behind(plan, tmp_path) -> None:
+    path = tmp_path / "red-expert-sun" / "pyproject.toml"
+    plain = path.read_text()
+    for card in ("texts", "statistics"):
+        path.write_text(f'{plain}card = "{card}"\n')
+        train(plan)
+    cards = {p.name for p in package_in(path.parent).glob("card.*")}
+    assert cards == {"card.safetensors"}
+
+
 def test_a_stopped_run_goes_on_and_trains_nothing_twice(plan, tmp_path) -> None:
     cache = redhost.jobs.JobCache(tmp_path / "jobs")
     with pytest.raises(KeyboardInterrupt):
