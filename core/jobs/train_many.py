@@ -124,7 +124,7 @@ def train_many(
     for line in trainings:
         plan = read_plan(Path(line.dir))
         package_in(Path(line.dir))  # no training without a place for what it makes
-        package = backbone_for(Path(line.dir), home=home, wanted=backbone or plan.backbone)
+        package = backbone_for(Path(line.dir), plan, home=home, wanted=backbone)
         if package not in backbones:
             files = read_package(package)
             backbones[package] = files.manifest, jobs.put("backbone", files.files)

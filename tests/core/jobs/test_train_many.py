@@ -15,7 +15,10 @@ from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertSettings
 from redhost.core.training.recipes import train_package
 from redhost.core.training.rows import read_table
+from redhost.registry.home.composition import LOCK, BackboneRecord, LockedRouter, LockFile
+from redhost.registry.package.manifest import dumps
 from redhost.registry.package.project import package_in, read_plan, write_plan
+from redhost.testing import backbone_project
 
 NAMES = ("sun", "moon", "star")
 
@@ -91,6 +94,22 @@ def test_a_card_that_is_replaced_leaves_no_text_behind(plan, tmp_path) -> None:
         train(plan)
     cards = {p.name for p in package_in(path.parent).glob("card.*")}
     assert cards == {"card.safetensors"}
+
+
+def test_the_lock_of_a_plans_question_names_its_backbone(plan, tmp_path, environment) -> None:
+    environment.install(backbone_project(tmp_path / "red-backbone-tiny-random"))
+    path = tmp_path / "red-expert-sun" / "pyproject.toml"
+    path.write_text(path.read_text().replace('backbone = "toy"', 'question = "parity"'))
+    plan.write_text(plan.read_text().splitlines()[0])
+    lock = LockFile(
+        backbone=BackboneRecord(id="toy", fingerprint="0" * 64),
+        experts={},
+        router=LockedRouter(kind="linear", level="full", digest="0" * 64, seed=0),
+    )
+    (tmp_path / "home/questions/parity").mkdir(parents=True)
+    (tmp_path / "home/questions/parity" / LOCK).write_bytes(dumps(lock))
+    [done] = train(plan, home=tmp_path / "home")
+    assert done.manifest.backbone.name == "toy"
 
 
 def test_a_stopped_run_goes_on_and_trains_nothing_twice(plan, tmp_path) -> None:
