@@ -504,7 +504,8 @@ def _print_trained(trained: TrainedProject) -> None:
         click.echo(
             f"macro F1 {macro:.3f} on rows set aside, which {aside} of {len(counts)} labels have"
         )
-    for concern in filter(None, (*splits.concerns(), cut_texts(trained.cuts))):
+    concerns = splits.concerns(gate=manifest.card.gate)
+    for concern in filter(None, (*concerns, cut_texts(trained.cuts))):
         click.echo(f"warning    {concern}")
 
 
