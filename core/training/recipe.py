@@ -234,7 +234,8 @@ class Recipe:
 
         Where labels exclude each other, T is 1 unless the rows that nothing was learnt from refute
         that. A card's few fit rows say little, so those of its gate are read as well: T turns no
-        answer of the expert, and the gate judges answers.
+        answer of the expert, and the gate judges answers. Probabilities of gate rows, from which
+        thresholds to decline and label sets are made, do depend on it: see `model.conformal`.
         """
         fit, head = self.splits.fit, self.backbone.task.head
         if head.distribution:
