@@ -440,13 +440,10 @@ def train_expert(
 
     After Ctrl-C the same command goes on where it stopped.
     """
-    from ..registry.home.questions import home_of
     from ..registry.package.project import read_plan
-    from ..registry.queries.settings import backbone_for, resolve_home
+    from ..registry.queries.settings import backbone_for
 
-    plan = read_plan(project)
-    composition = home_of(resolve_home(home), plan.question)  # its lock may name a backbone
-    package = backbone_for(project, home=composition, wanted=backbone or plan.backbone)
+    package = backbone_for(project, read_plan(project), home=home, wanted=backbone)
     read = _rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
     from ..core.training.recipes import train_project  # after the files are read: it loads torch
@@ -507,7 +504,8 @@ def _print_trained(trained: TrainedProject) -> None:
         click.echo(
             f"macro F1 {macro:.3f} on rows set aside, which {aside} of {len(counts)} labels have"
         )
-    for concern in filter(None, (*splits.concerns(), cut_texts(trained.cuts))):
+    concerns = splits.concerns(gate=manifest.card.gate)
+    for concern in filter(None, (*concerns, cut_texts(trained.cuts))):
         click.echo(f"warning    {concern}")
 
 

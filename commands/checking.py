@@ -10,7 +10,7 @@ from ..registry.errors import UsageError
 from ..registry.package.checked import Violation
 from ..registry.package.manifest import ExpertManifest
 from ..registry.package.readers import BackboneFiles, ExpertFiles
-from ..registry.queries.check import Target, resolve_targets, static_check
+from ..registry.queries.check import Target, resolve_targets, static_check, unnamed_files
 from .common import job_cache
 from .keys import chosen_keys
 
@@ -100,7 +100,7 @@ def _verify_backbones(
 def require_valid(
     project: Path, *, home: Path | None, backbone: str | None
 ) -> ExpertManifest | None:
-    """Check a project's package against its backbone, if that is installed.
+    """Check a project's package against its backbone, if that is installed, and its folder.
 
     Returns:
         Its manifest; None where the project is a backbone's own.
@@ -111,7 +111,7 @@ def require_valid(
     from ..registry.queries.settings import resolve_home
 
     [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=backbone)
-    if wrong := static_check(target):
+    if wrong := (*static_check(target), *unnamed_files(target)):
         raise wrong[0].error(f"{project} cannot be packed")
     return target.files.manifest if target.files else None
 

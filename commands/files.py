@@ -130,8 +130,8 @@ def answer_file(
         options: See `FileOptions`.
 
     Raises:
-        UsageError: If a row has no text, the target is there or has no such suffix, or parts of
-            another run lie beside it.
+        UsageError: If a row has no text, the rows cannot be answered so, the target is there or has
+            no such suffix, or parts of another run lie beside it.
     """
     write = writer_of(target)
     if not source.is_file():
@@ -148,6 +148,7 @@ def answer_file(
             found=f"{target.stat().st_size:,} bytes",
             hint="Give --out another name, or remove it.",
         )
+    model.check_answers(sets=options["sets"])
     added = _added(model, sets=options["sets"] is not None, each=options["each"])
     run = _read_through(source, model, added, **options)
     parts = target.with_name(f"{target.name}.parts")

@@ -45,6 +45,7 @@ def start_of(trunk: TextEncoder) -> int:
         "the tokenizer has no token to start a text with",
         expected="a bos_token or an eos_token",
         found="neither",
+        hint="Name one in the model's tokenizer_config.json, or choose another model.",
     )
 
 

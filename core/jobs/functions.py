@@ -34,8 +34,7 @@ from ..model.verify import verify_expert
 from ..plugins.manager import Plugins
 from ..training.context import AuthoringContext
 from ..training.data import split_rows
-from ..training.expert import ExpertSettings
-from ..training.recipes import train_package
+from ..training.recipes import settings_for, train_package
 from ..types import BackgroundRow, Row, parse_rows
 from .job import Job, JobFiles, JobFunction, job_function
 
@@ -57,10 +56,11 @@ def encode_texts(job: Job, files: JobFiles) -> JobFiles:
 
 @job_function("train-expert", version=2)
 def train_expert(job: Job, files: JobFiles) -> JobFiles:
-    """Train an expert of `plan` with `settings` on rows; return its package's files."""
+    """Train an expert of `plan` for `epochs` from `seed` on rows; return its package's files."""
     plan = msgspec.convert(job.arguments["plan"], ExpertPlan)
-    settings = msgspec.convert(job.arguments["settings"], ExpertSettings)
     context = _load_backbone(job, files).authoring_context()
+    epochs, seed = job.arguments["epochs"], job.arguments["seed"]
+    settings = settings_for(plan, context.backbone, epochs=epochs, seed=seed)
     rows = {n: parse_rows(d, Row, source=n) for n, d in files.items() if n.startswith("rows/")}
     splits = split_rows(rows["rows/data"], valid=rows.get("rows/valid"), task=context.backbone.task)
     with tempfile.TemporaryDirectory(prefix="redhost-job-") as folder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from ...registry.atomic import write_atomic
 from ...registry.errors import PluginError, UsageError
 from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneManifest, ExpertManifest, parse_expert
@@ -20,7 +18,7 @@ from ...registry.queries.settings import backbone_for
 from ..bus.tasks import Unit, make_task
 from ..model.build import read_package
 from ..plugins.manager import Plugins
-from ..training.expert import ExpertSettings
+from ..training.packaging import write_package
 from ..training.rows import read_table
 from ..types import Progress, parse_rows, write_rows
 from .cache import JobCache
@@ -38,7 +36,7 @@ class TrainingRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         valid: Validation rows; by default a tenth of the data.
         text_field: Where the text stands.
         label_field: Where the label stands.
-        epochs: Passes over the rows at most.
+        epochs: Passes over the rows at most; by default as for `train_project`.
         seed: Where randomness comes from.
     """
 
@@ -47,7 +45,7 @@ class TrainingRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     valid: str | None = None
     text_field: str = "text"
     label_field: str = "label"
-    epochs: Annotated[int, Meta(ge=1)] = 200
+    epochs: Annotated[int, Meta(ge=1)] | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
 
 
@@ -124,7 +122,7 @@ def train_many(
     for line in trainings:
         plan = read_plan(Path(line.dir))
         package_in(Path(line.dir))  # no training without a place for what it makes
-        package = backbone_for(Path(line.dir), home=home, wanted=backbone or plan.backbone)
+        package = backbone_for(Path(line.dir), plan, home=home, wanted=backbone)
         if package not in backbones:
             files = read_package(package)
             backbones[package] = files.manifest, jobs.put("backbone", files.files)
@@ -162,24 +160,14 @@ def _add(
     rows = {"data": write_rows(read(line.data))}
     if line.valid is not None:
         rows["valid"] = write_rows(read(line.valid))
-    settings = ExpertSettings(
-        form=plan.form or ExpertSettings.form,
-        space=plan.writes or "labels",
-        rank=plan.rank,
-        ranks=plan.ranks or (),
-        epochs=line.epochs,
-        seed=line.seed,
-    )
-    arguments = {"plan": msgspec.to_builtins(plan), "settings": asdict(settings)}
+    how = {"epochs": line.epochs, "seed": line.seed}
+    arguments = {"plan": msgspec.to_builtins(plan), **how}
     inputs = {**inputs, **jobs.put("rows", rows)}
     return jobs.add(f"{line.dir} (expert {plan.id!r})", train_expert, arguments, inputs)
 
 
 def _write(project: Path, expert_id: str, made: JobFiles) -> TrainingOutcome:
-    """Write a package, the manifest last: it vouches for the others."""
-    package = package_in(project)
-    for name in sorted(made, key=lambda n: n == "expert.json"):
-        write_atomic(package / name, made[name])
+    write_package(package_in(project), made, "expert.json")
     parsed = parse_expert(made["expert.json"])
     error = parsed.violations[0].reason if parsed.violations else None
     return TrainingOutcome(dir=str(project), id=expert_id, manifest=parsed.value, error=error)

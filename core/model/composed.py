@@ -26,7 +26,7 @@ from ..label_sets import NONE, read_label_set, split_labels
 from ..label_spans import read_spans
 from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
-from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
+from .conformal import Calibration, familiarity, groups_of, label_sets, sets_possible, too_few
 from .each import ExpertAnswer, answers_by_expert
 from .moments import Moments
 from .route import Chooser
@@ -151,7 +151,7 @@ class ComposedModel:
             UsageError: If there can be no label sets.
         """
         texts = as_list(texts, str, "text")
-        answers_labels(self, "whole texts")
+        self.check_answers(sets=sets)
         if not texts:
             return []
         with torch.inference_mode():
@@ -174,6 +174,35 @@ class ComposedModel:
         return self._as_answers(
             texts, p, alpha, declined=declined, labels=labels, by_expert=by_expert, spans=spans
         )
+
+    def check_answers(self, *, sets: float | None = None) -> None:
+        """Check that texts can be answered, with label sets of a level if one is given.
+
+        Args:
+            sets: As for `answer`.
+
+        Raises:
+            UsageError: If they cannot.
+        """
+        answers_labels(self, "whole texts")
+        if sets is None:
+            return
+        if not 0 < sets < 1:
+            raise UsageError("a label set", expected="a level between 0 and 1", found=str(sets))
+        if not sets_possible(self.bus):
+            raise UsageError(
+                "label sets of a level are of one right label",
+                expected="a backbone whose task is classification",
+                found=self.bus.task.name,
+                hint="Leave --set out.",
+            )
+        if self.calibration is None:
+            raise UsageError(
+                "this generation has no calibration for label sets",
+                expected="cards with gate rows",
+                found=f"generation {self.generation}",
+                hint="Run 'redhost recompose'; statistics cards have no gate rows.",
+            )
 
     def _as_answers(
         self,
@@ -346,22 +375,7 @@ class ComposedModel:
         return Prediction(label=NONE, probability=none)
 
     def _label_sets(self, p: Tensor, alpha: Tensor, level: float) -> list[tuple[str, ...]]:
-        if not 0 < level < 1:
-            raise UsageError("a label set", expected="a level between 0 and 1", found=str(level))
-        if self.bus.task.head.several:
-            raise UsageError(
-                "label sets of a level are of one right label",
-                expected="a backbone whose task is classification",
-                found=self.bus.task.name,
-                hint="Leave --set out: an answer has the labels that hold, and scores of all.",
-            )
-        if self.calibration is None:
-            raise UsageError(
-                "this generation has no calibration for label sets",
-                expected="cards with gate rows",
-                found=f"generation {self.generation}",
-                hint="Run 'redhost recompose'; statistics cards have no gate rows.",
-            )
+        assert self.calibration is not None  # noqa: S101  (it was checked)
         return label_sets(self.bus, p, alpha, calibration=self.calibration, share=1 - level)
 
     def accuracy(self, h: Tensor, rows: Sequence[Row]) -> dict[str, float]:

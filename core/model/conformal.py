@@ -1,9 +1,14 @@
 """Declining texts and answering with label sets, with a guarantee: split conformal prediction.
 
-Gate rows were seen by no expert and no router. Exchangeable with the experts' own texts to come,
-n of them with scores s_1 … s_n bound what happens to the next (Vovk et al. 2005, section 4.2):
+Gate rows were seen by no router, and of an expert by nothing but its temperature T, where answers
+exclude each other (`Recipe._calibrate`). Exchangeable with the experts' own texts to come, n of
+them with scores s_1 … s_n bound what happens to the next (Vovk et al. 2005, section 4.2):
 
     t = the ⌊(n + 1) ε⌋-th smallest of s_1 … s_n        P(s_new < t) ≤ ε, whatever the scores are
+
+Strictly that is so of scores which no gate row has shaped. T is one number of an expert, fitted to
+its card's fit and gate rows together: with it gate rows are exchangeable with texts to come but
+for what T has taken from them. How much that is was not measured.
 
 A text is declined where its familiarity is below t; a label is in a text's set where p(y|x) is at
 least t (least ambiguous sets, Sadinle et al. 2019). Scores are compared within a group: the texts

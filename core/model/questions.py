@@ -33,6 +33,26 @@ class Questions:
         """The generation of each named question, by name."""
         return {name: model.generation for name, model in self.named.items()}
 
+    @property
+    def _answering(self) -> dict[str | None, ComposedModel]:
+        """Whoever answers texts, the home's own first, by name."""
+        named: dict[str | None, ComposedModel] = {
+            n: m for n, m in self.named.items() if m.backbone.task.unit is not Unit.TOKEN
+        }
+        return named if self.own is None else {None: self.own, **named}
+
+    def check_answers(self, *, sets: float | None = None) -> None:
+        """Check that texts can be answered: as for `ComposedModel.check_answers`.
+
+        Args:
+            sets: As for `answer`.
+
+        Raises:
+            UsageError: If they cannot.
+        """
+        for model in self._answering.values():
+            model.check_answers(sets=sets)
+
     def answer(
         self,
         texts: str | Iterable[str],
@@ -57,20 +77,18 @@ class Questions:
             UsageError: If there can be no label sets.
         """
         texts = as_list(texts, str, "text")
-        models = {n: m for n, m in self.named.items() if m.backbone.task.unit is not Unit.TOKEN}
-        answering = list[tuple[str | None, ComposedModel]](models.items())
-        if self.own is not None:
-            answering.insert(0, (None, self.own))
-        h = shared_features([model for _, model in answering], texts)
+        answering = self._answering
+        h = shared_features([*answering.values()], texts)
         found = [
             model.answer(texts, sets=sets, each=each, features=features, observe=observe.get(name))
-            for (name, model), features in zip(answering, h, strict=True)
+            for (name, model), features in zip(answering.items(), h, strict=True)
         ]
         own = found.pop(0) if self.own else [_unasked(text) for text in texts]
-        if not models:
+        named = [name for name in answering if name is not None]
+        if not named:
             return own
         return [
-            replace(answer, questions=dict(zip(models, beside, strict=True)))
+            replace(answer, questions=dict(zip(named, beside, strict=True)))
             for answer, *beside in zip(own, *found, strict=True)
         ]
 

@@ -76,9 +76,13 @@ class DataSplits:
         for row in rows:
             yield from head.labels_in([row.label]) if head.several else (row.label,)
 
-    def concerns(self) -> list[str]:
-        """Return what the numbers of rows are too small, or too uneven, for."""
-        found, gate = [], len(self.gate)
+    def concerns(self, *, gate: int) -> list[str]:
+        """Return what the numbers of rows are too small, or too uneven, for.
+
+        Args:
+            gate: Gate rows of the card, by which hosts judge; a card of sums has none.
+        """
+        found = []
         if 0 < gate < FEW_GATE:
             found.append(
                 f"{gate} gate rows say little: each is {100 / gate:.0f} points, and a host may "

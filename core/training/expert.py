@@ -50,6 +50,9 @@ quarter as long: it would have to overtake by more than chance."""
 TEMPERATURES = (0.05, 20.0)
 """Smallest and largest T that is fitted."""
 
+HALVINGS = 60
+"""Of a search for T: they reach float precision."""
+
 ONE_IN_TWENTY = 3.841
 """What one in twenty draws of χ² with one degree of freedom exceeds."""
 
@@ -105,8 +108,6 @@ class TrainedExpert:
         loss: Its loss on the validation rows, or on each row left out.
         compared: Accuracy on the validation rows by form, where it was chosen among several.
         learnt_all: Whether it has learnt from the validation rows since.
-        calibrated: Whether its logits are log-probabilities, or log odds, as they are: their scale
-            was chosen by rows left out in turn, which are more than a card has.
     """
 
     expert: Expert
@@ -114,7 +115,6 @@ class TrainedExpert:
     loss: float | None
     compared: Mapping[str, float] = field(default_factory=dict)
     learnt_all: bool = False
-    calibrated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -441,9 +441,7 @@ def _disturb(z: Tensor, settings: ExpertSettings, generator: torch.Generator) ->
     return z
 
 
-def fit_temperature(
-    logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head, steps: int = 60
-) -> float:
+def fit_temperature(logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head) -> float:
     """Return the T with the smallest loss of logits / T, which is a cross-entropy.
 
     The loss is convex in 1/T, so a golden-section search over log T finds it.
@@ -452,7 +450,6 @@ def fit_temperature(
         logits: ``(N, L)``, of rows that were not trained on.
         targets: Theirs, ``(N,)`` for one of L labels, ``(N, L)`` for any number of them.
         head: What answers.
-        steps: Halvings of the search; 60 reach float precision.
 
     Returns:
         T, within [0.05, 20].
@@ -465,7 +462,7 @@ def fit_temperature(
         return float(head.loss(scaled, targets))
 
     with torch.inference_mode():
-        for _ in range(steps):
+        for _ in range(HALVINGS):
             a, b = high - ratio * (high - low), low + ratio * (high - low)
             if loss(a) <= loss(b):
                 high = b
@@ -475,7 +472,7 @@ def fit_temperature(
 
 
 def shown_temperature(
-    logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head, steps: int = 60
+    logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head
 ) -> float:
     """Return the T nearest to 1 that the rows do not refute: 1 where they do not refute that.
 
@@ -487,7 +484,6 @@ def shown_temperature(
         logits: ``(N, L)``, of rows that were not trained on.
         targets: Theirs, ``(N,)``.
         head: What answers.
-        steps: Halvings of the search between that T and 1.
 
     Returns:
         T, within [0.05, 20].
@@ -500,7 +496,7 @@ def shown_temperature(
     most, refuted = loss(likeliest) + ONE_IN_TWENTY / (2 * len(logits)), 0.0
     if loss(refuted) <= most:
         return 1.0
-    for _ in range(steps):
+    for _ in range(HALVINGS):
         middle = (likeliest + refuted) / 2
         if loss(middle) <= most:
             likeliest = middle

@@ -12,6 +12,7 @@ from ...registry.package.project import write_project
 from ...registry.package.rules import CARRIED
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import FeatureChoice, Pooling
+from ..backbones.tokens import start_of
 from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..digests import library_versions
 from ..types import BackgroundRow, Progress, Row, write_rows
@@ -77,12 +78,11 @@ def new_backbone(
         expected, found = "no rows for a base stage", f"{len(rows)} rows"
         raise UsageError(f"a {kind} is taken as it is", expected=expected, found=found)
     base, files = _base(source, revision, task)  # refused before anything is loaded, or written
-    folder = Path(source.partition(":")[2]).expanduser()
-    bare = Backbone.load(
+    bare = _bare(
         source,
         revision=revision,
-        pooling="last" if task.unit is Unit.TOKEN else pooling or pooling_of(folder) or "mean",
-        max_tokens=max_tokens or longest_input(folder),
+        pooling=pooling,
+        max_tokens=max_tokens,
         # A classifier, as a language-model head, reads the last states.
         features=None if rows or task.unit is not Unit.TEXT else features,
         task=task,
@@ -104,6 +104,34 @@ def new_backbone(
     )
     _refuse_wreck(finished, (evaluation or rows)[:EVALUATED], taught=rows)
     return manifest
+
+
+def _bare(
+    source: str,
+    *,
+    revision: str | None,
+    pooling: Pooling | None,
+    max_tokens: int | None,
+    features: FeatureChoice,
+    task: Task,
+) -> Backbone:
+    """Return the backbone as its source has it.
+
+    Raises:
+        UsageError: If it is to generate text and its tokenizer can start none.
+    """
+    folder = Path(source.partition(":")[2]).expanduser()
+    bare = Backbone.load(
+        source,
+        revision=revision,
+        pooling="last" if task.unit is Unit.TOKEN else pooling or pooling_of(folder) or "mean",
+        max_tokens=max_tokens or longest_input(folder),
+        features=features,
+        task=task,
+    )
+    if task.unit is Unit.TOKEN:
+        start_of(bare.trunk)  # refused here, not when an expert's author first encodes a text
+    return bare
 
 
 def _training(source: str, rows: Sequence[Row], settings: AdaptSettings) -> Training:

@@ -15,7 +15,9 @@ import torch
 from msgspec import UNSET, Struct, UnsetType
 from torch import Tensor
 
+from ...registry.atomic import read, write_atomic
 from ...registry.errors import CardError, UsageError
+from ...registry.package.discover import MANIFESTS
 from ...registry.package.forms import ADAPTER, FORMS
 from ...registry.package.manifest import (
     MAX_MODULES,
@@ -36,6 +38,9 @@ from ...registry.package.manifest import (
     Training,
     Writes,
     dumps,
+    parse_backbone,
+    parse_expert,
+    parts_of,
     under_oldest_schema,
 )
 from ...registry.package.peft_adapter import CONFIG, WEIGHTS
@@ -323,9 +328,34 @@ class _Files(dict[str, bytes]):
 
     def write(self, folder: Path, name: str, manifest: Struct) -> None:
         """Write all files and, after them, their manifest."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, data in {**self, name: dumps(manifest)}.items():
-            (folder / file).write_bytes(data)
+        write_package(folder, {**self, name: dumps(manifest)}, name)
+
+
+def write_package(folder: Path, files: Mapping[str, bytes], manifest: str) -> None:
+    """Write a package's files, the manifest last, and remove those that only the one before named.
+
+    All that lies in the folder is published: a card that was replaced must not stay behind.
+
+    Args:
+        folder: The package's folder, made where it is missing; an author's own files stay.
+        files: Its files by name, the manifest among them.
+        manifest: The manifest's name.
+
+    Raises:
+        StoreError: If the disk is full or failing.
+    """
+    before = _named_in(folder, manifest)
+    for name in sorted(files, key=lambda n: n == manifest):
+        write_atomic(folder / name, files[name])
+    for name in before - {*files}:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _named_in(folder: Path, manifest: str) -> set[str]:
+    """Return the files that the manifest in a folder names; none where it cannot be read."""
+    parse = parse_expert if manifest == MANIFESTS["expert"] else parse_backbone
+    found: ExpertManifest | BackboneManifest | None = parse(read(folder / manifest) or b"").value
+    return set() if found is None else {part.file for part in parts_of(found)}
 
 
 def texts_card(rows: Sequence[CardRow]) -> CardFile:

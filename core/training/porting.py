@@ -46,7 +46,7 @@ from ..types import CardRow, Row
 from .affine_map import fit_affine
 from .context import AuthoringContext
 from .linear_head import solve_linear_head
-from .packaging import TOLERANCE, vectors_card
+from .packaging import TOLERANCE, vectors_card, write_package
 
 SHARE = 0.95
 """The least share of an expert's gain over a constant answer that a port has to keep."""
@@ -54,8 +54,8 @@ SHARE = 0.95
 FEWEST_GATE = 30
 """Gate rows below which nobody can tell."""
 
-MOST_TEXTS = 2000
-"""Most unlabelled texts that a map is fitted on."""
+FEWEST_TEXTS, MOST_TEXTS = 2, 2000
+"""Fewest and most unlabelled texts that a map is fitted on."""
 
 CANARY_ROWS, DRAWS = 8, 2000
 
@@ -116,9 +116,7 @@ class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
 
     def save(self, folder: Path) -> None:
         """Write the package's files, the manifest last."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in self.files.items():
-            (folder / name).write_bytes(data)
+        write_package(folder, self.files, "expert.json")
 
 
 def write_port(project: Path, ported: PortedExpert, *, version: str) -> None:
@@ -172,7 +170,7 @@ def port_expert(
     bus = old.backbone.bus_config()
     made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={})
     expert = made.unwrap(f"expert {files.manifest.id!r}")  # its author's canary holds as well
-    read = _read(texts, fit=fit, gate=gate, old=old, new=new)
+    read = _read(texts, fit=fit, gate=gate, old=old, new=new, expert_id=files.manifest.id)
     fitted = fit_affine(read.new, read.old)
     mapped = MappedExpert(expert, A=fitted.A, c=fitted.c)
     sums = _moved_sums(files, fit, read, on=new) if rows else None
@@ -238,10 +236,11 @@ def _rows(files: ExpertFiles, rows: Sequence[Row]) -> tuple[list[CardRow], list[
     known = read_card(manifest, files.files).rows
     if rows:
         # A file may be sorted by label: then its first rows are all of one.
-        given = sorted(rows, key=lambda r: sha256_hex(r.text.encode()))[: 2 * MAX_ROWS]
+        labels = {r.text: r.label for r in reversed(rows)}  # the first row of a text counts
+        given = sorted(labels, key=lambda text: sha256_hex(text.encode()))[: 2 * MAX_ROWS]
         known = tuple(
-            CardRow(text=r.text, label=r.label, part=("fit", "gate")[n % 2])
-            for n, r in enumerate(given)
+            CardRow(text=text, label=labels[text], part=("fit", "gate")[n % 2])
+            for n, text in enumerate(given)
         )
     fit, gate = ([r for r in known if r.part == part] for part in ("fit", "gate"))
     if len(gate) < FEWEST_GATE:
@@ -270,12 +269,20 @@ def _read(
     gate: Sequence[CardRow],
     old: AuthoringContext,
     new: AuthoringContext,
+    expert_id: str,
 ) -> _Read:
     """Read what maps are fitted on: texts that are no gate row's."""
     given = texts or [r.text for context in (new, old) for r in context.background]
     unseen = {r.text for r in gate}
     taken = [t for t in dict.fromkeys([*(r.text for r in fit), *given]) if t not in unseen]
     taken = taken[:MOST_TEXTS]
+    if len(taken) < FEWEST_TEXTS:
+        raise UsageError(
+            f"expert {expert_id!r} cannot be ported: there is nothing to fit a map on",
+            expected=f"at least {FEWEST_TEXTS} texts that are no gate row's",
+            found=str(len(taken)),
+            hint="Bring texts with --texts.",
+        )
     return _Read(old=_z(old, taken), new=_z(new, taken))
 
 

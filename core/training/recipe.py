@@ -226,15 +226,16 @@ class Recipe:
         expert, head = trained.expert, backbone.task.head
         expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
         if expert.space == "labels" and head.probabilities:
-            self._calibrate(expert, scaled=trained.calibrated)
+            self._calibrate(expert)
         return trained
 
-    def _calibrate(self, expert: Expert, *, scaled: bool) -> None:
+    def _calibrate(self, expert: Expert) -> None:
         """Fit the temperature, and thresholds and rules where labels have them, to rows kept.
 
         Where labels exclude each other, T is 1 unless the rows that nothing was learnt from refute
         that. A card's few fit rows say little, so those of its gate are read as well: T turns no
-        answer of the expert, and the gate judges answers. Others keep T = 1 if they are `scaled`.
+        answer of the expert, and the gate judges answers. Probabilities of gate rows, from which
+        thresholds to decline and label sets are made, do depend on it: see `model.conformal`.
         """
         fit, head = self.splits.fit, self.backbone.task.head
         if head.distribution:
@@ -245,8 +246,7 @@ class Recipe:
         if len(fit) < FEW_GATE:
             return
         logits, targets = self._logits(expert, fit)
-        if not scaled:
-            expert.temperature = fit_temperature(logits, targets, head=head)
+        expert.temperature = fit_temperature(logits, targets, head=head)
         with torch.inference_mode():
             p = head.output(logits, temperature=expert.temperature)
         head.fit(expert, p, targets, sizes=[len(self.backbone.unit_rows([r])) for r in fit])

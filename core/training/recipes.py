@@ -65,7 +65,7 @@ def train_project(
         device=device or "cpu",
         progress=progress,
     )
-    settings = _settings(plan, context.backbone, epochs=epochs, seed=seed)
+    settings = settings_for(plan, context.backbone, epochs=epochs, seed=seed)
     trained = train_package(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
@@ -75,10 +75,17 @@ def train_project(
     return TrainedProject(manifest=trained, splits=splits, cuts=tuple(cuts))
 
 
-def _settings(
+def settings_for(
     plan: ExpertPlan, backbone: Backbone, *, epochs: int | None, seed: int
 ) -> ExpertSettings:
-    """Return the recipe's settings with what plan and author set."""
+    """Return the recipe's settings with what plan and author set.
+
+    Args:
+        plan: What kind of expert it is.
+        backbone: What it is for.
+        epochs: Passes over the rows, at most; None for as many as the recipe has.
+        seed: Where randomness comes from.
+    """
     default, head = _recipe_for(plan, backbone).settings_by_default, backbone.classifier
     # The penalty is a sum over outputs: of a vocabulary there are thousands.
     tokens = len(head) if backbone.task.unit is Unit.TOKEN and head is not None else 1

@@ -205,7 +205,7 @@ GATE_ROWS = 32
 """Fewer gate rows cannot show a loss of one row in thirty-two."""
 
 ALLOWED = ("__init__.py", "py.typed", "README.md", "LICENSE")
-"""Files that a published expert may have beside those its manifest names."""
+"""Files that a published package may have beside those its manifest names."""
 
 
 def strict_check(target: Target) -> tuple[Violation, ...]:
@@ -216,7 +216,7 @@ def strict_check(target: Target) -> tuple[Violation, ...]:
     return (
         *_backbone_lacks(target, manifest),
         *_manifest_lacks(manifest),
-        *_unnamed_files(target.source, manifest),
+        *unnamed_files(target),
     )
 
 
@@ -244,18 +244,21 @@ def _manifest_lacks(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _lack("training.metrics", "how well it does", "nothing", "Measure it.")
 
 
-def _unnamed_files(source: PackageSource, manifest: ExpertManifest) -> Iterator[Violation]:
+def unnamed_files(target: Target) -> Iterator[Violation]:
     """Refuse files that neither the manifest nor `ALLOWED` names, in subfolders too."""
+    files, source = target.backbone if target.kind == "backbone" else target.files, target.source
+    if files is None:
+        return
     names = set(source) if not isinstance(source, Package) else set[str]()
     if isinstance(source, Package) and source.folder is not None:
         names = set(files_below(source.folder, limited=True))
-    named = {"expert.json", *(part.file for part in parts_of(manifest))}
+    named = {MANIFESTS[target.kind], *(part.file for part in parts_of(files.manifest))}
     if unnamed := sorted(names - named - {*ALLOWED}):
         yield _lack(
             "package",
             "nothing but the files its manifest names",
             ", ".join(unnamed[:5]),
-            "Leave it out: an expert is data.",
+            "Move them out of the package's folder: all that lies there is published.",
         )
 
 

@@ -20,10 +20,11 @@ from ..environment.installed import audit_installed
 from ..errors import MissingError, SettingsError, UnknownNameError, short, suggest
 from ..home.composition import LOCK, LockFile, read_lock
 from ..home.generations import Generations
-from ..home.questions import root_of
+from ..home.questions import home_of, root_of
 from ..package.checked import Checked, Violation
 from ..package.discover import MANIFESTS, Package, canonical, discover, from_folder
 from ..package.manifest import MAX_BYTES, BackboneManifest, BackboneRef, parse_expert
+from ..package.project import ExpertPlan
 from ..package.readers import PackageSource, read_backbone_manifest, read_part
 
 
@@ -194,19 +195,23 @@ def named_backbone(source: PackageSource) -> BackboneRef | None:
     return None if manifest is None else manifest.backbone
 
 
-def backbone_for(project: Path, *, home: Path | None, wanted: str | None) -> Package:
+def backbone_for(
+    project: Path, plan: ExpertPlan, *, home: Path | None, wanted: str | None
+) -> Package:
     """Return the installed backbone to train a project on.
 
     Args:
         project: The project; the package that an earlier training left there names a backbone.
-        home: The state folder, whose lock names another.
-        wanted: What the command line or the plan says, which goes before both.
+        plan: Its plan, which may name one and goes before that.
+        home: The state folder; the lock of the question in the plan names one as well.
+        wanted: What the command line says, which goes before all.
     """
+    wanted, home = wanted or plan.backbone, home_of(resolve_home(home), plan.question)
     installed, named = discover("backbone"), named_backbone(from_folder(project))
     if wanted is None and named is not None:
         with suppress(SettingsError):
             return choose_backbone(installed, None, named=named)
-    return choose_backbone(installed, wanted_backbone(resolve_home(home), wanted))
+    return choose_backbone(installed, wanted_backbone(home, wanted))
 
 
 def _from_lock(lock: LockFile | None) -> Settings:

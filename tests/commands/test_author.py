@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,9 @@ def test_pack_says_what_the_card_gives_away(two, call, tmp_path) -> None:
         ("noisy", ("--card", "statistics", "--epsilon", "2", "--delta", "0.001")),
     ):
         assert call("new-expert", name, "--backbone", two, *options)[0] == 0
-        assert call("train-expert", f"red-expert-{name}", "--data", data, "--epochs", "1")[0] == 0
+        trained = call("train-expert", f"red-expert-{name}", "--data", data, "--epochs", "1")
+        assert trained[0] == 0
+        assert ("gate rows say little" in trained[1]) == (name == "plain")  # the others show none
         code, out, _ = call("pack", f"red-expert-{name}")
         assert code == 0
         [lines[name]] = [x for x in out.splitlines() if x.startswith("card of ")]
@@ -91,6 +94,28 @@ def test_pack_says_what_the_card_gives_away(two, call, tmp_path) -> None:
     noise = manifest("red-expert-noisy")["card"]["noise"]
     assert (noise["epsilon"], noise["delta"]) == (2.0, 0.001)
     assert "noise" not in manifest("red-expert-sums")["card"]
+
+
+def test_pack_refuses_what_the_manifest_does_not_name(two, call, tmp_path) -> None:
+    assert call("new-expert", "odd", "--backbone", two)[0] == 0
+    data = write_rows(tmp_path / "rows.jsonl")
+    assert call("train-expert", "red-expert-odd", "--data", data, "--epochs", "1")[0] == 0
+    package = package_in(Path("red-expert-odd"))
+    (package / "LICENSE").write_text("mine")
+    assert call("pack", "red-expert-odd")[0] == 0
+    (package / "card.jsonl").write_text("{}")
+    code, out, err = call("pack", "red-expert-odd")
+    assert code == 1 and not out
+    assert "found card.jsonl. Move them out of the package's folder" in err
+
+
+def test_pack_refuses_strangers_in_a_backbone_as_well(call, other, tmp_path) -> None:
+    project = tmp_path / other.name
+    shutil.copytree(other, project)
+    assert call("pack", str(project))[0] == 0
+    (package_in(project) / "rows.jsonl").write_text("{}")
+    code, _, err = call("pack", str(project))
+    assert code == 1 and "found rows.jsonl. " in err
 
 
 def test_noise_without_a_card_of_sums_is_refused(two, call) -> None:

@@ -92,6 +92,13 @@ def test_label_sets_are_a_field_of_their_own(call, home, tmp_path) -> None:
     assert [tuple(r["answers"]) for r in read(target)] == [a.labels for a in expected]
 
 
+def test_a_set_that_cannot_be_leaves_nothing_in_the_way(call, home, tmp_path) -> None:
+    command = options(write(tmp_path / "in.jsonl", rows()), tmp_path / "out.jsonl")
+    code, _, err = call(*command, "--set", "0%")
+    assert code == 2 and "a level between 0 and 1" in err
+    assert call(*command)[0] == 0
+
+
 def test_what_every_expert_answers_is_a_field_of_its_own(call, home, tmp_path) -> None:
     source, target = write(tmp_path / "in.jsonl", rows()), tmp_path / "out.jsonl"
     assert call(*options(source, target), "--each")[0] == 0

@@ -159,6 +159,14 @@ def test_a_file_gets_the_spans(composed) -> None:
         assert [json.loads(r["spans"]) for r in csv.DictReader(file)] == [r["spans"] for r in rows]
 
 
+def test_a_file_with_label_sets_is_refused_before_a_part_is_written(composed) -> None:
+    Path("rows.jsonl").write_text(json.dumps({"text": TEXTS[0]}) + "\n")
+    options = ("--in", "rows.jsonl", "--out", "sets.jsonl", "--set", "90%")
+    done = CliRunner().invoke(cli, ("predict", *options))
+    assert isinstance(done.exception, UsageError) and "found spans" in str(done.exception)
+    assert not Path("sets.jsonl.parts").exists()
+
+
 def test_a_text_alone_is_answered_as_it_is_among_others(composed) -> None:
     host = redhost.Host.open(home(), plugins=redhost.plugins.Plugins(()))
     answers = host.predict(TEXTS)

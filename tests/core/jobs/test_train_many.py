@@ -13,9 +13,13 @@ from redhost.core.jobs.train_many import read_plan_file, train_many
 from redhost.core.training.context import open_for_training
 from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertSettings
-from redhost.core.training.recipes import train_package
+from redhost.core.training.recipes import train_package, train_project
 from redhost.core.training.rows import read_table
+from redhost.registry.home.composition import LOCK, BackboneRecord, LockedRouter, LockFile
+from redhost.registry.package.discover import from_folder
+from redhost.registry.package.manifest import dumps
 from redhost.registry.package.project import package_in, read_plan, write_plan
+from redhost.testing import backbone_project
 
 NAMES = ("sun", "moon", "star")
 
@@ -81,6 +85,45 @@ def test_any_number_of_workers_writes_the_bytes_of_one_by_one(plan, backbone_fol
         done = train(plan, workers=workers)
         assert [x.error for x in done] == [None] * 3 and contents(plan) == alone
         assert [x.manifest.id for x in done] == list(NAMES)
+
+
+def test_a_card_that_is_replaced_leaves_no_text_behind(plan, tmp_path) -> None:
+    path = tmp_path / "red-expert-sun" / "pyproject.toml"
+    plain = path.read_text()
+    for card in ("texts", "statistics"):
+        path.write_text(f'{plain}card = "{card}"\n')
+        train(plan)
+    cards = {p.name for p in package_in(path.parent).glob("card.*")}
+    assert cards == {"card.safetensors"}
+
+
+def test_the_lock_of_a_plans_question_names_its_backbone(plan, tmp_path, environment) -> None:
+    environment.install(backbone_project(tmp_path / "red-backbone-tiny-random"))
+    path = tmp_path / "red-expert-sun" / "pyproject.toml"
+    path.write_text(path.read_text().replace('backbone = "toy"', 'question = "parity"'))
+    plan.write_text(plan.read_text().splitlines()[0])
+    lock = LockFile(
+        backbone=BackboneRecord(id="toy", fingerprint="0" * 64),
+        experts={},
+        router=LockedRouter(kind="linear", level="full", digest="0" * 64, seed=0),
+    )
+    (tmp_path / "home/questions/parity").mkdir(parents=True)
+    (tmp_path / "home/questions/parity" / LOCK).write_bytes(dumps(lock))
+    [done] = train(plan, home=tmp_path / "home")
+    assert done.manifest.backbone.name == "toy"
+
+
+def test_an_adapter_is_trained_as_train_expert_trains_it(plan, backbone_folder) -> None:
+    """No line says for how many epochs: the recipe of its form does."""
+    plan.write_text('{"dir": "red-expert-sun", "data": "sun.jsonl"}')
+    project, home = plan.parent / "red-expert-sun", plan.parent / "home"
+    path, package = project / "pyproject.toml", from_folder(backbone_folder)
+    path.write_text(path.read_text().replace("rank = 4", 'rank = 2\nblocks = 1\nform = "lora"'))
+    train_project(project, read_table(plan.parent / "sun.jsonl"), package=package, home=home)
+    alone = contents(plan)
+    for name in ("adapter_model.safetensors", "expert.json"):
+        (package_in(project) / name).unlink()
+    assert train(plan)[0].error is None and contents(plan) == alone
 
 
 def test_a_stopped_run_goes_on_and_trains_nothing_twice(plan, tmp_path) -> None:

@@ -81,6 +81,14 @@ def test_a_generating_backbone_is_taken_as_it_is(speaker_model, tmp_path) -> Non
         )
 
 
+def test_a_tokenizer_that_starts_no_text_makes_no_backbone(make_speaker, tmp_path) -> None:
+    source = make_speaker(tmp_path / "model", marks={})
+    task = redhost.plugins.make_task("generation")
+    with pytest.raises(UsageError, match=r"found neither\. Name one in .* tokenizer_config\.json"):
+        new_backbone(tmp_path / "new", "x", f"hf:{source}", task=task)
+    assert not (tmp_path / "new").exists()
+
+
 def test_pooling_plays_no_part(speaker_model, tmp_path) -> None:
     predicted = [
         new_backbone(tmp_path / pooling, "x", f"hf:{speaker_model}", pooling=pooling,

@@ -170,6 +170,8 @@ def test_every_row_is_counted_once_by_label_and_split() -> None:
     ],
 )
 def test_what_the_numbers_of_rows_cannot_show_is_reported(counts, words) -> None:
-    found = split_rows(rows_of(**counts)).concerns()
+    splits = split_rows(rows_of(**counts))
+    found = splits.concerns(gate=len(splits.gate))
     assert len(found) == len(words)
     assert all(w in x for w, x in zip(words, found, strict=True))
+    assert not any("gate rows" in x for x in splits.concerns(gate=0))

@@ -26,6 +26,7 @@ from redhost.authoring import (
 from redhost.core.model.verify import verify_expert
 from redhost.core.routers.cards import read_card
 from redhost.core.training.affine_map import fit_affine
+from redhost.core.types import CardRow, write_rows
 from redhost.plugins import Statistics
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.project import ExpertPlan, package_in, write_plan
@@ -164,6 +165,29 @@ def test_labelled_rows_carry_over_an_expert_whose_card_holds_none(setting) -> No
     with pytest.raises(redhost.errors.UsageError, match="'other'"):
         foreign = [redhost.Row(text="a", label="other")]
         port_expert(expert, old=setting.old, new=setting.next, rows=foreign)
+
+
+def test_a_row_that_is_given_twice_counts_once(setting) -> None:
+    rows = sums(80, seed=7)
+    once, twice = (
+        port_expert(setting.expert, old=setting.old, new=setting.next, rows=given, bound=-9.0)
+        for given in (rows, [row for row in rows for _ in range(2)])
+    )
+    assert once.files == twice.files and once.report.rows == 40
+
+
+def test_without_a_text_to_fit_on_it_is_refused_and_says_what_to_bring(setting) -> None:
+    files, gate = setting.expert, "What is 1 plus 1?"
+    rows = [CardRow(text=f"{gate[:-1]}{' ' * n}?", label="low", part="gate") for n in range(40)]
+    card = write_rows([CardRow(text=rows[0].text, label="low", part="fit"), *rows])
+    ref = msgspec.structs.replace(files.manifest.card, fit=1, gate=len(rows))
+    bare = replace(
+        files,
+        manifest=msgspec.structs.replace(files.manifest, card=ref),
+        files={**files.files, ref.file: card},
+    )
+    with pytest.raises(redhost.errors.UsageError, match=r"found 0\. Bring texts with"):
+        port_expert(bare, old=setting.old, new=setting.next, texts=[rows[1].text])
 
 
 def test_the_sums_of_a_card_go_through_the_map(setting, tmp_path) -> None:

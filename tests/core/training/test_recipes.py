@@ -119,6 +119,15 @@ def test_training_is_deterministic_for_a_seed(tmp_path, context) -> None:
     assert one.weights == two.weights != other.weights
 
 
+def test_a_card_that_is_replaced_leaves_no_text_behind(tmp_path, context) -> None:
+    train(tmp_path, context, epochs=1, card="texts")
+    package = package_in(tmp_path)
+    (package / "NOTES.txt").write_text("the author's own")
+    texts = {p.name for p in package.iterdir()}
+    train(tmp_path, context, epochs=1, card="statistics")
+    assert {p.name for p in package.iterdir()} == texts - {"card.jsonl"} | {"card.safetensors"}
+
+
 def test_an_expert_that_learnt_another_thing_is_refused_and_left_on_disk(tmp_path, context) -> None:
     """The card has the labels swapped; the twin, everywhere else here, has them right."""
     splits, swap = split_rows(ROWS), {"x": "y", "y": "x"}

@@ -1,7 +1,7 @@
 """What goes over the wire in the shape of OpenAI's API: requests as structs, answers as theirs.
 
 https://platform.openai.com/docs/api-reference, as far as a host has it: `UNSUPPORTED` is refused
-where it asks for something else than nothing. `/v1/classify` has the shape that vLLM gives it.
+where it asks for something else than nothing. `/classify` has the shape that vLLM gives it.
 """
 
 from __future__ import annotations
