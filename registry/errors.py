@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
-LONGEST = 500
-"""Characters that each part of a message may have."""
+LONGEST = 4000
+"""Characters that each part of a message may have: one may name every expert of a composition."""
 
 
 class RedhostError(Exception):
@@ -143,9 +143,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {close[0]!r}? " if close else ""
 
 
-def excerpt(text: str) -> str:
+def excerpt(text: str, *, most: int = LONGEST) -> str:
     """Return how a text begins, as one line: what a package wrote may be a whole book."""
-    return one_line(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
+    return one_line(text if len(text) <= most else f"{text[:most]}…")
 
 
 def one_line(text: str) -> str:

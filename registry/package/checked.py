@@ -61,6 +61,10 @@ CODES: Mapping[str, type[RedhostError]] = {c: kind for kind, codes in _KINDS.ite
 """Every code of a violation → the exception under which callers will look for it."""
 
 
+LONGEST = 500
+"""Characters that each field of a violation may have."""
+
+
 @dataclass(frozen=True)
 class Violation:
     """One broken promise.
@@ -84,7 +88,7 @@ class Violation:
         if self.code not in CODES:
             raise ValueError(f"{self.code!r} is missing from CODES")
         for name, value in vars(self).items():
-            object.__setattr__(self, name, excerpt(value))
+            object.__setattr__(self, name, excerpt(value, most=LONGEST))
 
     @property
     def reason(self) -> str:

@@ -119,7 +119,7 @@ def test_a_name_that_is_none_or_unknown_is_one_line(two_questions, call) -> None
     assert code == 3 and "redhost recompose --question parity" in err
 
 
-def test_a_new_home_that_looks_like_a_question_is_refused_and_writes_nothing(
+def test_a_new_home_in_a_folder_of_questions_is_refused_before_it_is_made(
     call, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
