@@ -223,10 +223,7 @@ def calibrate(
         rows: The rows.
         decline: Whether familiarity is wanted.
     """
-    likelihood = None
-    if sets_possible(bus):
-        target = bus.task.head.targets([r.label for r in rows], bus.labels)
-        likelihood = p.gather(1, target[:, None])[:, 0]
+    likelihood = _likelihood(bus, p, rows) if sets_possible(bus) else None
     if not decline:
         return Calibration(group=groups_of(bus, alpha), likelihood=likelihood)
     owner, own = list[Tensor](), list[Tensor]()
@@ -242,6 +239,16 @@ def calibrate(
         owner=torch.cat(owner),
         own=torch.cat(own),
     )
+
+
+def _likelihood(bus: Bus, p: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Return the probability ``(N,)`` of each row's label: 0 for one that the bus does not have.
+
+    A composition is judged on rows of an expert's next version too, which may know more labels.
+    """
+    place = {label: n for n, label in enumerate(bus.labels)}
+    target = torch.tensor([place.get(r.label, -1) for r in rows])
+    return p.gather(1, target.clamp(min=0)[:, None])[:, 0] * (target >= 0)
 
 
 def sets_possible(bus: Bus) -> bool:

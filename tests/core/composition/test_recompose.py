@@ -209,3 +209,17 @@ def test_an_interrupted_training_freezes_everything(backbone_folder, expert_fold
             router, [data], columns=["a"], settings=redhost.plugins.RouterSettings(), progress=stop
         )
     assert not any(p.requires_grad for p in router.parameters())
+
+
+def test_an_experts_next_version_may_have_a_label_that_is_new(
+    redhost_fake_expert, environment, tmp_path
+) -> None:
+    """The one before had no answer for such rows: they count as wrong before."""
+    dist = redhost_fake_expert("team")
+    redhost.Host.open(tmp_path, backbone="tiny-random").recompose()
+    environment.uninstall(dist)
+    redhost_fake_expert("team", labels=("a", "c"), seed=1)
+    receipt = redhost.Host.open(tmp_path, backbone="tiny-random").recompose()
+    assert receipt.generation == 2 and receipt.accuracy.before["team"] <= 0.5
+    [answer] = redhost.Host.open(tmp_path).predict(["team 7"])
+    assert answer.label in {"a", "c", "none"}
