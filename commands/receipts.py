@@ -59,7 +59,10 @@ def print_receipt(receipt: Receipt) -> None:
     _list("rank", [f"{i}: served at rank {rank}" for i, rank in receipt.ranks.items()])
     _list("ported", [f"{i}: from {digest[:12]}" for i, digest in receipt.ported.items()])
     if receipt.decline is not None:
-        click.echo(f"declines {receipt.decline.share:.2%} of the experts' own texts at most")
+        click.echo(
+            f"declines {receipt.decline.share:.2%} of the experts' own texts at most as unfamiliar, "
+            "beside those that the router gives to nobody"
+        )
     for part in (receipt.health, receipt.decline):
         for warning in part.warnings if part else ():
             click.echo(f"warning    {warning}")
@@ -70,10 +73,11 @@ def _lost(domain: str, excess: ExcessHarm) -> str:
     fall, reference, more, error = (
         100 * x for x in (excess.fall, excess.reference, excess.excess, excess.error)
     )
-    return (
-        f"{domain}: {fall:.1f} points to newcomers, {more:.1f} ± {error:.1f} more than the "
-        f"{reference:.1f} that discriminants of the same cards lose"
-    )
+    lost = f"{domain}: {fall:.1f} points to newcomers"
+    if reference <= 0:  # nothing is excused by it
+        return f"{lost}, ± {error:.1f}; discriminants of the same cards lose none"
+    beyond = f"{more:.1f} ± {error:.1f} more than the {reference:.1f}"
+    return f"{lost}, {beyond} that discriminants of the same cards lose"
 
 
 def print_bits(bits: Bits) -> None:

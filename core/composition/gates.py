@@ -135,7 +135,8 @@ def _far_below(accuracy: Accuracy) -> Iterator[str]:
         if own - after > max(FAR, 2 / rows) + 1e-9:
             yield (
                 f"far below its own expert: {domain!r} has {after:.3f} of {rows} gate rows right, "
-                f"its expert alone {own:.3f}. Try another --router, or a card with more rows."
+                f"its expert alone {own:.3f}. Try another --router ('redhost sweep --data FILE' "
+                "compares them), or a card with more rows."
             )
 
 
