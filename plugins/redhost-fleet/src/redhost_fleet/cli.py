@@ -135,7 +135,9 @@ def promote(
             found="nothing" if last is None else f"generation {last.generation}, by {last.by}",
             hint="See 'redhost fleet history', then decide again.",
         )
-    entry = fleet.promote(number, stage=stage, share=share, mirror=mirror, why=why)
+    entry = fleet.promote(
+        number, stage=stage, after=last, share=share, mirror=mirror, why=why
+    )
     if as_json:
         _print_json(entry)
     else:
@@ -223,7 +225,8 @@ def rollback(*, url: str, why: str, as_json: bool) -> None:
     from redhost_fleet.fleet import Fleet
 
     fleet = Fleet(url)
-    entry = fleet.promote(fleet.previous(), why=why or "rolled back")
+    last = fleet.stages["production"].last()
+    entry = fleet.promote(fleet.previous(), after=last, why=why or "rolled back")
     if as_json:
         _print_json(entry)
     else:
