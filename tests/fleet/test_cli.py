@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from redhost_fleet import cli
+from redhost_fleet import cli, rollout
 from redhost_fleet.fleet import Fleet
 
 import redhost
@@ -56,3 +56,44 @@ def test_who_is_overtaken_moves_nothing_and_learns_by_whom(
     assert isinstance(done.exception, redhost.errors.StaleGenerationError)
     assert "generation 3" in done.exception.found
     assert pushed.stages["production"].last().why == "somebody else"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (cli.promote, "1"),
+        (cli.pull,),
+        (cli.fleet, "end-canary"),
+        (cli.fleet, "rollback"),
+        (cli.fleet, "judge"),
+        (cli.fleet, "status"),
+        (cli.fleet, "history"),
+        (cli.fleet, "gc"),
+    ],
+    ids=lambda command: command[-1] if len(command) > 1 else command[0].name,
+)
+def test_a_mistyped_store_is_refused_and_nothing_is_written(
+    monkeypatch, tmp_path, open_host, command
+) -> None:
+    monkeypatch.setenv("REDHOST_FLEET", str(tmp_path / "typo"))
+    monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "home"))
+    done = run(*command)
+    assert isinstance(done.exception, redhost.errors.StoreError)
+    assert "there is no store of a fleet" in done.exception.problem
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_judge_that_cannot_look_says_why_and_looks_again(pushed, monkeypatch) -> None:
+    pushed.promote(3, stage="canary")
+    rounds = iter((None, redhost.errors.StoreError("the disk is gone"), None, KeyboardInterrupt()))
+    judge = rollout.judge
+
+    def look(fleet: Fleet, limits: rollout.Limits) -> Any:
+        if (wrong := next(rounds)) is not None:
+            raise wrong
+        return judge(fleet, limits)
+
+    monkeypatch.setattr(rollout, "judge", look)
+    done = run(cli.fleet, "judge", "--every", "0.1", "--fleet", pushed.storage.url)
+    assert done.stdout.count("hold:") == 1 and "no canary" not in done.stdout
+    assert done.stderr.splitlines()[0] == "the disk is gone"

@@ -142,10 +142,10 @@ def test_of_two_that_promote_at_once_one_wins_and_the_other_learns_who(fleet, au
 
 
 def test_a_stage_remembers_what_it_served(fleet, author) -> None:
-    with pytest.raises(redhost.MissingError):
-        fleet.previous()
     for number in (1, 2):
         fleet.push(author.generations, number)
+        with pytest.raises(redhost.MissingError):
+            fleet.previous()
         fleet.promote(number, why=f"number {number}")
     fleet.promote(2)
     assert fleet.previous() == 1

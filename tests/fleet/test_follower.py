@@ -76,6 +76,7 @@ def test_an_empty_folder_is_a_store_that_went_away(fleet, open_live, tmp_path) -
     follower = Follower(open_live(tmp_path / "replica"), fleet, where="a")
     follower.look()
     assert follower.latest.state == "behind" and "no store" in follower.latest.reason
+    assert fleet.reports() == []  # or a mistyped store would seem to be one
 
 
 def test_what_is_not_whole_yet_is_tried_again_and_what_is_damaged_is_refused(

@@ -292,7 +292,8 @@ def judge_command(
             if every is None:
                 raise
             click.echo(e.reason, err=True)
-            found = None
+            sleep(every)
+            continue
         line = "no canary" if found is None else f"{found[0].action}: {found[0].why}"
         if as_json and (every is None or line != shown):
             _print_json(None if found is None else found[0])
@@ -359,6 +360,7 @@ def _current(host: Any) -> int:
 def _served(fleet: Any, stage: str) -> int:
     import redhost
 
+    fleet.require()
     entry = fleet.stages[stage].last()
     if entry is None or entry.generation is None:
         raise redhost.MissingError(

@@ -274,6 +274,7 @@ class Fleet:
 
         Raises:
             UsageError: If that means nothing.
+            StoreError: If there is no store of a fleet, or it cannot be reached.
             UnknownNameError: If the generation was never pushed.
             IntegrityError: If objects of it are missing.
             StaleGenerationError: If another writer came first.
@@ -283,6 +284,7 @@ class Fleet:
             raise redhost.UsageError("production serves a generation", expected="its number")
         if stage == PRODUCTION and (share or mirror):
             raise redhost.UsageError("production answers every request", expected="no share of it")
+        self.require()
         digest = "" if number is None else self._require_whole(number).digest
         last = log.last() if after is None else after
         entry = StageEntry(
@@ -319,8 +321,10 @@ class Fleet:
         """Return the generation that a stage served before the one that it serves.
 
         Raises:
+            StoreError: If there is no store of a fleet, or it cannot be reached.
             MissingError: If there is none.
         """
+        self.require()
         log = self.stages[stage]
         entries = (log.read(sequence) for sequence in reversed(log.sequences()))
         served = [e.generation for e in entries if e is not None and e.generation is not None]
