@@ -135,9 +135,7 @@ def promote(
             found="nothing" if last is None else f"generation {last.generation}, by {last.by}",
             hint="See 'redhost fleet history', then decide again.",
         )
-    entry = fleet.promote(
-        number, stage=stage, after=last, share=share, mirror=mirror, why=why
-    )
+    entry = fleet.promote(number, stage=stage, after=last, share=share, mirror=mirror, why=why)
     if as_json:
         _print_json(entry)
     else:
