@@ -97,3 +97,11 @@ def test_a_judge_that_cannot_look_says_why_and_looks_again(pushed, monkeypatch) 
     done = run(cli.fleet, "judge", "--every", "0.1", "--fleet", pushed.storage.url)
     assert done.stdout.count("hold:") == 1 and "no canary" not in done.stdout
     assert done.stderr.splitlines()[0] == "the disk is gone"
+
+
+def test_a_question_without_a_generation_is_named_with_what_composes_it(tmp_path) -> None:
+    home = ("--home", str(tmp_path / "home"), "--question", "mood")
+    done = run(cli.push, str(tmp_path / "store"), *home)
+    assert isinstance(done.exception, redhost.MissingError)
+    assert "question 'mood' is not composed" in done.exception.problem
+    assert done.exception.hint == "Run 'redhost recompose --question mood'."

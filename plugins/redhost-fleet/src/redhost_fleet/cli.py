@@ -51,7 +51,7 @@ def push(
     from redhost_fleet.fleet import Fleet
 
     host = redhost.Host.open(home, question=question)
-    number = generation or _current(host)
+    number = generation or host.session.require_current()
     with _bar("push") as progress:
         done = Fleet(url).push(host.generations, number, progress=progress)
     if as_json:
@@ -342,17 +342,6 @@ def gc(*, url: str, keep: int, dry_run: bool, as_json: bool) -> None:
         return
     would = "would be" if dry_run else "are"
     click.echo(f"{len(done.generations)} generations and {done.objects} objects {would} removed")
-
-
-def _current(host: Any) -> int:
-    import redhost
-
-    number = host.generations.current()
-    if number is None:
-        raise redhost.MissingError(
-            f"nothing is composed in {host.home}", hint="Run 'redhost recompose'."
-        )
-    return int(number)
 
 
 def _served(fleet: Any, stage: str) -> int:

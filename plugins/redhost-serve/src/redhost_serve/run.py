@@ -100,12 +100,8 @@ def _open(options: ServeOptions) -> redhost.Live:
         backbone=options.backbone,
         device=options.device,
     )
-    composed = live.generation is not None or live.host.questions
-    if not composed and not options.watch and options.follow is None:
-        raise redhost.MissingError(
-            f"nothing is composed in {live.host.home}",
-            hint="Run 'redhost recompose', or serve with --watch.",
-        )
+    if not options.watch and options.follow is None and not live.host.questions:
+        live.host.session.require_current(instead="serve with --watch")
     return live
 
 
