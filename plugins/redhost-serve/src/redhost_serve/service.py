@@ -311,7 +311,8 @@ class Service:
         """Return the backbone's vectors of the texts of one request; no expert is run.
 
         Raises:
-            HttpProblem: As `ask` does; 400 as well where the backbone generates text.
+            HttpProblem: As `ask` does; 400 as well where the backbone has no vector of a
+                whole text.
         """
         return await self._ask(self.embedding, texts)
 
@@ -419,7 +420,7 @@ class Service:
         if number not in self._expected:
             self._expected = {number: expected_shares(self.live.host, number)}
         prior = self._expected[number]
-        shares, texts = self._recent.estimate(prior)
+        shares, texts = self._recent.estimate(prior, generation=number)
         return shares, prior, texts
 
     def last_minute(self, question: str | None = None) -> TrafficReply:
