@@ -128,6 +128,21 @@ def test_all_questions_are_answered_by_one_request(served, home) -> None:
     assert text.count("# TYPE redhost_generation_texts_total counter") == 1
 
 
+def test_all_questions_are_answered_where_only_named_ones_are_composed(served, home) -> None:
+    client, service = served
+    wanted = {"model": "auto", "input": TEXTS, "questions": True}
+    for path in ("redhost", "redhost:parity"):
+        assert client.post("/classify", wanted).status == 200
+        assert client.post(f"/v2/repository/models/{path}/unload", {}).status == 200
+        if path == "redhost":
+            body = client.post("/classify", wanted).body
+            [_, answer] = service.named["parity"].live.predict(TEXTS)
+            assert body["data"][1]["questions"]["parity"]["label"] == answer.label
+            assert body["data"][1]["declined"] and body["usage"]["prompt_tokens"] > 0
+            assert body["redhost"] == {"generation": None, "questions": {"parity": 2}}
+    assert client.post("/classify", wanted).status == 503
+
+
 def test_a_swap_of_one_question_leaves_the_other_as_it_is(served, home) -> None:
     client, service = served
     before = infer(client, "redhost").body

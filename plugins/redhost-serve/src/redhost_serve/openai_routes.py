@@ -143,15 +143,16 @@ class OpenAiRoutes:
     async def classify(self, request: Request) -> Response:
         """Answer texts with labels: the composed ones, or one expert's own."""
         wanted = await _body(request, ClassifyRequest)
-        service, model, expert = self._named(wanted.model)
-        if expert == BACKBONE:
-            _unknown(expert)  # it has no answer of its own
         texts = _texts(wanted.input)
         if wanted.questions:
-            if expert is not None or service is not self.service:
+            if wanted.model not in {AUTO, self.service.model}:
                 raise HttpProblem(400, f"all questions are answered by {self.service.model!r}")
-            answers = await service.ask_all(texts)
+            model, expert = self._any_model(), None
+            answers = await self.service.ask_all(texts)
         else:
+            service, model, expert = self._named(wanted.model)
+            if expert == BACKBONE:
+                _unknown(expert)  # it has no answer of its own
             answers = await service.ask(texts, each=expert is not None, headers=request.headers)
         data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
         counts = usage(sum(await _token_counts(model, texts)))
@@ -164,6 +165,11 @@ class OpenAiRoutes:
             "usage": counts,
         }
         return reply({**body, "redhost": _generations(answers[0])})
+
+    def _any_model(self) -> redhost.ComposedModel:
+        """Return a generation that answers now, the home's own where it is composed."""
+        serving = (service for service in self.service.every if service.live.generation)
+        return next(serving, self.service).composed
 
     def _named(self, name: str) -> tuple[Service, redhost.ComposedModel, str | None]:
         """Return who answers, by which generation, and the expert that a model's name stands for.
