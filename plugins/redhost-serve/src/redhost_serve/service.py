@@ -138,6 +138,7 @@ class Service:
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._refused: dict[str, bytes | None] = {}
+        self._finding = threading.Lock()
         self.find_questions()
         give_back()  # what was read and freed while the generation was loaded
 
@@ -171,15 +172,16 @@ class Service:
         One that cannot be served holds up no other; it is tried again when it changes.
         """
         host = self.live.host
-        for name in host.questions:
-            pointer = host.of_question(name).generations.pointer()
-            if name in self.named or self._refused.get(name) == pointer:
-                continue
-            try:
-                self.named[name] = Service(self.live.of_question(name), options=self.options)
-            except redhost.RedhostError as e:
-                self._refused[name] = pointer
-                log.warning("question %r is not served: %s", name, e)
+        with self._finding:  # a second service of one question would never be closed
+            for name in host.questions:
+                pointer = host.of_question(name).generations.pointer()
+                if name in self.named or self._refused.get(name) == pointer:
+                    continue
+                try:
+                    self.named[name] = Service(self.live.of_question(name), options=self.options)
+                except redhost.RedhostError as e:
+                    self._refused[name] = pointer
+                    log.warning("question %r is not served: %s", name, e)
 
     def of_model(self, name: str) -> Service:
         """Return the service whose model has a name.
@@ -496,7 +498,7 @@ class Service:
 
     def close(self) -> None:
         """Answer what waits and stop, and the services of the named questions as well."""
-        for service in self.named.values():
+        for service in tuple(self.named.values()):
             service.close()
         self._saver.stop()
         for worker in self._workers:
