@@ -140,10 +140,18 @@ def test_a_completion_is_the_hosts_text_by_all_or_by_one(speaking, texts, model)
     assert made.system_fingerprint == "generation-1"
     chunks = [
         *texts.completions.create(
-            model=model, prompt=PROMPT, stream=True, stream_options={"include_usage": True}, **SAME
+            model=model,
+            prompt=PROMPT,
+            logprobs=1,
+            stream=True,
+            stream_options={"include_usage": True},
+            **SAME,
         )
     ]
     assert "".join(p.choices[0].text for p in chunks if p.choices) == choice.text
+    streamed = [p.choices[0].logprobs for p in chunks if p.choices and p.choices[0].logprobs]
+    assert [n for p in streamed for n in p.text_offset] == choice.logprobs.text_offset
+    assert [t for p in streamed for t in p.tokens] == choice.logprobs.tokens
     assert chunks[-2].choices[0].finish_reason == "length"
     assert chunks[-1].usage == made.usage
 

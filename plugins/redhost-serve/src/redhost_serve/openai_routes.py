@@ -235,8 +235,8 @@ async def _events(shape: Shape, begun: Begun, *, counted: bool) -> AsyncIterator
     """Yield an event a piece of each choice in turn, and the end; or what went wrong."""
     try:
         for index, (completion, tokens) in enumerate(begun):
-            async for text, token in completion.chunks(tokens):
-                yield shape.event(index, text, token)
+            async for piece in completion.chunks(tokens):
+                yield shape.event(index, piece)
             yield shape.end(index, completion)
     except HttpProblem as e:
         yield event("error", Failure(error=e.reason))
