@@ -90,9 +90,7 @@ class Completion:
     tokens: list[redhost.plugins.Token] = field(default_factory=list)
     text: str = ""
 
-    async def chunks(
-        self, tokens: AsyncIterator[redhost.plugins.Token]
-    ) -> AsyncIterator[Piece]:
+    async def chunks(self, tokens: AsyncIterator[redhost.plugins.Token]) -> AsyncIterator[Piece]:
         """Yield the text that each token lets show, and at last what was held back."""
         start = 0
         async for token in tokens:

@@ -6,7 +6,8 @@ import base64
 import struct
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -198,50 +199,55 @@ class OpenAiRoutes:
         expert: str | None,
         shape: Shape,
     ) -> Response:
+        if len(prompts) > (most := service.options.queue):  # trying again does not help
+            raise HttpProblem(400, f"expected at most {most} prompts, found {len(prompts)}")
         counts, longest = await _token_counts(model, prompts), model.backbone.trunk.longest
-        begun = [
-            (
-                Completion(
-                    prompt_tokens=n,
-                    limit=wanted.limit,
-                    longest=longest,
-                    stop=UntilStop(wanted.stops),
-                ),
-                await service.generate(
+        begun = list[Begun]()
+        async with AsyncExitStack() as under_way:
+            for prompt, n in zip(prompts, counts, strict=True):
+                tokens = await service.generate(
                     model,
                     prompt,
                     max_tokens=wanted.limit,
                     temperature=1.0 if wanted.temperature is None else wanted.temperature,
                     seed=wanted.seed or 0,
                     expert=expert,
-                ),
-            )
-            for prompt, n in zip(prompts, counts, strict=True)
-        ]
-        if wanted.stream:
-            counted = wanted.stream_options is not None and wanted.stream_options.include_usage
-            return StreamingResponse(_events(shape, begun, counted=counted), media_type=EVENTS)
-        for completion, tokens in begun:
-            async for _ in completion.chunks(tokens):
-                if await request.is_disconnected():  # nobody reads the rest
-                    break
+                )
+                await under_way.enter_async_context(aclosing(tokens))
+                stop = UntilStop(wanted.stops)
+                completion = Completion(
+                    prompt_tokens=n, limit=wanted.limit, longest=longest, stop=stop
+                )
+                begun.append((completion, tokens))
+            if wanted.stream:
+                counted = wanted.stream_options is not None and wanted.stream_options.include_usage
+                events = _events(shape, begun, under_way.pop_all(), counted=counted)
+                return StreamingResponse(events, media_type=EVENTS)
+            for completion, tokens in begun:
+                async for _ in completion.chunks(tokens):
+                    if await request.is_disconnected():  # nobody reads the rest
+                        break
         return reply(shape.whole([completion for completion, _ in begun]))
 
 
-Begun = Sequence[tuple[Completion, AsyncIterator[redhost.plugins.Token]]]
+Begun = tuple[Completion, AsyncGenerator[redhost.plugins.Token, None]]
+"""A choice, and its tokens to come."""
 
 
-async def _events(shape: Shape, begun: Begun, *, counted: bool) -> AsyncIterator[bytes]:
+async def _events(
+    shape: Shape, begun: Sequence[Begun], under_way: AsyncExitStack, *, counted: bool
+) -> AsyncIterator[bytes]:
     """Yield an event a piece of each choice in turn, and the end; or what went wrong."""
-    try:
-        for index, (completion, tokens) in enumerate(begun):
-            async for piece in completion.chunks(tokens):
-                yield shape.event(index, piece)
-            yield shape.end(index, completion)
-    except HttpProblem as e:
-        yield event("error", Failure(error=e.reason))
-        return
-    yield shape.last([completion for completion, _ in begun], counted=counted)
+    async with under_way:
+        try:
+            for index, (completion, tokens) in enumerate(begun):
+                async for piece in completion.chunks(tokens):
+                    yield shape.event(index, piece)
+                yield shape.end(index, completion)
+        except HttpProblem as e:
+            yield event("error", Failure(error=e.reason))
+            return
+        yield shape.last([completion for completion, _ in begun], counted=counted)
 
 
 async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:

@@ -6,12 +6,12 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -335,8 +335,10 @@ class Service:
         temperature: float,
         seed: int,
         expert: str | None = None,
-    ) -> AsyncIterator[redhost.plugins.Token]:
+    ) -> AsyncGenerator[redhost.plugins.Token, None]:
         """Go on with a prompt: return its tokens as they come, all by one generation.
+
+        Another text may be gone on with once it has ended, or is closed.
 
         Args:
             model: The generation; a swap changes nothing for this text.
@@ -350,24 +352,24 @@ class Service:
             HttpProblem: As `ask` does, here and where the tokens are read; 400 as well where the
                 backbone does not generate text, 404 where the expert is not composed.
         """
-        with self._problems():
-            tokens = self.writer.write(
-                lambda: redhost.generate(
-                    model,
-                    prompt,
-                    max_tokens=max_tokens,
-                    temperature=temperature,
-                    seed=seed,
-                    expert=expert,
-                )
+        tokens = self._written(
+            lambda: redhost.generate(
+                model,
+                prompt,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                seed=seed,
+                expert=expert,
             )
-            await anext(tokens)
-        return self._written(tokens)
+        )
+        await anext(tokens)  # None: it has begun, so closing it ends it
+        return cast("AsyncGenerator[redhost.plugins.Token, None]", tokens)
 
-    async def _written(self, tokens: AsyncIterator[A | None]) -> AsyncIterator[A]:
+    async def _written(self, begin: Callable[[], Iterator[A]]) -> AsyncGenerator[A | None, None]:
+        """Yield None when a text has begun, then its tokens; say what goes wrong."""
         with self._problems():
-            async for token in tokens:
-                if token is not None:
+            async with aclosing(self.writer.write(begin)) as tokens:
+                async for token in tokens:
                     yield token
 
     async def _ask(self, batcher: Batcher[Q, A], texts: Sequence[Q]) -> list[A]:
