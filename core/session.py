@@ -86,15 +86,18 @@ class Session:
             pool=pool,
         )
 
-    def require_current(self) -> int:
+    def require_current(self, *, instead: str = "") -> int:
         """Return the number of the current generation.
+
+        Args:
+            instead: What else one can do than compose, for the message.
 
         Raises:
             MissingError: If nothing has been composed in this home.
         """
         current = self.generations.current()
         if current is None:
-            raise nothing_composed(self.home)
+            raise nothing_composed(self.home, instead=instead)
         return current
 
     def plugins_of(self, model: ComposedModel) -> Plugins:

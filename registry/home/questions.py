@@ -80,16 +80,23 @@ def composed_questions(home: Path) -> tuple[str, ...]:
     return tuple(p.name for p in homes_with(home)[1:] if (p / "current").exists())
 
 
-def nothing_composed(home: Path) -> MissingError:
-    """Return what to raise where a home has no current generation; it names what is composed."""
+def nothing_composed(home: Path, *, instead: str = "") -> MissingError:
+    """Return what to raise where a home has no current generation; it names what is composed.
+
+    Args:
+        home: The folder.
+        instead: What else one can do than compose.
+    """
     question, known = question_of(home), composed_questions(root_of(home))
     closest = suggest(question, known) if question else ""
     who = f"question {question!r} is not composed" if question else "nothing is composed"
+    if known and not question:
+        instead = "name one of them with --question"
     return MissingError(
         f"{who} in {root_of(home)}",
         found=f"the questions {', '.join(known)}" if known else "",
         hint=f"{closest}Run 'redhost recompose{option(question)}'"
-        + (", or name one of them with --question." if known and not question else "."),
+        + (f", or {instead}." if instead else "."),
     )
 
 

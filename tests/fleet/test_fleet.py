@@ -102,6 +102,30 @@ def test_a_damaged_object_is_noticed_and_the_home_stays_as_it_was(
     assert fleet.pull(other.generations, 1).number == 1
 
 
+@pytest.mark.parametrize(
+    "damage",
+    ["store/*/expert.safetensors", "store/*/model.safetensors", "generations/2/*", "generations"],
+)
+def test_a_home_that_is_damaged_is_made_whole_by_the_next_pull(
+    fleet, author, open_host, tmp_path, damage
+) -> None:
+    fleet.push(author.generations, 2)
+    other = open_host(tmp_path / "other")
+    fleet.pull(other.generations, 2)
+    other.rollback(2)
+    home = Path(other.home)
+    files = {p: p.read_bytes() for p in home.rglob("*") if p.is_file()}
+    store = next(p for p in home.glob("store/*/expert.safetensors"))
+    store.write_bytes(store.read_bytes()[:-1])
+    for path in home.glob(damage):
+        shutil.rmtree(path) if path.is_dir() else path.write_bytes(path.read_bytes()[:-1])
+    moved: list[int] = []
+    assert fleet.pull(other.generations, 2, progress=lambda done, _: moved.append(done)).number == 2
+    assert {p: p.read_bytes() for p in files} == files and moved
+    fleet.pull(other.generations, 2, progress=lambda *_: pytest.fail("all of it is here"))
+    assert open_host(home).predict(TEXTS)[0].generation == 2
+
+
 def test_a_number_belongs_to_who_pushed_it_first(fleet, author, open_host, tmp_path) -> None:
     fleet.push(author.generations, 1)
     other = open_host(tmp_path / "other")
@@ -142,10 +166,10 @@ def test_of_two_that_promote_at_once_one_wins_and_the_other_learns_who(fleet, au
 
 
 def test_a_stage_remembers_what_it_served(fleet, author) -> None:
-    with pytest.raises(redhost.MissingError):
-        fleet.previous()
     for number in (1, 2):
         fleet.push(author.generations, number)
+        with pytest.raises(redhost.MissingError):
+            fleet.previous()
         fleet.promote(number, why=f"number {number}")
     fleet.promote(2)
     assert fleet.previous() == 1

@@ -76,6 +76,7 @@ def test_an_empty_folder_is_a_store_that_went_away(fleet, open_live, tmp_path) -
     follower = Follower(open_live(tmp_path / "replica"), fleet, where="a")
     follower.look()
     assert follower.latest.state == "behind" and "no store" in follower.latest.reason
+    assert fleet.reports() == []  # or a mistyped store would seem to be one
 
 
 def test_what_is_not_whole_yet_is_tried_again_and_what_is_damaged_is_refused(
@@ -173,6 +174,22 @@ def test_live_shares_of_a_fleet_are_its_replicas_weighed_by_their_texts(pushed) 
     found = live_shares(fleet_status(pushed))
     assert found is not None and (found.generation, found.texts) == (1, 400)
     assert found.shares == pytest.approx({"range1": 0.3, "range3": 0.7})
+
+
+@pytest.mark.parametrize("share", [1.0, 1 / 3])
+def test_no_share_of_a_fleet_is_more_than_all(author, pushed, share) -> None:
+    """Rounding must not write a file that nobody can read."""
+    pushed.promote(1)
+    when = pushed.stages["production"].last().when
+    shares = {"range1": share, "range3": 1 - share}
+    for n, texts in enumerate((200, 252, 239, 239)):
+        report = ReplicaReport(replica=f"r{n}", when=when, generation=1, texts=texts)
+        pushed.report(msgspec.structs.replace(report, shares=shares))
+    found = live_shares(fleet_status(pushed))
+    assert found is not None and all(0 <= s <= 1 for s in found.shares.values())
+    assert found.shares == pytest.approx(shares)
+    redhost.plugins.write_live_shares(author.home, found)
+    assert author.recompose(prior="live", accept=True, dry_run=True).router.shares
 
 
 def test_counts_outlive_a_restart_and_belong_to_one_canary(pushed, open_live, tmp_path) -> None:

@@ -161,6 +161,14 @@ def test_labels_without_the_token_count_nothing(pushed, client) -> None:
     assert client.post("/v1/feedback", {"texts": TEXTS[:1], "labels": ["1"]}).status == 401
 
 
+def test_a_replica_reports_the_address_that_it_is_reached_at(pushed, tmp_path) -> None:
+    options = ("--host", "::1", "--follow", pushed.storage.url)
+    with serving(tmp_path / "replica", *options) as server:
+        assert server.url.startswith("http://[::1]:")
+        until(lambda: bool(pushed.reports()))
+        assert pushed.reports()[0].url == server.url
+
+
 def test_a_server_of_a_store_that_is_not_there_waits_for_it(fleet, author, tmp_path) -> None:
     with (
         serving(tmp_path / "replica", "--follow", fleet.storage.url) as server,

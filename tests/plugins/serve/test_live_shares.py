@@ -41,10 +41,12 @@ def answer(weights: dict[str, float], generation: int) -> redhost.Answer:
 def test_another_generation_begins_anew_and_old_texts_are_forgotten() -> None:
     seen = RecentWeights(size=3)
     seen.add([answer({"a": 1.0, "b": 0.0}, 1)] * 5)
-    assert seen.estimate({"a": 0.5, "b": 0.5}) == ({"a": 1.0, "b": 0.0}, 3)
-    assert seen.estimate({"a": 0.5, "c": 0.5}) == ({}, 0)
+    even = {"a": 0.5, "b": 0.5}
+    assert seen.estimate(even, generation=1) == ({"a": 1.0, "b": 0.0}, 3)
+    assert seen.estimate({"a": 0.5, "c": 0.5}, generation=1) == ({}, 0)
+    assert seen.estimate(even, generation=2) == ({}, 0)  # its router never weighed these
     seen.add([answer({"a": 0.0, "b": 1.0}, 2)])
-    assert seen.estimate({"a": 0.5, "b": 0.5}) == ({"a": 0.0, "b": 1.0}, 1)
+    assert seen.estimate(even, generation=2) == ({"a": 0.0, "b": 1.0}, 1)
 
 
 def test_the_next_router_expects_what_a_server_saw(home, open_live) -> None:
@@ -75,3 +77,5 @@ def test_a_server_shows_whose_texts_come_in(home, open_live) -> None:
         assert sum(prior.values()) == pytest.approx(1) and prior.keys() == shares.keys()
         shown = client.get("/metrics").body.decode()
         assert 'redhost_live_share{expert="range5"}' in shown
+        service.live.swap(1)
+        assert service.shares()[0] == {}  # until generation 1 has answered

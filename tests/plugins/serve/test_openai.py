@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import openai
@@ -14,7 +15,7 @@ import torch
 from redhost_serve.client import Client
 from redhost_serve.completion import UntilStop
 from redhost_serve.server import running
-from redhost_serve.service import Options
+from redhost_serve.service import Options, Service
 
 import redhost
 
@@ -140,10 +141,18 @@ def test_a_completion_is_the_hosts_text_by_all_or_by_one(speaking, texts, model)
     assert made.system_fingerprint == "generation-1"
     chunks = [
         *texts.completions.create(
-            model=model, prompt=PROMPT, stream=True, stream_options={"include_usage": True}, **SAME
+            model=model,
+            prompt=PROMPT,
+            logprobs=1,
+            stream=True,
+            stream_options={"include_usage": True},
+            **SAME,
         )
     ]
     assert "".join(p.choices[0].text for p in chunks if p.choices) == choice.text
+    streamed = [p.choices[0].logprobs for p in chunks if p.choices and p.choices[0].logprobs]
+    assert [n for p in streamed for n in p.text_offset] == choice.logprobs.text_offset
+    assert [t for p in streamed for t in p.tokens] == choice.logprobs.tokens
     assert chunks[-2].choices[0].finish_reason == "length"
     assert chunks[-1].usage == made.usage
 
@@ -166,6 +175,33 @@ def test_several_prompts_are_several_choices(speaking, texts) -> None:
     made = texts.completions.create(model="auto", prompt=prompts, **SAME)
     found = ["".join(t.text for t in expected(speaking, p)) for p in prompts]
     assert [c.text for c in made.choices] == found and [c.index for c in made.choices] == [0, 1]
+
+
+def test_of_prompts_that_cannot_all_begin_none_is_left_under_way(speaking, monkeypatch) -> None:
+    live, generate, begun = redhost.Live(speaking.session), Service.generate, []
+    live.swap(1)
+
+    async def remembered(*given: Any, **options: Any) -> Any:
+        begun.append(await generate(*given, **options))  # so that no collector closes it
+        return begun[-1]
+
+    monkeypatch.setattr(Service, "generate", remembered)
+    with running(live, options=Options(queue=2)) as (url, service), client_of(url) as client:
+        ask = partial(client.completions.create, model="auto", temperature=0)
+        with pytest.raises(openai.BadRequestError) as e:
+            ask(prompt=[PROMPT] * 3)
+        assert "at most 2 prompts" in e.value.response.text
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError):
+                ask(prompt=[PROMPT, "a" * 600], stream=stream)  # the second is too long
+            assert len(service.writer) == 0
+        others = ask(prompt=PROMPT, max_tokens=400, stream=True)
+        next(iter(others))
+        with pytest.raises(openai.InternalServerError) as busy:
+            ask(prompt=[PROMPT] * 2)
+        assert "try again" in busy.value.response.text
+        assert len(service.writer) == 1
+        others.close()
 
 
 def test_a_stop_text_ends_it_and_is_never_shown(speaking, texts) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -128,6 +131,21 @@ def test_all_questions_are_answered_by_one_request(served, home) -> None:
     assert text.count("# TYPE redhost_generation_texts_total counter") == 1
 
 
+def test_all_questions_are_answered_where_only_named_ones_are_composed(served, home) -> None:
+    client, service = served
+    wanted = {"model": "auto", "input": TEXTS, "questions": True}
+    for path in ("redhost", "redhost:parity"):
+        assert client.post("/classify", wanted).status == 200
+        assert client.post(f"/v2/repository/models/{path}/unload", {}).status == 200
+        if path == "redhost":
+            body = client.post("/classify", wanted).body
+            [_, answer] = service.named["parity"].live.predict(TEXTS)
+            assert body["data"][1]["questions"]["parity"]["label"] == answer.label
+            assert body["data"][1]["declined"] and body["usage"]["prompt_tokens"] > 0
+            assert body["redhost"] == {"generation": None, "questions": {"parity": 2}}
+    assert client.post("/classify", wanted).status == 503
+
+
 def test_a_swap_of_one_question_leaves_the_other_as_it_is(served, home) -> None:
     client, service = served
     before = infer(client, "redhost").body
@@ -157,6 +175,45 @@ def test_what_is_composed_while_it_is_served_answers_from_then_on(served, home) 
     open_host(home, "again").rollback(1)
     Watch(service, backbone="tiny").look()
     assert infer(client, "redhost:again").generation == 1
+
+
+def test_a_question_is_opened_once_however_many_look_for_it(served, home, monkeypatch) -> None:
+    _, service = served
+    shutil.copytree(home / "questions" / "parity", home / "questions" / "again")
+    both, opened, open_question = threading.Barrier(2), [], redhost.Live.of_question
+
+    def slow(live: redhost.Live, name: str) -> redhost.Live:
+        opened.append(name)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # for another that opens it as well
+        return open_question(live, name)
+
+    monkeypatch.setattr(redhost.Live, "of_question", slow)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(service.find_questions) for _ in range(2)]:
+            done.result()
+    assert opened == ["again"] and set(service.named) == {"parity", "again"}
+
+
+def test_a_question_that_is_loaded_while_others_are_looked_at_is_looked_at_next(
+    served, home, monkeypatch
+) -> None:
+    _, service = served
+    watch, found = Watch(service, backbone="tiny"), Service.find_questions
+    shutil.copytree(home / "questions" / "parity", home / "questions" / "again")
+    looked: list[str | None] = []
+
+    def load_meanwhile(self: Watch) -> None:
+        looked.append(self.service.question)
+        if self is not watch:
+            found(service)  # as a request to load it does, in a thread of its own
+
+    monkeypatch.setattr(Watch, "_look", load_meanwhile)
+    monkeypatch.setattr(Service, "find_questions", lambda self: None)
+    watch.look()
+    assert looked == [None, "parity"]
+    watch.look()
+    assert looked[2:] == [None, "parity", "again"]
 
 
 def test_watch_composes_the_question_whose_expert_left(served, composed) -> None:

@@ -200,11 +200,13 @@ def test_when_the_grace_is_over_it_is_gone_with_exit_code_0(place, tmp_path) -> 
         assert child.wait(60) == 0
 
 
-def test_with_nothing_composed_and_nobody_to_compose_it_is_exit_3(place, tmp_path) -> None:
-    command = [sys.executable, "-m", "redhost", "serve", "--home", str(tmp_path / "home")]
+@pytest.mark.parametrize("options", [(), ("--question", "mood")])
+def test_with_nothing_composed_and_nobody_to_compose_it_is_exit_3(tmp_path, options) -> None:
+    command = [sys.executable, "-m", "redhost", "serve", "--home", str(tmp_path / "home"), *options]
     done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    assert done.stderr.strip().splitlines()[-1].endswith("or serve with --watch.")
+    again = " ".join(("redhost recompose", *options))
+    assert done.stderr.strip().endswith(f"Run '{again}', or serve with --watch.")
 
 
 def test_a_server_watches_or_follows(tmp_path) -> None:

@@ -51,7 +51,7 @@ def push(
     from redhost_fleet.fleet import Fleet
 
     host = redhost.Host.open(home, question=question)
-    number = generation or _current(host)
+    number = generation or host.session.require_current()
     with _bar("push") as progress:
         done = Fleet(url).push(host.generations, number, progress=progress)
     if as_json:
@@ -135,7 +135,7 @@ def promote(
             found="nothing" if last is None else f"generation {last.generation}, by {last.by}",
             hint="See 'redhost fleet history', then decide again.",
         )
-    entry = fleet.promote(number, stage=stage, share=share, mirror=mirror, why=why)
+    entry = fleet.promote(number, stage=stage, after=last, share=share, mirror=mirror, why=why)
     if as_json:
         _print_json(entry)
     else:
@@ -223,7 +223,8 @@ def rollback(*, url: str, why: str, as_json: bool) -> None:
     from redhost_fleet.fleet import Fleet
 
     fleet = Fleet(url)
-    entry = fleet.promote(fleet.previous(), why=why or "rolled back")
+    last = fleet.stages["production"].last()
+    entry = fleet.promote(fleet.previous(), after=last, why=why or "rolled back")
     if as_json:
         _print_json(entry)
     else:
@@ -289,7 +290,8 @@ def judge_command(
             if every is None:
                 raise
             click.echo(e.reason, err=True)
-            found = None
+            sleep(every)
+            continue
         line = "no canary" if found is None else f"{found[0].action}: {found[0].why}"
         if as_json and (every is None or line != shown):
             _print_json(None if found is None else found[0])
@@ -342,20 +344,10 @@ def gc(*, url: str, keep: int, dry_run: bool, as_json: bool) -> None:
     click.echo(f"{len(done.generations)} generations and {done.objects} objects {would} removed")
 
 
-def _current(host: Any) -> int:
-    import redhost
-
-    number = host.generations.current()
-    if number is None:
-        raise redhost.MissingError(
-            f"nothing is composed in {host.home}", hint="Run 'redhost recompose'."
-        )
-    return int(number)
-
-
 def _served(fleet: Any, stage: str) -> int:
     import redhost
 
+    fleet.require()
     entry = fleet.stages[stage].last()
     if entry is None or entry.generation is None:
         raise redhost.MissingError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,6 +23,9 @@ from redhost_fleet.stages import PRODUCTION, STAGES, StageLog
 from redhost_fleet.storage import Storage, open_storage
 
 __all__ = ["Fleet", "GcReport", "PushReport"]
+
+BACKBONE = "backbone.json"
+"""The file by which a package is known for a backbone's."""
 
 MARKER = "redhost-fleet.json"
 """The file by which a fleet's store is known."""
@@ -173,8 +176,8 @@ class Fleet:
     ) -> Composition:
         """Bring a generation to a home, under its own number; nothing else there changes.
 
-        Only objects that the home does not have travel, each is hashed, and the home reads every
-        byte once more as what it is before the generation is there at all.
+        Only objects that the home does not have whole travel, each is hashed, and the home reads
+        every byte once more as what it is before the generation is there at all.
 
         Args:
             generations: Of the home.
@@ -187,13 +190,13 @@ class Fleet:
             StoreError: If the store cannot be reached, or the home cannot be written.
         """
         document = self._require_document(number)
-        with suppress(redhost.RedhostError):
-            if (have := generations.load(number)).digest == document.digest:
-                for digest in have.digests():
-                    generations.store.get(digest)
-                return have
-        store = generations.store
-        missing = {d: files for d, files in document.packages.items() if not store.has(d)}
+        missing = {
+            digest: files
+            for digest, files in document.packages.items()
+            if not _has_package(generations, digest, files)
+        }
+        if not missing and (have := _whole_record(generations, document)) is not None:
+            return have
         wanted = [*document.files.values(), *(s for f in missing.values() for s in f.values())]
         total, done = sum(document.sizes.get(sha, 0) for sha in wanted), 0
 
@@ -207,7 +210,9 @@ class Fleet:
 
         with generations.writer() as writer:
             for digest, files in missing.items():
-                store.put({name: get(sha) for name, sha in files.items()}, digest=digest)
+                generations.store.put(
+                    {name: get(sha) for name, sha in files.items()}, digest=digest
+                )
             own = {name: get(sha) for name, sha in document.files.items()}
             return generations.receive(number, own, writer=writer)
 
@@ -274,6 +279,7 @@ class Fleet:
 
         Raises:
             UsageError: If that means nothing.
+            StoreError: If there is no store of a fleet, or it cannot be reached.
             UnknownNameError: If the generation was never pushed.
             IntegrityError: If objects of it are missing.
             StaleGenerationError: If another writer came first.
@@ -283,6 +289,7 @@ class Fleet:
             raise redhost.UsageError("production serves a generation", expected="its number")
         if stage == PRODUCTION and (share or mirror):
             raise redhost.UsageError("production answers every request", expected="no share of it")
+        self.require()
         digest = "" if number is None else self._require_whole(number).digest
         last = log.last() if after is None else after
         entry = StageEntry(
@@ -319,8 +326,10 @@ class Fleet:
         """Return the generation that a stage served before the one that it serves.
 
         Raises:
+            StoreError: If there is no store of a fleet, or it cannot be reached.
             MissingError: If there is none.
         """
+        self.require()
         log = self.stages[stage]
         entries = (log.read(sequence) for sequence in reversed(log.sequences()))
         served = [e.generation for e in entries if e is not None and e.generation is not None]
@@ -392,6 +401,26 @@ def _read(
             yield from ((sha, store.file(digest, name)) for name, sha in files.items())
 
     return document, objects()
+
+
+def _has_package(generations: Generations, digest: str, files: Collection[str]) -> bool:
+    """Tell whether a home has every byte of a package, whose files have these names."""
+    store = generations.store
+    read = store.backbone if BACKBONE in files else store.expert
+    with suppress(redhost.RedhostError):
+        read(digest, who=digest[:12])
+        return True
+    return False
+
+
+def _whole_record(generations: Generations, document: GenerationDocument) -> Composition | None:
+    """Return the record of a pushed generation, where a home has it and every file of it."""
+    with suppress(redhost.RedhostError):
+        record = generations.load(document.number)
+        for name in record.files:
+            generations.file(record, name)
+        return record if record.digest == document.digest else None
+    return None
 
 
 def _document(number: int) -> str:

@@ -210,6 +210,7 @@ class Follower(threading.Thread):
         """Write what the replica says of itself; where that cannot be, it is written later."""
         self._reported = monotonic()
         try:
+            self.fleet.require()
             self._before_restart()  # once it is written over, nobody knows
             self.fleet.report(self.latest)
         except redhost.errors.StoreError as e:

@@ -127,8 +127,9 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
 
     Raises:
         StaleGenerationError: If another writer moved a stage meanwhile.
-        StoreError: If the store cannot be reached.
+        StoreError: If there is no store of a fleet, or it cannot be reached.
     """
+    fleet.require()
     production, entry = (fleet.stages[stage].last() for stage in (PRODUCTION, CANARY))
     if entry is None or entry.generation is None:
         return None

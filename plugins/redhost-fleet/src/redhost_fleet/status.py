@@ -88,8 +88,9 @@ def live_shares(status: FleetStatus) -> redhost.plugins.LiveShares | None:
     shares = dict.fromkeys(seen[0].shares, 0.0)
     for report in seen:
         for expert, share in report.shares.items():
-            shares[expert] += share * report.texts / texts
-    return redhost.plugins.LiveShares(generation=number, shares=shares, texts=texts)
+            shares[expert] += share * report.texts
+    means = {expert: min(1.0, share / texts) for expert, share in shares.items()}
+    return redhost.plugins.LiveShares(generation=number, shares=means, texts=texts)
 
 
 def status_lines(status: FleetStatus) -> Iterator[str]:

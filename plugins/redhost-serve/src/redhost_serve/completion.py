@@ -55,6 +55,21 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What is added to a text at a time.
+
+    Attributes:
+        text: What of it can be shown.
+        start: How many characters the tokens before it have.
+        token: The token; None for what was held back until the end.
+    """
+
+    text: str
+    start: int
+    token: redhost.plugins.Token | None = None
+
+
 @dataclass(kw_only=True, eq=False)
 class Completion:
     """One choice under way.
@@ -75,21 +90,21 @@ class Completion:
     tokens: list[redhost.plugins.Token] = field(default_factory=list)
     text: str = ""
 
-    async def chunks(
-        self, tokens: AsyncIterator[redhost.plugins.Token]
-    ) -> AsyncIterator[tuple[str, redhost.plugins.Token | None]]:
+    async def chunks(self, tokens: AsyncIterator[redhost.plugins.Token]) -> AsyncIterator[Piece]:
         """Yield the text that each token lets show, and at last what was held back."""
+        start = 0
         async for token in tokens:
             self.tokens.append(token)
             shown = self.stop.feed(token.text)
             self.text += shown
-            yield shown, token
+            yield Piece(text=shown, start=start, token=token)
             if self.stop.ended:
                 return
+            start += len(token.text)
         shown = self.stop.rest()
         self.text += shown
         if shown:
-            yield shown, None
+            yield Piece(text=shown, start=start)
 
     @property
     def finish_reason(self) -> str:
@@ -145,10 +160,12 @@ class Shape:
             **self._foot(completions),
         }
 
-    def event(self, index: int, text: str, token: redhost.plugins.Token | None) -> bytes:
+    def event(self, index: int, piece: Piece) -> bytes:
         """Return the event of one more piece of a choice."""
-        made = [] if token is None else [token]
-        return self._event([self._choice(index, text, made, finish=None, part=True)])
+        made = [] if piece.token is None else [piece.token]
+        return self._event(
+            [self._choice(index, piece.text, made, finish=None, part=True, start=piece.start)]
+        )
 
     def end(self, index: int, completion: Completion) -> bytes:
         """Return the event that says why a choice ended."""
@@ -190,6 +207,7 @@ class Shape:
         *,
         finish: str | None,
         part: bool,
+        start: int = 0,
     ) -> dict[str, Any]:
         made: dict[str, Any] = {"index": index, "finish_reason": finish, "logprobs": None}
         if self.chat:
@@ -198,7 +216,9 @@ class Shape:
         else:
             made["text"] = text
         if self.logprobs and tokens:
-            made["logprobs"] = _chat_logprobs(tokens) if self.chat else _text_logprobs(tokens)
+            made["logprobs"] = (
+                _chat_logprobs(tokens) if self.chat else _text_logprobs(tokens, start=start)
+            )
         return made
 
 
@@ -206,8 +226,8 @@ def _log(token: redhost.plugins.Token) -> float:
     return math.log(max(token.probability, 1e-45))  # the smallest float32: JSON has no infinity
 
 
-def _text_logprobs(tokens: Sequence[redhost.plugins.Token]) -> dict[str, Any]:
-    starts = [0]
+def _text_logprobs(tokens: Sequence[redhost.plugins.Token], *, start: int) -> dict[str, Any]:
+    starts = [start]
     for token in tokens:
         starts.append(starts[-1] + len(token.text))
     return {

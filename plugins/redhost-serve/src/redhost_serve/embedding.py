@@ -33,13 +33,14 @@ def embed(model: redhost.ComposedModel, texts: Sequence[str]) -> list[Embedding]
         texts: The texts.
 
     Raises:
-        UsageError: If the backbone has a vector for each token instead.
+        UsageError: If the backbone has a vector for each word or token instead.
     """
     backbone = replace(model.backbone, layout=None)
-    if backbone.task.head.vocabulary:
+    unit = backbone.task.unit
+    if unit.value != "text":
         raise redhost.UsageError(
-            f"backbone {backbone.name!r} generates text and has no vector of a whole one",
-            expected="a backbone that answers labels or numbers",
+            f"backbone {backbone.name!r} {unit.does} and has no vector of a whole text",
+            expected="a backbone that answers whole texts",
             found=backbone.task.name,
         )
     rows = zip(backbone.encode(texts).tolist(), backbone.token_counts(texts), strict=True)

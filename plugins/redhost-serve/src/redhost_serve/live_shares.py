@@ -51,15 +51,20 @@ class RecentWeights:
                     self._weights.clear()
                 self._weights.append(tuple(answer.weights.values()))
 
-    def estimate(self, prior: Mapping[str, float]) -> tuple[dict[str, float], int]:
+    def estimate(
+        self, prior: Mapping[str, float], *, generation: int
+    ) -> tuple[dict[str, float], int]:
         """Return the share of each column, and of how many texts.
+
+        Empty where the last texts were another generation's.
 
         Args:
             prior: The share of each that the router expects.
+            generation: Whose router that is.
         """
         with self._guard:
-            columns, rows = self._columns[1], list(self._weights)
-        if not rows or set(columns) != prior.keys():
+            (number, columns), rows = self._columns, list(self._weights)
+        if not rows or number != generation or set(columns) != prior.keys():
             return {}, 0
         alpha = torch.tensor(rows, dtype=torch.float64)
         p = torch.tensor([prior[c] for c in columns], dtype=torch.float64)

@@ -6,7 +6,8 @@ import base64
 import struct
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -143,15 +144,16 @@ class OpenAiRoutes:
     async def classify(self, request: Request) -> Response:
         """Answer texts with labels: the composed ones, or one expert's own."""
         wanted = await _body(request, ClassifyRequest)
-        service, model, expert = self._named(wanted.model)
-        if expert == BACKBONE:
-            _unknown(expert)  # it has no answer of its own
         texts = _texts(wanted.input)
         if wanted.questions:
-            if expert is not None or service is not self.service:
+            if wanted.model not in {AUTO, self.service.model}:
                 raise HttpProblem(400, f"all questions are answered by {self.service.model!r}")
-            answers = await service.ask_all(texts)
+            model, expert = self._any_model(), None
+            answers = await self.service.ask_all(texts)
         else:
+            service, model, expert = self._named(wanted.model)
+            if expert == BACKBONE:
+                _unknown(expert)  # it has no answer of its own
             answers = await service.ask(texts, each=expert is not None, headers=request.headers)
         data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
         counts = usage(sum(await _token_counts(model, texts)))
@@ -164,6 +166,11 @@ class OpenAiRoutes:
             "usage": counts,
         }
         return reply({**body, "redhost": _generations(answers[0])})
+
+    def _any_model(self) -> redhost.ComposedModel:
+        """Return a generation that answers now, the home's own where it is composed."""
+        serving = (service for service in self.service.every if service.live.generation)
+        return next(serving, self.service).composed
 
     def _named(self, name: str) -> tuple[Service, redhost.ComposedModel, str | None]:
         """Return who answers, by which generation, and the expert that a model's name stands for.
@@ -192,50 +199,55 @@ class OpenAiRoutes:
         expert: str | None,
         shape: Shape,
     ) -> Response:
+        if len(prompts) > (most := service.options.queue):  # trying again does not help
+            raise HttpProblem(400, f"expected at most {most} prompts, found {len(prompts)}")
         counts, longest = await _token_counts(model, prompts), model.backbone.trunk.longest
-        begun = [
-            (
-                Completion(
-                    prompt_tokens=n,
-                    limit=wanted.limit,
-                    longest=longest,
-                    stop=UntilStop(wanted.stops),
-                ),
-                await service.generate(
+        begun = list[Begun]()
+        async with AsyncExitStack() as under_way:
+            for prompt, n in zip(prompts, counts, strict=True):
+                tokens = await service.generate(
                     model,
                     prompt,
                     max_tokens=wanted.limit,
                     temperature=1.0 if wanted.temperature is None else wanted.temperature,
                     seed=wanted.seed or 0,
                     expert=expert,
-                ),
-            )
-            for prompt, n in zip(prompts, counts, strict=True)
-        ]
-        if wanted.stream:
-            counted = wanted.stream_options is not None and wanted.stream_options.include_usage
-            return StreamingResponse(_events(shape, begun, counted=counted), media_type=EVENTS)
-        for completion, tokens in begun:
-            async for _ in completion.chunks(tokens):
-                if await request.is_disconnected():  # nobody reads the rest
-                    break
+                )
+                await under_way.enter_async_context(aclosing(tokens))
+                stop = UntilStop(wanted.stops)
+                completion = Completion(
+                    prompt_tokens=n, limit=wanted.limit, longest=longest, stop=stop
+                )
+                begun.append((completion, tokens))
+            if wanted.stream:
+                counted = wanted.stream_options is not None and wanted.stream_options.include_usage
+                events = _events(shape, begun, under_way.pop_all(), counted=counted)
+                return StreamingResponse(events, media_type=EVENTS)
+            for completion, tokens in begun:
+                async for _ in completion.chunks(tokens):
+                    if await request.is_disconnected():  # nobody reads the rest
+                        break
         return reply(shape.whole([completion for completion, _ in begun]))
 
 
-Begun = Sequence[tuple[Completion, AsyncIterator[redhost.plugins.Token]]]
+Begun = tuple[Completion, AsyncGenerator[redhost.plugins.Token, None]]
+"""A choice, and its tokens to come."""
 
 
-async def _events(shape: Shape, begun: Begun, *, counted: bool) -> AsyncIterator[bytes]:
+async def _events(
+    shape: Shape, begun: Sequence[Begun], under_way: AsyncExitStack, *, counted: bool
+) -> AsyncIterator[bytes]:
     """Yield an event a piece of each choice in turn, and the end; or what went wrong."""
-    try:
-        for index, (completion, tokens) in enumerate(begun):
-            async for text, token in completion.chunks(tokens):
-                yield shape.event(index, text, token)
-            yield shape.end(index, completion)
-    except HttpProblem as e:
-        yield event("error", Failure(error=e.reason))
-        return
-    yield shape.last([completion for completion, _ in begun], counted=counted)
+    async with under_way:
+        try:
+            for index, (completion, tokens) in enumerate(begun):
+                async for piece in completion.chunks(tokens):
+                    yield shape.event(index, piece)
+                yield shape.end(index, completion)
+        except HttpProblem as e:
+            yield event("error", Failure(error=e.reason))
+            return
+        yield shape.last([completion for completion, _ in begun], counted=counted)
 
 
 async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:

@@ -78,16 +78,16 @@ def run(options: ServeOptions) -> None:
     )
     service = Service(_open(options), options=limits)
     listener = bind(options.host, options.port)
-    port = listener.getsockname()[1]
+    where = _url(options.host, listener.getsockname()[1])
     server = Server(
         create_app(service, token=token),
         service,
         grace=options.grace,
-        started=lambda: _say(options.host, port, service),
+        started=lambda: _say(where, service),
     )
     with (
         _watching(service, options),
-        following(service, options.follow, where=f"http://{options.host}:{port}"),
+        following(service, options.follow, where=where),
         contextlib.suppress(KeyboardInterrupt),  # uvicorn hands Ctrl-C on when it is done
     ):
         server.run(sockets=[listener])
@@ -100,12 +100,8 @@ def _open(options: ServeOptions) -> redhost.Live:
         backbone=options.backbone,
         device=options.device,
     )
-    composed = live.generation is not None or live.host.questions
-    if not composed and not options.watch and options.follow is None:
-        raise redhost.MissingError(
-            f"nothing is composed in {live.host.home}",
-            hint="Run 'redhost recompose', or serve with --watch.",
-        )
+    if not options.watch and options.follow is None and not live.host.questions:
+        live.host.session.require_current(instead="serve with --watch")
     return live
 
 
@@ -123,11 +119,14 @@ def _watching(service: Service, options: ServeOptions) -> Iterator[None]:
         watch.stop()
 
 
-def _say(host: str, port: int, service: Service) -> None:
-    shown = f"[{host}]" if ":" in host else host
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _say(where: str, service: Service) -> None:
     named = "".join(f", {n} {x.live.generation or 'none'}" for n, x in service.named.items())
     generation = f"{service.live.generation or 'none'}{named}"
-    click.echo(f"serving generation {generation} on http://{shown}:{port}")
+    click.echo(f"serving generation {generation} on {where}")
     sys.stdout.flush()
 
 

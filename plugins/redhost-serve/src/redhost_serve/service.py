@@ -6,12 +6,12 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -138,6 +138,7 @@ class Service:
         self._looking = threading.Lock()
         self._looked: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._refused: dict[str, bytes | None] = {}
+        self._finding = threading.Lock()
         self.find_questions()
         give_back()  # what was read and freed while the generation was loaded
 
@@ -171,15 +172,16 @@ class Service:
         One that cannot be served holds up no other; it is tried again when it changes.
         """
         host = self.live.host
-        for name in host.questions:
-            pointer = host.of_question(name).generations.pointer()
-            if name in self.named or self._refused.get(name) == pointer:
-                continue
-            try:
-                self.named[name] = Service(self.live.of_question(name), options=self.options)
-            except redhost.RedhostError as e:
-                self._refused[name] = pointer
-                log.warning("question %r is not served: %s", name, e)
+        with self._finding:  # a second service of one question would never be closed
+            for name in host.questions:
+                pointer = host.of_question(name).generations.pointer()
+                if name in self.named or self._refused.get(name) == pointer:
+                    continue
+                try:
+                    self.named[name] = Service(self.live.of_question(name), options=self.options)
+                except redhost.RedhostError as e:
+                    self._refused[name] = pointer
+                    log.warning("question %r is not served: %s", name, e)
 
     def of_model(self, name: str) -> Service:
         """Return the service whose model has a name.
@@ -311,7 +313,8 @@ class Service:
         """Return the backbone's vectors of the texts of one request; no expert is run.
 
         Raises:
-            HttpProblem: As `ask` does; 400 as well where the backbone generates text.
+            HttpProblem: As `ask` does; 400 as well where the backbone has no vector of a
+                whole text.
         """
         return await self._ask(self.embedding, texts)
 
@@ -332,8 +335,10 @@ class Service:
         temperature: float,
         seed: int,
         expert: str | None = None,
-    ) -> AsyncIterator[redhost.plugins.Token]:
+    ) -> AsyncGenerator[redhost.plugins.Token, None]:
         """Go on with a prompt: return its tokens as they come, all by one generation.
+
+        Another text may be gone on with once it has ended, or is closed.
 
         Args:
             model: The generation; a swap changes nothing for this text.
@@ -347,24 +352,24 @@ class Service:
             HttpProblem: As `ask` does, here and where the tokens are read; 400 as well where the
                 backbone does not generate text, 404 where the expert is not composed.
         """
-        with self._problems():
-            tokens = self.writer.write(
-                lambda: redhost.generate(
-                    model,
-                    prompt,
-                    max_tokens=max_tokens,
-                    temperature=temperature,
-                    seed=seed,
-                    expert=expert,
-                )
+        tokens = self._written(
+            lambda: redhost.generate(
+                model,
+                prompt,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                seed=seed,
+                expert=expert,
             )
-            await anext(tokens)
-        return self._written(tokens)
+        )
+        await anext(tokens)  # None: it has begun, so closing it ends it
+        return cast("AsyncGenerator[redhost.plugins.Token, None]", tokens)
 
-    async def _written(self, tokens: AsyncIterator[A | None]) -> AsyncIterator[A]:
+    async def _written(self, begin: Callable[[], Iterator[A]]) -> AsyncGenerator[A | None, None]:
+        """Yield None when a text has begun, then its tokens; say what goes wrong."""
         with self._problems():
-            async for token in tokens:
-                if token is not None:
+            async with aclosing(self.writer.write(begin)) as tokens:
+                async for token in tokens:
                     yield token
 
     async def _ask(self, batcher: Batcher[Q, A], texts: Sequence[Q]) -> list[A]:
@@ -419,7 +424,7 @@ class Service:
         if number not in self._expected:
             self._expected = {number: expected_shares(self.live.host, number)}
         prior = self._expected[number]
-        shares, texts = self._recent.estimate(prior)
+        shares, texts = self._recent.estimate(prior, generation=number)
         return shares, prior, texts
 
     def last_minute(self, question: str | None = None) -> TrafficReply:
@@ -495,7 +500,7 @@ class Service:
 
     def close(self) -> None:
         """Answer what waits and stop, and the services of the named questions as well."""
-        for service in self.named.values():
+        for service in tuple(self.named.values()):
             service.close()
         self._saver.stop()
         for worker in self._workers:

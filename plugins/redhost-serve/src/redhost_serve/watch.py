@@ -80,7 +80,7 @@ class Watch(threading.Thread):
         """
         self._look()
         self.service.find_questions()
-        for name, service in self.service.named.items():
+        for name, service in tuple(self.service.named.items()):
             with self._guard:
                 if self._ended.is_set():
                     return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -30,7 +30,7 @@ class Writer:
         """Return how many texts are under way."""
         return self.under_way
 
-    async def write(self, begin: Callable[[], Iterator[T]]) -> AsyncIterator[T | None]:
+    async def write(self, begin: Callable[[], Iterator[T]]) -> AsyncGenerator[T | None, None]:
         """Yield None when a text has begun, then its tokens; it ends early when it is closed.
 
         Args:
