@@ -59,10 +59,8 @@ def print_receipt(receipt: Receipt) -> None:
     _list("rank", [f"{i}: served at rank {rank}" for i, rank in receipt.ranks.items()])
     _list("ported", [f"{i}: from {digest[:12]}" for i, digest in receipt.ported.items()])
     if receipt.decline is not None:
-        click.echo(
-            f"declines {receipt.decline.share:.2%} of the experts' own texts at most as unfamiliar, "
-            "beside those that the router gives to nobody"
-        )
+        share = f"{receipt.decline.share:.2%} of the experts' own texts at most"
+        click.echo(f"declines {share} as unfamiliar, beside those that the router gives to nobody")
     for part in (receipt.health, receipt.decline):
         for warning in part.warnings if part else ():
             click.echo(f"warning    {warning}")
