@@ -168,6 +168,10 @@ class Head(ABC):
         """Return what an author's row should have had in place of this answer; None if it fits."""
         return None
 
+    def written(self, answer: str, text: str) -> str | None:
+        """Return an answer to a text as `read` writes it, whoever wrote it; None if it is none."""
+        return answer if self.expected(answer) is None else None
+
     def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
         """Return the outputs of a bus: the backbone's labels, then what experts bring, once each.
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from ..label_sets import NONE, allowed, join_labels, split_labels
+from ..label_sets import NONE, allowed, join_labels, read_label_set, split_labels
 from ..types import Row
 from .experts import Expert
 from .head import Head, Prediction, require_labels
@@ -113,6 +113,10 @@ class SigmoidHead(Head):
     def expected(self, answer: str) -> str | None:
         """Return that labels with ``|`` between them are expected, where there are none."""
         return None if allowed(split_labels(answer)) else "labels with '|' between them, or 'none'"
+
+    def written(self, answer: str, text: str) -> str | None:  # noqa: ARG002
+        """Return a set of labels in their order, in whatever order they are given."""
+        return read_label_set(answer)
 
     def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
         """Return all labels once: that none holds needs no output of its own."""

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from ...registry.package.manifest import SpanRule
 from ..label_sets import NONE, split_labels
-from ..label_spans import label_of, split_spans
+from ..label_spans import label_of, read_spans, split_spans
 from .experts import Expert
 from .label_set_head import EVEN, GRID, SigmoidHead, best_tried
 
@@ -141,6 +141,10 @@ class SpanHead(SigmoidHead):
         """Return that spans are expected, where there are none."""
         found = split_spans(answer)
         return None if len(found) == len(split_labels(answer)) else "spans, such as 0:5:PER"
+
+    def written(self, answer: str, text: str) -> str | None:
+        """Return spans of a text, written so or as a list in JSON, in their order."""
+        return read_spans(answer, text)
 
     def spans(
         self, p: Tensor, labels: Sequence[str], *, text: str, places: Sequence[tuple[int, int]]

@@ -221,6 +221,13 @@ class NumberHead(Head):
         except ValueError:
             return "a finite number"
 
+    def written(self, answer: str, text: str) -> str | None:
+        """Return a number rounded to the resolution, as `right` rounds it."""
+        if self.expected(answer) is not None:
+            return None
+        number = float(self.targets([answer])[0])
+        return self.rounded(number) if math.isfinite(number) else None
+
     def rounded(self, number: float) -> str:
         """Return the nearest multiple of the resolution, as people write it."""
         exponent = Decimal(repr(self.resolution)).normalize().as_tuple().exponent

@@ -22,8 +22,7 @@ from ..bus.layout import WideNorm
 from ..bus.signals import QUERY, SIGNALS
 from ..bus.span_head import FoundSpan, SpanHead
 from ..bus.tasks import Unit
-from ..label_sets import NONE, read_label_set, split_labels
-from ..label_spans import read_spans
+from ..label_sets import NONE, split_labels
 from ..routers.cards import Card
 from ..types import BackgroundRow, Row, as_list
 from .conformal import Calibration, familiarity, groups_of, label_sets, sets_possible, too_few
@@ -71,12 +70,6 @@ class Answer:
     questions: dict[str, Answer] | UnsetType = UNSET
     scores: dict[str, float] | None = None
     spans: tuple[FoundSpan, ...] | None = None
-
-    def has(self, label: str) -> bool:
-        """Return whether it is a label; of labels or spans, in whatever order they stand."""
-        if self.spans is not None:
-            return self.label == read_spans(label, self.input)
-        return self.label == (label if self.scores is None else read_label_set(label))
 
     def _repr_html_(self) -> str:
         bars = "".join(
@@ -203,6 +196,25 @@ class ComposedModel:
                 found=f"generation {self.generation}",
                 hint="Run 'redhost recompose'; statistics cards have no gate rows.",
             )
+
+    def is_right(self, answer: Answer, label: str) -> bool:
+        """Return whether an answer is right: a number as it rounds, labels in any order.
+
+        Args:
+            answer: One that this generation gave.
+            label: The right one, as people write it.
+
+        Raises:
+            UsageError: If the label is no answer.
+        """
+        head = self.bus.task.head
+        if (right := head.written(label, answer.input)) is None:
+            raise UsageError(
+                f"a right label cannot be read where {head.noun} are answered",
+                expected=head.expected(label) or head.noun,
+                found=repr(label)[:40],
+            )
+        return answer.label == right
 
     def _as_answers(
         self,

@@ -83,7 +83,7 @@ def test_a_mistyped_store_is_refused_and_nothing_is_written(
     assert not (tmp_path / "typo").exists()
 
 
-def test_a_judge_that_cannot_read_the_store_names_why_and_tries_again(pushed, monkeypatch) -> None:
+def test_a_judge_that_cannot_look_says_why_and_goes_on(pushed, monkeypatch) -> None:
     pushed.promote(3, stage="canary")
     rounds = iter((None, redhost.errors.StoreError("the disk is gone"), None, KeyboardInterrupt()))
     judge = rollout.judge

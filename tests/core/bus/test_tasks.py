@@ -77,6 +77,24 @@ def test_numbers_are_spelt_to_the_resolution(resolution, number, spelt) -> None:
     assert NumberHead(resolution=resolution).rounded(number) == spelt
 
 
+@pytest.mark.parametrize(
+    ("task", "given", "written"),
+    [
+        ("regression", " 48.60", "49"),
+        ("regression", "forty", None),
+        ("regression", "1e300", None),
+        ("multi-label", "b | a", "a|b"),
+        ("multi-label", "a||b", None),
+        ("spans", "2:3:y|0:1:x", None),
+        ("spans", '[[2, 3, "y"], [0, 1, "x"]]', "0:1:x|2:3:y"),
+        ("spans", "0:9:x", None),
+        ("classification", "any", "any"),
+    ],
+)
+def test_what_people_write_is_read_as_the_head_writes_it(task, given, written) -> None:
+    assert make_task(task).head.written(given, "a b") == written
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +12,7 @@ from redhost_serve.admin import require_token
 from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import body, reply, request_body_for, responses_for
 from redhost_serve.service import Service
-from redhost_serve.trial import Pair
+from redhost_serve.trial import Labelled, ScoredAnswer
 from redhost_serve.wire import Feedback, FeedbackReply, Scored
 
 __all__ = ["feedback_routes"]
@@ -33,12 +35,12 @@ def feedback_routes(service: Service, *, token: str) -> APIRouter:
             found = f"{len(wanted.texts)} texts, {len(wanted.labels)} labels"
             raise HttpProblem(400, f"expected a label for each text, found {found}")
         answering = service.of_question(wanted.question)
-        pairs = await answering.feedback(wanted.texts, wanted.labels)
-        canary = pairs if pairs[0][0].generation != pairs[0][1].generation else None
+        labelled = map(Labelled, wanted.texts, wanted.labels)
+        production, *canary = zip(*await answering.feedback([*labelled]), strict=True)
         return reply(
             FeedbackReply(
-                production=_scored(pairs, wanted.labels, 0),
-                canary=None if canary is None else _scored(canary, wanted.labels, 1),
+                production=_scored(production),
+                canary=_scored(*canary) if canary else None,
             )
         )
 
@@ -52,7 +54,6 @@ def feedback_routes(service: Service, *, token: str) -> APIRouter:
     return routes
 
 
-def _scored(pairs: list[Pair], labels: list[str], which: int) -> Scored:
-    answers = [pair[which] for pair in pairs]
-    right = sum(a.has(label) for a, label in zip(answers, labels, strict=True))
-    return Scored(generation=answers[0].generation, right=right, texts=len(answers))
+def _scored(scored: Sequence[ScoredAnswer]) -> Scored:
+    right = sum(x.right for x in scored)
+    return Scored(generation=scored[0].answer.generation, right=right, texts=len(scored))

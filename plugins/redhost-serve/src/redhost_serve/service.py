@@ -25,7 +25,7 @@ from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
 from redhost_serve.tracing import note_answers
 from redhost_serve.traffic import LastMinute
-from redhost_serve.trial import Pair, Question, Trial
+from redhost_serve.trial import Labelled, Question, ScoredAnswer, Trial, score
 from redhost_serve.wire import TrafficReply, model_name
 from redhost_serve.writer import Writer
 
@@ -114,7 +114,7 @@ class Service:
         )
         self.traffic = LastMinute()
         self.batcher = self._batcher(self._answer)
-        self.labelled = self._batcher(self._compare)
+        self.labelled = self._batcher(self._score)
         self.by_expert = self._batcher(partial(self.live.predict, each=True))
         self.side_by_side = self._batcher(self._answer_all)
         self.embedding: Batcher[str, Embedding] = self._batcher(
@@ -274,25 +274,25 @@ class Service:
         named = {name: model for name, model in serving.items() if name is not None}
         return redhost.plugins.Questions(own=own, named=named).answer(texts, observe=observe)
 
-    async def feedback(self, texts: Sequence[str], labels: Sequence[str]) -> list[Pair]:
+    async def feedback(self, labelled: Sequence[Labelled]) -> list[tuple[ScoredAnswer, ...]]:
         """Take the right labels of texts: count who has them right.
 
         Returns:
-            What production answers to each, and what the canary does; production twice without one.
+            For each text what production answers, and what the canary does where there is one.
 
         Raises:
-            HttpProblem: As `ask` does.
+            HttpProblem: As `ask` does; 400 as well for a label that is no answer.
         """
-        pairs = await self._ask(self.labelled, texts)
-        for n, first in enumerate(first for first, _ in pairs):
-            self.metrics.labelled.labels(
-                str(first.generation), "right" if first.has(labels[n]) else "wrong"
-            ).inc()
+        scored = await self._ask(self.labelled, labelled)
+        for first, *_ in scored:
+            right = "right" if first.right else "wrong"
+            self.metrics.labelled.labels(str(first.answer.generation), right).inc()
         trial = self.trial
-        sides = (self.live.generation, None if trial is None else trial.model.generation)
-        if trial is not None and {(a.generation, b.generation) for a, b in pairs} == {sides}:
-            trial.count(pairs, labels)
-        return pairs
+        if trial is not None:
+            sides = (self.live.generation, trial.model.generation)
+            if {tuple(x.answer.generation for x in row) for row in scored} == {sides}:
+                trial.count_labelled(scored)
+        return scored
 
     def _answer(self, questions: Sequence[Question]) -> list[redhost.Answer]:
         """Answer a batch, by the generation that is served and by the canary."""
@@ -302,12 +302,12 @@ class Service:
             return self.live.predict(texts, observe=self._moments.observer)
         return trial.answer(model, questions, observe=self._moments.observer(model))
 
-    def _compare(self, texts: Sequence[str]) -> list[Pair]:
-        """Answer a batch by both generations."""
+    def _score(self, labelled: Sequence[Labelled]) -> list[tuple[ScoredAnswer, ...]]:
+        """Score labels by the generation that is served, and by the canary beside it."""
         trial, model = self.trial, self.live.composed
         if trial is None or trial.model.generation == model.generation:
-            return [(answer, answer) for answer in model.answer(texts)]
-        return trial.compare(model, texts)
+            return score((model,), labelled)
+        return score((model, trial.model), labelled)
 
     async def embed(self, texts: Sequence[str]) -> list[Embedding]:
         """Return the backbone's vectors of the texts of one request; no expert is run.

@@ -17,7 +17,17 @@ from torch import Tensor
 import redhost
 from redhost.plugins import Observe, shared_features
 
-__all__ = ["CANARY", "KEY", "STAGE", "Pair", "Question", "Trial"]
+__all__ = [
+    "CANARY",
+    "KEY",
+    "STAGE",
+    "Labelled",
+    "Pair",
+    "Question",
+    "ScoredAnswer",
+    "Trial",
+    "score",
+]
 
 STAGE, KEY = "x-redhost-stage", "x-redhost-key"
 """Headers: which stage is to answer, and what a request is drawn by (e.g. its user)."""
@@ -33,6 +43,44 @@ class Question:
 
     text: str
     canary: bool = False
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A text and its right label."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True)
+class ScoredAnswer:
+    """An answer to a labelled text, and whether it is right."""
+
+    answer: redhost.Answer
+    right: bool
+
+
+def score(
+    models: Sequence[redhost.ComposedModel], labelled: Sequence[Labelled]
+) -> list[tuple[ScoredAnswer, ...]]:
+    """Answer labelled texts by one or more generations, each scored by its own head.
+
+    Returns:
+        For each text what each generation makes of it, in their order.
+
+    Raises:
+        UsageError: If a label is no answer.
+    """
+    texts = [x.text for x in labelled]
+    answers = [
+        m.answer(texts, features=h)
+        for m, h in zip(models, shared_features(models, texts), strict=True)
+    ]
+    return [
+        tuple(ScoredAnswer(a, m.is_right(a, x.label)) for m, a in zip(models, given, strict=True))
+        for x, *given in zip(labelled, *answers, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -95,34 +143,29 @@ class Trial:
         self.count([(answers[n], tried[n]) for n in both])
         return [tried[n] if q.canary else answers[n] for n, q in enumerate(questions)]
 
-    def compare(self, production: redhost.ComposedModel, texts: Sequence[str]) -> list[Pair]:
-        """Return what both answer."""
-        h, h_trial = shared_features((production, self.model), texts)
-        first = production.answer(texts, features=h)
-        return list(zip(first, self.model.answer(texts, features=h_trial), strict=True))
-
-    def count(self, pairs: Sequence[Pair], labels: Sequence[str] | None = None) -> None:
-        """Count what both answered, by the expert that production gave the largest weight.
-
-        Args:
-            pairs: The answers.
-            labels: The right labels, where they are known.
-        """
+    def count(self, pairs: Sequence[Pair]) -> None:
+        """Count what both answered, by the expert that production gave the largest weight."""
         with self._counting:
-            for n, (first, second) in enumerate(pairs):
-                expert = max(first.weights, key=first.weights.__getitem__)
-                counts = self.counts.setdefault(expert, Counter())
-                if labels is not None:
-                    right = first.has(labels[n]), second.has(labels[n])
-                    better = "better" if right[1] > right[0] else "same"
-                    counts["worse" if right[0] > right[1] else better] += 1
-                    continue
+            for first, second in pairs:
+                counts = self._counts_of(first)
                 counts["texts"] += 1
                 counts["agree"] += first.label == second.label
                 counts["declined"] += first.declined
                 counts["canary_declined"] += second.declined
                 counts["only_canary_declined"] += second.declined > first.declined
                 counts["only_declined"] += first.declined > second.declined
+
+    def count_labelled(self, scored: Sequence[tuple[ScoredAnswer, ...]]) -> None:
+        """Count which of both is right, by the same expert."""
+        with self._counting:
+            for first, second in scored:
+                better = "better" if second.right > first.right else "same"
+                how = "worse" if first.right > second.right else better
+                self._counts_of(first.answer)[how] += 1
+
+    def _counts_of(self, answer: redhost.Answer) -> Counter[str]:
+        expert = max(answer.weights, key=answer.weights.__getitem__)
+        return self.counts.setdefault(expert, Counter())
 
     def counted(self) -> dict[str, dict[str, int]]:
         """Return the counts so far, by expert."""
