@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...registry.errors import UsageError
+from ..bus.head import require_answers
 from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..types import CardRow, Row
 
@@ -128,7 +129,8 @@ def split_rows(
         task: What the rows are of: whole documents are split where text is generated.
 
     Raises:
-        UsageError: If there are no two labels, or a validation text stands among the rows too.
+        UsageError: If there are no two labels, one is no answer, or a validation text stands among
+            the rows too.
     """
     if task.unit is Unit.TOKEN:
         return split_documents(rows, valid=valid)
@@ -139,6 +141,7 @@ def split_rows(
             expected="at least two",
             found=", ".join(labels) or "none",
         )
+    require_answers(task.head, (*rows, *(valid or ())))
     both = {r.text for r in rows} & {r.text for r in valid or ()}
     if both:
         raise UsageError(

@@ -13,6 +13,7 @@ from ...registry.package.rules import CARRIED
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import FeatureChoice, Pooling
 from ..backbones.tokens import start_of
+from ..bus.head import require_answers
 from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..digests import library_versions
 from ..types import BackgroundRow, Progress, Row, write_rows
@@ -77,6 +78,7 @@ def new_backbone(
         kind = "generating backbone" if task.head.vocabulary else "backbone of spans"
         expected, found = "no rows for a base stage", f"{len(rows)} rows"
         raise UsageError(f"a {kind} is taken as it is", expected=expected, found=found)
+    require_answers(task.head, rows)
     base, files = _base(source, revision, task)  # refused before anything is loaded, or written
     bare = _bare(
         source,
