@@ -299,6 +299,7 @@ def new_expert(
     With --from and --data it lacks nothing: an adapter and a card in a package. With --question it
     answers that question, and competes with those alone that do.
     """
+    from ..registry.atomic import making
     from ..registry.package.project import ExpertPlan, check_plan, write_plan, write_project
 
     project = _fresh("expert", name)
@@ -324,8 +325,9 @@ def new_expert(
         fields = (text_field, label_field)
         _import(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
-    write_plan(project, plan)
+    with making(project):
+        write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
+        write_plan(project, plan)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
 
 
@@ -555,6 +557,7 @@ def export(
     *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Write an expert's adapter as PEFT's two files."""
+    from ..registry.atomic import making
     from ..registry.errors import UsageError
     from ..registry.package.peft_adapter import CONFIG, WEIGHTS
     from ..registry.package.project import check_free
@@ -573,9 +576,10 @@ def export(
         )
     folder = out or Path(f"{files.manifest.id}-{to}")
     check_free(folder)
-    folder.mkdir(parents=True)
-    (folder / CONFIG).write_bytes(files.files[files.manifest.adapter.file])
-    (folder / WEIGHTS).write_bytes(files.weights)
+    with making(folder):
+        folder.mkdir(parents=True)
+        (folder / CONFIG).write_bytes(files.files[files.manifest.adapter.file])
+        (folder / WEIGHTS).write_bytes(files.weights)
     click.echo(f"{folder}")
 
 

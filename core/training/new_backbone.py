@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...registry.atomic import making
 from ...registry.errors import UsageError
 from ...registry.package.manifest import BackboneManifest, Base, Training
 from ...registry.package.project import write_project
@@ -71,6 +72,7 @@ def new_backbone(
     Raises:
         UsageError: If the source cannot be packaged.
         MissingError: If it cannot be loaded.
+        StoreError: If the project cannot be written; nothing of it is left.
         HarmError: If the base stage learnt nothing; the package is written, to look at.
     """
     settings = settings or AdaptSettings()
@@ -92,18 +94,19 @@ def new_backbone(
     finished = dataclasses.replace(bare, name=backbone_id, task=task)
     finished = _adapt(finished, rows, settings=settings, progress=progress) if rows else finished
     summary = f"redhost backbone {backbone_id}"
-    folder = write_project(project, kind="backbone", package_id=backbone_id, summary=summary)
-    manifest = save_backbone(
-        folder,
-        backbone=finished,
-        backbone_id=backbone_id,
-        base=base,
-        files=files,
-        delta=delta(bare.trunk, finished.trunk) if rows else None,
-        background=write_rows(background) if background else None,
-        evaluation=write_rows(evaluation) if evaluation else None,
-        training=_training(source, rows, settings),
-    )
+    with making(project):
+        folder = write_project(project, kind="backbone", package_id=backbone_id, summary=summary)
+        manifest = save_backbone(
+            folder,
+            backbone=finished,
+            backbone_id=backbone_id,
+            base=base,
+            files=files,
+            delta=delta(bare.trunk, finished.trunk) if rows else None,
+            background=write_rows(background) if background else None,
+            evaluation=write_rows(evaluation) if evaluation else None,
+            training=_training(source, rows, settings),
+        )
     _refuse_wreck(finished, (evaluation or rows)[:EVALUATED], taught=rows)
     return manifest
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
+from ..atomic import reporting
 from ..errors import MissingError, UsageError
 from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import MANIFESTS, Kind, Package, canonical, entries, groups, headers
@@ -27,6 +29,9 @@ from .policy import (
 from .signing import PublicKey, read_signature, signature_path, verify
 
 SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
+
+UNWRITABLE = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM}
+"""What a disk says that takes no wheel; other errors are the project's."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ def build_wheel(project: Path, out: Path) -> Path:
 
     Raises:
         MissingError: If hatchling is not installed.
+        StoreError: If the disk is full or read-only.
         UsageError: If the project cannot be built.
     """
     try:
@@ -128,6 +134,9 @@ def build_wheel(project: Path, out: Path) -> Path:
         builder = WheelBuilder(str(project))
         return Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
     except (OSError, ValueError, TypeError, KeyError) as e:
+        if isinstance(e, OSError) and e.errno in UNWRITABLE:
+            with reporting(out):
+                raise
         raise UsageError(f"{project} cannot be built", found=str(e)) from e
 
 
