@@ -534,9 +534,13 @@ def pack(
 
     manifest = require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
-    wheel = build_wheel(project, out or project / "dist")
+    folder = out or project / "dist"
+    signed = {*folder.glob("*.whl.sig")}
+    wheel = build_wheel(project, folder)
     if sign:
         click.echo(sign(wheel))
+    for old in signed - {*folder.glob("*.whl.sig")}:
+        click.echo(f"removed {old}: it is of another build; --sign KEY.pem signs this one")
     click.echo(wheel)
     if manifest is None:
         click.echo(f"next: pip install {wheel}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +111,7 @@ def open_wheel(
 
 
 def build_wheel(project: Path, out: Path) -> Path:
-    """Build the wheel of a project.
+    """Build the wheel of a project; a signature of another build beside it goes.
 
     Args:
         project: The project's folder, with a hatchling pyproject.toml.
@@ -130,14 +131,24 @@ def build_wheel(project: Path, out: Path) -> Path:
             found=str(e),
             hint="Install it: pip install 'redhost[author]'.",
         ) from e
+    signed = {p.name: _digest(p) for p in out.glob("*.whl") if signature_path(p).exists()}
     try:
         builder = WheelBuilder(str(project))
-        return Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
+        wheel = Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
+        old = signature_path(wheel)
+        if old.exists() and signed.get(wheel.name) != _digest(wheel):
+            old.unlink()
+        return wheel
     except (OSError, ValueError, TypeError, KeyError) as e:
         if isinstance(e, OSError) and e.errno in UNWRITABLE:
             with reporting(out):
                 raise
         raise UsageError(f"{project} cannot be built", found=str(e)) from e
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:
