@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..core.training.recipe import TrainedProject
     from ..core.types import Row
     from ..registry.package.discover import Package
-    from ..registry.package.manifest import BackboneManifest, Features
+    from ..registry.package.manifest import BackboneManifest, CardRef, Features
     from ..registry.package.project import ExpertPlan
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -506,9 +506,14 @@ def _print_trained(trained: TrainedProject) -> None:
         click.echo(
             f"macro F1 {macro:.3f} on rows set aside, which {aside} of {len(counts)} labels have"
         )
-    concerns = splits.concerns(gate=manifest.card.gate)
+    concerns = splits.concerns(gate=manifest.card.gate if _shows_rows(manifest.card) else None)
     for concern in filter(None, (*concerns, cut_texts(trained.cuts))):
         click.echo(f"warning    {concern}")
+
+
+def _shows_rows(card: CardRef) -> bool:
+    """Say whether a card has rows to be judged by: sums have none."""
+    return card.kind in {"texts", "vectors"}
 
 
 @click.command()

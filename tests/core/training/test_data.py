@@ -182,4 +182,16 @@ def test_what_the_numbers_of_rows_cannot_show_is_reported(counts, words) -> None
     found = splits.concerns(gate=len(splits.gate))
     assert len(found) == len(words)
     assert all(w in x for w, x in zip(words, found, strict=True))
-    assert not any("gate rows" in x for x in splits.concerns(gate=0))
+    assert not any("gate rows" in x for x in splits.concerns(gate=None))  # by design
+    assert any("no gate rows" in x for x in splits.concerns(gate=0))
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [("aa", ""), ("ab", ", and 40 of these stand under several labels")],
+)
+def test_texts_that_stand_several_times_are_counted(labels, words) -> None:
+    rows = [*rows_of(c=100), *rows_of(d=100)]
+    rows += [redhost.Row(text=f"t {n}", label=y) for y in labels for n in range(40)]
+    [found] = split_rows(rows).concerns(gate=None)
+    assert found == f"280 rows have 240 distinct texts{words}"
