@@ -490,7 +490,8 @@ def _print_trained(trained: TrainedProject) -> None:
     if macro is not None:
         fewest = sorted(counts, key=lambda y: counts[y]["train"])[:SHORTLIST]
         shown = counts if len(counts) <= SHOWN else sorted(fewest)
-        head = ("label", "train", "valid", "card: fit", "gate")
+        aside = "card" if _shows_rows(manifest.card) else "aside"
+        head = ("label", "train", "valid", f"{aside}: fit", f"{aside}: gate")
         table("rows by label", head, [(y, *counts[y].values()) for y in shown])
         if len(counts) > SHOWN:
             click.echo(f"{len(counts)} labels, those with the fewest rows are shown")
@@ -498,8 +499,7 @@ def _print_trained(trained: TrainedProject) -> None:
     labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
     click.echo(
         f"expert {manifest.id!r}: {labels}{metrics}; "
-        f"trained on {len(splits.train)} rows, card {manifest.card.kind} "
-        f"({manifest.card.fit} fit, {manifest.card.gate} gate)"
+        f"trained on {len(splits.train)} rows, {_card(manifest.card, rows=len(splits.rows))}"
     )
     if macro is not None:
         aside = sum(c["valid"] + c["gate"] > 0 for c in counts.values())
@@ -509,6 +509,13 @@ def _print_trained(trained: TrainedProject) -> None:
     concerns = splits.concerns(gate=manifest.card.gate if _shows_rows(manifest.card) else None)
     for concern in filter(None, (*concerns, cut_texts(trained.cuts))):
         click.echo(f"warning    {concern}")
+
+
+def _card(card: CardRef, *, rows: int) -> str:
+    """Return a card in a few words; sums are of all rows, those that were set aside as well."""
+    if _shows_rows(card):
+        return f"card {card.kind} ({card.fit} fit, {card.gate} gate)"
+    return f"card {card.kind} (sums of all {rows} rows)" if card.file else "no card"
 
 
 def _shows_rows(card: CardRef) -> bool:

@@ -89,6 +89,9 @@ def test_pack_says_what_the_card_gives_away(two, call, tmp_path) -> None:
         trained = call("train-expert", f"red-expert-{name}", "--data", data, "--epochs", "1")
         assert trained[0] == 0
         assert ("gate rows say little" in trained[1]) == (name == "plain")  # the others show none
+        said = {"plain": "card: gate", "sums": "aside: gate", "noisy": "aside: gate"}[name]
+        assert said in trained[1]
+        assert ("card statistics (sums of all 80 rows)" in trained[1]) == (name != "plain")
         code, out, _ = call("pack", f"red-expert-{name}")
         assert code == 0
         [lines[name]] = [x for x in out.splitlines() if x.startswith("card of ")]
