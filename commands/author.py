@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..core.training.recipe import TrainedProject
     from ..core.types import Row
     from ..registry.package.discover import Package
-    from ..registry.package.manifest import BackboneManifest, Features
+    from ..registry.package.manifest import BackboneManifest, CardRef, Features
     from ..registry.package.project import ExpertPlan
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -299,6 +299,7 @@ def new_expert(
     With --from and --data it lacks nothing: an adapter and a card in a package. With --question it
     answers that question, and competes with those alone that do.
     """
+    from ..registry.atomic import making
     from ..registry.package.project import ExpertPlan, check_plan, write_plan, write_project
 
     project = _fresh("expert", name)
@@ -324,8 +325,9 @@ def new_expert(
         fields = (text_field, label_field)
         _import(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
-    write_plan(project, plan)
+    with making(project):
+        write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
+        write_plan(project, plan)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
 
 
@@ -488,7 +490,8 @@ def _print_trained(trained: TrainedProject) -> None:
     if macro is not None:
         fewest = sorted(counts, key=lambda y: counts[y]["train"])[:SHORTLIST]
         shown = counts if len(counts) <= SHOWN else sorted(fewest)
-        head = ("label", "train", "valid", "card: fit", "gate")
+        aside = "card" if _shows_rows(manifest.card) else "aside"
+        head = ("label", "train", "valid", f"{aside}: fit", f"{aside}: gate")
         table("rows by label", head, [(y, *counts[y].values()) for y in shown])
         if len(counts) > SHOWN:
             click.echo(f"{len(counts)} labels, those with the fewest rows are shown")
@@ -496,17 +499,28 @@ def _print_trained(trained: TrainedProject) -> None:
     labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
     click.echo(
         f"expert {manifest.id!r}: {labels}{metrics}; "
-        f"trained on {len(splits.train)} rows, card {manifest.card.kind} "
-        f"({manifest.card.fit} fit, {manifest.card.gate} gate)"
+        f"trained on {len(splits.train)} rows, {_card(manifest.card, rows=len(splits.rows))}"
     )
     if macro is not None:
         aside = sum(c["valid"] + c["gate"] > 0 for c in counts.values())
         click.echo(
             f"macro F1 {macro:.3f} on rows set aside, which {aside} of {len(counts)} labels have"
         )
-    concerns = splits.concerns(gate=manifest.card.gate)
+    concerns = splits.concerns(gate=manifest.card.gate if _shows_rows(manifest.card) else None)
     for concern in filter(None, (*concerns, cut_texts(trained.cuts))):
         click.echo(f"warning    {concern}")
+
+
+def _card(card: CardRef, *, rows: int) -> str:
+    """Return a card in a few words; sums are of all rows, those that were set aside as well."""
+    if _shows_rows(card):
+        return f"card {card.kind} ({card.fit} fit, {card.gate} gate)"
+    return f"card {card.kind} (sums of all {rows} rows)" if card.file else "no card"
+
+
+def _shows_rows(card: CardRef) -> bool:
+    """Say whether a card has rows to be judged by: sums have none."""
+    return card.kind in {"texts", "vectors"}
 
 
 @click.command()
@@ -532,9 +546,13 @@ def pack(
 
     manifest = require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
-    wheel = build_wheel(project, out or project / "dist")
+    folder = out or project / "dist"
+    signed = {*folder.glob("*.whl.sig")}
+    wheel = build_wheel(project, folder)
     if sign:
         click.echo(sign(wheel))
+    for old in signed - {*folder.glob("*.whl.sig")}:
+        click.echo(f"removed {old}: it is of another build; --sign KEY.pem signs this one")
     click.echo(wheel)
     if manifest is None:
         click.echo(f"next: pip install {wheel}")
@@ -555,6 +573,7 @@ def export(
     *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Write an expert's adapter as PEFT's two files."""
+    from ..registry.atomic import making
     from ..registry.errors import UsageError
     from ..registry.package.peft_adapter import CONFIG, WEIGHTS
     from ..registry.package.project import check_free
@@ -573,9 +592,10 @@ def export(
         )
     folder = out or Path(f"{files.manifest.id}-{to}")
     check_free(folder)
-    folder.mkdir(parents=True)
-    (folder / CONFIG).write_bytes(files.files[files.manifest.adapter.file])
-    (folder / WEIGHTS).write_bytes(files.weights)
+    with making(folder):
+        folder.mkdir(parents=True)
+        (folder / CONFIG).write_bytes(files.files[files.manifest.adapter.file])
+        (folder / WEIGHTS).write_bytes(files.weights)
     click.echo(f"{folder}")
 
 

@@ -286,6 +286,24 @@ def reporting(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def making(folder: Path) -> Iterator[None]:
+    """Write files into a folder; one that is new goes again where not all of them can be written.
+
+    Raises:
+        StoreError: If the disk is full, failing or read-only.
+    """
+    new = not folder.exists()
+    try:
+        with reporting(folder):
+            yield
+    except StoreError:
+        if new:
+            with suppress(OSError):
+                remove_folder(folder)
+        raise
+
+
+@contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """Give a name beside a path; what has it goes when the body raises, whatever it raises."""
     name = f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"

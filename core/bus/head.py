@@ -181,6 +181,19 @@ class Head(ABC):
         return tuple(dict.fromkeys((*(shared or nobody), *own)))
 
 
+def require_answers(head: Head, rows: Iterable[Row]) -> None:
+    """Check that rows can be learnt from.
+
+    Raises:
+        UsageError: If the label of one is no answer.
+    """
+    for label in sorted({r.label for r in rows}):
+        if expected := head.expected(label):
+            raise UsageError(
+                "the rows cannot be learnt from", expected=expected, found=repr(label)[:40]
+            )
+
+
 def require_labels(named: set[str], labels: Iterable[str]) -> None:
     """Check that labels can be answered.
 

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from ...registry.errors import UnknownNameError, UsageError
 from ...registry.package.forms import DEFAULT_TASK, TASKS, VALUE, TaskSpec
 from ...registry.package.manifest import BackboneManifest, ExpertManifest
+from ..label_sets import NONE
 from ..types import Row
 from .head import Head, Prediction, TargetScaler, require_labels
 from .label_set_head import SigmoidHead
@@ -98,6 +99,10 @@ class SoftmaxHead(Head):
         p, best = output.max(dim=-1)
         labelled = zip(self.answers(best, labels), p.tolist(), strict=True)
         return [Prediction(label=label, probability=p) for label, p in labelled]
+
+    def expected(self, answer: str) -> str | None:
+        """Return that another label is expected, where it is what declined texts are answered."""
+        return "labels other than 'none', which says 'declined'" if answer == NONE else None
 
 
 class VocabularyHead(SoftmaxHead):

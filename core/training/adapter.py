@@ -17,6 +17,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from ...registry.atomic import making
 from ...registry.errors import UsageError
 from ...registry.home.questions import cache_of
 from ...registry.package.discover import Package
@@ -95,9 +96,10 @@ def import_adapter(
     recipe.check()
     draft = recipe.draft(recipe.train(None, progress))
     summary = f"redhost expert {plan.id}"
-    folder = write_project(project, kind="expert", package_id=plan.id, summary=summary)
-    write_plan(project, msgspec.structs.replace(recipe.plan, backbone=manifest.id))
-    made = save_expert(folder, draft)
+    with making(project):
+        folder = write_project(project, kind="expert", package_id=plan.id, summary=summary)
+        write_plan(project, msgspec.structs.replace(recipe.plan, backbone=manifest.id))
+        made = save_expert(folder, draft)
     recipe.refuse_wreck(made.training.metrics)
     whole = task.unit is Unit.TOKEN  # passages are cut to fit
     cuts = [] if whole else context.backbone.cuts([r.text for r in splits.rows])

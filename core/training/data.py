@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...registry.errors import UsageError
+from ..bus.head import require_answers
 from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..types import CardRow, Row
 
@@ -76,14 +77,16 @@ class DataSplits:
         for row in rows:
             yield from head.labels_in([row.label]) if head.several else (row.label,)
 
-    def concerns(self, *, gate: int) -> list[str]:
+    def concerns(self, *, gate: int | None) -> list[str]:
         """Return what the numbers of rows are too small, or too uneven, for.
 
         Args:
-            gate: Gate rows of the card, by which hosts judge; a card of sums has none.
+            gate: Gate rows of the card, by which hosts judge; None of a card that shows no rows.
         """
-        found = []
-        if 0 < gate < FEW_GATE:
+        found = [*self._repeated()]
+        if gate == 0:
+            found.append("no gate rows: no host can tell how well it answers; bring more rows")
+        elif gate is not None and gate < FEW_GATE:
             found.append(
                 f"{gate} gate rows say little: each is {100 / gate:.0f} points, and a host may "
                 "lose two of them unnoticed; bring more rows"
@@ -107,6 +110,16 @@ class DataSplits:
             )
         return found
 
+    def _repeated(self) -> Iterator[str]:
+        """Yield a line about texts that stand several times, if any do."""
+        labels: dict[str, set[str]] = {}
+        for row in self.rows:
+            labels.setdefault(row.text, set()).add(row.label)
+        if len(labels) < len(self.rows):
+            several = sum(len(some) > 1 for some in labels.values())
+            under = f", and {several} of these stand under several labels" if several else ""
+            yield f"{len(self.rows)} rows have {len(labels)} distinct texts{under}"
+
     @property
     def card_rows(self) -> list[CardRow]:
         """The rows of a card of texts, in order."""
@@ -128,7 +141,8 @@ def split_rows(
         task: What the rows are of: whole documents are split where text is generated.
 
     Raises:
-        UsageError: If there are no two labels, or a validation text stands among the rows too.
+        UsageError: If there are no two labels, one is no answer, or a validation text stands among
+            the rows too.
     """
     if task.unit is Unit.TOKEN:
         return split_documents(rows, valid=valid)
@@ -139,6 +153,7 @@ def split_rows(
             expected="at least two",
             found=", ".join(labels) or "none",
         )
+    require_answers(task.head, (*rows, *(valid or ())))
     both = {r.text for r in rows} & {r.text for r in valid or ()}
     if both:
         raise UsageError(

@@ -23,6 +23,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from ...registry.atomic import making
 from ...registry.errors import HarmError, UsageError
 from ...registry.package.manifest import BackboneRef, Training
 from ...registry.package.project import ExpertPlan, check_free, check_id, write_plan, write_project
@@ -197,7 +198,8 @@ def merge(
         epoch=epoch,
         gate_rows=counts,
     )
-    _write(project, composed, student, splits, merged, encode=encode, settings=settings)
+    with making(project):
+        _write(project, composed, student, splits, merged, encode=encode, settings=settings)
     return merged
 
 

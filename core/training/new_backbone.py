@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...registry.atomic import making
 from ...registry.errors import UsageError
 from ...registry.package.manifest import BackboneManifest, Base, Training
 from ...registry.package.project import write_project
@@ -13,6 +14,7 @@ from ...registry.package.rules import CARRIED
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import FeatureChoice, Pooling
 from ..backbones.tokens import start_of
+from ..bus.head import require_answers
 from ..bus.tasks import CLASSIFICATION, Task, Unit
 from ..digests import library_versions
 from ..types import BackgroundRow, Progress, Row, write_rows
@@ -70,6 +72,7 @@ def new_backbone(
     Raises:
         UsageError: If the source cannot be packaged.
         MissingError: If it cannot be loaded.
+        StoreError: If the project cannot be written; nothing of it is left.
         HarmError: If the base stage learnt nothing; the package is written, to look at.
     """
     settings = settings or AdaptSettings()
@@ -77,6 +80,7 @@ def new_backbone(
         kind = "generating backbone" if task.head.vocabulary else "backbone of spans"
         expected, found = "no rows for a base stage", f"{len(rows)} rows"
         raise UsageError(f"a {kind} is taken as it is", expected=expected, found=found)
+    require_answers(task.head, rows)
     base, files = _base(source, revision, task)  # refused before anything is loaded, or written
     bare = _bare(
         source,
@@ -90,18 +94,19 @@ def new_backbone(
     finished = dataclasses.replace(bare, name=backbone_id, task=task)
     finished = _adapt(finished, rows, settings=settings, progress=progress) if rows else finished
     summary = f"redhost backbone {backbone_id}"
-    folder = write_project(project, kind="backbone", package_id=backbone_id, summary=summary)
-    manifest = save_backbone(
-        folder,
-        backbone=finished,
-        backbone_id=backbone_id,
-        base=base,
-        files=files,
-        delta=delta(bare.trunk, finished.trunk) if rows else None,
-        background=write_rows(background) if background else None,
-        evaluation=write_rows(evaluation) if evaluation else None,
-        training=_training(source, rows, settings),
-    )
+    with making(project):
+        folder = write_project(project, kind="backbone", package_id=backbone_id, summary=summary)
+        manifest = save_backbone(
+            folder,
+            backbone=finished,
+            backbone_id=backbone_id,
+            base=base,
+            files=files,
+            delta=delta(bare.trunk, finished.trunk) if rows else None,
+            background=write_rows(background) if background else None,
+            evaluation=write_rows(evaluation) if evaluation else None,
+            training=_training(source, rows, settings),
+        )
     _refuse_wreck(finished, (evaluation or rows)[:EVALUATED], taught=rows)
     return manifest
 

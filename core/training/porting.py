@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from ...registry.atomic import making
 from ...registry.errors import BackboneMismatchError, HarmError, UsageError, short
 from ...registry.package.forms import DEFAULT_TASK, FORMS
 from ...registry.package.manifest import (
@@ -128,15 +129,16 @@ def write_port(project: Path, ported: PortedExpert, *, version: str) -> None:
         version: Of the build that was ported.
     """
     manifest = ported.manifest
-    inner = write_project(
-        project,
-        kind="expert",
-        package_id=manifest.id,
-        summary=manifest.domain,
-        version=f"{version}+{manifest.backbone.fingerprint[:12]}",
-        license=manifest.license,
-    )
-    ported.save(inner)
+    with making(project):
+        inner = write_project(
+            project,
+            kind="expert",
+            package_id=manifest.id,
+            summary=manifest.domain,
+            version=f"{version}+{manifest.backbone.fingerprint[:12]}",
+            license=manifest.license,
+        )
+        ported.save(inner)
 
 
 def port_expert(

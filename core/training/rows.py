@@ -91,7 +91,8 @@ def read_table(
         source: A ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet`` file; in a file of another name,
             or ``-`` for standard input, the first line tells which.
         text_field: Where the text stands.
-        label_field: Where the label stands; numbers become their usual spelling.
+        label_field: Where the label stands; numbers become their usual spelling, and white space
+            around a label is none of it.
         domain_field: Where the domain stands, where there is one.
         head: What labels have to be answers of; None takes any. Where an answer is a set of labels,
             a row has a list of them, or text with ``|`` between them (`core.label_sets`); where it
@@ -470,6 +471,7 @@ def _row(
         if label is None:
             expected = notation.expected.format(field=repr(fields[1]), size=len(text))
             raise UsageError(where, expected=expected, found=repr(given)[:40], hint=notation.hint)
+    label = label.strip() if isinstance(label, str) else label
     if isinstance(label, float) and not math.isfinite(label):
         raise UsageError(where, expected=f"a finite label in {fields[1]!r}", found=str(label))
     bad = isinstance(label, bool) or not isinstance(label, (str, int, float)) or label == ""

@@ -230,9 +230,9 @@ def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
 
 
 def _set_labels(labels: tuple[str, ...]) -> Iterator[Violation]:
-    """Sets of labels are written with a sign between them, and the empty set as a word."""
-    if bad := [label for label in labels if not label or label == "none" or "|" in label]:
-        expected = "labels other than 'none' and without '|', where a row has any number of them"
+    """Sets of labels are written with a sign between them."""
+    if bad := [label for label in labels if not label or "|" in label]:
+        expected = "labels without '|', where a row has any number of them"
         yield _field("labels", expected, listed(bad))
 
 
@@ -241,6 +241,8 @@ def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
         yield _field("labels", "at least one label", "none")
     if twice := sorted(label for label, count in Counter(labels).items() if count > 1):
         yield _field("labels", "every label once", f"{listed(twice)} twice")
+    if "none" in labels:  # `core.label_sets.NONE`
+        yield _field("labels", "labels other than 'none', which says 'declined'", "'none'")
 
 
 def _card(manifest: ExpertManifest) -> Iterator[Violation]:

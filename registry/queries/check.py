@@ -19,6 +19,7 @@ from ..errors import MissingError, RedhostError, UnknownNameError, UsageError
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Kind, Package, discover_all, from_folder
 from ..package.manifest import ExpertManifest, parse_backbone, parse_expert, parts_of
+from ..package.project import read_plan
 from ..package.readers import (
     BackboneFiles,
     ExpertFiles,
@@ -175,6 +176,11 @@ def _from_path(name: str, against: Against, keys: Sequence[PublicKey]) -> Target
 
 
 def _no_package(name: str) -> Violation:
+    """Return what is wrong with a folder that has no manifest: it may be yet to be trained."""
+    with suppress(UsageError):
+        read_plan(Path(name))
+        expected, hint = "a trained expert", f"Run 'redhost train-expert {name} --data FILE'."
+        return Violation("package_files", name, expected, "a project not trained yet", hint)
     expected = " or ".join(MANIFESTS.values())
     hint = "Name a package's folder, or a project that has one under src/."
     return Violation("package_files", name, f"{expected}, here or under src/", "neither", hint)

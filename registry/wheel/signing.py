@@ -139,7 +139,9 @@ def _write_new(path: Path, data: bytes, *, mode: int) -> None:
         if made:
             path.unlink()
         found = (e.strerror or type(e).__name__).lower()
-        hint = "Keys are never overwritten: name another file."
+        hint = "Check free space and permissions."
+        if isinstance(e, FileExistsError):
+            hint = "Keys are never overwritten: name another file."
         raise UsageError(f"cannot write the key {path}", found=found, hint=hint) from e
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
+from ..atomic import reporting
 from ..errors import MissingError, UsageError
 from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import MANIFESTS, Kind, Package, canonical, entries, groups, headers
@@ -27,6 +30,9 @@ from .policy import (
 from .signing import PublicKey, read_signature, signature_path, verify
 
 SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
+
+UNWRITABLE = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM}
+"""What a disk says that takes no wheel; other errors are the project's."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def open_wheel(
 
 
 def build_wheel(project: Path, out: Path) -> Path:
-    """Build the wheel of a project.
+    """Build the wheel of a project; a signature of another build beside it goes.
 
     Args:
         project: The project's folder, with a hatchling pyproject.toml.
@@ -113,6 +119,7 @@ def build_wheel(project: Path, out: Path) -> Path:
 
     Raises:
         MissingError: If hatchling is not installed.
+        StoreError: If the disk is full or read-only.
         UsageError: If the project cannot be built.
     """
     try:
@@ -124,11 +131,24 @@ def build_wheel(project: Path, out: Path) -> Path:
             found=str(e),
             hint="Install it: pip install 'redhost[author]'.",
         ) from e
+    signed = {p.name: _digest(p) for p in out.glob("*.whl") if signature_path(p).exists()}
     try:
         builder = WheelBuilder(str(project))
-        return Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
+        wheel = Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
+        old = signature_path(wheel)
+        if old.exists() and signed.get(wheel.name) != _digest(wheel):
+            old.unlink()
+        return wheel
     except (OSError, ValueError, TypeError, KeyError) as e:
+        if isinstance(e, OSError) and e.errno in UNWRITABLE:
+            with reporting(out):
+                raise
         raise UsageError(f"{project} cannot be built", found=str(e)) from e
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -87,6 +89,9 @@ def test_pack_says_what_the_card_gives_away(two, call, tmp_path) -> None:
         trained = call("train-expert", f"red-expert-{name}", "--data", data, "--epochs", "1")
         assert trained[0] == 0
         assert ("gate rows say little" in trained[1]) == (name == "plain")  # the others show none
+        said = {"plain": "card: gate", "sums": "aside: gate", "noisy": "aside: gate"}[name]
+        assert said in trained[1]
+        assert ("card statistics (sums of all 80 rows)" in trained[1]) == (name != "plain")
         code, out, _ = call("pack", f"red-expert-{name}")
         assert code == 0
         [lines[name]] = [x for x in out.splitlines() if x.startswith("card of ")]
@@ -164,6 +169,20 @@ def test_what_no_backbone_has_is_refused(call, small_model, tmp_path, monkeypatc
     code, _, err = call("new-backbone", "mine", "--from", f"hf:{small_model}", "--features", spec)
     assert code == 2 and len(err.strip().splitlines()) <= 4  # click shows the usage as well
     assert not Path("red-backbone-mine").exists()
+
+
+@pytest.mark.parametrize("command", ["new-expert", "new-backbone"])
+def test_a_disk_that_takes_no_project_is_one_line_and_leaves_nothing(
+    call, small_model, monkeypatch, command
+) -> None:
+    def full(path: Path, *_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    source = ("--from", f"hf:{small_model}") if command == "new-backbone" else ()
+    code, _, err = call(command, "odd", *source)
+    assert code == 3 and "no space left" in err and "Traceback" not in err
+    assert not list(Path().glob("red-*"))
 
 
 def test_an_expert_of_several_ranks_is_trained_and_served_at_one(

@@ -40,6 +40,15 @@ def test_check_takes_the_authors_key_and_no_other(call: Any, wheel: Path) -> Non
     assert checked(call, str(wheel)) == (0, [])
 
 
+def test_a_signature_stays_beside_the_very_bytes_it_is_of(call: Any, wheel: Path) -> None:
+    code, out, _ = call("pack", PROJECT, "--out", "dist")  # the same bytes once more
+    assert code == 0 and "removed" not in out and signature_path(wheel).exists()
+    wheel.write_bytes(b"another build")
+    code, out, _ = call("pack", PROJECT, "--out", "dist")
+    assert code == 0 and not signature_path(wheel).exists()
+    assert f"removed {signature_path(wheel)}: " in out
+
+
 def test_a_projects_keys_are_for_its_wheels_and_leave_the_rest_alone(
     call: Any, wheel: Path
 ) -> None:

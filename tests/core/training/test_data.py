@@ -140,6 +140,14 @@ def test_documents_that_cannot_be_split_are_refused(rows, message) -> None:
         split_documents(rows)
 
 
+@pytest.mark.parametrize("valid", [False, True])
+def test_what_declined_texts_are_answered_is_no_label_to_learn(valid) -> None:
+    """A host that answered it rightly would be counted as declining."""
+    rows, wrong = rows_of(a=9, b=9), [redhost.Row(text="x", label="none")]
+    with pytest.raises(UsageError, match="labels other than 'none', which says 'declined'"):
+        split_rows(rows, valid=wrong) if valid else split_rows([*rows, *wrong])
+
+
 # -- the package -----------------------------------------------------------------------------------
 
 
@@ -174,4 +182,16 @@ def test_what_the_numbers_of_rows_cannot_show_is_reported(counts, words) -> None
     found = splits.concerns(gate=len(splits.gate))
     assert len(found) == len(words)
     assert all(w in x for w, x in zip(words, found, strict=True))
-    assert not any("gate rows" in x for x in splits.concerns(gate=0))
+    assert not any("gate rows" in x for x in splits.concerns(gate=None))  # by design
+    assert any("no gate rows" in x for x in splits.concerns(gate=0))
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [("aa", ""), ("ab", ", and 40 of these stand under several labels")],
+)
+def test_texts_that_stand_several_times_are_counted(labels, words) -> None:
+    rows = [*rows_of(c=100), *rows_of(d=100)]
+    rows += [redhost.Row(text=f"t {n}", label=y) for y in labels for n in range(40)]
+    [found] = split_rows(rows).concerns(gate=None)
+    assert found == f"280 rows have 240 distinct texts{words}"

@@ -29,6 +29,13 @@ def test_json_lines_and_csv_give_the_same_rows(tmp_path) -> None:
     ]
 
 
+def test_white_space_around_a_label_is_none_of_it(tmp_path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\nx,sci.med\ny,sci.med \n")
+    assert {r.label for r in read_table(path)} == {"sci.med"}
+    with pytest.raises(UsageError, match="line 2: expected a label"):
+        read_table(write(tmp_path / "b.csv", "text,label\nx, \n"))
+
+
 def test_fields_have_the_names_you_give(tmp_path) -> None:
     path = write(tmp_path / "a.csv", "utterance,intent\nx,hello\n")
     [row] = read_table(path, text_field="utterance", label_field="intent")

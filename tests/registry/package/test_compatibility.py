@@ -123,8 +123,12 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {**SEVERAL, "labels": ["2", "a|b"]},
-        "labels: expected labels other than 'none' and without '|', where a row has any number of "
-        "them, found 'a|b'",
+        "labels: expected labels without '|', where a row has any number of them, found 'a|b'",
+        CORRECT,
+    ),
+    (
+        {"labels": ["2", "none"]},
+        "labels: expected labels other than 'none', which says 'declined', found 'none'",
         CORRECT,
     ),
     (

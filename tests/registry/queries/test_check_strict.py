@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from redhost.cli import main
+from redhost.registry.package.project import ExpertPlan, write_plan, write_project
 from redhost.registry.queries.check import resolve_targets, strict_check
 
 
@@ -47,6 +48,17 @@ def test_a_package_without_what_people_need_is_reported_so(copy) -> None:
     )
     (copy / "card.jsonl").unlink()
     assert lacks(copy) == {"domain", "license", "off_domain", "card", "training.metrics"}
+
+
+def test_a_project_without_a_manifest_is_yet_to_be_trained(tmp_path) -> None:
+    write_project(tmp_path, kind="expert", package_id="odd", summary="odd")
+    [target] = resolve_targets([str(tmp_path)], home=tmp_path, backbone=None)
+    assert "under src/" in target.violations[0].hint  # no plan either: any folder
+    write_plan(tmp_path, ExpertPlan(id="odd"))
+    [target] = resolve_targets([str(tmp_path)], home=tmp_path, backbone=None)
+    [violation] = target.violations
+    assert violation.found == "a project not trained yet"
+    assert f"redhost train-expert {tmp_path} --data FILE" in violation.hint
 
 
 def test_too_few_gate_rows_cannot_show_harm(copy) -> None:

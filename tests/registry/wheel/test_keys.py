@@ -50,9 +50,9 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_a_key(tmp_path: Path, monkey
         return Path("/dev/full").open(mode)
 
     monkeypatch.setattr(os, "fdopen", full)
-    with pytest.raises(UsageError, match=r"cannot write the key .*found no space left"):
+    with pytest.raises(UsageError, match=r"cannot write the key .*found no space left") as e:
         new_key(tmp_path / "author.pem")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] and "overwritten" not in e.value.hint
 
 
 def other_keys() -> dict[str, bytes]:
