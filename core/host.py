@@ -220,7 +220,7 @@ class Host:
 
         Raises:
             InputTypeError: If it is anything else; it is a `TypeError`.
-            UsageError: If label sets are asked for and cannot be had.
+            UsageError: If a text has no tokens, or label sets are asked for and cannot be had.
             RedhostError: If a question cannot be answered; `side_by_side` answers the others.
         """
         questions = self.side_by_side
