@@ -174,8 +174,9 @@ def predict(
     model = open_host(home, device=device).side_by_side
     for error in model.damaged.values():
         click.echo(f"redhost: {error}", err=True)
-    if sets is not None and model.own is not None:
-        for warning in model.own.set_warnings(sets):
+    level = model.levels(sets).get(None)
+    if level is not None and model.own is not None:
+        for warning in model.own.set_warnings(level):
             click.echo(f"warning    {warning}", err=True)
     if source is not None and target is not None:
         options: FileOptions = {"text": text_field, "sets": sets, "each": each}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -104,6 +105,24 @@ def test_every_question_is_answered_bit_for_bit_as_it_is_alone_in_one_pass(
     assert {q: [a.named[q] for a in found] for q in alone} == alone
     assert [set(a.weights) for a in found[:1]] == [{"red", "backbone"}]
     assert found[2].named["mood"].label == "f" and found[1].named["colour"].label == "c"
+
+
+def test_label_sets_are_answered_where_they_can_be_had_and_refused_where_nowhere(home) -> None:
+    """A question of another task, e.g. spans, has no calibration either."""
+    beside = open_host(home).side_by_side
+    colour = dataclasses.replace(beside.named["colour"], calibration=None)
+    mixed = dataclasses.replace(beside, named={**beside.named, "colour": colour})
+    alone = {q: open_host(home, q).predict(TEXTS, sets=0.9) for q in ("colour", "mood")}
+    found = mixed.answer(TEXTS, sets=0.9)
+    assert [a.named["mood"] for a in found] == alone["mood"]
+    assert [a.named["colour"].labels for a in found] == [None] * len(TEXTS)
+    assert [a.named["colour"].label for a in found] == [a.label for a in alone["colour"]]
+    assert all(a.labels for a in found) and mixed.levels(0.9) == {
+        None: 0.9, "colour": None, "mood": 0.9
+    }  # fmt: skip
+    nowhere = dataclasses.replace(beside, own=None, named={"colour": colour})
+    with pytest.raises(UsageError, match="no calibration for label sets"):
+        nowhere.answer(TEXTS, sets=0.9)
 
 
 def test_a_home_of_one_question_answers_and_is_written_as_ever(installed, tmp_path) -> None:
