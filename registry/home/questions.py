@@ -88,7 +88,8 @@ def nothing_composed(home: Path) -> MissingError:
     return MissingError(
         f"{who} in {root_of(home)}",
         found=f"the questions {', '.join(known)}" if known else "",
-        hint=f"{closest}Run 'redhost recompose{option(question)}'"
+        hint=closest.rstrip()
+        or f"Run 'redhost recompose{option(question)}'"
         + (", or name one of them with --question." if known and not question else "."),
     )
 
