@@ -14,6 +14,7 @@ import pytest
 
 import redhost
 from redhost.registry.errors import (
+    CompositionError,
     ContractError,
     HarmError,
     IntegrityError,
@@ -215,6 +216,13 @@ def test_gc_keeps_what_any_question_needs(home, environment, ask) -> None:
     shutil.rmtree(home / "questions" / "colour")  # how a question is given up
     assert len(Generations(home).gc(5).digests) == 1
     assert open_host(home).questions == ("mood",)
+
+
+def test_the_last_one_of_a_question_can_only_go_with_it_which_the_refusal_says(home) -> None:
+    with pytest.raises(CompositionError, match="'green' is the only one composed") as e:
+        open_host(home, "colour").detach("green")
+    folder = home / "questions" / "colour"
+    assert f"remove {folder} and run 'redhost gc'" in str(e.value)
 
 
 def test_a_generation_is_received_by_its_own_question_alone(home, tmp_path) -> None:
