@@ -34,6 +34,12 @@ GROUPS = (
 )
 """The modules of commands, each with its own in ``COMMANDS``."""
 
+PUBLISHING = ("add", "migrate", "recompose", "remove", "rollback")
+"""The commands that make a generation current."""
+
+GOING_ON = ("predict", "train-expert", "train-many")
+"""The commands that keep what is finished; of a predict, only one with --out."""
+
 
 @click.group(cls=PluginGroup, invoke_without_command=True)
 @click.version_option(package_name="redhost")
@@ -78,6 +84,15 @@ def _run(arguments: Sequence[str]) -> int:
         e.show()
         return 2
     except (click.Abort, KeyboardInterrupt):
-        click.echo("redhost: stopped; no generation is half published", err=True)
+        click.echo(f"redhost: stopped{_after_stop(arguments)}", err=True)
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _after_stop(arguments: Sequence[str]) -> str:
+    """Return what to know of a command that was stopped, if anything."""
+    command = next((a for a in arguments if not a.startswith("-")), "")
+    if command in PUBLISHING:
+        return "; no generation is half published"
+    begun = command != "predict" or any(a.partition("=")[0] == "--out" for a in arguments)
+    return "; the same command goes on where it stopped" if command in GOING_ON and begun else ""

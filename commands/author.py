@@ -490,8 +490,8 @@ def _print_trained(trained: TrainedProject) -> None:
     if macro is not None:
         fewest = sorted(counts, key=lambda y: counts[y]["train"])[:SHORTLIST]
         shown = counts if len(counts) <= SHOWN else sorted(fewest)
-        aside = "card" if _shows_rows(manifest.card) else "aside"
-        head = ("label", "train", "valid", f"{aside}: fit", f"{aside}: gate")
+        where = "card" if _shows_rows(manifest.card) else "aside"
+        head = ("label", "train", "valid", f"{where}: fit", f"{where}: gate")
         table("rows by label", head, [(y, *counts[y].values()) for y in shown])
         if len(counts) > SHOWN:
             click.echo(f"{len(counts)} labels, those with the fewest rows are shown")

@@ -174,8 +174,9 @@ def predict(
     model = open_host(home, device=device).side_by_side
     for error in model.damaged.values():
         click.echo(f"redhost: {error}", err=True)
-    if sets is not None and model.own is not None:
-        for warning in model.own.set_warnings(sets):
+    level = model.levels(sets).get(None)
+    if level is not None and model.own is not None:
+        for warning in model.own.set_warnings(level):
             click.echo(f"warning    {warning}", err=True)
     if source is not None and target is not None:
         options: FileOptions = {"text": text_field, "sets": sets, "each": each}
@@ -259,9 +260,21 @@ def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_j
 
 
 def _lines(texts: tuple[str, ...]) -> list[str]:
-    """Return the texts that were typed; - stands for the lines of standard input."""
-    lines = [x for t in texts for x in (typed(t).splitlines() if t == "-" else [typed(t)])]
-    return [x for x in lines if x.strip()]
+    """Return the texts that were typed; - stands for the lines of standard input, less blank ones.
+
+    Raises:
+        UsageError: If one that was typed is blank: answers would not stand where their texts do.
+    """
+    from ..registry.errors import UsageError
+
+    lines = list[str]()
+    for place, text in enumerate(texts, start=1):
+        if not text.strip():
+            raise UsageError(f"argument {place} of TEXTS", expected="a text", found=repr(text)[:40])
+        lines += (
+            [x for x in typed(text).splitlines() if x.strip()] if text == "-" else [typed(text)]
+        )
+    return lines
 
 
 def _sure(probability: float | None) -> str:

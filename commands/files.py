@@ -148,8 +148,8 @@ def answer_file(
             found=f"{target.stat().st_size:,} bytes",
             hint="Give --out another name, or remove it.",
         )
-    model.check_answers(sets=options["sets"])
-    added = _added(model, sets=options["sets"] is not None, each=options["each"])
+    level = model.levels(options["sets"]).get(None)
+    added = _added(model, sets=level is not None, each=options["each"])
     run = _read_through(source, model, added, **options)
     parts = target.with_name(f"{target.name}.parts")
     _begin(parts, run)

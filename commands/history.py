@@ -55,12 +55,28 @@ def status(*, home: Path | None, as_json: bool) -> None:
             f"leftovers   {len(report.leftovers)} of writers that were stopped; "
             "the next writer removes them"
         )
-    question = question_of(where)
+    anew = f"redhost recompose{option(question_of(where))}"
     if report.generation is None and not report.questions:
-        click.echo(f"next: redhost recompose{option(question)}")
+        click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
     elif report.drift:
-        back = f"   (or redhost rollback{option(question)})" if report.parent else ""
-        click.echo(f"next: redhost recompose{option(question)}{back}")
+        back = f"   (or redhost rollback{option(question_of(where))})" if report.parent else ""
+        click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
+
+
+def _backbone_option(home: Path, name: str) -> str:
+    """Return the option that a recompose needs where several backbones are installed, if it does.
+
+    It needs none where one alone is installed, or a lock or the project says which.
+    """
+    from ..registry.errors import RedhostError, SettingsError
+    from ..registry.package.discover import discover
+    from ..registry.queries.settings import choose_backbone, wanted_backbone
+
+    try:
+        choose_backbone(discover("backbone"), wanted_backbone(home))
+    except RedhostError as e:  # of another kind: whoever composes says what is wrong
+        return f" --backbone {name}" if isinstance(e, SettingsError) else ""
+    return ""
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -84,6 +85,7 @@ def add(
     from ..registry.queries.settings import resolve_home
 
     trusted = chosen_keys(keys)
+    _refuse_id(resolve_home(home), target)
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
     home = joins_in(resolve_home(home), wheel)
@@ -104,6 +106,27 @@ def add(
     )
     if added.signer:
         click.echo(f"signed by  sha256:{added.signer[:12]}…")
+
+
+def _refuse_id(home: Path, target: str) -> None:
+    """Refuse to download what is named like an expert here, and is another distribution.
+
+    Raises:
+        UsageError: If the target is an id, and no distribution's name that the expert comes by.
+    """
+    from ..registry.errors import UsageError
+    from ..registry.package.discover import canonical
+    from ..registry.queries.inventory import dists_of
+
+    name, *_ = re.split(r"[\s=<>!~]", target, maxsplit=1)
+    if Path(target).exists() or not (dists := dists_of(home, name)):
+        return
+    if canonical(name) not in map(canonical, dists):
+        raise UsageError(
+            f"{name!r} is the id of an expert, and nothing was downloaded",
+            expected="a wheel, or the name of a distribution",
+            hint=f"Did you mean {' or '.join(map(repr, dists))}?",
+        )
 
 
 def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:

@@ -212,7 +212,8 @@ class Host:
 
         Args:
             texts: A text, or any iterable of texts.
-            sets: How often the right label is to be among an answer's `labels`, e.g. 0.9.
+            sets: How often the right label is to be among an answer's `labels`, e.g. 0.9; for
+                questions of one right label.
             each: Whether every expert answers for itself as well: an answer's `by_expert`.
 
         Returns:
@@ -220,7 +221,7 @@ class Host:
 
         Raises:
             InputTypeError: If it is anything else; it is a `TypeError`.
-            UsageError: If label sets are asked for and cannot be had.
+            UsageError: If a text has no tokens, or no question can have the label sets asked for.
             RedhostError: If a question cannot be answered; `side_by_side` answers the others.
         """
         questions = self.side_by_side

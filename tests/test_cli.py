@@ -329,6 +329,27 @@ def test_unknown_commands_are_suggested(capsys) -> None:
     assert code == 2 and "Did you mean 'recompose'?" in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (("-v", "add", "x.whl"), "; no generation is half published"),
+        (("train-expert", "x"), "; the same command goes on where it stopped"),
+        (
+            ("predict", "--in", "a.csv", "--out=b.csv"),
+            "; the same command goes on where it stopped",
+        ),
+        (("predict", "x"), ""),
+        (("new-backbone", "x"), ""),
+    ],
+)
+def test_ctrl_c_says_what_is_so_of_the_command(capsys, monkeypatch, arguments, known) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupt)
+    assert call(capsys, *arguments) == (130, "", f"redhost: stopped{known}\n")
+
+
 def test_nothing_composed_is_exit_3(tmp_path, capsys) -> None:
     code, _, err = call(capsys, "predict", "x", "--home", str(tmp_path / "none"))
     assert code == 3

@@ -17,7 +17,7 @@ from ...registry.errors import (
     UsageError,
     short,
 )
-from ...registry.home.composition import Composition
+from ...registry.home.composition import Composition, Member
 from ...registry.package.checked import Checked, Violation
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import read_expert
@@ -85,7 +85,7 @@ def load_candidates(
             experts[loaded.value.files.manifest.id] = loaded.value
         elif wrong:
             failed.append((status, wrong))
-    members = {m.id: m.dist for m in previous.experts} if previous else {}
+    members = {m.id: m for m in previous.experts} if previous else {}
     for status, violation in failed:
         _refuse_failing(members, experts, status, violation)
     if not experts:
@@ -150,7 +150,7 @@ def fault(error: Exception) -> Violation:
 
 
 def _refuse_failing(
-    members: Mapping[str, str],
+    members: Mapping[str, Member],
     experts: Mapping[str, LoadedExpert],
     status: PackageStatus,
     violation: Violation,
@@ -160,13 +160,24 @@ def _refuse_failing(
     A manifest that cannot be read has no id any more: then the distribution shows which it was.
     """
     dist = status.package.dist
-    lost = [i for i, d in members.items() if i not in experts and (status.id == i or dist == d)]
-    if lost and violation.code != "disabled":
+    same = (m for m in members.values() if status.id == m.id or dist == m.dist)
+    lost = next((m for m in same if m.id not in experts), None)
+    if lost is not None and violation.code != "disabled":
+        hint = _other_backbone(lost) if violation.code == "backbone_mismatch" else violation.hint
         raise HarmError(
-            f"expert {lost[0]!r} is in the current composition and now fails ({violation.code})",
+            f"expert {lost.id!r} is in the current composition and now fails ({violation.code})",
             found=violation.reason,
-            hint=f"{violation.hint} To go on without it: 'redhost disable {_name(status)}'.",
+            hint=f"{hint} To go on without it: 'redhost disable {_name(status)}'.",
         )
+
+
+def _other_backbone(member: Member) -> str:
+    """Say what helps where a member's installed build is for another backbone, as once ported."""
+    return (
+        f"Install what was composed again: 'redhost add WHEEL' of {member.dist} {member.version}; "
+        "or go on with the backbone of the installed build: 'redhost rollback N' to a generation "
+        "on it, as 'redhost history' lists them."
+    )
 
 
 def _name(status: PackageStatus) -> str:

@@ -222,7 +222,8 @@ def change_members(
             )
             if (update or record is None) and joins.id in selection.ids:
                 remove = joins.id
-        wanted, made_with = change(selection, add=joins, remove=remove), _made_with(record)
+        wanted = change(selection, home=session.home, add=joins, remove=remove)
+        made_with = _made_with(record)
         try:
             inputs, result = compose_selection(session, wanted, keywords, made_with=made_with)
             if joins is not None:

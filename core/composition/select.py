@@ -164,11 +164,14 @@ def select_stored(record: Composition, store: Store) -> Selection:
     return Selection(package=package, files=files, statuses=statuses)
 
 
-def change(selection: Selection, *, add: PackageStatus | None, remove: str | None) -> Selection:
+def change(
+    selection: Selection, *, home: Path, add: PackageStatus | None, remove: str | None
+) -> Selection:
     """Change a selection by exactly one expert.
 
     Args:
         selection: What to start from.
+        home: The home, of a question or not, that it is composed in.
         add: The expert that joins, already checked.
         remove: The id of the one that leaves.
 
@@ -191,7 +194,9 @@ def change(selection: Selection, *, add: PackageStatus | None, remove: str | Non
         raise CompositionError(
             f"expert {remove!r} is the only one composed",
             expected="another that stays",
-            hint="Attach another one first.",
+            hint="Add another one first: 'redhost add WHEEL'."
+            if question_of(home) is None
+            else f"Add another one first, or remove {home} and run 'redhost gc'.",
         )
     return replace(selection, statuses=statuses)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from ...registry.errors import RedhostError
+from ...registry.errors import RedhostError, UsageError
 from ..bus.tasks import Unit
 from ..label_sets import NONE
 from ..types import as_list
@@ -41,17 +41,27 @@ class Questions:
         }
         return named if self.own is None else {None: self.own, **named}
 
-    def check_answers(self, *, sets: float | None = None) -> None:
-        """Check that texts can be answered: as for `ComposedModel.check_answers`.
+    def levels(self, sets: float | None = None) -> dict[str | None, float | None]:
+        """Return the level of each question's label sets; None for one that can have none.
 
         Args:
             sets: As for `answer`.
 
         Raises:
-            UsageError: If they cannot.
+            UsageError: If texts cannot be answered, or no question can have label sets.
         """
-        for model in self._answering.values():
-            model.check_answers(sets=sets)
+        found, refused = dict[str | None, float | None](), list[UsageError]()
+        for name, model in self._answering.items():
+            model.check_answers()
+            found[name] = sets
+            try:
+                model.check_answers(sets=sets)
+            except UsageError as e:
+                found[name] = None
+                refused.append(e)
+        if refused and len(refused) == len(found):
+            raise refused[0]
+        return found
 
     def answer(
         self,
@@ -68,19 +78,21 @@ class Questions:
 
         Args:
             texts: A text, or any iterable of texts.
-            sets: As for `ComposedModel.answer`, like the rest.
+            sets: As for `ComposedModel.answer`, like the rest; for those that can have label sets.
             each: Whether every expert is to answer for itself as well.
             observe: By question, None for the home's own: as for `ComposedModel.answer`.
 
         Raises:
             InputTypeError: If it is anything else.
-            UsageError: If there can be no label sets.
+            UsageError: If no question can have label sets.
         """
         texts = as_list(texts, str, "text")
-        answering = self._answering
+        answering, levels = self._answering, self.levels(sets)
         h = shared_features([*answering.values()], texts)
         found = [
-            model.answer(texts, sets=sets, each=each, features=features, observe=observe.get(name))
+            model.answer(
+                texts, sets=levels[name], each=each, features=features, observe=observe.get(name)
+            )
             for (name, model), features in zip(answering.items(), h, strict=True)
         ]
         own = found.pop(0) if self.own else [_unasked(text) for text in texts]

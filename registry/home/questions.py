@@ -95,8 +95,8 @@ def nothing_composed(home: Path, *, instead: str = "") -> MissingError:
     return MissingError(
         f"{who} in {root_of(home)}",
         found=f"the questions {', '.join(known)}" if known else "",
-        hint=f"{closest}Run 'redhost recompose{option(question)}'"
-        + (f", or {instead}." if instead else "."),
+        hint=closest.rstrip()
+        or f"Run 'redhost recompose{option(question)}'" + (f", or {instead}." if instead else "."),
     )
 
 

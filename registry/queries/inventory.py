@@ -156,6 +156,17 @@ def home_of_expert(home: Path, name: str) -> Path:
     return home_of(home, next(answers, None))
 
 
+def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
+    """Return the distributions that an expert is installed from, or composed from, sorted."""
+    inventory = take_inventory(home)
+    found = {x.package.dist for x in inventory.statuses + inventory.aside if x.id == expert_id}
+    for where in homes_with(home):
+        with suppress(IntegrityError, UnknownNameError):  # reported by whoever changes it
+            record = current_record(where)
+            found |= {m.dist for m in (record.experts if record else ()) if m.id == expert_id}
+    return tuple(sorted(found))
+
+
 def _served(
     statuses: tuple[PackageStatus, ...], record: Composition | None
 ) -> tuple[PackageStatus, ...]:

@@ -170,8 +170,20 @@ def test_predict_reads_lines_of_standard_input_in_utf_8_alone(home) -> None:
     assert "the text cannot be read: expected UTF-8, found byte 0xff" in str(broken.exception)
 
 
-def test_predict_of_nothing_but_blanks_is_an_empty_list(home, call) -> None:
-    assert call("predict", "--json", " ")[:2] == (0, "[]\n")
+@pytest.mark.parametrize("command", ["predict", "route"])
+def test_a_blank_text_is_refused_so_that_answers_stand_where_their_texts_do(
+    home, call, command
+) -> None:
+    for place, texts in ((1, ["", "What is 3 plus 4?"]), (2, ["What is 3 plus 4?", "  "])):
+        refused = f"redhost: argument {place} of TEXTS: expected a text, found {texts[place - 1]!r}"
+        assert call(command, "--json", *texts) == (2, "", f"{refused}\n")
+    given = CliRunner().invoke(cli, ["predict", "-", "--json"], input=" \n\n")
+    assert (given.exit_code, given.output) == (0, "[]\n")
+
+
+def test_python_drops_no_text_either(home) -> None:
+    with pytest.raises(redhost.errors.UsageError, match="a text has no tokens"):
+        redhost.Host.open(home).predict(["", "What is 3 plus 4?"])
 
 
 def test_evaluate_prints_every_system_and_what_each_expert_is_good_for(

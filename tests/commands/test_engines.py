@@ -116,6 +116,6 @@ def test_ctrl_c_keeps_what_is_finished(plan, tmp_path) -> None:
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert errors.strip() == "redhost: stopped; no generation is half published"
+    assert errors.strip() == "redhost: stopped; the same command goes on where it stopped"
     assert done.exists() and len(list((home / "cache" / "jobs").iterdir())) == 1
     assert not (tmp_path / "moon" / "src" / "red_expert_moon" / "expert.json").exists()

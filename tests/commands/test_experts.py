@@ -74,6 +74,13 @@ def test_another_build_of_the_backbone_at_hand_is_a_failure_and_never_folded(
     assert "red-expert-copy" in out and "backbone_mismatch" in out and "more for" not in out
 
 
+def test_an_id_is_not_downloaded_as_what_happens_to_have_that_name(home, call) -> None:
+    for name in ("range3", "range3==0.1.0"):
+        code, out, err = call("add", name)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "nothing was downloaded" in err and "Did you mean 'red-expert-range3'?" in err
+
+
 @pytest.mark.parametrize("command", ["enable", "disable"])
 def test_an_unknown_expert_cannot_be_switched(home, call, command) -> None:
     code, _, err = call(command, "rang2")

@@ -7,6 +7,7 @@ import os
 
 import redhost
 from redhost.registry.home.generations import Generations
+from redhost.testing import backbone_project
 
 
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:
@@ -20,6 +21,18 @@ def test_status_names_generation_backbone_experts_and_router(home, call) -> None
     assert "generation  1  (parent none)" in out and "backbone    tiny" in out
     assert "experts     range1, range2, range3, range4, range5" in out
     assert "router      evidence (full, seed 0)" in out and "drift" not in out
+
+
+def test_status_names_the_backbone_where_nothing_else_chooses_one_of_several(
+    home, call, environment, tmp_path
+) -> None:
+    call("disable", "range2")
+    environment.install(backbone_project(tmp_path / "red-backbone-tiny-random"))
+    assert call("status")[1].endswith("next: redhost recompose\n")  # the lock chooses
+    (home / "redhost.lock").unlink()
+    assert call("status")[1].endswith("next: redhost recompose --backbone tiny\n")
+    new = call("status", "--home", str(tmp_path / "new"))[1]
+    assert new.endswith("next: redhost recompose --backbone NAME\n")
 
 
 def test_history_marks_the_current_generation(home, call) -> None:

@@ -115,6 +115,7 @@ def test_a_name_that_is_none_or_unknown_is_one_line(two_questions, call) -> None
     ):
         done = call("predict", TEXT, "--question", name)
         assert done[0] == code and words in done[2] and done[2].count("\n") == 1
+        assert "recompose" not in done[2]  # that would compose what was mistyped
     code, _, err = call("recompose", "--question", "other")
     assert code == 3 and "redhost recompose --question parity" in err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 import redhost
 from redhost.registry.errors import (
+    CompositionError,
     ContractError,
     HarmError,
     IntegrityError,
@@ -106,6 +108,24 @@ def test_every_question_is_answered_bit_for_bit_as_it_is_alone_in_one_pass(
     assert found[2].named["mood"].label == "f" and found[1].named["colour"].label == "c"
 
 
+def test_label_sets_are_answered_where_they_can_be_had_and_refused_where_nowhere(home) -> None:
+    """A question of another task, e.g. spans, has no calibration either."""
+    beside = open_host(home).side_by_side
+    colour = dataclasses.replace(beside.named["colour"], calibration=None)
+    mixed = dataclasses.replace(beside, named={**beside.named, "colour": colour})
+    alone = {q: open_host(home, q).predict(TEXTS, sets=0.9) for q in ("colour", "mood")}
+    found = mixed.answer(TEXTS, sets=0.9)
+    assert [a.named["mood"] for a in found] == alone["mood"]
+    assert [a.named["colour"].labels for a in found] == [None] * len(TEXTS)
+    assert [a.named["colour"].label for a in found] == [a.label for a in alone["colour"]]
+    assert all(a.labels for a in found) and mixed.levels(0.9) == {
+        None: 0.9, "colour": None, "mood": 0.9
+    }  # fmt: skip
+    nowhere = dataclasses.replace(beside, own=None, named={"colour": colour})
+    with pytest.raises(UsageError, match="no calibration for label sets"):
+        nowhere.answer(TEXTS, sets=0.9)
+
+
 def test_a_home_of_one_question_answers_and_is_written_as_ever(installed, tmp_path) -> None:
     host = open_host(tmp_path / "one")
     host.recompose()
@@ -196,6 +216,13 @@ def test_gc_keeps_what_any_question_needs(home, environment, ask) -> None:
     shutil.rmtree(home / "questions" / "colour")  # how a question is given up
     assert len(Generations(home).gc(5).digests) == 1
     assert open_host(home).questions == ("mood",)
+
+
+def test_the_last_one_of_a_question_can_only_go_with_it_which_the_refusal_says(home) -> None:
+    with pytest.raises(CompositionError, match="'green' is the only one composed") as e:
+        open_host(home, "colour").detach("green")
+    folder = home / "questions" / "colour"
+    assert f"remove {folder} and run 'redhost gc'" in str(e.value)
 
 
 def test_a_generation_is_received_by_its_own_question_alone(home, tmp_path) -> None:

@@ -108,6 +108,18 @@ def test_a_broken_member_is_refused_and_the_old_composition_answers(installed, h
     assert answers(home) == before
 
 
+def test_a_member_whose_installed_build_is_for_another_backbone_can_go_back_or_on(
+    installed, home
+) -> None:
+    """So it is after a migrate and a rollback: the installed build is the ported one."""
+    open_host(home).recompose()
+    break_it(installed, "backbone_mismatch")
+    with pytest.raises(HarmError, match="backbone_mismatch") as e:
+        open_host(home).recompose()
+    for step in ("'redhost add WHEEL' of red-expert-red 0.1.0", "'redhost rollback N'"):
+        assert step in e.value.hint
+
+
 @pytest.mark.parametrize("code", BREAKS)
 def test_a_fault_is_a_state_and_check_exits_1_with_its_own_line(
     installed, home, capsys, code
