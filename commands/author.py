@@ -490,8 +490,8 @@ def _print_trained(trained: TrainedProject) -> None:
     if macro is not None:
         fewest = sorted(counts, key=lambda y: counts[y]["train"])[:SHORTLIST]
         shown = counts if len(counts) <= SHOWN else sorted(fewest)
-        aside = "card" if _shows_rows(manifest.card) else "aside"
-        head = ("label", "train", "valid", f"{aside}: fit", f"{aside}: gate")
+        part = "card" if _shows_rows(manifest.card) else "aside"
+        head = ("label", "train", "valid", f"{part}: fit", f"{part}: gate")
         table("rows by label", head, [(y, *counts[y].values()) for y in shown])
         if len(counts) > SHOWN:
             click.echo(f"{len(counts)} labels, those with the fewest rows are shown")
@@ -499,7 +499,8 @@ def _print_trained(trained: TrainedProject) -> None:
     labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
     click.echo(
         f"expert {manifest.id!r}: {labels}{metrics}; "
-        f"trained on {len(splits.train)} rows, {_card(manifest.card, rows=len(splits.rows))}"
+        f"form {manifest.form}, trained on {len(splits.train)} rows, "
+        f"{_card(manifest.card, rows=len(splits.rows))}"
     )
     if macro is not None:
         aside = sum(c["valid"] + c["gate"] > 0 for c in counts.values())

@@ -91,6 +91,8 @@ def test_pack_says_what_the_card_gives_away(two, call, tmp_path) -> None:
         assert ("gate rows say little" in trained[1]) == (name == "plain")  # the others show none
         said = {"plain": "card: gate", "sums": "aside: gate", "noisy": "aside: gate"}[name]
         assert said in trained[1]
+        form = manifest(f"red-expert-{name}")["form"]
+        assert f"; form {form}, trained on " in trained[1]
         assert ("card statistics (sums of all 80 rows)" in trained[1]) == (name != "plain")
         code, out, _ = call("pack", f"red-expert-{name}")
         assert code == 0
