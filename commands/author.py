@@ -328,7 +328,22 @@ def new_expert(
     with making(project):
         write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
         write_plan(project, plan)
+    _warn_of_backbone(backbone)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+
+
+def _warn_of_backbone(name: str | None) -> None:
+    """Warn of a name that none of the installed backbones has; it may yet be installed."""
+    from ..registry.errors import RedhostError
+    from ..registry.package.discover import discover
+    from ..registry.queries.settings import choose_backbone
+
+    if name is None or not (installed := discover("backbone")):
+        return
+    try:
+        choose_backbone(installed, name)
+    except RedhostError as e:
+        click.echo(f"warning    {e}")
 
 
 def _question(home: Path | None) -> str | None:
