@@ -15,22 +15,19 @@ from .common import (
     backbone_option,
     bar,
     composition_options,
-    cut_texts,
     device_option,
     field_options,
     home_option,
     json_option,
     print_json,
     seed_option,
-    table,
 )
-from .receipts import SHORTLIST, SHOWN
+from .trained import print_trained
 
 if TYPE_CHECKING:
-    from ..core.training.recipe import TrainedProject
     from ..core.types import Row
     from ..registry.package.discover import Package
-    from ..registry.package.manifest import BackboneManifest, CardRef, Features
+    from ..registry.package.manifest import BackboneManifest, Features
     from ..registry.package.project import ExpertPlan
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -299,8 +296,7 @@ def new_expert(
     With --from and --data it lacks nothing: an adapter and a card in a package. With --question it
     answers that question, and competes with those alone that do.
     """
-    from ..registry.atomic import making
-    from ..registry.package.project import ExpertPlan, check_plan, write_plan, write_project
+    from ..registry.package.project import ExpertPlan, check_plan
 
     project = _fresh("expert", name)
     _check_options(writes, reads_tap, writes_tap, adapter=form == ADAPTER, of_one=blocks or targets)
@@ -325,10 +321,34 @@ def new_expert(
         fields = (text_field, label_field)
         _import(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    with making(project):
-        write_project(project, kind="expert", package_id=name, summary=f"redhost expert {name}")
-        write_plan(project, plan)
+    _write(project, plan)
+    _warn_of_backbone(backbone)
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+
+
+def _write(project: Path, plan: ExpertPlan) -> None:
+    from ..registry.atomic import making
+    from ..registry.package.project import write_plan, write_project
+
+    with making(project):
+        write_project(
+            project, kind="expert", package_id=plan.id, summary=f"redhost expert {plan.id}"
+        )
+        write_plan(project, plan)
+
+
+def _warn_of_backbone(name: str | None) -> None:
+    """Warn of a name that none of the installed backbones has; it may yet be installed."""
+    from ..registry.errors import RedhostError
+    from ..registry.package.discover import discover
+    from ..registry.queries.settings import choose_backbone
+
+    if name is None or not (installed := discover("backbone")):
+        return
+    try:
+        choose_backbone(installed, name)
+    except RedhostError as e:
+        click.echo(f"warning    {e}")
 
 
 def _question(home: Path | None) -> str | None:
@@ -379,7 +399,7 @@ def _import(
         made = import_adapter(
             project, plan, files, rows, package=package, home=home, device=device, progress=progress
         )
-    _print_trained(made)
+    print_trained(made)
     click.echo(f"next: redhost pack {project}")
 
 
@@ -465,7 +485,7 @@ def train_expert(
     if as_json:
         print_json(trained.manifest)
         return
-    _print_trained(trained)
+    print_trained(trained)
     click.echo(f"next: redhost pack {project}")
 
 
@@ -479,48 +499,6 @@ def _rows_for(
     known = installed_backbone(package).value
     task = known[0].task if known else DEFAULT_TASK
     return partial(read_rows, task=task, text_field=text_field, label_field=label_field)
-
-
-def _print_trained(trained: TrainedProject) -> None:
-    """Print what an expert learnt from, how well it answers, and what that cannot tell."""
-    manifest, splits = trained.manifest, trained.splits
-    measured = dict(manifest.training.metrics)
-    macro = measured.pop("macro_f1", None)
-    counts = splits.label_counts()
-    if macro is not None:
-        fewest = sorted(counts, key=lambda y: counts[y]["train"])[:SHORTLIST]
-        shown = counts if len(counts) <= SHOWN else sorted(fewest)
-        where = "card" if _shows_rows(manifest.card) else "aside"
-        head = ("label", "train", "valid", f"{where}: fit", f"{where}: gate")
-        table("rows by label", head, [(y, *counts[y].values()) for y in shown])
-        if len(counts) > SHOWN:
-            click.echo(f"{len(counts)} labels, those with the fewest rows are shown")
-    metrics = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in measured.items())
-    labels = f"{len(manifest.labels)} labels, accuracy " if manifest.labels else ""
-    click.echo(
-        f"expert {manifest.id!r}: {labels}{metrics}; "
-        f"trained on {len(splits.train)} rows, {_card(manifest.card, rows=len(splits.rows))}"
-    )
-    if macro is not None:
-        aside = sum(c["valid"] + c["gate"] > 0 for c in counts.values())
-        click.echo(
-            f"macro F1 {macro:.3f} on rows set aside, which {aside} of {len(counts)} labels have"
-        )
-    concerns = splits.concerns(gate=manifest.card.gate if _shows_rows(manifest.card) else None)
-    for concern in filter(None, (*concerns, cut_texts(trained.cuts))):
-        click.echo(f"warning    {concern}")
-
-
-def _card(card: CardRef, *, rows: int) -> str:
-    """Return a card in a few words; sums are of all rows, those that were set aside as well."""
-    if _shows_rows(card):
-        return f"card {card.kind} ({card.fit} fit, {card.gate} gate)"
-    return f"card {card.kind} (sums of all {rows} rows)" if card.file else "no card"
-
-
-def _shows_rows(card: CardRef) -> bool:
-    """Say whether a card has rows to be judged by: sums have none."""
-    return card.kind in {"texts", "vectors"}
 
 
 @click.command()

@@ -129,7 +129,11 @@ def wanted_backbone(home: Path, flag: str | None = None) -> str | None:
 
 
 def choose_backbone(
-    packages: Collection[Package], wanted: str | None, *, named: BackboneRef | None = None
+    packages: Collection[Package],
+    wanted: str | None,
+    *,
+    named: BackboneRef | None = None,
+    table: str = "[tool.redhost]",
 ) -> Package:
     """Return the backbone to use: the wanted one, the only one installed, or the one named.
 
@@ -137,6 +141,7 @@ def choose_backbone(
         packages: All installed backbones.
         wanted: An id, a distribution or a module; None when no setting says.
         named: What the expert at hand was made for, see `named_backbone`.
+        table: Where the user can name one for good, for the message.
 
     Raises:
         MissingError: If none is installed.
@@ -172,7 +177,7 @@ def choose_backbone(
             "several backbones are installed and none is chosen",
             expected=f"{named.name!r} ({short(named.fingerprint)})" if named else "",
             found=", ".join(sorted(f"{name} ({p.dist})" for p, name in ids.items())),
-            hint='Choose one with --backbone NAME, or backbone = "NAME" in [tool.redhost].',
+            hint=f'Choose one with --backbone NAME, or backbone = "NAME" in {table}.',
         )
     for package, problem in read.items():  # the one that is wanted may be among these
         problem.unwrap(f"backbone package {package}")
@@ -211,7 +216,8 @@ def backbone_for(
     if wanted is None and named is not None:
         with suppress(SettingsError):
             return choose_backbone(installed, None, named=named)
-    return choose_backbone(installed, wanted_backbone(home, wanted))
+    table = f"[tool.redhost.expert] of {project / 'pyproject.toml'}"
+    return choose_backbone(installed, wanted_backbone(home, wanted), table=table)
 
 
 def _from_lock(lock: LockFile | None) -> Settings:

@@ -50,6 +50,7 @@ def test_every_command_of_an_author_takes_the_backbone_that_is_named(two, call, 
     assert call("new-expert", "odd")[0] == 0
     code, _, err = call(*train)
     assert code == 3 and "Choose one with --backbone NAME" in err
+    assert f'backbone = "NAME" in [tool.redhost.expert] of {Path(project, "pyproject.toml")}' in err
     assert call(*train, "--backbone", two)[0] == 0
     named = manifest(project)["backbone"]
     assert named["name"] == two
@@ -62,6 +63,14 @@ def test_every_command_of_an_author_takes_the_backbone_that_is_named(two, call, 
     assert other[0] == 1
     assert json.loads(other[1])[0]["violations"][0]["code"] == "backbone_mismatch"
     assert call("pack", project, "--backbone", "tiny")[0] == 1
+
+
+def test_a_backbone_that_is_not_installed_is_named(two, call) -> None:
+    code, out, _ = call("new-expert", "odd", "--backbone", "tiny-rendom")
+    plan = Path("red-expert-odd/pyproject.toml").read_text()
+    assert code == 0 and 'backbone = "tiny-rendom"' in plan
+    assert "warning    unknown backbone 'tiny-rendom'. Did you mean 'tiny-random'?" in out
+    assert "warning" not in call("new-expert", "even", "--backbone", two)[1]
 
 
 def test_a_weight_file_is_held_to_its_own_backbone_when_packed(two, call, tmp_path) -> None:
@@ -89,8 +98,10 @@ def test_pack_says_what_the_card_gives_away(two, call, tmp_path) -> None:
         trained = call("train-expert", f"red-expert-{name}", "--data", data, "--epochs", "1")
         assert trained[0] == 0
         assert ("gate rows say little" in trained[1]) == (name == "plain")  # the others show none
-        said = {"plain": "card: gate", "sums": "aside: gate", "noisy": "aside: gate"}[name]
-        assert said in trained[1]
+        column = {"plain": "card: gate", "sums": "aside: gate", "noisy": "aside: gate"}[name]
+        assert column in trained[1]
+        form = manifest(f"red-expert-{name}")["form"]
+        assert f"; form {form}, trained on " in trained[1]
         assert ("card statistics (sums of all 80 rows)" in trained[1]) == (name != "plain")
         code, out, _ = call("pack", f"red-expert-{name}")
         assert code == 0
