@@ -271,7 +271,9 @@ def _lines(texts: tuple[str, ...]) -> list[str]:
     for place, text in enumerate(texts, start=1):
         if not text.strip():
             raise UsageError(f"argument {place} of TEXTS", expected="a text", found=repr(text)[:40])
-        lines += [x for x in typed(text).splitlines() if x.strip()] if text == "-" else [typed(text)]
+        lines += (
+            [x for x in typed(text).splitlines() if x.strip()] if text == "-" else [typed(text)]
+        )
     return lines
 
 

@@ -334,7 +334,10 @@ def test_unknown_commands_are_suggested(capsys) -> None:
     [
         (("-v", "add", "x.whl"), "; no generation is half published"),
         (("train-expert", "x"), "; the same command goes on where it stopped"),
-        (("predict", "--in", "a.csv", "--out=b.csv"), "; the same command goes on where it stopped"),
+        (
+            ("predict", "--in", "a.csv", "--out=b.csv"),
+            "; the same command goes on where it stopped",
+        ),
         (("predict", "x"), ""),
         (("new-backbone", "x"), ""),
     ],
