@@ -85,10 +85,13 @@ def _backbone_option(home: Path, name: str) -> str:
 def history(*, home: Path | None, as_json: bool) -> None:
     """List published generations."""
     from ..registry.home.generations import Generations
+    from ..registry.home.questions import nothing_composed
     from ..registry.queries.settings import resolve_home
 
-    generations = Generations(resolve_home(home))
+    generations = Generations(where := resolve_home(home))
     records, current = generations.history(), generations.current()
+    if not records:
+        raise nothing_composed(where)
     if as_json:
         print_json(records)
         return

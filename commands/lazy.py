@@ -38,12 +38,14 @@ class PluginGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command, suggesting the closest name for an unknown one."""
+        """Resolve a command, suggesting for an unknown one those that begin so, or the closest."""
         ctx.meta["redhost.typed"] = args[0] if args else None
         if args and self.get_command(ctx, args[0]) is None:
             names = self.list_commands(ctx)
-            close = difflib.get_close_matches(args[0], names, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Commands: {', '.join(names)}."
+            close = [name for name in names if args[0] and name.startswith(args[0])]
+            close = close or difflib.get_close_matches(args[0], names, n=1)
+            meant = " or ".join(map(repr, close))
+            hint = f"Did you mean {meant}?" if close else "All commands: 'redhost --help'."
             raise click.UsageError(f"unknown command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -93,6 +93,7 @@ def add(
         return
     from ..core.composition.packages import add as add_package
 
+    before = _installed_digest(wheel)
     with bar("add") as keywords["progress"]:
         host = open_host(home, backbone=backbone, device=device)
         added = add_package(host.session, wheel, replace=replace, **keywords)
@@ -100,10 +101,15 @@ def add(
         print_json(added)
         return
     print_receipt(added.receipt)
-    before = f", in place of {added.replaced}" if added.replaced else ""
+    replaced = f", in place of {added.replaced}" if added.replaced else ""
     click.echo(
-        f"installed  {added.dist} {added.version}{before} (wheel sha256:{added.wheel[:12]}…)"
+        f"installed  {added.dist} {added.version}{replaced} (wheel sha256:{added.wheel[:12]}…)"
     )
+    if added.replaced == added.version and before not in {None, added.digest}:
+        click.echo(
+            f"hint       another build of {added.version} was installed: raise the version in "
+            "pyproject.toml, so that people can tell them apart"
+        )
     if added.signer:
         click.echo(f"signed by  sha256:{added.signer[:12]}…")
 
@@ -127,6 +133,16 @@ def _refuse_id(home: Path, target: str) -> None:
             expected="a wheel, or the name of a distribution",
             hint=f"Did you mean {' or '.join(map(repr, dists))}?",
         )
+
+
+def _installed_digest(wheel: Wheel) -> str | None:
+    """Return the digest of the expert that is installed under a wheel's name, if there is one."""
+    from ..registry.environment.installer import find
+    from ..registry.package.readers import read_expert
+
+    package = find(wheel.package.dist)
+    files = None if package is None else read_expert(package).value
+    return None if files is None else files.digest
 
 
 def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:

@@ -27,7 +27,7 @@ from ..registry.errors import (
     SwapInProgressError,
 )
 from ..registry.home.locks import Leases
-from ..registry.home.questions import nothing_composed
+from ..registry.home.questions import nothing_composed, question_of
 from .backbones.tokens import start_of
 from .composition.options import RecomposeKeywords
 from .composition.select import ExpertSource
@@ -312,7 +312,9 @@ class Live:
         if number != current:
             self.host.rollback(number)  # the disk first: a restart then serves the same
         self._move(model)
-        log.info("generation %s is served", number)
+        question = question_of(self.host.home)
+        who = f"question {question!r}: " if question else ""
+        log.info("%sgeneration %s is served", who, number)
         return number
 
     def _leased(self, number: int) -> ComposedModel:

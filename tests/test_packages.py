@@ -149,6 +149,18 @@ def test_adding_what_is_composed_already_changes_nothing(
     assert "extra" in venv.listed(home, key="id")
 
 
+def test_another_build_under_the_same_version_is_told_to_raise_it(
+    venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    wheels = []
+    for n, version in enumerate(("0.1.0", "0.1.0", "0.2.0")):
+        (folder := tmp_path / str(n)).mkdir()
+        wheels.append(draft("extra", version=version, domain=f"sums {n}").write(folder))
+    done = venv.session(*(("add", str(wheel), "--accept") for wheel in wheels), home=home)
+    assert [code for code, _, _ in done] == [0, 0, 0], done
+    assert ["raise the version" in out for _, out, _ in done] == [False, True, False]
+
+
 def test_the_mark_is_left_by_an_import(venv: Any, draft: Any, tmp_path: Path) -> None:
     """The power of the test above: an import of that package does leave its mark."""
     marker = tmp_path / "imported"

@@ -90,9 +90,9 @@ def refuse_drift(
         plugins=plugins,
     )
     if differences:
-        first = differences[0]
+        first, several = differences[0], "s" if len(differences) > 1 else ""
         raise CompositionError(
-            f"what is installed differs from the lock ({len(differences)} differences); "
+            f"what is installed differs from the lock ({len(differences)} difference{several}); "
             f"{first.id} is {first.kind}",
             expected=first.locked,
             found=first.installed,

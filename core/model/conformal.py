@@ -68,7 +68,8 @@ def too_few(rows: Mapping[str, int], share: float) -> tuple[str, ...]:
     few = {i: n for i, n in rows.items() if n < needed}
     so = "it shares a threshold" if sum(rows.values()) >= needed else "there is no threshold"
     return tuple(
-        f"{i!r} answers {n} gate rows, {needed} are needed for {100 * share:g} %: {so}"
+        f"{i!r} answers {n} gate row{'' if n == 1 else 's'}, "
+        f"{needed} are needed for {100 * share:g} %: {so}"
         for i, n in few.items()
     )
 

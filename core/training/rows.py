@@ -356,10 +356,9 @@ def _json(lines: Iterable[str], name: str) -> Iterator[tuple[str, Mapping[str, A
         try:
             cells = json.loads(line)
         except (ValueError, RecursionError) as e:
-            # What json says of a place counts lines within this one.
-            place = (
-                f"{e.msg} at column {e.pos + 1}" if isinstance(e, json.JSONDecodeError) else str(e)
-            )
+            place = str(e)
+            if isinstance(e, json.JSONDecodeError):  # its own place counts lines within this one
+                place = f"{e.msg.removesuffix(' at')} at column {e.pos + 1}"
             raise UsageError(
                 f"{name}, line {number}", expected="a JSON object", found=place, hint=ONE_A_LINE
             ) from e

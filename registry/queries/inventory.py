@@ -18,7 +18,14 @@ from ..errors import IntegrityError, RedhostError, StoreError, UnknownNameError,
 from ..home.composition import LOCK, Composition, LockFile, Member, lock_for, read_lock
 from ..home.generations import Generations
 from ..home.locks import Lease, Leases
-from ..home.questions import cache_of, composed_questions, home_of, homes_with, question_of
+from ..home.questions import (
+    cache_of,
+    composed_questions,
+    home_of,
+    homes_with,
+    question_of,
+    root_of,
+)
 from ..package.discover import MANIFESTS, Package, canonical, discover, discover_all
 from ..package.manifest import BackboneManifest, BackboneRef, parse_expert
 from ..package.readers import read_expert, read_part
@@ -85,12 +92,13 @@ def take_inventory(
     record = None
     with suppress(IntegrityError, UnknownNameError):  # reported by whoever needs the generation
         record = current_record(home)
+    there = root_of(home).is_dir()  # a mistyped home is not made
     statuses = check_packages(
         packages["expert"],
         backbone=manifest,
         disabled=Disabled(home).names(),
         attached=record.members() if record else {},
-        cache=ValidationCache(cache_of(home) / "verdicts.json") if remember else None,
+        cache=ValidationCache(cache_of(home) / "verdicts.json") if remember and there else None,
     )
     statuses = _served(statuses, record)
     question = question_of(home)

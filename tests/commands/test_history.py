@@ -35,6 +35,16 @@ def test_status_names_the_backbone_where_nothing_else_chooses_one_of_several(
     assert new.endswith("next: redhost recompose --backbone NAME\n")
 
 
+def test_nothing_is_read_of_a_home_that_is_not_there_and_nothing_is_made(call, tmp_path) -> None:
+    new = str(tmp_path / "new")
+    for options in ((), ("--json",)):
+        code, out, err = call("history", "--home", new, *options)
+        assert (code, out, err.count("\n")) == (3, "", 1)
+        assert f"nothing is composed in {new}. Run 'redhost recompose'" in err
+    assert call("list-experts", "--home", new)[0] == 0
+    assert not (tmp_path / "new").exists()
+
+
 def test_history_marks_the_current_generation(home, call) -> None:
     call("recompose", "--router", "centroid", "--accept")
     rows = [line.split("│") for line in call("history")[1].splitlines() if line.startswith("│")]

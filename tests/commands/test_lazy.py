@@ -57,6 +57,16 @@ def test_a_list_tells_commands_of_one_distribution_apart(environment, call) -> N
     assert not [line for line in lines if "  shout " in line and "Comes" in line]
 
 
+def test_an_unknown_command_is_told_those_that_begin_so_or_where_all_are(call) -> None:
+    for typed, hint in (
+        ("train", "Did you mean 'train-expert' or 'train-many'?"),
+        ("recompsoe", "Did you mean 'recompose'?"),
+        ("sign", "All commands: 'redhost --help'."),
+    ):
+        code, _, err = call(typed)
+        assert code == 2 and f"unknown command {typed!r}. {hint}\n" in err
+
+
 def test_a_list_of_commands_cuts_no_sentence_short(call, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert "..." not in call("--help")[1].partition("Commands:")[2]

@@ -154,6 +154,13 @@ def test_where_no_question_of_its_own_is_composed_the_named_ones_answer(
     assert "colour" in str(e.value)
 
 
+def test_the_log_says_which_question_a_generation_is_served_for(home, caplog) -> None:
+    with caplog.at_level("INFO", logger="redhost"):
+        redhost.Live.open(home, backbone="toy").of_question("mood")
+    served = ["generation 1 is served", "question 'mood': generation 1 is served"]
+    assert [x for x in caplog.messages if "is served" in x] == served
+
+
 def test_what_joins_and_leaves_in_one_question_changes_no_byte_of_another(
     home, environment, ask
 ) -> None:

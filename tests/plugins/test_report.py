@@ -89,7 +89,7 @@ class Reader(html.parser.HTMLParser):
 def test_an_explanation_as_a_page_shows_texts_as_texts(home, tmp_path) -> None:
     page = tmp_path / "why.html"
     done = run(explain_command, *TEXTS, "--home", str(home), "--html", str(page))
-    assert done.exit_code == 0 and done.output == ""
+    assert done.exit_code == 0 and done.output == f"{page}: {len(TEXTS)} texts\n"
     text = page.read_text("utf-8")
     reader = Reader(text)
     assert reader.loads == [] and reader.open == [] and "<script" not in text

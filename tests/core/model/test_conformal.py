@@ -51,7 +51,7 @@ def test_experts_with_few_rows_share_a_threshold_with_the_next() -> None:
     assert known.rows("abcd") == {"a": 2, "b": 9, "c": 12, "d": 1}
     assert too_few(known.rows("abcd"), 0.1) == (
         "'a' answers 2 gate rows, 9 are needed for 10 %: it shares a threshold",
-        "'d' answers 1 gate rows, 9 are needed for 10 %: it shares a threshold",
+        "'d' answers 1 gate row, 9 are needed for 10 %: it shares a threshold",
     )
     nothing = known.thresholds(scores, 0.01, groups=4)
     assert nothing.tolist() == [-math.inf] * 4 and nothing.dtype == torch.float64

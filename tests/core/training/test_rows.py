@@ -201,6 +201,11 @@ FAULTS = {
         '{"text": "x", "label": "a"}\n{"text":\n',
         "line 2: expected a JSON object, found Expecting value at column 10",
     ),
+    "an open text": (
+        "a.jsonl",
+        '{"text": "x',
+        "line 1: expected a JSON object, found Unterminated string starting at column 10",
+    ),
     "a list": ("a.jsonl", "[1]\n", "line 1: expected a JSON object, found list"),
     "encoding": (
         "a.jsonl",

@@ -113,10 +113,13 @@ def test_classify_answers_for_all_or_for_one(labels, composed_home, open_live) -
 
 
 def test_a_server_of_labels_generates_nothing_and_the_other_way_round(labels, texts) -> None:
-    with pytest.raises(openai.BadRequestError):
+    instead = "does not generate text; use /v1/classify or /v2/models/redhost/infer"
+    with pytest.raises(openai.BadRequestError) as completed:
         labels.completions.create(model="auto", prompt="x")
-    with pytest.raises(openai.BadRequestError):
+    with pytest.raises(openai.BadRequestError) as talked:
         labels.chat.completions.create(model="auto", messages=[{"role": "user", "content": "x"}])
+    for refused in (completed, talked):
+        assert instead in refused.value.response.text
     with pytest.raises(openai.BadRequestError):
         texts.embeddings.create(model="auto", input="x")
     assert classify(texts, {"model": "auto", "input": "x"})[0] == 400

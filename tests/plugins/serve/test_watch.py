@@ -215,13 +215,14 @@ def test_a_server_watches_or_follows(tmp_path) -> None:
     assert done.returncode == 2 and "found both" in done.stderr
 
 
-def test_a_port_that_is_taken_is_exit_3(place, tmp_path) -> None:
+def test_a_port_that_is_taken_is_exit_3_and_known_before_anything_is_loaded(tmp_path) -> None:
+    """Nothing is composed in that home, which loading would say."""
     from redhost_serve.server import bind
 
-    with (
-        bind("127.0.0.1", 0) as taken,
-        pytest.raises(redhost.errors.SettingsError, match="--port") as e,
-    ):
+    with bind("127.0.0.1", 0) as taken:
         taken.listen()
-        bind("127.0.0.1", taken.getsockname()[1])
-    assert e.value.exit_code == 3
+        command = [sys.executable, "-m", "redhost", "serve", "--home", str(tmp_path / "home")]
+        command += ["--port", str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 3 and "cannot listen on" in last and "--port" in last

@@ -58,7 +58,9 @@ def explain(
         _write(page, explanation_page(found))
     if as_json:
         _print_json(found)
-    elif page is None:
+    elif page is not None:
+        click.echo(f"{page}: {len(found)} text{'' if len(found) == 1 else 's'}")
+    else:
         for one in found:
             _print(one)
 

@@ -14,7 +14,7 @@ import msgspec
 import redhost
 from redhost_serve.problems import HttpProblem
 
-__all__ = ["Completion", "Shape", "UntilStop", "usage"]
+__all__ = ["Completion", "Shape", "UntilStop", "render", "require_generating", "usage"]
 
 
 class UntilStop:
@@ -245,6 +245,24 @@ def _chat_logprobs(tokens: Sequence[redhost.plugins.Token]) -> dict[str, Any]:
             for t in tokens
         ]
     }
+
+
+def require_generating(model: redhost.ComposedModel, name: str) -> None:
+    """Refuse to go on with a text where texts are answered.
+
+    Args:
+        model: Who would go on.
+        name: The name that it is served by.
+
+    Raises:
+        HttpProblem: 400, naming the routes that answer.
+    """
+    if not model.backbone.task.head.vocabulary:
+        raise HttpProblem(
+            400,
+            f"backbone {model.backbone.name!r} does not generate text; use /v1/classify or "
+            f"/v2/models/{name}/infer",
+        )
 
 
 def render(model: redhost.ComposedModel, messages: Sequence[dict[str, str]]) -> str:

@@ -16,7 +16,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 import redhost
-from redhost_serve.completion import Completion, Shape, UntilStop, render, usage
+from redhost_serve.completion import (
+    Completion,
+    Shape,
+    UntilStop,
+    render,
+    require_generating,
+    usage,
+)
 from redhost_serve.listing import models
 from redhost_serve.openai_wire import (
     AUTO,
@@ -89,6 +96,7 @@ class OpenAiRoutes:
         """Go on with a prompt, or with several."""
         wanted = await _body(request, CompletionRequest)
         service, model, expert = self._named(wanted.model)
+        require_generating(model, service.model)
         return await self._go_on(
             request,
             wanted,
@@ -108,6 +116,7 @@ class OpenAiRoutes:
         """Go on with a conversation, written by the backbone's own template."""
         wanted = await _body(request, ChatRequest)
         service, model, expert = self._named(wanted.model)
+        require_generating(model, service.model)
         prompt = render(model, [msgspec.to_builtins(m) for m in wanted.messages])
         return await self._go_on(
             request,

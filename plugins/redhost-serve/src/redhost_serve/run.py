@@ -76,21 +76,21 @@ def run(options: ServeOptions) -> None:
         wait=options.wait,
         hosts=(options.host, *options.hosts),
     )
-    service = Service(_open(options), options=limits)
-    listener = bind(options.host, options.port)
-    where = _url(options.host, listener.getsockname()[1])
-    server = Server(
-        create_app(service, token=token),
-        service,
-        grace=options.grace,
-        started=lambda: _say(where, service),
-    )
-    with (
-        _watching(service, options),
-        following(service, options.follow, where=where),
-        contextlib.suppress(KeyboardInterrupt),  # uvicorn hands Ctrl-C on when it is done
-    ):
-        server.run(sockets=[listener])
+    with bind(options.host, options.port) as listener:  # one that is taken is known before loading
+        service = Service(_open(options), options=limits)
+        where = _url(options.host, listener.getsockname()[1])
+        server = Server(
+            create_app(service, token=token),
+            service,
+            grace=options.grace,
+            started=lambda: _say(where, service),
+        )
+        with (
+            _watching(service, options),
+            following(service, options.follow, where=where),
+            contextlib.suppress(KeyboardInterrupt),  # uvicorn hands Ctrl-C on when it is done
+        ):
+            server.run(sockets=[listener])
 
 
 def _open(options: ServeOptions) -> redhost.Live:
