@@ -149,7 +149,7 @@ def test_adding_what_is_composed_already_changes_nothing(
     assert "extra" in venv.listed(home, key="id")
 
 
-def test_another_build_under_the_same_version_is_told_to_raise_it(
+def test_add_says_so_where_another_build_has_the_same_version(
     venv: Any, home: Path, draft: Any, tmp_path: Path
 ) -> None:
     wheels = []

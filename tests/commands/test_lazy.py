@@ -57,7 +57,7 @@ def test_a_list_tells_commands_of_one_distribution_apart(environment, call) -> N
     assert not [line for line in lines if "  shout " in line and "Comes" in line]
 
 
-def test_an_unknown_command_is_told_those_that_begin_so_or_where_all_are(call) -> None:
+def test_an_unknown_command_names_those_that_begin_so_or_where_all_are(call) -> None:
     for typed, hint in (
         ("train", "Did you mean 'train-expert' or 'train-many'?"),
         ("recompsoe", "Did you mean 'recompose'?"),
