@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from ..label_sets import NONE
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ...registry.queries.check import Target
     from ..bus.bus import Bus
     from ..model.composed import ComposedModel
 
@@ -72,17 +75,29 @@ def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -
     from ...registry.queries.settings import resolve_home
     from ..model.verify import verify_expert
 
-    home = resolve_home()
-    [named, *_] = resolve_targets([str(target)], home=home, backbone=backbone)
-    if backbone is None and named.files is not None:
-        backbone = named.files.manifest.backbone.name
     broken = []
-    for resolved in resolve_targets([str(target)], home=home, backbone=backbone):
+    for found in resolve_targets([str(target)], home=resolve_home(), backbone=backbone):
+        resolved = found if backbone is not None else _beside_its_own(found)
         violations = static_check(resolved)
         if not violations and resolved.files is not None:
             violations = verify_expert(resolved.files, backbone=resolved.backbone)
         broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
     assert not broken, "\n".join([f"{target} breaks its contract:", *broken])  # noqa: S101
+
+
+def _beside_its_own(target: Target) -> Target:
+    """Return a target beside the installed backbone that its manifest names, or beside none."""
+    from ...registry.errors import RedhostError
+    from ...registry.package.discover import discover
+    from ...registry.package.readers import read_backbone
+    from ...registry.queries.settings import choose_backbone
+
+    if target.files is None:
+        return target
+    with suppress(RedhostError):  # an expert can be valid without a backbone to fit
+        package = choose_backbone(discover("backbone"), target.files.manifest.backbone.name)
+        return replace(target, backbone=read_backbone(package).value)
+    return replace(target, backbone=None)
 
 
 def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:

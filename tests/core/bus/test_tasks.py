@@ -85,7 +85,7 @@ def test_numbers_are_spelt_to_the_resolution(resolution, number, spelt) -> None:
         ("regression", "1e300", None),
         ("multi-label", "b | a", "a|b"),
         ("multi-label", "a||b", None),
-        ("spans", "2:3:y|0:1:x", None),
+        ("spans", "2:3:y|0:1:x", "0:1:x|2:3:y"),
         ("spans", '[[2, 3, "y"], [0, 1, "x"]]', "0:1:x|2:3:y"),
         ("spans", "0:9:x", None),
         ("classification", "any", "any"),
