@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         familiarity(bus, torch.ones(1, 16), rows)
     assert str(e.value) == (
         "this composition cannot decline: expected labels to answer with, or a router that knows "
-        "densities, found generation. Leave out --decline, or use --router quadratic."
+        "densities, found generation. Leave out --decline."
     )
 
 
