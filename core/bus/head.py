@@ -170,7 +170,8 @@ class Head(ABC):
 
     def written(self, answer: str, text: str) -> str | None:
         """Return an answer to a text as `read` writes it, whoever wrote it; None if it is none."""
-        return answer if self.expected(answer) is None else None
+        # A text may rightly be declined, though nobody learns that from a label.
+        return answer if answer == NONE or self.expected(answer) is None else None
 
     def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
         """Return the outputs of a bus: the backbone's labels, then what experts bring, once each.

@@ -89,6 +89,7 @@ def test_numbers_are_spelt_to_the_resolution(resolution, number, spelt) -> None:
         ("spans", '[[2, 3, "y"], [0, 1, "x"]]', "0:1:x|2:3:y"),
         ("spans", "0:9:x", None),
         ("classification", "any", "any"),
+        ("classification", "none", "none"),
     ],
 )
 def test_what_people_write_is_read_as_the_head_writes_it(task, given, written) -> None:
