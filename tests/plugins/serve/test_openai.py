@@ -113,7 +113,7 @@ def test_classify_answers_for_all_or_for_one(labels, composed_home, open_live) -
 
 
 def test_a_server_of_labels_generates_nothing_and_the_other_way_round(labels, texts) -> None:
-    instead = "does not generate text; use /v1/classify or /v2/models/redhost/infer"
+    instead = "does not generate text; use /classify or /v2/models/redhost/infer"
     with pytest.raises(openai.BadRequestError) as completed:
         labels.completions.create(model="auto", prompt="x")
     with pytest.raises(openai.BadRequestError) as talked:

@@ -260,7 +260,7 @@ def require_generating(model: redhost.ComposedModel, name: str) -> None:
     if not model.backbone.task.head.vocabulary:
         raise HttpProblem(
             400,
-            f"backbone {model.backbone.name!r} does not generate text; use /v1/classify or "
+            f"backbone {model.backbone.name!r} does not generate text; use /classify or "
             f"/v2/models/{name}/infer",
         )
 
