@@ -20,6 +20,7 @@ from redhost.core.model.lazy import Lazy, LazyCards, LazyExpert
 from redhost.registry.errors import IntegrityError
 from redhost.registry.home.store import Store
 from redhost.registry.package import readers as files_module
+from redhost.registry.package.manifest import parts_of
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 COPIES = 3
@@ -203,7 +204,7 @@ def test_the_twin_without_digest_and_canary_answers_from_damaged_weights(
     monkeypatch.setattr(
         files_module,
         "_read_parts",
-        lambda source, parts, **_: {part.file: source[part.file] for part in parts},
+        lambda source, manifest: {part.file: source[part.file] for part in parts_of(manifest)},
     )
     with pytest.raises(IntegrityError, match="cannot be used: stored expert"):
         open_host(home).predict(TEXTS[:1])  # the canary alone still notices

@@ -46,6 +46,7 @@ def test_a_thousand_experts_are_listed_from_four_small_files_each(site: Any, hom
     """Entry points, METADATA, direct_url.json (which is not there) and the manifest, once each."""
     for number in range(MANY):
         site.expert(f"many{number}")
+    home.mkdir()  # what was read is remembered in a home that is there
     time.sleep(0.15)  # a file is remembered once it is older than its clock is coarse
     first, again = listed(site, home), listed(site, home)
     assert first["listed"] == again["listed"] == MANY
