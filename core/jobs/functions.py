@@ -54,7 +54,7 @@ def encode_texts(job: Job, files: JobFiles) -> JobFiles:
     return {"h.f32": h.numpy().astype("<f4").tobytes()}
 
 
-@job_function("train-expert", version=2)
+@job_function("train-expert", version=3)
 def train_expert(job: Job, files: JobFiles) -> JobFiles:
     """Train an expert of `plan` for `epochs` from `seed` on rows; return its package's files."""
     plan = msgspec.convert(job.arguments["plan"], ExpertPlan)

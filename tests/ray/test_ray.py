@@ -35,13 +35,13 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> redhost.jobs.JobBatch:
     for n in range(3):
         texts = {"texts": [f"text {n} {i}" for i in range(40)], "device": "cpu"}
         jobs.add(f"shard {n}", encode_texts, texts, backbone)
-    settings = {"space": "labels", "rank": 4, "epochs": 3}
+    how = {"epochs": 3, "seed": 0}
     for n in range(4):
         rows = [redhost.Row(text=f"x {n} {i}", label="ab"[i % 2]) for i in range(60)]
         inputs = {**backbone, **jobs.put("rows", {"data": redhost.authoring.write_rows(rows)})}
-        plan = {"id": f"x{n}", "backbone": "tiny-random", "rank": 4}
-        jobs.add(f"expert x{n}", train_expert, {"plan": plan, "settings": settings}, inputs)
-    jobs.add("impossible", train_expert, {"plan": {}, "settings": {}}, backbone)
+        plan = {"id": f"x{n}", "backbone": "tiny-random", "rank": 4, "writes": "labels"}
+        jobs.add(f"expert x{n}", train_expert, {"plan": plan, **how}, inputs)
+    jobs.add("impossible", train_expert, {"plan": {}, **how}, backbone)
     return jobs
 
 
