@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -125,7 +126,8 @@ def _refuse_id(home: Path, target: str) -> None:
     from ..registry.queries.inventory import dists_of
 
     name, *_ = re.split(r"[\s=<>!~]", target, maxsplit=1)
-    if Path(target).exists() or not (dists := dists_of(home, name)):
+    # Not Path.exists: it raises for a name too long to be one.
+    if os.path.exists(target) or not (dists := dists_of(home, name)):  # noqa: PTH110
         return
     if canonical(name) not in map(canonical, dists):
         raise UsageError(

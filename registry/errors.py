@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
-LONGEST = 4000
+MAX_PART = 4000
 """Characters that each part of a message may have: one may name every expert of a composition."""
 
 
@@ -143,7 +143,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {close[0]!r}? " if close else ""
 
 
-def excerpt(text: str, *, most: int = LONGEST) -> str:
+def excerpt(text: str, *, most: int = MAX_PART) -> str:
     """Return how a text begins, as one line: what a package wrote may be a whole book."""
     return one_line(text if len(text) <= most else f"{text[:most]}…")
 

@@ -168,8 +168,8 @@ class Head(ABC):
         """Return what an author's row should have had in place of this answer; None if it fits."""
         return None
 
-    def written(self, answer: str, text: str) -> str | None:
-        """Return an answer to a text as `read` writes it, whoever wrote it; None if it is none."""
+    def canonical(self, answer: str, text: str) -> str | None:
+        """Return an answer to a text as people write it in its one spelling; None if it is none."""
         # A text may rightly be declined, though nobody learns that from a label.
         return answer if answer == NONE or self.expected(answer) is None else None
 

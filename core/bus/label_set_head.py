@@ -114,7 +114,7 @@ class SigmoidHead(Head):
         """Return that labels with ``|`` between them are expected, where there are none."""
         return None if allowed(split_labels(answer)) else "labels with '|' between them, or 'none'"
 
-    def written(self, answer: str, text: str) -> str | None:  # noqa: ARG002
+    def canonical(self, answer: str, text: str) -> str | None:  # noqa: ARG002
         """Return a set of labels in their order, in whatever order they are given."""
         return read_label_set(answer)
 

@@ -142,7 +142,7 @@ class SpanHead(SigmoidHead):
         found = split_spans(answer)
         return None if len(found) == len(split_labels(answer)) else "spans, such as 0:5:PER"
 
-    def written(self, answer: str, text: str) -> str | None:
+    def canonical(self, answer: str, text: str) -> str | None:
         """Return spans of a text, written so or as a list in JSON, in their order."""
         return read_spans(answer, text)
 

@@ -226,7 +226,7 @@ class NumberHead(Head):
         except ValueError:
             return "a finite number"
 
-    def written(self, answer: str, text: str) -> str | None:
+    def canonical(self, answer: str, text: str) -> str | None:
         """Return a number rounded to the resolution, as `right` rounds it."""
         if self.expected(answer) is not None:
             return None

@@ -163,7 +163,11 @@ class ComposedModel:
             if observe is not None:
                 observe(h, alpha)
             declined = self.declines(h, p, alpha).tolist()
-            labels = [None] * len(texts) if sets is None else self._label_sets(p, alpha, sets)
+            labels: Sequence[tuple[str, ...] | None] = [None] * len(texts)
+            if sets is not None and self.calibration is not None:
+                labels = label_sets(
+                    self.bus, p, alpha, calibration=self.calibration, share=1 - sets
+                )
         return self._as_answers(
             texts, p, alpha, declined=declined, labels=labels, by_expert=by_expert, spans=spans
         )
@@ -208,7 +212,7 @@ class ComposedModel:
             UsageError: If the label is no answer.
         """
         head = self.bus.task.head
-        if (right := head.written(label, answer.input)) is None:
+        if (right := head.canonical(label, answer.input)) is None:
             raise UsageError(
                 f"a right label cannot be read where {head.noun} are answered",
                 expected=head.expected(label) or head.noun,
@@ -385,10 +389,6 @@ class ComposedModel:
             return Prediction(label=NONE, probability=float((1 - p).prod()))
         none = 0.0 if self.bus.shared_labels else float(p[0])
         return Prediction(label=NONE, probability=none)
-
-    def _label_sets(self, p: Tensor, alpha: Tensor, level: float) -> list[tuple[str, ...]]:
-        assert self.calibration is not None  # noqa: S101  (it was checked)
-        return label_sets(self.bus, p, alpha, calibration=self.calibration, share=1 - level)
 
     def accuracy(self, h: Tensor, rows: Sequence[Row]) -> dict[str, float]:
         """Return the accuracy by domain for features ``(N, D)`` of labelled rows."""

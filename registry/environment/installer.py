@@ -56,10 +56,11 @@ def fetch(
         RedhostError: If the wheel is refused.
     """
     path = Path(target)
-    if path.is_dir():
+    there = os.path.exists(target)  # noqa: PTH110  (Path's raises for a name too long to be one)
+    if there and path.is_dir():
         hint = f"Pack it first: 'redhost pack {target}'."
         raise UsageError(f"cannot add {target}: it is a folder, not a wheel", hint=hint)
-    if path.is_file():
+    if there and path.is_file():
         return open_wheel(path, keys=keys)
     if path.suffix == ".whl":
         hint = "Give the path of a wheel, or a name such as red-expert-range3."

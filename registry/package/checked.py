@@ -61,7 +61,7 @@ CODES: Mapping[str, type[RedhostError]] = {c: kind for kind, codes in _KINDS.ite
 """Every code of a violation → the exception under which callers will look for it."""
 
 
-LONGEST = 500
+MAX_FIELD = 500
 """Characters that each field of a violation may have."""
 
 
@@ -88,7 +88,7 @@ class Violation:
         if self.code not in CODES:
             raise ValueError(f"{self.code!r} is missing from CODES")
         for name, value in vars(self).items():
-            object.__setattr__(self, name, excerpt(value, most=LONGEST))
+            object.__setattr__(self, name, excerpt(value, most=MAX_FIELD))
 
     @property
     def reason(self) -> str:

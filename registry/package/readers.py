@@ -232,8 +232,8 @@ def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> b
 def read_adapter_folder(folder: Path) -> Mapping[str, bytes]:
     """Read an adapter's two files, as PEFT wrote them, from a folder."""
     files, wrong = dict[str, bytes](), list[Violation]()
-    for name, role in ((CONFIG, "adapter"), (WEIGHTS, "weights")):
-        one = read_file(folder / name, missing=f"{role}_missing", limit=MAX_LARGE)
+    for name, role, most in ((CONFIG, "adapter", MAX_FILE), (WEIGHTS, "weights", MAX_LARGE)):
+        one = read_file(folder / name, missing=f"{role}_missing", limit=most)
         hint = "Save the adapter again with PEFT's save_pretrained: nothing is unpickled here."
         wrong += [replace(v, hint=hint) if "missing" in v.code else v for v in one.violations]
         files[name] = one.value or b""

@@ -79,6 +79,8 @@ def test_an_id_is_not_downloaded_as_what_happens_to_have_that_name(home, call) -
         code, out, err = call("add", name)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert "nothing was downloaded" in err and "Did you mean 'red-expert-range3'?" in err
+    code, out, err = call("add", "r" * 5000 + ".whl")  # too long to be a file's name
+    assert (code, out, err.count("\n")) == (2, "", 1) and "there is no wheel" in err
 
 
 @pytest.mark.parametrize("command", ["enable", "disable"])
