@@ -67,13 +67,15 @@ def test_every_study_with_results_is_named_here() -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.relative_to(RESULTS).as_posix())
 def test_a_page_and_its_figures_are_those_of_the_metrics(folder, tmp_path) -> None:
     metrics = read_metrics(folder)
+    again = write_json(metrics, tmp_path / "again" / "metrics.json", sort_keys=False)
+    assert again.read_bytes() == (folder / "metrics.json").read_bytes()
     text = (folder / "README.md").read_text("utf-8")
     assert text == import_module(f"red_lab.{PAGES[study(folder)]}").page(metrics)
     for picture in re.findall(r"\]\(([\w-]+\.svg)\)", text):
         assert (folder / picture).exists()
     if study(folder) in DRAWN:
         import_module(f"red_lab.{DRAWN[study(folder)]}").draw(metrics, tmp_path)
-        for drawn in tmp_path.iterdir():
+        for drawn in tmp_path.glob("*.*"):
             assert drawn.read_bytes() == (folder / drawn.name).read_bytes(), drawn.name
 
 
