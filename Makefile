@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
+# The suite starts Python some hundred times: each would compile the package where no bytecode is kept.
+export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters

@@ -167,7 +167,7 @@ def predict(
 
         names = ("TEXTS", "--in", "--out")
         raise UsageError(
-            "nothing says what to answer, or two things do",
+            "no texts to answer, or two sources of them",
             expected="TEXTS, or --in and --out",
             found=", ".join(n for n, there in zip(names, given, strict=True) if there) or "none",
         )

@@ -160,7 +160,7 @@ def _print_unanswered(rows: Sequence[Row], model: ComposedModel) -> None:
     if unknown := [(n, r.label) for n, r in enumerate(rows, start=1) if r.label not in known]:
         n, label = unknown[0]
         click.echo(
-            f"{len(unknown)} of {len(rows)} rows have a label that nobody answers, first row {n}: "
+            f"{len(unknown)} of {len(rows)} rows have a label that no expert has, first row {n}: "
             f"{label!r}. {suggest(label, known)}".rstrip()
         )
 

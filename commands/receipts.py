@@ -60,7 +60,7 @@ def print_receipt(receipt: Receipt) -> None:
     _list("ported", [f"{i}: from {digest[:12]}" for i, digest in receipt.ported.items()])
     if receipt.decline is not None:
         share = f"{receipt.decline.share:.2%} of the experts' own texts at most"
-        click.echo(f"declines {share} as unfamiliar, beside those that the router gives to nobody")
+        click.echo(f"declines {share} as unfamiliar, in addition to those routed to no expert")
     for part in (receipt.health, receipt.decline):
         for warning in part.warnings if part else ():
             click.echo(f"warning    {warning}")

@@ -401,7 +401,7 @@ def test_files_that_nobody_brought_are_not_overwritten(
     folder = venv.site / drafted.module
     folder.mkdir()
     done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
-    assert done.returncode == 1 and f"files that nobody brought, at {folder}" in done.stderr
+    assert done.returncode == 1 and f"files of no distribution, at {folder}" in done.stderr
     info = venv.site / drafted.info
     info.mkdir()
     for name in ("METADATA", "entry_points.txt"):

@@ -102,7 +102,7 @@ class SoftmaxHead(Head):
 
     def expected(self, answer: str) -> str | None:
         """Return that another label is expected, where it is what declined texts are answered."""
-        return "labels other than 'none', which says 'declined'" if answer == NONE else None
+        return "labels other than 'none', the answer when declined" if answer == NONE else None
 
 
 class VocabularyHead(SoftmaxHead):

@@ -114,7 +114,7 @@ def _load(
     if read.value is None:
         return Checked(None, read.violations)
     if read.value.digest != status.digest:
-        hint = "Try again when nobody installs anything."
+        hint = "Try again once no installation is running."
         expected, found = f"{short(status.digest or '')}, as audited", short(read.value.digest)
         wrong = Violation("weights_digest", "package", expected, found, hint)
         return Checked(None, (wrong,))

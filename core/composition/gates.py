@@ -262,7 +262,7 @@ def _refuse_lies(domain: str, excess: ExcessHarm, *, allowed: float) -> None:
     if excess.claimed > allowed + 1e-9:
         raise HijackError(
             f"domain {domain!r} would lose {100 * excess.claimed:.1f} points to the number of rows "
-            "that a newcomer says it has",
+            "that a newcomer's card claims",
             expected=f"at most {100 * allowed:.1f} beside one with as many as any member",
             found=f"{100 * excess.fall:.1f} points in all",
             hint=HARM_HINT,

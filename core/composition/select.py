@@ -277,5 +277,7 @@ def _open(
     wheel = source if isinstance(source, Wheel) else open_wheel(Path(source), keys=read_keys(keys))
     if keys and not wheel.signer:
         hint = "Open it with the project's keys: open_wheel(path, keys=read_keys(...))."
-        raise IntegrityError(f"wheel {wheel.name} was not attached: nobody verified it", hint=hint)
+        raise IntegrityError(
+            f"wheel {wheel.name} was not attached: no signature was verified", hint=hint
+        )
     return wheel.package, wheel.files, wheel

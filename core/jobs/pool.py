@@ -121,7 +121,7 @@ class WorkerPool:
         """Refuse a result that no job waits for, or a file outside its folder."""
         if result.key not in waiting:
             raise PluginError(
-                f"engine {self.name!r} returned a job that nobody waits for",
+                f"engine {self.name!r} returned a job that was not submitted",
                 found=result.key[:12],
             )
         strange = [n for n in result.files if not is_plain(n)]

@@ -17,7 +17,7 @@ from ..bus.experts import Expert
 NUMBERS = 2**21
 """At most about this many numbers at once while a canary is computed."""
 
-_OTHER = "The weights do not compute what their author saw: ask for a new build."
+_OTHER = "The weights do not reproduce what the author recorded: ask for a new build."
 
 
 def make_canary(
@@ -56,7 +56,7 @@ def check_tokens(
     tensors, tolerance = safetensors.torch.load(data), manifest.canary.tolerance
     tokens, expected = tensors["tokens"], f"the recorded z within {tolerance:g}"
     if int(tokens.max()) >= vocabulary:
-        found = f"token {int(tokens.max())}, and the backbone knows {vocabulary}"
+        found = f"token {int(tokens.max())}, and the backbone has a vocabulary of {vocabulary}"
         return Violation("canary_values", "canary", expected, found, _OTHER)
     error = float((read(tokens) - tensors["z"].float()).abs().max())
     if error <= tolerance:
@@ -105,9 +105,9 @@ def check_canary(
         return Violation(
             "norm_bound",
             "norm_bound",
-            f"‖Δ‖ of at most {bound:g}, as its manifest promises",
+            f"‖Δ‖ of at most {bound:g}, the bound in its manifest",
             f"{norm:.4g} on its canary",
-            "The expert says more than its author promises: ask for a new build.",
+            "Its output exceeds the bound of its manifest: ask its author for a new build.",
         )
     return None
 

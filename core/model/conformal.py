@@ -202,7 +202,7 @@ def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tens
     if not terms or bus.task.unit is not Unit.TEXT:
         raise UsageError(
             "this composition cannot decline",
-            expected="labels to answer with, or a router that knows densities",
+            expected="labels to answer with, or a router with a density per expert",
             found=bus.task.name,
             hint="Leave out --decline."
             if bus.task.unit is not Unit.TEXT

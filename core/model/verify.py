@@ -64,7 +64,7 @@ def verify_expert(
                 return made.violations
             loaded.append(made.value)
     except PluginError as e:
-        return (Violation("form_unknown", "form", "a form somebody provides", e.reason, e.hint),)
+        return (Violation("form_unknown", "form", "a form of a trusted plugin", e.reason, e.hint),)
     except CardError as e:
         return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
     if backbone is None:

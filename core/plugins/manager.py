@@ -126,7 +126,7 @@ class Plugins:
         part = self._call(BUILTIN, hook, arguments)
         if part is None:
             hint = self.untrusted_hint() or "Install its plugin."
-            raise PluginError(f"nobody provides {what}", hint=f"{instead()}{hint}")
+            raise PluginError(f"no trusted plugin provides {what}", hint=f"{instead()}{hint}")
         return part
 
     def providers(self, hook: str) -> tuple[str, ...]:

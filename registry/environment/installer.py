@@ -106,7 +106,7 @@ def require_free(package: Package) -> None:
     if spec is not None:
         places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
         hint = "If an installation was cut short, remove them and try again."
-        raise ContractError(who, found=f"files that nobody brought, at {places[0]}", hint=hint)
+        raise ContractError(who, found=f"files of no distribution, at {places[0]}", hint=hint)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a package's card gives away of the rows it was made from, in a line."""
+"""What a package's card reveals of the rows it was made from, in one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .manifest import ExpertManifest
 
 
 def card_discloses(manifest: ExpertManifest) -> str:
-    """Return what whoever has the package learns of its author's rows from the card."""
+    """Return what the card reveals of its author's rows to anyone who has the package."""
     card, width = manifest.card, manifest.reads.width
     if card.kind == "none":
         return "no card: nothing of the rows"
@@ -19,8 +19,8 @@ def card_discloses(manifest: ExpertManifest) -> str:
         )
     if not card.noise:
         return (
-            "card of sums, exact: whoever knows all rows but one can subtract, and sums of fewer "
-            f"than {width} rows hold nearly all of them (--epsilon adds noise)"
+            "card of sums, exact: all rows but one give the last by subtraction, and sums of fewer "
+            f"than {width} rows reveal nearly all of them (--epsilon adds noise)"
         )
     return (
         f"card of sums with noise: ({card.noise.epsilon:g}, {card.noise.delta:g})-differentially "

@@ -153,7 +153,7 @@ def _ported(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation
     if package_digest(raw, read.value) != ported.digest:
         names.append("digest")
     if names:
-        expected = f"what {ported.file} says, which its author wrote"
+        expected = f"the fields of {ported.file}, the original manifest"
         yield Violation("ported_misfit", "ported", expected, f"other {listed(names)}", _REBUILD)
 
 
@@ -232,7 +232,7 @@ def _power(
         yield Violation("canary_power", "canary.tolerance", f"at most {most:g}", found, _REBUILD)
     elif loudest < 2 * tolerance or not magnitude(data, header["z"]):
         expected = f"rows of z with a Δ of at least {2 * tolerance:g}, twice its tolerance"
-        hint = "Take rows on which the expert says something, or a smaller tolerance."
+        hint = "Choose rows on which the expert has a larger output, or a smaller tolerance."
         yield Violation("canary_power", f"{name} delta", expected, f"{loudest:.3g}", hint)
 
 

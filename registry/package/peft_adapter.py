@@ -474,7 +474,7 @@ def _biases(
     """Yield a violation for each bias that the configuration does not say is learnt."""
     allowed = {"none": (), "lora_only": layers, "all": biases}[config.bias]
     if strange := sorted(name for name in biases if name not in allowed):
-        expected = f"biases as 'bias': {config.bias!r} says"
+        expected = f"only the biases that 'bias': {config.bias!r} trains"
         yield _wrong("weights_tensors", f"{WEIGHTS} bias", expected, listed(strange), _REBUILD)
 
 

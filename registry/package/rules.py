@@ -242,7 +242,7 @@ def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
     if twice := sorted(label for label, count in Counter(labels).items() if count > 1):
         yield _field("labels", "every label once", f"{listed(twice)} twice")
     if "none" in labels:  # `core.label_sets.NONE`
-        yield _field("labels", "labels other than 'none', which says 'declined'", "'none'")
+        yield _field("labels", "labels other than 'none', the answer when declined", "'none'")
 
 
 def _card(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -432,7 +432,7 @@ def _known_labels(
         return
     known = set(backbone.labels)
     if unknown := [label for label in expert.labels if label not in known]:
-        expected = f"labels of backbone {backbone.id!r}, which knows {len(known)}"
+        expected = f"some of the {len(known)} labels of backbone {backbone.id!r}"
         hint = "Write to the space 'labels' to bring labels of its own."
         yield Violation("labels_unknown", "labels", expected, listed(unknown), hint)
     if classes not in {None, len(backbone.labels)}:

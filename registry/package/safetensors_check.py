@@ -154,7 +154,7 @@ def check_finite(
     data: bytes, header: Mapping[str, TensorInfo], *, largest: float = math.inf
 ) -> tuple[Violation, ...]:
     """Return a violation for each float tensor with NaN, an infinity, or more than `largest`."""
-    hint = "Make the file again from finite numbers; these would spoil every answer."
+    hint = "Write the file again: with such numbers no answer would be usable."
     code, expected = "weights_range", f"numbers of at most {largest:g}"
     wrong = []
     for name in sorted(header):

@@ -243,7 +243,7 @@ def _manifest_lacks(manifest: ExpertManifest) -> Iterator[Violation]:
     elif card.kind != "statistics" and card.gate < GATE_ROWS:
         yield _lack("card.gate", f"at least {GATE_ROWS} gate rows", str(card.gate), hint)
     if not manifest.domain.strip():
-        yield _lack("domain", "a sentence on the inputs it knows", "nothing", "Write one.")
+        yield _lack("domain", "a sentence that describes its inputs", "nothing", "Write one.")
     if not manifest.license.strip():
         yield _lack("license", "the license of the weights", "nothing", "Name one.")
     if not manifest.training.metrics:

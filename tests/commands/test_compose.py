@@ -34,7 +34,7 @@ def test_without_a_closed_form_level_zero_is_wrong_usage(home, call) -> None:
 
 def test_an_unknown_router_is_one_line(home, call) -> None:
     code, _, err = call("recompose", "--router", "evidense")
-    assert code == 1 and "nobody provides a router of kind 'evidense'" in err
+    assert code == 1 and "no trusted plugin provides a router of kind 'evidense'" in err
     assert "Did you mean 'evidence'?" in err and "linear" in err and err.count("\n") == 1
 
 

@@ -315,7 +315,7 @@ def test_who_says_it_has_several_times_as_many_rows_is_refused(newcomer, world) 
     plain = newcomer(honest("c", world), world, router="ridge").receipt.accuracy.excess
     assert {e.claimed for e in plain.values()} == {0}  # as many as the others
     many = replace(honest("c", world), times=6.0)
-    with pytest.raises(HijackError, match="the number of rows that a newcomer says it has"):
+    with pytest.raises(HijackError, match="the number of rows that a newcomer's card claims"):
         newcomer(many, world, router="ridge")
     found = newcomer(many, world, router="ridge", accept=True).receipt.accuracy.excess
     assert max(e.claimed for e in found.values()) > 0.02

@@ -190,7 +190,7 @@ def test_an_engine_that_returns_what_nobody_waits_for_is_an_error(key) -> None:
             yield result
             yield result if key is None else msgspec.structs.replace(result, key=key)
 
-    with pytest.raises(redhost.errors.PluginError, match="nobody waits for"):
+    with pytest.raises(redhost.errors.PluginError, match="was not submitted"):
         gather(Odd(), echoes("a", "b"))
 
 

@@ -124,8 +124,8 @@ def test_what_cannot_be_is_refused_in_words() -> None:
     with pytest.raises(redhost.errors.UsageError) as e:
         familiarity(bus, torch.ones(1, 16), rows)
     assert str(e.value) == (
-        "this composition cannot decline: expected labels to answer with, or a router that knows "
-        "densities, found generation. Leave out --decline."
+        "this composition cannot decline: expected labels to answer with, or a router with a "
+        "density per expert, found generation. Leave out --decline."
     )
 
 

@@ -176,7 +176,7 @@ def test_two_providers_of_one_kind_are_an_error_that_names_both(toy, tmp_path) -
 
 
 def test_nobody_provides_a_kind(toy, tmp_path) -> None:
-    with pytest.raises(PluginError, match="nobody provides a router of kind 'evne'"):
+    with pytest.raises(PluginError, match="no trusted plugin provides a router of kind 'evne'"):
         host(tmp_path).recompose(router="evne")
 
 

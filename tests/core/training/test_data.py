@@ -144,7 +144,7 @@ def test_documents_that_cannot_be_split_are_refused(rows, message) -> None:
 def test_what_declined_texts_are_answered_is_no_label_to_learn(valid) -> None:
     """A host that answered it rightly would be counted as declining."""
     rows, wrong = rows_of(a=9, b=9), [redhost.Row(text="x", label="none")]
-    with pytest.raises(UsageError, match="labels other than 'none', which says 'declined'"):
+    with pytest.raises(UsageError, match="labels other than 'none', the answer when declined"):
         split_rows(rows, valid=wrong) if valid else split_rows([*rows, *wrong])
 
 

@@ -54,7 +54,7 @@ def test_an_expert_may_be_replaced_and_no_one_elses_package(site) -> None:
 def test_files_that_nobody_brought_are_not_overwritten(site) -> None:
     (site.folder / "red_expert_left").mkdir()
     (site.folder / "red_expert_left" / "__init__.py").touch()
-    with pytest.raises(ContractError, match="files that nobody brought"):
+    with pytest.raises(ContractError, match="files of no distribution"):
         require_free(Package("expert", "red-expert-left", "1", "red_expert_left", None, False))
 
 

@@ -128,7 +128,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"labels": ["2", "none"]},
-        "labels: expected labels other than 'none', which says 'declined', found 'none'",
+        "labels: expected labels other than 'none', the answer when declined, found 'none'",
         CORRECT,
     ),
     (
@@ -313,7 +313,7 @@ HINTS = {
             {"labels": ["2", "nine"]},
             {},
             "labels_unknown",
-            "labels: expected labels of backbone 'tiny', which knows 3, found 'nine'",
+            "labels: expected some of the 3 labels of backbone 'tiny', found 'nine'",
         ),
         (
             {"reads": {"tap": "block3", "width": 16}},

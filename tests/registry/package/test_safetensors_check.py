@@ -243,7 +243,7 @@ def test_every_tensor_that_is_not_finite_is_named() -> None:
         "b: expected finite numbers, found NaN or infinity",
     ]
     assert {v.hint for v in found} == {
-        "Make the file again from finite numbers; these would spoil every answer."
+        "Write the file again: with such numbers no answer would be usable."
     }
 
 

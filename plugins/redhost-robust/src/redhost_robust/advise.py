@@ -52,7 +52,7 @@ SENTENCES: dict[Choice, str] = {
     "domains that could both have sent it. Several are worth it where they ship apart; `redhost "
     "merge` makes one of them",
     "several": "keep several. Domains share texts and answer them differently, and the router "
-    "mostly tells from the text whose it is",
+    "mostly identifies the domain from the text",
     "several, and named": "keep several, and let the caller name the domain. Domains share texts "
     "and answer them differently; no router and no single model can tell from the text alone",
 }

@@ -138,7 +138,7 @@ class OpenAiRoutes:
         wanted = await _body(request, EmbeddingRequest)
         service, _, expert = self._named(wanted.model)
         if expert is not None:
-            raise HttpProblem(404, f"vectors are those of {service.model!r}, whoever answers")
+            raise HttpProblem(404, f"vectors come from {service.model!r} alone, for every expert")
         found = await service.embed(_texts(wanted.input))
         packed = wanted.encoding_format == "base64"
         data = [
