@@ -149,6 +149,10 @@ def test_earlier_figures_stay_and_the_page_names_what_changed_since(project: Pat
     mutation.main(["--root", str(project), "--report"])
     assert json.loads((folder / "metrics.json").read_text()) == whole
     with (project / "room/calc.py").open("a") as file:
+        file.write('\n"""More words, and no more code."""  # of which no mutant is made\n')
+    mutation.main(["--root", str(project), "--report"])
+    assert json.loads((folder / "metrics.json").read_text()) == whole
+    with (project / "room/calc.py").open("a") as file:
         file.write("\n\ndef more(x):\n    return x - 1\n")
     mutation.main(["--root", str(project), "--report"])
     again = json.loads((folder / "metrics.json").read_text())
