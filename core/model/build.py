@@ -102,7 +102,7 @@ def make_expert_module(
     expert.reads_tap, expert.writes_tap = manifest.reads.tap, manifest.writes.tap
     expert.thresholds = manifest.thresholds or ()
     expert.span_rules = manifest.span_rules or ()
-        # Cached rows depend on the weights, on the rank, and on the code of a plugin's form.
+    # Cached rows depend on the weights, on the rank, and on the code of a plugin's form.
     cut = (f"rank {files.rank}",) if files.rank else ()
     expert.source = " ".join((files.digest, *cut, *provider.values()))
     wrong = check_canary(manifest, expert, files.canary, rank=files.rank)
