@@ -205,7 +205,7 @@ class ClassifierExpert(Expert):
         return linear(z + linear(units, self.V), self.W, self.b)
 
     def folded(self) -> Expert:
-        """Return it with the product W V precomputed, if that makes the weights smaller."""
+        """Return it with the product W V precomputed, if that leaves less to read."""
         return _Folded(self) if len(self.W) < len(self.U) else self
 
     def to_units(self, *, scale: float, shift: float) -> None:

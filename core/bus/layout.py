@@ -6,7 +6,7 @@
 An expert that reads at an inner block takes that block's segment as input, normalised like the bus.
 An expert that writes at an inner block changes h to h', which is a segment as well
 (`backbones.interventions.layout`); the expert's input is then the difference h' − h. Without taps
-h̃ is h, and this file changes nothing.
+h̃ is h, and this module has no effect.
 
 The router reads z and, in generation, the running context, which is a segment of its own.
 """
