@@ -1,17 +1,17 @@
-"""What computes, in rooms; each imports only those below it.
+"""Everything that computes, in sub-packages; each imports only those below it.
 
-- ``host``, ``live``, ``session``: all of it in one object; answers while generations change.
+- ``host``, ``live``, ``session``: the composed parts in one object; serving during swaps.
 - ``testing/``: the certify kit, an empty environment, fault injection.
 - ``jobs/``: jobs as data, worker pools, engines.
-- ``composition/``: from what is installed to a published generation.
-- ``evaluation/``: what a composition is worth.
+- ``composition/``: from the installed packages to a published generation.
+- ``evaluation/``: the quality of a composition.
 - ``training/``: experts, backbones and routers, from rows to packages.
 - ``model/``: a composed model in memory: built, loaded, answering.
 - ``plugins/``: the hook spec and trusted plugins.
-- ``backbones/``: text to h, and what acts inside the encoder.
-- ``routers/``: z to α, one kind a file.
+- ``backbones/``: text to h, and modules that act inside the encoder.
+- ``routers/``: z to α, one kind per file.
 - ``bus/``: the equations, h to an answer.
 
-`redhost_mechanisms` and `redhost_robust` are distributions of their own. Contracts in
-pyproject.toml hold the layers.
+`redhost_mechanisms` and `redhost_robust` are separate distributions. Import contracts in
+pyproject.toml enforce the layers.
 """

@@ -1,4 +1,4 @@
-"""AdamW with the bits of torch's own on a CPU, and the cosine its rate falls along.
+"""AdamW, bitwise identical to torch's own on a CPU, and its cosine schedule.
 
 `torch.optim` imports torch's compiler with the first optimiser, which takes seconds.
 """
@@ -18,13 +18,13 @@ class AdamW:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019).
 
     Args:
-        parameters: What moves.
-        weight_decay: Share of a weight that is taken off at each step, times the rate.
-        betas: How much of each moment is kept at a step.
+        parameters: The parameters to update.
+        weight_decay: Share of a weight that is subtracted at each step, times the learning rate.
+        betas: Decay rates of the two moments.
 
     Attributes:
-        parameters: What moves.
-        state: By parameter; of one that has moved, the steps taken and both moments.
+        parameters: The parameters to update.
+        state: By updated parameter: the number of its steps, and both moments.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class AdamW:
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         for p in self.parameters:
             p.grad = None
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Take a step; a parameter without a gradient stays as it is.
+        """Take a step; parameters without a gradient are not updated.
 
         Args:
             rate: The learning rate.
@@ -70,9 +70,9 @@ class AdamW:
 
 
 def cosine_rates(peak: float, steps: int) -> Iterator[float]:
-    """Yield a rate for each step, from the peak along a cosine to zero.
+    """Yield a learning rate for each step, from the peak along a cosine to zero.
 
-    Each comes from the one before, as in `torch.optim.lr_scheduler.CosineAnnealingLR`.
+    Each is computed from the last, as in `torch.optim.lr_scheduler.CosineAnnealingLR`.
     """
     rate = peak
     for step in range(1, steps + 1):

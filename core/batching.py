@@ -1,20 +1,20 @@
-"""Rows in pieces, so that memory is bounded whatever the number of rows, experts and labels."""
+"""Batches of bounded memory, for any number of rows, experts and labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 NUMBERS = 2**26
-"""About so many numbers, 256 MiB of them, at once."""
+"""Approximate limit on the numbers held at once: 256 MiB of them."""
 
 
 def batched_slices(rows: int, *, cost: int, numbers: int = NUMBERS) -> Iterator[slice]:
-    """Yield slices that cover the rows in order; one of no rows where there are none.
+    """Yield slices that cover the rows in order; one empty slice if there are none.
 
     Args:
-        rows: How many rows.
-        cost: Numbers that one row needs.
-        numbers: How many may be needed at once.
+        rows: The number of rows.
+        cost: The numbers that one row needs.
+        numbers: The limit on the numbers needed at once.
     """
     step = max(1, numbers // max(1, cost))
     for start in range(0, max(rows, 1), step):

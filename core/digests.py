@@ -39,7 +39,7 @@ def backbone_fingerprint(
     features: Features | None = None,
     task: str = DEFAULT_TASK,
 ) -> str:
-    """Return what identifies a backbone.
+    """Return the content digest that identifies a backbone.
 
     Args:
         tensors: The encoder's tensors as loaded, float32.
@@ -48,9 +48,9 @@ def backbone_fingerprint(
         tokenizer: The tokenizer's digest.
         pooling: ``last`` or ``mean``.
         norm: The bus norm's kind and ε.
-        max_tokens: Where texts are cut, if not at the model's longest input.
-        features: What makes up h, if not the last states alone.
-        task: What it answers.
+        max_tokens: Where texts are truncated, if not at the model's longest input.
+        features: What makes up h, if not only the last states.
+        task: The backbone's task.
     """
     parts: dict[str, object] = {
         "tensors": tensor_digest(tensors),
@@ -70,7 +70,7 @@ def backbone_fingerprint(
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions that weights, and what jobs make, depend on."""
+    """Return the versions of libraries that weights and job results depend on."""
     return dict(_versions())
 
 

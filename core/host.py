@@ -1,4 +1,4 @@
-"""The host: what is installed meets what is composed."""
+"""The host: composes the installed packages and answers with the current generation."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ from .types import Encode, Progress, Row, as_list
 class Host:
     """One home folder, the packages of this environment, and the current generation.
 
-    The host of a home answers every question that is composed in it; all else, such as `recompose`,
-    is about the home's own question. `of_question` gives the host of a named one.
+    The host of a home answers every question that is composed in it. All other methods, such as
+    `recompose`, apply to the default question; `of_question` returns the host of a named one.
 
     Use `Host.open` rather than the constructor; a host is a context manager.
 
     Args:
-        session: Its home, and what compositions are made with.
-        pool: Who computes features before they are needed; None for this process, when they are.
+        session: Its home, and the plugins and settings that compositions are made with.
+        pool: The workers that compute features ahead of time; None computes them on demand, in
+            this process.
     """
 
     def __init__(self, session: Session, *, pool: WorkerPool | None = None) -> None:
@@ -55,9 +56,9 @@ class Host:
         self.home, self.store, self.generations = session.home, session.store, session.generations
         self.settings, self.plugins, self.device = session.settings, session.plugins, session.device
         self.cache, self.question = session.cache, question_of(session.home)
-        self._model: ComposedModel | None = None  # so that it stays; others go with their users
+        self._model: ComposedModel | None = None  # keeps the current generation in memory
         self._chooser: Chooser | None = None
-        self._named: tuple[bytes | None, int] = (None, 0)  # which is current, and what says so
+        self._named: tuple[bytes | None, int] = (None, 0)  # the pointer's bytes, and its number
         self._beside: dict[str, Self] = {}
 
     @classmethod
@@ -76,16 +77,16 @@ class Host:
 
         Args:
             home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
-            question: The named question in it that this host is for; None for the home.
+            question: The named question that this host is for; None for the home itself.
             backbone: The id of the backbone to compose on, when several are installed.
             device: Where the trunk runs, e.g. ``cuda``.
             plugins: The plugins to use; by default those of the environment.
-            engine: Where many texts are encoded: ``local``, or one that a trusted plugin brings.
-            workers: How many work at a time; one local worker is this process.
+            engine: Where many texts are encoded: ``local``, or an engine of a trusted plugin.
+            workers: The number of parallel workers; one local worker is this process.
 
         Raises:
-            UsageError: If neither redhost nor a plugin provides the engine, or no question can
-                have that name.
+            UsageError: If neither redhost nor a plugin provides the engine, or the question's name
+                is not valid.
         """
         where = home_of(resolve_home(None if home is None else Path(home)), question)
         flags = Settings(backbone=backbone, device=device)
@@ -133,21 +134,21 @@ class Host:
 
     def _current(self, *, lazy: bool) -> ComposedModel:
         pointer = self.generations.pointer()
-        if pointer is None or pointer != self._named[0]:  # else the record was looked at before
+        if pointer is None or pointer != self._named[0]:  # else the record is known already
             self._named = pointer, self.session.require_current()
         self._model = self.session.loader.load(self._named[1], lazy=lazy)
         return self._model
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """The named questions that are composed in this home; of a question's own host none."""
+        """The named questions composed in this home; empty for the host of a named question."""
         return composed_questions(self.home)
 
     def of_question(self, name: str) -> Self:
         """Return the host of a named question in this home; it shares backbones with this one.
 
         Raises:
-            UsageError: If no question can have that name.
+            UsageError: If the question's name is not valid.
         """
         if name not in self._beside:
             where, session = home_of(self.home, name), self.session
@@ -166,11 +167,11 @@ class Host:
     def side_by_side(self) -> Questions:
         """The current generation of every question that is composed in this home.
 
-        One that cannot be loaded holds up no other: `Questions.damaged` says why.
+        A question that cannot be loaded does not block the others; see `Questions.damaged`.
 
         Raises:
             MissingError: If none is composed.
-            RedhostError: If none can be loaded; it says of which question.
+            RedhostError: If none can be loaded; the message names the question.
         """
         names, own = self.questions, None
         named, damaged = dict[str, ComposedModel](), dict[str | None, RedhostError]()
@@ -191,11 +192,11 @@ class Host:
         return Questions(own=own, named=named, damaged=damaged)
 
     def load(self, number: int) -> ComposedModel:
-        """Load any published generation from the store, whatever is installed now."""
+        """Load any published generation from the store, independent of what is installed."""
         return self.session.loader.load(number)
 
     def encoder(self, model: ComposedModel, *, progress: Progress | None = None) -> Encode:
-        """Return texts → h through the feature cache of a composition's backbone."""
+        """Return a function texts → h, through the feature cache of a composition's backbone."""
         return self.session.encoder(model, progress=progress)
 
     # -- answering ----------------------------------------------------------------------------
@@ -203,25 +204,25 @@ class Host:
     def predict(
         self, texts: str | Iterable[str], *, sets: float | None = None, each: bool = False
     ) -> list[Answer]:
-        """Answer one text, or any number of them, with the current generation of every question.
+        """Answer one text, or several, with the current generation of every question.
 
-        Texts are encoded once for all questions on one backbone. The home's own answer has those to
-        the named questions in `questions`; each is bit for bit what that question answers alone.
-        Under a sparse router an expert is read and checked when it is first picked; `composed`
-        reads them all.
+        Texts are encoded once for all questions on one backbone. The default question's answer
+        contains those of the named questions in `questions`; each is bitwise identical to the
+        answer of that question alone. Under a sparse router an expert is read and checked when it
+        is first picked; `composed` reads all experts.
 
         Args:
             texts: A text, or any iterable of texts.
-            sets: How often the right label is to be among an answer's `labels`, e.g. 0.9; for
-                questions of one right label.
-            each: Whether every expert answers for itself as well: an answer's `by_expert`.
+            sets: The coverage of label sets: how often the right label is among an answer's
+                `labels`, e.g. 0.9; for questions with one right label.
+            each: Whether every expert also answers on its own, in an answer's `by_expert`.
 
         Returns:
-            A list with one `Answer` a text, in their order; of one text as well.
+            A list with one `Answer` per text, in order, also for a single text.
 
         Raises:
-            InputTypeError: If it is anything else; it is a `TypeError`.
-            UsageError: If a text has no tokens, or no question can have the label sets asked for.
+            InputTypeError: If the texts are of another type; it is a `TypeError`.
+            UsageError: If a text has no tokens, or no question supports the label sets asked for.
             RedhostError: If a question cannot be answered; `side_by_side` answers the others.
         """
         questions = self.side_by_side
@@ -230,17 +231,17 @@ class Host:
         return questions.answer(texts, sets=sets, each=each)
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
-        """Say whose one text is, or any number of them; no expert is read or run.
+        """Return which expert's domain each text belongs to; no expert is read or run.
 
         Args:
-            texts: A text, or any iterable of texts; where text is generated, prompts.
+            texts: A text, or any iterable of texts; in generation, prompts.
 
         Returns:
-            A list with one `Route` a text, in their order.
+            A list with one `Route` per text, in order.
 
         Raises:
-            InputTypeError: If it is anything else.
-            UsageError: If the current generation's router asks experts.
+            InputTypeError: If the texts are of another type.
+            UsageError: If the current generation's router queries experts.
         """
         number = self.session.require_current()
         if self._chooser is None or self._chooser.generation != number:
@@ -248,7 +249,7 @@ class Host:
         return self._chooser.route(texts)
 
     def set_warnings(self, level: float) -> tuple[str, ...]:
-        """Return what to know of label sets of a level: experts with too few gate rows for it."""
+        """Return warnings on label sets of a level: experts with too few gate rows for it."""
         return self._current(lazy=True).set_warnings(level)
 
     def generate(
@@ -260,18 +261,18 @@ class Host:
         seed: int = 0,
         expert: str | None = None,
     ) -> Iterator[Token]:
-        """Yield the tokens with which the current generation goes on with a prompt.
+        """Yield the tokens with which the current generation continues a prompt.
 
         Args:
-            prompt: The text to go on with; may be empty.
-            max_tokens: How many at most.
+            prompt: The text to continue; may be empty.
+            max_tokens: The most tokens to generate.
             temperature: T; 0 takes the most probable token.
-            seed: Where draws come from.
-            expert: Who goes on alone, whatever the router says: an expert's id, or `backbone`.
+            seed: The seed of the draws.
+            expert: The column that generates alone, without routing: an expert's id, or `backbone`.
 
         Raises:
             UsageError: If the backbone does not generate, or the prompt is too long for it.
-            InputTypeError: If the prompt is no text.
+            InputTypeError: If the prompt is not a text.
         """
         return generate(
             self.composed,
@@ -289,7 +290,7 @@ class Host:
         leave_out: bool = False,
         progress: Progress | None = None,
     ) -> Evaluation:
-        """Evaluate the current generation and everything simpler beside it.
+        """Evaluate the current generation, and simpler alternatives for comparison.
 
         Args:
             rows: Any iterable of labelled rows; by default the backbone's own held-out rows.
@@ -317,11 +318,11 @@ class Host:
         kinds: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> MixtureSweep:
-        """Judge every router kind under every mixture of traffic over the experts' domains.
+        """Evaluate every router kind under every mixture of traffic over the experts' domains.
 
         Args:
             rows: Any iterable of labelled rows; by default the backbone's own held-out rows.
-            kinds: Beside the generation's own; by default every built-in kind.
+            kinds: Router kinds besides the generation's own; by default every built-in kind.
             progress: Called with (texts encoded, texts to encode).
 
         Raises:
@@ -345,10 +346,10 @@ class Host:
         *,
         progress: Progress | None = None,
     ) -> OODReport:
-        """Report how often the current generation declines texts from elsewhere.
+        """Report how often the current generation declines out-of-distribution texts.
 
         Args:
-            texts: Texts of a source that no expert and no background card comes from.
+            texts: Texts from a source that is in no expert's data and in no background card.
             rows: Rows of the experts' domains; by default the backbone's held-out rows.
             progress: Called with (texts encoded, texts to encode).
 
@@ -366,7 +367,7 @@ class Host:
     def list_experts(self) -> tuple[PackageStatus, ...]:
         """Return the experts installed for this host's question, or for any of this home's.
 
-        Each has the state it has there; results of checks may be remembered.
+        Each has its state there; results of checks may be cached.
         """
         inventories = take_inventories(self.home, backbone=self.settings.backbone)
         return tuple(x for inventory in inventories.values() for x in inventory.statuses)
@@ -376,12 +377,12 @@ class Host:
     def recompose(
         self, *, locked: bool = False, dry_run: bool = False, **keywords: Unpack[RecomposeKeywords]
     ) -> Receipt:
-        """Check what is installed, retrain only the router, publish a generation.
+        """Check the installed packages, retrain only the router, and publish a generation.
 
         Args:
-            locked: Refuse unless what is installed equals the lock; reuse its router, whose
-                kind, level and seed are the lock's.
-            dry_run: Do everything but publish.
+            locked: Refuse unless the installed packages equal the lock; reuse its router, with the
+                kind, level and seed of the lock.
+            dry_run: Do everything except publish.
             keywords: Router, level, seed, tolerance, accept, decline and progress: see
                 `RecomposeKeywords`.
 
@@ -389,9 +390,9 @@ class Host:
             The receipt.
 
         Raises:
-            HarmError: If something that worked would stop working.
+            HarmError: If something that works would be lost, e.g. accuracy beyond the tolerance.
             MissingError: If there is nothing to compose, or the lock's router is gone.
-            UsageError: If the level is not one the router has, or contradicts the lock.
+            UsageError: If the router lacks the level, or it contradicts the lock.
         """
         lock = lock_to_follow(self.home, keywords) if locked else None
         with nullcontext() if dry_run else self.generations.writer() as writer:
@@ -404,7 +405,7 @@ class Host:
         return receipt
 
     def attach(self, source: ExpertSource, **keywords: Unpack[RecomposeKeywords]) -> Receipt:
-        """Compose the current members and one expert more; nothing is installed.
+        """Compose the current members and one more expert; nothing is installed.
 
         Args:
             source: The id of an installed expert, the path of a wheel or of a package's folder.
@@ -418,7 +419,7 @@ class Host:
         return change_members(self.session, add=source, keywords=keywords)
 
     def detach(self, expert_id: str, **keywords: Unpack[RecomposeKeywords]) -> Receipt:
-        """Compose the current members without one; it stays installed.
+        """Compose the current members without one expert, which stays installed.
 
         Args:
             expert_id: Its id.
@@ -433,11 +434,11 @@ class Host:
     def replace(
         self, expert_id: str, source: ExpertSource, **keywords: Unpack[RecomposeKeywords]
     ) -> Receipt:
-        """Compose the current members with one exchanged, in one step.
+        """Compose the current members with one expert exchanged, in one step.
 
         Args:
-            expert_id: The id of the one that leaves.
-            source: The one that joins, as for `attach`; it may have the same id.
+            expert_id: The id of the expert to remove.
+            source: The expert to add, as for `attach`; it may have the same id.
             keywords: See `RecomposeKeywords`.
         """
         return change_members(self.session, add=source, remove=expert_id, keywords=keywords)

@@ -1,4 +1,4 @@
-"""How each label is answered: precision, recall, F1, and which label is taken for which."""
+"""Scores by label: precision, recall, F1, and the confusion table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from .label_sets import split_labels
 
 
 class LabelScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How one label is answered, 0–1.
+    """The scores of one label, 0–1.
 
     Attributes:
-        precision: Of the rows answered with it, the share that has it; None where none was.
-        recall: Of the rows that have it, the share answered with it; None where none has.
+        precision: The share of the rows answered with it that have it; None if there are none.
+        recall: The share of the rows that have it that are answered with it; None if there are
+            none.
         f1: 2 · hits / (rows that have it + rows answered with it).
-        rows: How many rows have it.
+        rows: The number of rows that have it.
     """
 
     precision: float | None
@@ -28,11 +29,11 @@ class LabelScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Confusion = Mapping[str, Mapping[str, int]]
-"""Label → answer → rows; only what there is."""
+"""Label → answer → number of rows; zero counts are left out."""
 
 
 def count_answers(pairs: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """Return the confusion table of pairs of a row's label and its answer, in sorted order."""
+    """Return the confusion table of pairs (label of a row, its answer), in sorted order."""
     table: dict[str, dict[str, int]] = {}
     for (label, answer), rows in sorted(Counter(pairs).items()):
         table.setdefault(label, {})[answer] = rows
@@ -61,11 +62,11 @@ def _score(hits: int, *, rows: int, answered: int) -> LabelScore:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSetScores:
-    """How sets of labels are answered.
+    """The scores of answers that are sets of labels.
 
     Attributes:
         labels: The score of every label that a row has or was answered with, in sorted order.
-        micro_f1: F1 of all (row, label) together: 2 · hits / (labels of rows + labels answered).
+        micro_f1: F1 over all (row, label) pairs: 2 · hits / (labels of rows + labels answered).
     """
 
     labels: dict[str, LabelScore]
@@ -77,11 +78,11 @@ def score_label_sets(
 ) -> LabelSetScores:
     """Return the scores of answers that are sets of labels, or spans.
 
-    A span is a hit where label, start and end are the row's (the exact match of CoNLL-2003).
+    A span is a hit if its label, start and end are the row's (the exact match of CoNLL-2003).
 
     Args:
         pairs: A row's set and its answer, as text.
-        label_of: Returns the label of one of a set, or of one of the spans.
+        label_of: Returns the label of one element of a set: a label or a span.
     """
     has, given, hits = Counter[str](), Counter[str](), Counter[str]()
     for row, answer in pairs:
@@ -95,6 +96,6 @@ def score_label_sets(
 
 
 def macro_f1(scores: Mapping[str, LabelScore]) -> float:
-    """Return the mean F1 of the labels that rows have; every label counts the same."""
+    """Return the mean F1 of the labels that rows have, each label with the same weight."""
     values = [s.f1 for s in scores.values() if s.rows]
     return sum(values) / len(values) if values else 0.0

@@ -1,6 +1,6 @@
 """Sets of labels as text: ``news|sport``, sorted, and ``none`` for the empty set.
 
-Rows, answers and cards hold them so; here they are read and written, without torch.
+This is their form in rows, answers and cards; it is parsed and written here, without torch.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import math
 from collections.abc import Collection, Iterable
 
 NONE = "none"
-"""No label holds; also the answer to a text that is declined."""
+"""The empty set; also the answer to a declined text."""
 
 BETWEEN = "|"
-"""Stands between the labels of a set."""
+"""The separator of the labels in a set."""
 
 
 def join_labels(labels: Iterable[str]) -> str:
@@ -21,16 +21,16 @@ def join_labels(labels: Iterable[str]) -> str:
 
 
 def split_labels(answer: str) -> tuple[str, ...]:
-    """Return the labels of a set that is written as text, in its order."""
+    """Return the labels of a set in text form, in its order."""
     return () if answer == NONE else tuple(answer.split(BETWEEN))
 
 
 def read_label_set(cell: object) -> str | None:
-    """Return what a file has for a row's labels as text; None if it is no set of labels.
+    """Return the labels of a row in a file in text form; None if the cell is not a label set.
 
     Args:
-        cell: A list of labels, or text with ``|`` between them in any order. No labels are an empty
-            list or ``none``: a cell without anything may as well be one that somebody forgot.
+        cell: A list of labels, or text with ``|`` between them in any order. An empty list or
+            ``none`` is the empty set; an empty cell is not, as it may have been forgotten.
     """
     if isinstance(cell, str):
         cell = [] if cell.strip() == NONE else [part.strip() for part in cell.split(BETWEEN)]
@@ -42,7 +42,7 @@ def read_label_set(cell: object) -> str | None:
 
 
 def allowed(labels: Collection[str]) -> bool:
-    """Say whether each of some labels can be one of a set."""
+    """Return whether all labels are valid in a set."""
     return all(y and y != NONE and BETWEEN not in y for y in labels)
 
 

@@ -1,7 +1,7 @@
 """Spans of a text as text: ``0:5:PER|10:16:LOC``, sorted, and ``none`` where there is none.
 
-A set of labels (`core.label_sets`) whose labels each say where in the text they hold, from the
-first character to before the last. Rows, answers and cards hold spans so; without torch.
+A set of labels (`core.label_sets`), each with its place in the text: its first character, and the
+character after its last. This is the form of spans in rows, answers and cards; without torch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PLACE = re.compile(r"(\d+):(\d+):(?=.)", re.DOTALL)
 
 
 class Span(msgspec.Struct, frozen=True, order=True):
-    """A label of some of a text.
+    """A labelled part of a text.
 
     Attributes:
         start: Its first character.
         end: The character after its last.
-        label: What it is.
+        label: Its label.
     """
 
     start: int
@@ -37,7 +37,7 @@ def join_spans(spans: Iterable[Span]) -> str:
 
 
 def split_spans(answer: str) -> tuple[Span, ...]:
-    """Return the spans that are written as text; what has no place is none of them."""
+    """Return the spans in an answer in text form; parts without a place are skipped."""
     found = ((PLACE.match(part), part) for part in split_labels(answer))
     return tuple(
         Span(int(place[1]), int(place[2]), part[place.end() :]) for place, part in found if place
@@ -45,17 +45,17 @@ def split_spans(answer: str) -> tuple[Span, ...]:
 
 
 def label_of(part: str) -> str:
-    """Return the label of one of a set of labels or spans: what stands behind its place."""
+    """Return the label of one element of a set of labels or spans, without its place."""
     return PLACE.sub("", part, count=1)
 
 
 def read_spans(cell: object, text: str) -> str | None:
-    """Return what a file has for the spans of a text as text; None if it is no list of them.
+    """Return the spans of a row in a file in text form; None if the cell is not a list of spans.
 
     Args:
-        cell: A list of spans, each ``[start, end, label]`` or an object with these names, as text
-            in JSON or not; or spans as text.
-        text: The text: each span is some of it, and no two of one label touch each other.
+        cell: A list of spans, each ``[start, end, label]`` or an object with these keys, also as
+            JSON text; or spans in text form.
+        text: The text: spans lie inside it, and no two of one label overlap.
     """
     if isinstance(cell, str):
         parts = [part.strip() for part in split_labels(cell.strip())]
@@ -75,14 +75,14 @@ def read_spans(cell: object, text: str) -> str | None:
 
 
 def _span(item: object) -> Span:
-    """Return one span of a file."""
+    """Return one span, parsed from a file."""
     if isinstance(item, Mapping):
         item = [item["start"], item["end"], item["label"]]
     return Span(*msgspec.convert(item, tuple[int, int, str]))
 
 
 def _checked(spans: list[Span], text: str) -> str | None:
-    """Return spans as text; None if one is no place of the text, or its label is no label."""
+    """Return spans in text form; None if one lies outside the text, or has an invalid label."""
     inside = all(0 <= s.start < s.end <= len(text) for s in spans)
     named = allowed([s.label for s in spans]) and not any(PLACE.match(s.label) for s in spans)
     by_label = sorted(spans, key=lambda s: (s.label, s.start))

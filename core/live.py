@@ -1,7 +1,7 @@
-"""A host that answers while generations change.
+"""A host that answers requests while generations change.
 
-One pointer names the generation that answers. A request reads it once, so one generation alone
-answers it; a swap does everything that can fail before it moves the pointer.
+One pointer refers to the generation that answers. A request reads it once, so a single generation
+answers the whole request. A swap finishes everything that can fail before it moves the pointer.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from .session import Session
 log = logging.getLogger("redhost")
 
 PROBES = 1
-"""Texts a generation answers before it is served; every pass takes time from requests."""
+"""Texts that a generation answers before it is served; each pass takes time from requests."""
 
 
 class Live:
-    """Answers texts from many threads, and changes generations without a pause.
+    """Answers texts from many threads, and swaps generations without a pause.
 
-    It starts with the current generation, or with none where nothing is composed.
+    It starts with the current generation, or with none if nothing is composed.
 
     Args:
-        session: Its home, which is followed, and what compositions are made with.
-        beside: A live host of another question, whose backbones it shares.
+        session: The home to follow, and the plugins and settings that compositions are made with.
+        beside: A live host of another question, whose backbones this one shares.
     """
 
     def __init__(self, session: Session, *, beside: Live | None = None) -> None:
@@ -109,7 +109,7 @@ class Live:
 
     @property
     def composed(self) -> ComposedModel:
-        """The generation that answers now. Read it once and use what you got.
+        """The generation that answers now. Read it once, and use that object throughout.
 
         Raises:
             MissingError: If none is served.
@@ -132,26 +132,27 @@ class Live:
     ) -> list[Answer]:
         """Answer texts as `Host.predict` does, all with one generation, which answers name.
 
-        A live host answers its own question; `of_question` gives those of others.
+        A live host answers only its own question; `of_question` returns the hosts of others.
 
         Args:
             texts: As for `Host.predict`, like the next two.
             sets: The level of label sets.
-            each: Whether every expert answers for itself as well.
-            observe: Returns, for the generation that answers, what is called with what it read.
+            each: Whether every expert also answers on its own.
+            observe: Returns, for the answering generation, a function to call with its features
+                and weights.
         """
         model = self.composed
         seen = None if observe is None else observe(model)
         return model.answer(texts, sets=sets, each=each, observe=seen)
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
-        """Say whose texts are as `Host.route` does, all by one generation, which it names."""
+        """Route texts as `Host.route` does, all with one generation, which routes name."""
         return self.composed.chooser.route(texts)
 
     def alive(self) -> tuple[int, ...]:
-        """Return the numbers of the served generations still in memory, the one served included.
+        """Return the numbers of the served generations still in memory, the current one included.
 
-        An old one goes when its last request is answered.
+        An old generation is freed when its last request is answered.
         """
         held = [model for ref in self._served if (model := ref()) is not None]
         return tuple(c.generation for c in held if c.generation is not None)
@@ -161,12 +162,12 @@ class Live:
     def swap(self, number: int | None = None, *, expected: int | None = None) -> int:
         """Verify, load and warm up a generation, then answer with it.
 
-        When this returns, every later request is answered by it, and it is the home's current
-        one. When it raises, the old one answers as before.
+        On return, every later request is answered by it, and it is the home's current generation.
+        On an exception, the old one answers as before.
 
         Args:
-            number: Which one; None is the home's current one.
-            expected: The generation the caller believes is served; None for whichever it is.
+            number: The generation; None is the home's current one.
+            expected: The generation that the caller assumes is served; None for any.
 
         Returns:
             The number of the generation that answers now.
@@ -174,24 +175,24 @@ class Live:
         Raises:
             SwapInProgressError: If another swap is under way.
             StaleGenerationError: If another generation than `expected` is served.
-            RedhostError: If the generation cannot be served; the message says why.
+            RedhostError: If the generation cannot be served; the message explains why.
         """
         with self._alone(expected):
             return self._publish(number)
 
     def prepare(self, number: int, *, replay: bool = False) -> ComposedModel:
-        """Verify, load and warm up a generation, and leave the one that answers where it is.
+        """Verify, load and warm up a generation without serving it.
 
-        While the result is held, a swap to this generation has nothing left to do but to move the
-        pointer, and gc leaves it on disk.
+        While the result is referenced, a swap to this generation only moves the pointer, and gc
+        keeps it on disk.
 
         Args:
-            number: Which one.
-            replay: Whether it also answers the gate rows of its cards, and is refused if fewer are
-                right than its receipt says.
+            number: The generation.
+            replay: Whether it also answers the gate rows of its cards, and is refused if fewer
+                answers are right than its receipt states.
 
         Raises:
-            RedhostError: If the generation cannot be served; the message says why.
+            RedhostError: If the generation cannot be served; the message explains why.
         """
         model = self._leased(number)
         if replay:
@@ -205,7 +206,7 @@ class Live:
 
         Raises:
             MissingError: If it has no parent, or none is served.
-            RedhostError: As `swap` does.
+            RedhostError: As for `swap`.
         """
         with self._alone(expected):
             number = self.composed.generation
@@ -218,13 +219,13 @@ class Live:
         """Follow the home's current generation, which another process may have changed.
 
         Returns:
-            The number of the generation that answers now, None where nothing is composed.
+            The number of the generation that answers now, None if nothing is composed.
         """
         current = self.host.generations.current()
         return current if current in {None, self.generation} else self.swap()
 
     def unload(self, *, expected: int | None = None) -> None:
-        """Stop answering, until the next swap; the home is left as it is."""
+        """Stop answering until the next swap; the home does not change."""
         with self._alone(expected):
             self._serving = None
 
@@ -235,22 +236,22 @@ class Live:
         expected: int | None = None,
         **keywords: Unpack[RecomposeKeywords],
     ) -> Receipt:
-        """Compose one expert more, as `Host.attach` does, then answer with that.
+        """Compose one more expert, as `Host.attach` does, then answer with the result.
 
         Args:
-            source: What joins; it may have been installed a moment ago.
+            source: The expert to add; it may have been installed a moment ago.
             expected: As for `swap`.
             keywords: See `RecomposeKeywords`.
 
         Raises:
-            RedhostError: As `swap` and `Host.attach` do; the old generation goes on.
+            RedhostError: As for `swap` and `Host.attach`; the old generation still answers.
         """
         return self._change(lambda: self.host.attach(source, **keywords), expected)
 
     def detach(
         self, expert_id: str, *, expected: int | None = None, **keywords: Unpack[RecomposeKeywords]
     ) -> Receipt:
-        """Compose without an expert, as `Host.detach` does, then answer with that; see `attach`."""
+        """Compose without an expert, as `Host.detach` does, then serve the result; see `attach`."""
         return self._change(lambda: self.host.detach(expert_id, **keywords), expected)
 
     def replace(
@@ -261,11 +262,11 @@ class Live:
         expected: int | None = None,
         **keywords: Unpack[RecomposeKeywords],
     ) -> Receipt:
-        """Exchange an expert, as `Host.replace` does, then answer with that; see `attach`."""
+        """Exchange an expert, as `Host.replace` does, then serve the result; see `attach`."""
         return self._change(lambda: self.host.replace(expert_id, source, **keywords), expected)
 
     def _change(self, compose: Callable[[], Receipt], expected: int | None) -> Receipt:
-        """Publish a changed composition and serve it, or go back; nobody else writes meanwhile."""
+        """Publish a changed composition and serve it, or roll back; no other writer intervenes."""
         with self._alone(expected), self.host.generations.writer():
             before = self.host.generations.current()
             if self.generation not in {None, before}:
@@ -287,7 +288,7 @@ class Live:
 
     @contextmanager
     def _alone(self, expected: int | None) -> Iterator[None]:
-        """Let one change happen at a time, and only from where its caller thinks we are."""
+        """Allow one change at a time, and only from the generation that its caller expects."""
         if not self._turn.acquire(blocking=False):
             raise SwapInProgressError("another swap is under way", hint="Try again later.")
         try:
@@ -303,14 +304,14 @@ class Live:
             self._turn.release()
 
     def _publish(self, number: int | None) -> int:
-        """Do everything that can fail, then move the pointer."""
+        """Finish everything that can fail, then move the pointer."""
         current = self.host.generations.current()
         number = current if number is None else number
         if number is None:
             raise nothing_composed(self.host.home)
         model = self._prepared.pop(number, None) or self._leased(number)
         if number != current:
-            self.host.rollback(number)  # the disk first: a restart then serves the same
+            self.host.rollback(number)  # the disk first: after a restart the same one is served
         self._move(model)
         question = question_of(self.host.home)
         who = f"question {question!r}: " if question else ""
@@ -318,18 +319,18 @@ class Live:
         return number
 
     def _leased(self, number: int) -> ComposedModel:
-        """Return a generation that answers, and that stays on disk as long as it is held."""
+        """Return a verified generation that stays on disk as long as it is referenced."""
         lease = ExitStack()
         try:
             lease.enter_context(Leases(self.host.home).hold(number))
-        except StoreError as e:  # a home that cannot be written cannot be cleaned up either
+        except StoreError as e:  # in a read-only home, gc cannot remove it either
             log.info("generation %s has no lease: %s", number, e.reason)
         try:
             model = self._ready(number)
         except BaseException:
             lease.close()
             raise
-        weakref.finalize(model, lease.close)  # held as long as a request is answered by it
+        weakref.finalize(model, lease.close)  # at the earliest when its last request is answered
         return model
 
     def _move(self, model: ComposedModel) -> None:
@@ -338,14 +339,14 @@ class Live:
         self._served = [r for r in self._served if r() is not None] + [weakref.ref(model)]
 
     def _ready(self, number: int) -> ComposedModel:
-        """Return a generation that was verified, loaded, and has answered."""
+        """Return a generation that is verified, loaded and warmed up."""
         try:
             model = self._loader.read(number)
             _warm_up(model)
         except RedhostError:
             raise
         except Exception as e:
-            message = " ".join(str(e).split())  # torch's messages run over several lines
+            message = " ".join(str(e).split())  # torch's messages have several lines
             raise CompositionError(
                 f"generation {number} cannot be served", found=f"{type(e).__name__}: {message}"
             ) from e
@@ -353,10 +354,10 @@ class Live:
 
 
 def _warm_up(model: ComposedModel) -> None:
-    """Let a generation answer a few texts of its own, or tell a first token.
+    """Let a generation answer a few texts of its own, or predict a first token.
 
     Raises:
-        CompositionError: If what it answers is no number.
+        CompositionError: If its output is not finite.
     """
     trunk, rows = model.backbone.trunk, model.evaluation or model.background
     if model.backbone.task.head.vocabulary:

@@ -1,4 +1,4 @@
-"""The receipt: what a recompose did, and the proof that nothing else moved."""
+"""The receipt: a record of a recompose, with the proof that only the router changed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class DigestChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights digest before and after the router was trained; one that moved refuses (law 1).
+    """The weights digest before and after router training; a difference is refused (law 1).
 
-    It is over tensors alone. The build digest, in the lock and in `Composition`, is over the whole
+    It covers tensors alone. The build digest, in the lock and in `Composition`, covers the whole
     package.
 
     Attributes:
-        before: Of the tensors before.
-        after: Of the tensors after.
+        before: The digest of the tensors before training.
+        after: The digest of the tensors after training.
     """
 
     before: str
@@ -25,7 +25,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: The expert's id.
-        code: A stable word for the failure.
+        code: A stable code for the failure.
         reason: The failure as one line.
     """
 
@@ -35,15 +35,15 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MinimaxReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a robust router defends against, measured on gate rows (nats).
+    """The regrets that a robust router minimises, measured on gate rows (nats).
 
     Attributes:
         mixture: λ*, the mixture of domains it was trained against.
-        regrets: By domain: the composition's loss less that of the domain's own expert.
+        regrets: By domain: the composition's loss minus that of the domain's own expert.
         worst: The domain with the largest regret.
-        regret: Its regret.
-        gap: Worst regret less the regret under λ*: an estimate of how far the game is from its
-            value, not a certificate.
+        regret: The regret of that domain.
+        gap: Worst regret minus the regret under λ*: an estimate of the distance from the value of
+            the game, not a certificate.
     """
 
     mixture: dict[str, float]
@@ -54,21 +54,21 @@ class MinimaxReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """How the router came to be.
+    """How the router was made.
 
     Attributes:
         kind: Its kind, with options.
         level: How much of it was retrained: ``zero``, ``row`` or ``full``.
-        seconds: Spent on training it.
-        rows: Fit rows it was trained on.
-        digest: Of its weights.
-        columns: What it weighs, in the order of its rows.
+        seconds: The training time.
+        rows: The number of fit rows it was trained on.
+        digest: The digest of its weights.
+        columns: Its columns, in the order of its rows.
         moved: Columns whose weights were trained.
-        robust: What it defends against, for kinds that do.
-        tried: Where the kind was chosen: the share of held fit rows that each kind sent to their
-            own expert. Empty where it was asked for by name.
-        shares: Of the texts that it expects, by column: those that it learnt under, or `prior`.
-        prior: Whose texts it was asked to expect; null where nobody asked.
+        robust: The regrets it minimises, for kinds that do.
+        tried: If the kind was chosen automatically: the share of held-out fit rows that each kind
+            routed to their own expert. Empty if the kind was given by name.
+        shares: The expected shares of texts, by column: those of its training, or `prior`.
+        prior: The shares of texts that were requested; null if none were.
     """
 
     kind: str
@@ -88,19 +88,20 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
     """What a domain loses to newcomers, on its gate rows; shares, 0–1 (`core.composition.harm`).
 
     Attributes:
-        fall: How much less of its rows is answered rightly.
-        reference: What linear discriminants over the same cards' labels lose, with no expert.
-        excess: The fall less that of the reference.
+        fall: The drop in accuracy.
+        reference: The same drop for linear discriminants over the cards' labels, without experts.
+        excess: `fall` minus `reference`.
         error: The standard error of the excess.
-        overlap: How many of a newcomer's rows lie where the densest fifth of the domain's do, as a
-            multiple of what the domain's own rows have.
-        reverse: The same of the domain's rows among a newcomer's, by the newcomer's card.
-        taken: Share of rows that were answered rightly and surely, and wrongly by a newcomer now.
-        mass: How much less probable the right label is, in the mean.
-        copied: Largest share of a newcomer's shown rows that a member's card has under other
+        overlap: The share of a newcomer's rows in the region of the densest fifth of the domain's,
+            as a multiple of the share of the domain's own rows there.
+        reverse: The same for the domain's rows among a newcomer's, by the newcomer's card.
+        taken: The share of rows that were answered correctly with high confidence before, and
+            wrongly by a newcomer now.
+        mass: The mean drop in the probability of the right label.
+        copied: The largest share of a newcomer's card rows that a member's card has under other
             labels.
-        claimed: Share of rows lost by a newcomer's number of rows, where it says it has more than
-            any member: answers beside those with as many as the largest member has.
+        claimed: The share of rows lost to a newcomer's claimed number of rows, if larger than any
+            member's: the answers are compared with those for as many as the largest member has.
     """
 
     fall: float
@@ -119,13 +120,13 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Accuracy on the cards' gate rows, 0–1.
 
     Attributes:
-        before: Of the previous composition, for the domains both have; None where there is none.
-        after: Of this composition, by domain.
-        overall: Of this composition over all gate rows.
-        oracle: With each row's own expert at weight 1.
-        rows: Gate rows by domain.
-        own: Of each domain's own expert alone, by domain; none in receipts written before.
-        excess: What the domains that both have lose to newcomers, where there are any.
+        before: The previous composition's, on the domains of both; None if there is none.
+        after: This composition's, by domain.
+        overall: This composition's over all gate rows.
+        oracle: Under oracle routing: each row's own expert at weight 1.
+        rows: The number of gate rows by domain.
+        own: Each domain's own expert's, alone, by domain; empty in older receipts.
+        excess: What the domains of both compositions lose to newcomers, if there are any.
     """
 
     before: dict[str, float] | None
@@ -138,15 +139,16 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decline(msgspec.Struct, frozen=True, kw_only=True):
-    """What texts are declined: those less familiar than nearly all gate rows.
+    """Which texts are declined: those less familiar than nearly all gate rows.
 
     Attributes:
-        share: ε: at most so many of the experts' own texts are declined, 0–1.
-        rows: Gate rows that each expert answers, by expert.
-        thresholds: The familiarity below which texts that an expert answers are declined, by
-            expert; null where nothing is.
-        needed: Gate rows that the share needs; experts with fewer share a threshold.
-        warnings: Where rows are too few.
+        share: ε: the largest share of the experts' own texts that is declined, 0–1.
+        rows: The number of gate rows that each expert answers, by expert.
+        thresholds: The familiarity below which a text is declined, by the expert that answers it;
+            null if nothing is declined.
+        needed: The number of gate rows that the share requires; experts with fewer share a
+            threshold.
+        warnings: Experts with too few rows.
     """
 
     share: float
@@ -157,13 +159,13 @@ class Decline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bits per byte on the cards' gate passages, where text is generated; less is better.
+    """Bits per byte on the cards' gate passages, in generation; lower is better.
 
     Attributes:
-        before: Of the previous composition, for the domains both have; None where there is none.
-        after: Of this composition, by domain.
-        oracle: Of each domain's own expert alone.
-        bytes: Bytes of the gate passages, by domain.
+        before: The previous composition's, on the domains of both; None if there is none.
+        after: This composition's, by domain.
+        oracle: Each domain's own expert's, alone.
+        bytes: The number of bytes of the gate passages, by domain.
     """
 
     before: dict[str, float] | None
@@ -173,20 +175,21 @@ class Bits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What the routes of labelled rows look like.
+    """Statistics of the routing of labelled rows.
 
     Attributes:
-        rows: How many rows.
+        rows: The number of rows.
         usage: Mean weight by column.
-        entropy: Of the experts' usage, 0 (one takes all) … 1 (equal shares).
-        expected_entropy: What it would be if every row went to its own expert.
-        dead: Experts with rows of their own that get next to no weight.
+        entropy: The entropy of the experts' usage, from 0 (one expert takes all) to 1 (equal
+            shares).
+        expected_entropy: The same if every row went to its own expert.
+        dead: Experts with rows of their own whose weight is close to zero.
         distance: Mean distance of two experts' answers, in units of an answer's norm; None for
             one expert.
         loudness: ‖Δ‖ in logits of every expert on its own rows.
-        flips: Share of rows whose heaviest column is another one than in the previous generation,
-            of the rows whose expert both have; None without one.
-        warnings: What is wrong and what to try.
+        flips: The share of rows whose highest-weighted column has changed since the previous
+            generation, among rows whose expert is in both; None without one.
+        warnings: Problems found, and what to try.
     """
 
     rows: int
@@ -201,30 +204,30 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What `recompose` prints with ``--json`` and every generation keeps.
+    """The record that `recompose` prints with ``--json`` and every generation keeps.
 
     Attributes:
         schema: The version of this schema.
         generation: The number it was published under; null for a dry run.
         parent: The generation before it; null for the first.
-        router: How the router came to be.
-        backbone: That the backbone is what it was.
-        experts: That each expert is what it was, by id.
+        router: How the router was made.
+        backbone: The backbone's weights digest before and after.
+        experts: Each expert's weights digest before and after, by id.
         left_out: Installed packages that were not attached.
-        withdrawn: Experts of the parent that are not installed any more.
-        not_gated: Experts whose card has no rows to judge on.
-        accuracy: On the cards' gate rows; of next tokens where text is generated.
-        seconds: In all.
-        seed: Where randomness came from.
-        health: How the weight is spread over the gate rows.
-        bits: Bits per byte, where text is generated.
-        decline: What texts are declined; null where no share of them was given.
-        steps: Where the seconds went: ``digests`` of all weights, before and after; ``learn``, the
-            texts encoded and what the router reads of them; ``train``, the router; ``judge``, on
-            gate rows.
-        ported: Experts that were carried over from another backbone, each with the digest of the
-            build its author made.
-        ranks: The rank of each expert that is served at less than its own.
+        withdrawn: Experts of the parent that are no longer installed.
+        not_gated: Experts whose card has no gate rows.
+        accuracy: Accuracy on the cards' gate rows; of next tokens in generation.
+        seconds: The total time.
+        seed: The seed of all randomness.
+        health: How the weight is distributed over the gate rows.
+        bits: Bits per byte, in generation.
+        decline: Which texts are declined; null if no share was given.
+        steps: Time by step: ``digests`` of all weights, before and after; ``learn``, encoding of
+            texts and the router's inputs; ``train``, the router; ``judge``, evaluation on gate
+            rows.
+        ported: Experts that were ported from another backbone, each with the digest of the build
+            that its author made.
+        ranks: The rank of each expert that is served at less than its full rank.
     """
 
     schema: str = "redhost.receipt/1"

@@ -1,4 +1,4 @@
-"""What composing needs of a host: a home, plugins, settings, and where features are computed."""
+"""The state that composing needs: a home, plugins, settings, and where features are computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .types import Encode, Progress
 
 
 class Prefetcher(Protocol):
-    """What fills the feature cache of a backbone with many texts, e.g. a pool of workers."""
+    """Fills the feature cache of a backbone with many texts, e.g. by a pool of workers."""
 
     def encode(
         self,
@@ -32,24 +32,24 @@ class Prefetcher(Protocol):
         folder: Path | None,
         progress: Progress | None = None,
     ) -> int:
-        """Put h of texts into the cache in a folder; return how many it lacked."""
+        """Put h of texts into the cache in a folder; return how many were missing."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Session:
-    """One home and what its compositions are made with; a `Host` owns one.
+    """One home, with the plugins and settings of its compositions; a `Host` owns one.
 
     Attributes:
         home: The state folder.
-        store: The bytes of what was composed.
-        generations: What was published.
+        store: The bytes of composed packages.
+        generations: The published generations.
         loader: Loads generations; those in use are loaded once.
         plugins: The trusted plugins.
         settings: Flags, lock and project settings, already merged.
         device: Where the trunk runs.
         cache: The folder of the feature cache.
-        pool: Who computes features before they are needed; None for nobody.
+        pool: Computes features ahead of time; None for no such workers.
     """
 
     home: Path
@@ -72,7 +72,7 @@ class Session:
         pool: Prefetcher | None = None,
         backbones: LoadedBackbones | None = None,
     ) -> Self:
-        """Return the session of a home folder, which may share backbones with another's."""
+        """Return the session of a home folder; it may share backbones with another session."""
         device = settings.device or "cpu"
         return cls(
             home=home,
@@ -90,7 +90,7 @@ class Session:
         """Return the number of the current generation.
 
         Args:
-            instead: What else one can do than compose, for the message.
+            instead: An alternative to composing, for the message.
 
         Raises:
             MissingError: If nothing has been composed in this home.
@@ -107,16 +107,16 @@ class Session:
         return self.plugins.only(self.generations.load(model.generation).providers)
 
     def encoder(self, model: ComposedModel, *, progress: Progress | None = None) -> Encode:
-        """Return texts → h through the feature cache of a composition's backbone."""
+        """Return a function texts → h, through the feature cache of a composition's backbone."""
         return cached_encode(model.backbone, model.fingerprint, self.cache, progress)
 
     def prefetch(
         self, model: ComposedModel, texts: Sequence[str], *, progress: Progress | None = None
     ) -> None:
-        """Have the pool encode texts, and the cards of a generation, before they are needed.
+        """Let the pool encode texts, and a generation's cards, before they are needed.
 
-        Does nothing without a pool, or where a plugin makes backbones: workers make built-in parts
-        from the bytes in the store.
+        This does nothing without a pool, or if a plugin makes backbones: workers build only
+        built-in parts, from the bytes in the store.
         """
         if self.pool is None or model.generation is None:
             return

@@ -1,4 +1,4 @@
-"""How texts become what a bus reads."""
+"""Shared types: text encoders, progress, and rows with the files that contain them."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Encode = Callable[[Sequence[str]], "Tensor"]
 
 
 Progress = Callable[[int, int], None]
-"""Called with (done, in all), as often as there is something new to say."""
+"""Called with (done, total) whenever progress is made."""
 
 
 class StagedProgress(ABC):
-    """A `Progress` that also learns what is under way; see `in_stage`."""
+    """A `Progress` that also receives the current stage of the work; see `in_stage`."""
 
     @abstractmethod
     def __call__(self, done: int, total: int) -> None:
-        """Take note of work that has no name."""
+        """Record progress of work without a stage."""
 
     @abstractmethod
     def stage(self, name: str, note: str = "") -> Progress:
-        """Return what is called for a stage of the work, e.g. ``epochs``.
+        """Return the function to call during a stage of the work, e.g. ``epochs``.
 
         Args:
-            name: Its name; a stage may be entered again, and then has more to do.
-            note: What to show beside it, e.g. an accuracy.
+            name: Its name; a stage that is entered again has more work to do.
+            note: A note to show with it, e.g. an accuracy.
         """
 
 
 def in_stage(progress: Progress | None, name: str, note: str = "") -> Progress | None:
-    """Return what to call in a stage of the work: a plain `Progress` is called as ever."""
+    """Return the function to call during a stage; a plain `Progress` is returned unchanged."""
     return progress.stage(name, note) if isinstance(progress, StagedProgress) else progress
 
 
@@ -47,7 +47,7 @@ RowT = TypeVar("RowT", bound=msgspec.Struct)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One labelled text; `domain` is the id of the expert whose slice it belongs to."""
+    """One labelled text; `domain` is the id of the expert whose domain it belongs to."""
 
     text: str
     label: str
@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a `texts` card; the router sees `fit`, harm is judged on `gate`."""
+    """One row of a `texts` card; routers are trained on `fit`, harm is measured on `gate`."""
 
     text: str
     label: str
@@ -65,9 +65,9 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
 class BackgroundRow(msgspec.Struct, frozen=True, kw_only=True):
     """One unlabelled text of a background card.
 
-    `domain` is the id of the expert whose slice the text lies in, where there is such a slice:
-    that expert need not leave the text alone, and the backbone column does not claim it while
-    the expert is composed. None: no expert's business.
+    `domain` is the id of the expert whose domain contains the text, if there is one. That expert
+    may respond to the text, and the backbone column does not claim it while the expert is composed.
+    None: the text is outside every expert's domain.
     """
 
     text: str
@@ -78,15 +78,15 @@ ItemT = TypeVar("ItemT")
 
 
 def as_list(given: ItemT | Iterable[ItemT], kind: type[ItemT], what: str) -> list[ItemT]:
-    """Return one item, or those of any iterable, as a list.
+    """Return a single item, or the items of any iterable, as a list.
 
     Args:
         given: A text or a row, or any iterable of them, e.g. a generator or a column of a table.
-        kind: What each item has to be.
-        what: What one is called, e.g. ``text``.
+        kind: The required type of each item.
+        what: The name of an item in messages, e.g. ``text``.
 
     Raises:
-        InputTypeError: If it is anything else; a mapping or a table is, whatever its keys are.
+        InputTypeError: If it is anything else, including any mapping or table.
     """
     expected = f"one {what}, or an iterable of {what}s"
     if isinstance(given, kind):
@@ -103,7 +103,7 @@ def as_list(given: ItemT | Iterable[ItemT], kind: type[ItemT], what: str) -> lis
 
 
 def parse_rows(data: bytes, kind: type[RowT], *, source: str) -> list[RowT]:
-    """Read JSON lines.
+    """Parse JSON lines.
 
     Raises:
         UsageError: If a line is not such a row; the message names the line.
@@ -124,5 +124,5 @@ def parse_rows(data: bytes, kind: type[RowT], *, source: str) -> list[RowT]:
 
 
 def write_rows(rows: Iterable[msgspec.Struct]) -> bytes:
-    """Write JSON lines."""
+    """Serialise rows as JSON lines."""
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)

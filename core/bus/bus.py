@@ -1,19 +1,24 @@
 """The neural bus: norm → router → residual sum → shared classifier.
 
-The only place where experts meet. Legend for shapes, here and in every file of `core`:
-B batch, D model width, E experts, K columns (E, or E+1 with the backbone column), R rank,
-C labels of the backbone's classifier, L labels of the whole bus.
+Experts are combined here and nowhere else. Let h be the encoder's state of a text and Δ_i(z) the
+output of expert i. Δ_i is added to the hidden state, Δ_i^logit to the logits:
 
-    z = LayerNorm(h)                                   (B, D)
-    α = softmax(router(z) / T)                         (B, K)
+    z = LayerNorm(h)                                   (B, D)      no learned affine
+    α = softmax(router(z) / T)                         (B, K)      routing weights
     ĥ = h + Σ_i α_i Δ_i(z)                             (B, D)      seed 001, section 4.4.3
-    p = softmax(W_c ĥ + Σ_i α_i Δ_i^logit(z))          (B, C)
+    p = softmax(W_c ĥ + Σ_i α_i Δ_i^logit(z))          (B, C)      W_c frozen and shared
 
-Where experts bring labels of their own the bus is a proper mixture (seed 002):
-p = α_H p_H + Σ_i α_i softmax(Δ_i^label(z) / T_i), with p_H the line above over the experts that
-share the backbone's classifier, their α renormalised. p_H and every p_i are then untouched, bit
-for bit, by an expert that joins with labels of its own. Where a text has any number of labels, the
-mean is over those that know about one (`label_set_head`).
+Experts with labels of their own are combined as a proper mixture of experts (seed 002):
+
+    p = α_H p_H + Σ_i α_i p_i,     p_i = softmax(Δ_i^label(z) / T_i)                      (B, L)
+
+α_H is the total weight of all columns without labels of their own. p_H is the residual form above
+over the experts among them, which share the backbone's classifier, with their weights renormalised.
+Adding an expert with labels of its own thus leaves p_H and every other p_i bitwise identical. In a
+multi-label task the mean for a label is over the columns that support it (`label_set_head`).
+
+Shapes, here and in every file of `core`: B batch, D model width, E experts, K columns (E, or E+1
+with the backbone column), R rank, C labels of the backbone's classifier, L labels of the whole bus.
 """
 
 from __future__ import annotations
@@ -34,27 +39,27 @@ from .strategies import ExpertOutputs, ForwardStrategy, choose_strategy
 from .tasks import CLASSIFICATION, Task
 
 BACKBONE = "backbone"
-"""The name of the column that changes nothing."""
+"""The name of the column that adds no Δ: its answer is the backbone's own."""
 
 
 class Bus(nn.Module):
-    """Norm, router, experts and the shared classifier, composed once and never changed.
+    """Norm, router, experts and the shared classifier: built once, immutable afterwards.
 
     Args:
         norm: h → z.
-        router: z, and what else it reads, → logits ``(B, K)`` over `columns`.
+        router: z, and the signals that it reads, → logits ``(B, K)`` over `columns`.
         experts: Expert modules by id; columns are their ids in sorted order.
         classifier: W_c ``(C, D)``, or None when the backbone has no labels.
         labels: The labels of `classifier`.
-        task: What a row is, and how its logits become an answer.
-        backbone_column: Whether the router has a last column that changes nothing.
-        layout: What experts read beside h; features are then h̃, and `norm` gives z̃.
-        strategy: How the experts are summed; by default what suits router, experts and device.
+        task: What a row of the bus is, and how its logits become an answer.
+        backbone_column: Whether the router has a last column for the backbone alone.
+        layout: What experts read in addition to h; features are then h̃, and `norm` returns z̃.
+        strategy: How the experts are summed; by default chosen for router, experts and device.
 
     Attributes:
-        columns: What the router weighs: the experts' ids, and the backbone where it has a column.
-        labels: What may be answered, L of them.
-        answers: How many probabilities a row has: L, or the tokens of a vocabulary.
+        columns: What α weights: the experts' ids, then `BACKBONE` if there is such a column.
+        labels: The label space of the bus, L labels.
+        answers: How many outputs a row has: L, or the size of the vocabulary.
     """
 
     router: BusRouter
@@ -111,8 +116,8 @@ class Bus(nn.Module):
         self.register_buffer("knows", self._knows(), persistent=False)
 
     knows: Tensor | None
-    """Where a text has any number of labels: which of those that experts bring a column knows
-    about, ``(K, L)`` of 0.0 and 1.0."""
+    """For a multi-label task, whether a column supports a label, ``(K, L)`` of 0.0 and 1.0. Only
+    the labels that experts bring are filled in: `_mixed` adds those of the backbone."""
 
     def _knows(self) -> Tensor | None:
         if not self.own or not self.task.head.several:
@@ -120,12 +125,12 @@ class Bus(nn.Module):
         knows = torch.zeros(len(self.columns), len(self.labels))
         for column, labels in self.own_labels.items():
             knows[column, labels] = 1.0
-        if len(self.columns) > len(self.ids):  # what is nobody's business has none of them
+        if len(self.columns) > len(self.ids):  # out-of-distribution texts have none of them
             knows[-1, len(self.shared_labels) :] = 1.0
         return knows
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Answer for ``(B, D)``.
+        """Compute answers for features ``(B, D)``.
 
         Returns:
             The probabilities ``(B, L)`` over `labels` and the weights α ``(B, K)``.
@@ -135,12 +140,12 @@ class Bus(nn.Module):
         alpha = self.router.weights(signals.z, signals)  # (B, K)
         if self.router.output == "mixture":
             return self.mixture(h, z, alpha), alpha
-        # Only here the weights are known to be the router's, so all but `chosen` are zero.
+        # All but `chosen` weights of a row are zero: only certain if the router made them, as here.
         chosen = self.router.chosen if self.ensemble.strategy == "gathered" else None
         return self.probabilities(h, z, alpha, outputs=signals.outputs, chosen=chosen), alpha
 
     def signals(self, z: Tensor, *, reads: Collection[str] | None = None) -> RouterSignals:
-        """Return what a router may read of z ``(B, D)``; None stands for everything."""
+        """Return the signals that a router may read for z ``(B, D)``; `reads` None allows all."""
         return RouterSignals(z, ensemble=self.ensemble, reads=reads)
 
     def weights(self, z: Tensor) -> Tensor:
@@ -180,7 +185,7 @@ class Bus(nn.Module):
         answered = len(self.shared_labels) or int(self.labels[0] == NONE)  # by p_H
         own = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
         if self.classifier is None and not self.task.head.probabilities:
-            alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)  # nobody else answers
+            alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)  # there is no p_H
         if answered:
             shared = self._shared(h, z, alpha, outputs=outputs, chosen=chosen)
             p[:, :answered] = (1 - own) * shared
@@ -204,7 +209,7 @@ class Bus(nn.Module):
         return self._mixed(p, alpha)
 
     def _mixed(self, p: Tensor, alpha: Tensor) -> Tensor:
-        """Return Σ_i α_i p_i ``(B, L)`` as the head takes it: the mean over all, or who knows."""
+        """Return Σ_i α_i p_i ``(B, L)``; multi-label: the mean over the columns with the label."""
         if self.knows is None:
             return p
         known = alpha @ self.knows
@@ -212,7 +217,7 @@ class Bus(nn.Module):
         return self.task.head.mixed(p, known)
 
     def _own_probabilities(self, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """Yield p_i ``(n, B, L_i)`` of experts with labels of their own, those alike at once."""
+        """Yield p_i ``(n, B, L_i)`` of experts with labels of their own, a stack at a time."""
         for columns, delta, temperature in self.ensemble.own_outputs(z):
             yield columns, self.task.head.output(delta, temperature=temperature)
 
@@ -225,7 +230,7 @@ class Bus(nn.Module):
         outputs: ExpertOutputs | None,
         chosen: int | None,
     ) -> Tensor:
-        """Return p_H, the component of all that share the classifier, ``(B, C)``."""
+        """Return p_H, the component of all columns that share the classifier, ``(B, C)``."""
         if self.classifier is None:
             return h.new_ones(h.shape[0], 1)  # `NONE`, of a head that has it
         total = alpha[:, self.shared].sum(-1, keepdim=True).clamp_min(1e-12)
@@ -233,22 +238,22 @@ class Bus(nn.Module):
         return self.task.head.output(logits)
 
     def mixture(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
-        """Return Σ_i α_i p_i(y|x), ``(B, L)``: seed 002's form over the same experts."""
+        """Return Σ_i α_i p_i(y|x), ``(B, L)``: the mixture form (seed 002) of the same experts."""
         return self._mixed(torch.einsum("bk,bkl->bl", alpha, self.each(h, z)), alpha)
 
     def answer(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
-        """Return p(y|x) ``(B, L)`` as the router's kind combines: residual sum, or mixture."""
+        """Return p(y|x) ``(B, L)`` in the router's form: residual sum, or mixture."""
         combine = self.mixture if self.router.output == "mixture" else self.probabilities
         return combine(h, z, alpha)
 
     def only(self, z: Tensor, column: int) -> Tensor:
-        """Return the weights that give one column everything, ``(B, K)``."""
+        """Return one-hot weights on one column, ``(B, K)``."""
         alpha = z.new_zeros(z.shape[0], len(self.columns))
         alpha[:, column] = 1.0
         return alpha
 
     def alone(self, h: Tensor, z: Tensor, column: int) -> Tensor:
-        """Return p_i(y|x), the answer with one column at 1, ``(B, L)``."""
+        """Return p_i(y|x), the answer with one column at weight 1, ``(B, L)``."""
         return self.probabilities(h, z, self.only(z, column))
 
     def each(self, h: Tensor, z: Tensor) -> Tensor:
@@ -263,26 +268,26 @@ class Bus(nn.Module):
         return p[:, : len(self.shared_labels) or 1] if own is None else p[:, own.to(p.device)]
 
     def own_answers(self, h: Tensor, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """Yield columns and their p_i(y|x) ``(n, B, L_i)``, until every expert has answered."""
+        """Yield columns and their p_i(y|x) ``(n, B, L_i)``, covering every expert once."""
         yield from self._own_probabilities(z)
         for column in range(len(self.ids)):
             if column not in self.own_labels:
                 yield (column,), self.own_answer(h, z, column)[None]
 
     def answered_by(self, column: int) -> tuple[str, ...]:
-        """Return the labels that an expert answers with: its own, or the backbone's."""
+        """Return the labels that an expert predicts: its own, or the backbone's."""
         expert = self.ensemble.parts[column]
         return expert.labels if column in self.own_labels else self.shared_labels
 
     def head_of(self, column: int) -> Head:
-        """Return what reads the answers of one expert: as its author fitted it."""
+        """Return the head that decodes one expert's output, with what its author fitted."""
         return self.task.head.fitted_by([self.ensemble.parts[column]])
 
     def labels_known(self, owner: Tensor) -> Tensor:
-        """Return which labels the experts of rows know about, ``(N, L)`` of 0.0 and 1.0.
+        """Return which labels each row's expert supports, ``(N, L)`` of 0.0 and 1.0.
 
         Args:
-            owner: The column of each row's expert ``(N,)``; −1 stands for one who knows all.
+            owner: The column of each row's expert ``(N,)``; −1 stands for one that supports all.
         """
         known = torch.zeros(len(self.columns) + 1, len(self.labels))
         known[list(self.shared), : len(self.shared_labels)] = 1.0
@@ -303,7 +308,7 @@ class Bus(nn.Module):
         return list(self.ensemble.parts)
 
     def delta(self, z: Tensor, column: int) -> Tensor:
-        """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``."""
+        """Return Δ_i of the part of z or z̃ that the expert reads, ``(B, out)``."""
         return self.ensemble.delta(z, column)
 
 
@@ -321,14 +326,14 @@ class LayerNorm(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class BusConfig:
-    """What a factory hook needs to know of the bus it builds for.
+    """The configuration of a bus, as a factory hook needs it to build a part.
 
     Attributes:
         width: D, the width of h and z.
         labels: The labels of the backbone's classifier, C of them, in its order.
         eps: The ε of the bus norm.
         task: Whether the bus answers labels, a number, or the next token.
-        context: How many numbers the router reads beside z, where text is generated.
+        context: Width of the context that the router reads in addition to z, in generation.
         device: Where the parts live.
     """
 
@@ -341,5 +346,5 @@ class BusConfig:
 
     @property
     def router_width(self) -> int:
-        """How many numbers the router reads of a row."""
+        """Width of the router's input for a row."""
         return self.width + self.context

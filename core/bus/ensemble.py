@@ -1,6 +1,6 @@
-"""The experts of a bus by column: Δ of each or of some, their confidences, and the weighted sum.
+"""The experts of a bus by column: their outputs Δ, their confidences and their weighted sum.
 
-`strategies` says which of three passes sums them; what it needs is made here once.
+`strategies` chooses one of three passes for the sum; its data is prepared here, once.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .strategies import (
 
 
 class Ensemble(nn.Module):
-    """Experts by column, sorted by where they write.
+    """Experts by column, grouped by the space that they write to.
 
     Args:
         experts: By id; columns are their ids in sorted order.
         classifier: W_c ``(C, D)``, or None.
-        layout: What they read beside h.
+        layout: What they read in addition to h.
         strategy: Which pass sums them.
-        columns: K: their number, or one more with the backbone's column.
+        columns: K: the number of experts, plus one if there is a backbone column.
 
     Raises:
-        CompositionError: If one needs a classifier that is not there.
+        CompositionError: If an expert needs a classifier and there is none.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Ensemble(nn.Module):
         super().__init__()
         self.ids = tuple(sorted(experts))
         self.parts = tuple(experts[i] for i in self.ids)  # a tuple: the bus registers the modules
-        with torch.no_grad():  # on a bus all are frozen
+        with torch.no_grad():  # all experts on a bus are frozen
             folded = {str(k): e.folded() for k, e in enumerate(self.parts)}
         self.folded = nn.ModuleDict({k: e for k, e in folded.items() if e not in self.parts})
         self.layout, self.strategy, self.columns = layout, strategy, columns
@@ -69,7 +69,7 @@ class Ensemble(nn.Module):
                 found=", ".join(self.ids[i] for i in (*self.hidden, *self.logit)),
             )
         own = {reader for s in layout.segments for reader in s.readers}
-        # Those that can be stacked: low-rank, of z itself, where the pass wants a stack.
+        # Low-rank experts that read z itself can be stacked, in the passes that use stacks.
         alike = {
             k: part
             for k, (i, part) in enumerate(zip(self.ids, self.parts, strict=True))
@@ -88,26 +88,26 @@ class Ensemble(nn.Module):
 
     @cached_property
     def readout_factor(self) -> Tensor | None:
-        """What confidences are measured with ``(…, D)``, made when first one is."""
+        """The matrix ``(…, D)`` that confidences are measured with, computed on first use."""
         return readout_factor(self.classifier)
 
     # -- outputs ------------------------------------------------------------------------------
 
     def delta(self, z: Tensor, column: int) -> Tensor:
-        """Return Δ_i of what the expert reads of z or z̃, ``(B, out)``, in the precision of z."""
+        """Return Δ_i of the part of z or z̃ that it reads, ``(B, out)``, in the precision of z."""
         expert, read = self._answering(column), self.layout.read(z, self.ids[column])
         made: Tensor = expert(read.to(expert.precision)).to(z.dtype)
         return made
 
     def _answering(self, column: int) -> Expert:
-        """Return the expert, or what answers the same in fewer products."""
+        """Return the expert, or its folded form, which computes the same in fewer products."""
         name = str(column)
         return cast("Expert", self.folded[name]) if name in self.folded else self.parts[column]
 
     def own_outputs(self, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor, float | Tensor]]:
-        """Yield Δ ``(n, B, L)`` of experts with labels of their own: columns, Δ, temperatures.
+        """Yield columns, Δ ``(n, B, L)`` and temperatures of experts with labels of their own.
 
-        Those that are alike come at once; the order is that of their first columns.
+        A stack of experts is yielded as one item; items are in the order of their first columns.
         """
         base = self.layout.base(z)
         for columns in self.own_columns:
@@ -129,7 +129,7 @@ class Ensemble(nn.Module):
         )
 
     def all_outputs(self, z: Tensor) -> ExpertOutputs:
-        """Return Δ of all experts on all rows ``(B, D)``; stacks are passed over once."""
+        """Return Δ of all experts on all rows ``(B, D)``; each stack takes one pass."""
         base, made = self.layout.base(z), dict[int, Tensor]()
         for stack in filter(None, (self.hidden_stack, self.logit_stack)):
             made |= zip(stack.columns, stack.each(base), strict=True)
@@ -139,14 +139,14 @@ class Ensemble(nn.Module):
         )
 
     def selected_outputs(self, z: Tensor, alpha: Tensor) -> ExpertOutputs | None:
-        """Return Δ where there is a weight ``(B, K)``, if the pass is `grouped`; else None."""
+        """Return Δ where α ``(B, K)`` is not zero, if the pass is `grouped`; else None."""
         return self.expert_outputs(z, active_columns(alpha)) if self.strategy == "grouped" else None
 
     def confidences(self, outputs: Iterable[ExpertOutput], z: Tensor) -> Tensor:
-        """Return e of these outputs, ``(B, K)``; zero where there is none."""
+        """Return the confidences e of these outputs, ``(B, K)``; zero for all other entries."""
         confidences = z.new_zeros(z.shape[0], self.columns)
         groups: dict[str | int, list[ExpertOutput]] = {}
-        for o in outputs:  # where one classifier is shared, one product measures all
+        for o in outputs:  # experts that share the classifier are measured in one product
             space = self.parts[o.column].space
             groups.setdefault(o.column if space == "labels" else space, []).append(o)
         for some in groups.values():
@@ -173,13 +173,13 @@ class Ensemble(nn.Module):
             h: Features ``(B, D)``, or h̃.
             z: Bus vectors ``(B, D)``, or z̃.
             alpha: Weights ``(B, K)``.
-            outputs: Δ of everybody with a weight; None computes it.
-            chosen: How many columns have a weight in each row, where that is known to be few.
+            outputs: Δ of every expert with a weight; computed here if None.
+            chosen: How many columns have a weight in each row, if these are known to be few.
         """
         outputs = self.selected_outputs(z, alpha) if outputs is None else outputs
         stacked, base = (self.hidden_stack, chosen), self.layout.base(h)
         hat = self._add(base, z, alpha, outputs, self.hidden, stacked)
-        # h + (h' − h) is not always h': with what rounding lost, one at weight 1 is h' exactly.
+        # In floats h + (h' − h) may differ from h'. Adding the lost part makes α = 1 exactly h'.
         for segment, moved in self.layout.moved(h):
             lost = moved - (base + (moved - base))
             for column in (self.ids.index(i) for i in segment.readers if i in self.ids):

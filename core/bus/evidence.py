@@ -1,16 +1,17 @@
-"""The experts' own evidence: the confidence of each, one number a row.
+"""The experts' own evidence: one confidence for each expert and row.
 
     e_i(z) = ‖W_c Δ_i(z)‖             where the expert writes to the shared classifier
     e_i(z) = logsumexp_y Δ_i(z)_y / T   where it has labels of its own (the energy score,
                                         Liu et al. 2020)
-    e_i(z) = 0                         where it answers a number of its own
+    e_i(z) = 0                         where it predicts a number of its own
     e      = 0                         for the backbone column
 
-Trained to leave other domains alone, an expert adds little off its own (small ‖W_c Δ‖), so its
-confidence shows whose input this is even where z alone does not.
+Experts are trained to add little outside their domain (small ‖W_c Δ‖). So confidences help to
+identify the domain of an input even where z alone does not.
 
-`output_features` gives S numbers of the same logits ℓ = W_c Δ_i or Δ_i / T for each expert: the
-confidence, the largest entry, the spread over labels and the entropy of softmax(ℓ), 1 when uniform.
+`output_features` returns S numbers for each expert, from the same logits ℓ = W_c Δ_i or Δ_i / T:
+the confidence, the largest entry, the spread over labels and the entropy of softmax(ℓ), 1 when
+uniform.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ OUTPUT_FEATURES = 4
 
 
 def readout_factor(classifier: Tensor | None) -> Tensor | None:
-    """Return what measures ‖W_c Δ‖ at the least cost: W_c, or R ``(D, D)`` with RᵀR = W_cᵀW_c.
+    """Return the cheapest matrix to measure ‖W_c Δ‖: W_c, or R ``(D, D)`` with RᵀR = W_cᵀW_c.
 
-    A vocabulary has many more rows than D; ‖R Δ‖ is the same number for D² products.
+    A vocabulary has many more rows than D; ‖R Δ‖ is the same number and takes D² products.
     """
     if classifier is None or classifier.shape[0] <= classifier.shape[1]:
         return classifier
@@ -54,11 +55,11 @@ def confidence_of(expert: Expert, delta: Tensor, classifier: Tensor | None) -> T
 
 
 def off_domain_norm(expert: Expert, z: Tensor, classifier: Tensor | None) -> Tensor:
-    """Return mean ‖logits that Δ adds‖² over rows ``(B, D)``: W_c Δ(z), or Δ(z) itself.
+    """Return mean ‖logits that Δ adds‖² over rows ``(B, D)``: of W_c Δ(z), or of Δ(z) itself.
 
     Args:
         expert: The expert.
-        z: What it reads, ``(B, D)``.
+        z: Its input, ``(B, D)``.
         classifier: W_c ``(C, D)``, or its factor (`readout_factor`).
     """
     delta: Tensor = expert(z)
@@ -78,7 +79,7 @@ def output_features(
 
     Args:
         experts: In column order, E of them.
-        z: Bus vectors ``(B, D)``, or what each expert reads.
+        z: Bus vectors ``(B, D)``, or the input of each expert.
         classifier: W_c ``(C, D)``; None where all experts have labels of their own.
         columns: K.
     """
@@ -92,7 +93,7 @@ def output_features(
 
 
 def _features(logits: Tensor, norm: Tensor) -> Tensor:
-    """Return ``(B, S)`` for logits ``(B, L)``; a single one has no entropy and no spread."""
+    """Return ``(B, S)`` for logits ``(B, L)``; with L = 1 entropy and spread are 0."""
     log_p = torch.log_softmax(logits, dim=-1)
     entropy = -(log_p.exp() * log_p).sum(-1) / math.log(max(logits.shape[-1], 2))
     spread = logits.std(-1, correction=0)
@@ -102,7 +103,7 @@ def _features(logits: Tensor, norm: Tensor) -> Tensor:
 def _evidence(
     expert: Expert, delta: Tensor, classifier: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """Return ℓ ``(B, L)`` of Δ ``(B, out)`` and e ``(B,)``; None for a number of its own."""
+    """Return ℓ ``(B, L)`` of Δ ``(B, out)`` and e ``(B,)``; None for an expert with a number."""
     if expert.space == "labels":
         if delta.shape[-1] == 1:
             return None

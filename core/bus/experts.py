@@ -4,7 +4,7 @@
     mlp        Δ = V σ(U z + u) + v     the same with biases
     linear     Δ = W z + b              W (out, D)               seed 001, section 4.5.2
 
-out is D where the expert writes `hidden`, C where it writes `logits`, and its own number of
+`out` is D where the expert writes `hidden`, C where it writes `logits`, and the number of its own
 labels where it writes `labels`. A residual expert with labels of its own is a residual step
 followed by classifier rows of its own: W (z + V σ(U z)) + b.
 """
@@ -41,16 +41,16 @@ class Expert(nn.Module):
 
     Args:
         space: Where Δ is written.
-        labels: The labels the expert may answer.
+        labels: The labels that the expert predicts.
         temperature: T of softmax(Δ / T) where it writes `labels`.
 
     Attributes:
-        thresholds: From which probability on it answers with each of its labels, where a text has
-            any number of them.
-        span_rules: How it reads spans of each of its labels, where spans are answered.
+        thresholds: For a multi-label task: the probability from which on each of its labels is
+            part of the answer.
+        span_rules: For a span task: how spans of each of its labels are decoded.
         reads_tap: ``final``, or the block it reads, by number or name.
         writes_tap: ``final``, or the block it writes to.
-        source: The digests of its package and of the plugin that made it: what names its rows in
+        source: The digests of its package and of the plugin that made it, which key its rows in
             the feature cache.
     """
 
@@ -68,7 +68,7 @@ class Expert(nn.Module):
 
     @property
     def precision(self) -> torch.dtype:
-        """What its weights are held in, and z is read in."""
+        """The dtype of its weights, to which z is converted."""
         return next((p.dtype for p in self.parameters()), torch.float32)
 
     def forward(self, z: Tensor) -> Tensor:
@@ -76,11 +76,11 @@ class Expert(nn.Module):
         raise NotImplementedError
 
     def folded(self) -> Expert:
-        """Return what answers the same in fewer products, as long as no weight changes."""
+        """Return an expert that computes the same in fewer products, while no weight changes."""
         return self
 
     def to_units(self, *, scale: float, shift: float) -> None:
-        """Multiply what is written by `scale` and add `shift`, folded into the last layer."""
+        """Multiply the output by `scale` and add `shift`, both folded into the last layer."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x Wᵀ + b ``(B, out)``; for n stacked weights ``(n, out, in)`` all n of them.
 
     Args:
-        x: ``(B, in)``, or ``(n, B, in)`` where each has its own.
+        x: ``(B, in)``, or ``(n, B, in)`` with one input for each weight.
         weight: W.
         bias: b, ``(out,)`` or ``(n, out)``.
     """
@@ -140,10 +140,10 @@ class LowRank(Expert):
 
 
 class InTrunkExpert(Expert):
-    """An expert that changes h inside the trunk: what it reads on the bus is its Δ, h' − h.
+    """An expert that changes h inside the trunk: its input on the bus is its Δ, h' − h.
 
     Args:
-        step: The expert itself, which acts there (`core.backbones.interventions`).
+        step: The expert itself, which acts inside (`core.backbones.interventions`).
     """
 
     def __init__(self, step: Expert) -> None:
@@ -151,7 +151,7 @@ class InTrunkExpert(Expert):
         self.step = step
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return Δ ``(B, D)``, which follows from what the trunk computed."""
+        """Return Δ ``(B, D)``, which the trunk has already computed."""
         return z
 
 
@@ -205,7 +205,7 @@ class ClassifierExpert(Expert):
         return linear(z + linear(units, self.V), self.W, self.b)
 
     def folded(self) -> Expert:
-        """Return it with W V multiplied out, where that is less to read."""
+        """Return it with the product W V precomputed, if that leaves less to read."""
         return _Folded(self) if len(self.W) < len(self.U) else self
 
     def to_units(self, *, scale: float, shift: float) -> None:
@@ -215,15 +215,15 @@ class ClassifierExpert(Expert):
 
 
 class _Folded(Expert):
-    """A `ClassifierExpert` as W z + (W V) σ(U z) + b: of V, as large as U, nothing is read."""
+    """A `ClassifierExpert` as W z + (W V) σ(U z) + b: V, which is as large as U, is not read."""
 
     def __init__(self, expert: ClassifierExpert) -> None:
         super().__init__(space=expert.space, labels=expert.labels, temperature=expert.temperature)
         self.activation, self.dtype = expert.activation, expert.precision
-        # Buffers that are not stored: the expert's own weights are what is digested, or trained.
+        # Buffers that are not stored: digests and training use the expert's own weights.
         for name in ("U", "W", "b"):
             weight = getattr(expert, name)
-            # A view: a parameter among the buffers has no place in an exported graph.
+            # A view: an exported graph has no place for a parameter among the buffers.
             self.register_buffer(name, weight.view_as(weight), persistent=False)
         self.register_buffer("WV", expert.W @ expert.V, persistent=False)
 
@@ -234,7 +234,7 @@ class _Folded(Expert):
 
     @property
     def precision(self) -> torch.dtype:
-        """What its weights are held in."""
+        """The dtype of its weights."""
         return self.dtype
 
     def forward(self, z: Tensor) -> Tensor:
@@ -244,11 +244,11 @@ class _Folded(Expert):
 
 
 STACKABLE = (Linear, ClassifierExpert, _Folded)
-"""Forms that take stacks of weights."""
+"""Forms whose `forward` accepts stacked weights."""
 
 
 class MappedExpert(Expert):
-    """An expert of another backbone, which reads z of this one as A z + c: Δ(A z + c).
+    """An expert of another backbone, to which this one's z is given as A z + c: Δ(A z + c).
 
     Args:
         expert: As its author trained it.
@@ -268,7 +268,7 @@ class MappedExpert(Expert):
 
 
 def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Expert | None:
-    """Build one of the built-in forms; return None for a form that a plugin makes.
+    """Build an expert of a built-in form; return None for a form that a plugin makes.
 
     Args:
         manifest: The expert's contract.
@@ -302,13 +302,13 @@ def expert_from_tensors(
     labels: Sequence[str],
     temperature: float = 1.0,
 ) -> Expert:
-    """Return the expert that these tensors make: their names decide what it computes.
+    """Return the expert with these tensors; their names determine its form.
 
     Args:
-        tensors: Those of a form, by name.
+        tensors: The tensors of a form, by name.
         space: Where it writes.
         activation: σ, where there is one.
-        labels: The labels it may answer.
+        labels: The labels that it predicts.
         temperature: T of softmax(Δ / T) where it writes `labels`.
     """
     t = tensors

@@ -1,7 +1,7 @@
-"""What turns a row's logits into an answer, and says how answers are learnt and judged.
+"""Heads: how a row's logits become an answer, and how answers are trained and evaluated.
 
-A head of the host's own stands in `tasks` or in a file of its own; another one is a subclass of
-`Head` and a call of `tasks.register_task`.
+The host's own heads are in `tasks` or in a file each. To add one, write a subclass of `Head` and
+call `tasks.register_task`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .experts import Expert
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What one row of a bus's output is for people."""
+    """One row of a bus's output in readable form."""
 
     label: str
     probability: float | None = None
@@ -31,12 +31,12 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetScaler:
-    """The units an expert is trained in, so that steps fit numbers of any size.
+    """The units an expert is trained in, so that step sizes suit targets of any magnitude.
 
     Attributes:
-        scale: Targets are (y − shift) / scale.
-        shift: Likewise; 0 where there is no bias to take it.
-        hidden: Hidden states are h / hidden, so that one unit of them moves the target by one.
+        scale: Targets become (y − shift) / scale.
+        shift: See `scale`; 0 where the expert has no bias to absorb it.
+        hidden: Hidden states become h / hidden, so that one unit of them moves the target by one.
     """
 
     scale: float = 1.0
@@ -44,28 +44,28 @@ class TargetScaler:
     hidden: float = 1.0
 
     def of(self, targets: Tensor) -> Tensor:
-        """Return targets ``(N,)`` in these units; class indices, which have none, as they are."""
+        """Return targets ``(N,)`` in these units; class indices are returned unchanged."""
         return (targets - self.shift) / self.scale if targets.is_floating_point() else targets
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head(ABC):
-    """How a row's logits become an answer, and how answers are learnt and judged.
+    """How a row's logits become an answer, and how answers are trained and evaluated.
 
     Attributes:
         name: Its name in `HEADS`.
-        noun: What it answers, for messages.
-        domain: What inputs an expert with n labels is for, where its author says nothing.
+        noun: What its answers are called in messages.
+        domain: The default description of the domain of an expert with n labels.
         cards: The kinds of routing card its experts may ship.
-        probabilities: Whether outputs are probabilities: then logits have a temperature, declining
-            is an output of its own (`NONE`), and a `Prediction` has a ``probability``, not a
-            ``value``.
-        distribution: Whether the probabilities of a row sum to 1, as its answers exclude each
-            other.
+        probabilities: Whether outputs are probabilities. If so, logits have a temperature,
+            declining is an output of its own (`NONE`), and a `Prediction` has a ``probability``,
+            not a ``value``.
+        distribution: Whether the probabilities of a row sum to 1, as its answers are mutually
+            exclusive.
         several: Whether an answer is a set of labels (`core.label_sets`).
         vocabulary: Whether answers are the trunk's tokens, so that its language-model head is the
             classifier.
-        resolution: Where numbers are answered: the smallest difference that matters.
+        resolution: For regression: the smallest difference that matters.
     """
 
     name: ClassVar[str]
@@ -80,7 +80,7 @@ class Head(ABC):
 
     @abstractmethod
     def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
-        """Return what the bus puts out for logits ``(B, C)``, ``(B, C)``."""
+        """Return the output of the bus for logits ``(B, C)``, in the same shape."""
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -88,19 +88,19 @@ class Head(ABC):
 
     @abstractmethod
     def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
-        """Return targets, N of them, for answers as people write them.
+        """Return targets, N of them, for answers in text form.
 
         Raises:
-            UsageError: If one of them is no answer.
+            UsageError: If one of them is not a valid answer.
         """
 
     @abstractmethod
     def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the answers that N targets stand for, as people write them."""
+        """Return the answers for N targets, in text form."""
 
     @abstractmethod
     def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Prediction]:
-        """Return what each row of the output ``(N, L)`` is for people."""
+        """Return each row of the output ``(N, L)`` in readable form."""
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
         """Return for each row whether the output ``(N, L)`` is right, ``(N,)`` of 0.0 and 1.0."""
@@ -109,43 +109,43 @@ class Head(ABC):
         return torch.tensor(hits, dtype=torch.float64)
 
     def nats(self, output: Tensor, rows: Sequence[Row]) -> Tensor | None:
-        """Return −log p of each row's answer ``(N,)``, where that is what bits are counted of."""
+        """Return −log p of each row's answer ``(N,)``; None if bits are not reported."""
         return None
 
     def error(self, output: Tensor, rows: Sequence[Row]) -> Tensor | None:
-        """Return |ŷ − y| ``(N,)`` where numbers are answered; its mean is the MAE."""
+        """Return |ŷ − y| ``(N,)`` for regression; its mean is the MAE."""
         return None
 
     def mixed(self, p: Tensor, known: Tensor) -> Tensor:
-        """Return the mean over those columns that know about a label, ``(B, L)``.
+        """Return the mean over the columns that support a label, ``(B, L)``.
 
         Args:
             p: Σ_i α_i p_i, where p_i is 0 for labels that expert i does not have, ``(B, L)``.
-            known: Σ α_i over the columns that know about each label, ``(B, L)``.
+            known: Σ α_i over the columns that support each label, ``(B, L)``.
         """
         return p
 
     def silence(self, logits: Tensor) -> Tensor:
-        """Return what logits ``(M, L)`` of labels of one's own cost on texts to leave alone."""
+        """Return the off-domain loss on logits ``(M, L)`` of an expert's own labels."""
         return logits.square().sum(-1).mean()
 
     def fitted_by(self, experts: Iterable[Expert]) -> Self:
-        """Return the head that answers as experts' authors fitted it to, where they fitted any."""
+        """Return the head with what the experts' authors fitted, if they fitted anything."""
         return self
 
     def fit(self, expert: Expert, p: Tensor, targets: Tensor, *, sizes: Sequence[int]) -> None:
-        """Fit what an author ships beside weights and temperature of how labels are read.
+        """Fit the decoding parameters that an author ships besides weights and temperature.
 
         Args:
-            expert: Gets it.
-            p: What is put out for rows that were not trained on, ``(N, L)``.
-            targets: Theirs.
-            sizes: How many of the rows each text has.
+            expert: The expert, which receives them.
+            p: The bus output on held-out rows, ``(N, L)``.
+            targets: The targets of these rows.
+            sizes: The number of rows of each text.
         """
-        return  # most ship nothing else
+        return  # most heads have no further parameters
 
     def units(self, targets: Tensor, *, classifier: Tensor | None) -> TargetScaler:
-        """Return the units for N targets; without W_c for an output of one's own."""
+        """Return the units for N targets; no W_c where the expert has an output of its own."""
         return TargetScaler()
 
     def label_of(self, part: str) -> str:
@@ -153,40 +153,40 @@ class Head(ABC):
         return part
 
     def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
-        """Return the class each answer counts for in a domain's statistics."""
+        """Return the class that each answer counts under in a domain's statistics."""
         return tuple(answers)
 
     def labels_in(self, answers: Sequence[str]) -> set[str]:
-        """Return the labels that answers name.
+        """Return the labels that occur in answers.
 
         Raises:
-            UsageError: If one of them is no answer.
+            UsageError: If one of them is not a valid answer.
         """
         return set(answers)
 
     def expected(self, answer: str) -> str | None:
-        """Return what an author's row should have had in place of this answer; None if it fits."""
+        """Return what a training row should have as its answer instead; None if it is valid."""
         return None
 
     def canonical(self, answer: str, text: str) -> str | None:
-        """Return an answer to a text as people write it in its one spelling; None if it is none."""
-        # A text may rightly be declined, though nobody learns that from a label.
+        """Return the canonical spelling of an answer to a text; None if it is not valid."""
+        # Declining may be the right answer to a text, although it is never a training label.
         return answer if answer == NONE or self.expected(answer) is None else None
 
     def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
-        """Return the outputs of a bus: the backbone's labels, then what experts bring, once each.
+        """Return the outputs of a bus: the backbone's labels, then the experts', without repeats.
 
-        Without labels of the backbone the space starts with `NONE`, the backbone column's answer.
+        If the backbone has no labels, the first output is `NONE`, the backbone column's answer.
         """
         nobody = (NONE,) if self.probabilities else ()
         return tuple(dict.fromkeys((*(shared or nobody), *own)))
 
 
 def require_answers(head: Head, rows: Iterable[Row]) -> None:
-    """Check that rows can be learnt from.
+    """Check that rows can be trained on.
 
     Raises:
-        UsageError: If the label of one is no answer.
+        UsageError: If a row's label is not a valid answer.
     """
     for label in sorted({r.label for r in rows}):
         if expected := head.expected(label):
@@ -196,7 +196,7 @@ def require_answers(head: Head, rows: Iterable[Row]) -> None:
 
 
 def require_labels(named: set[str], labels: Iterable[str]) -> None:
-    """Check that labels can be answered.
+    """Check that all named labels can be predicted.
 
     Raises:
         UsageError: If one cannot.

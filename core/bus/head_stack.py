@@ -1,8 +1,8 @@
-"""Many experts with labels of their own as one batched product for each of their layers.
+"""Many experts with labels of their own, as one batched product for each of their layers.
 
-Experts of one form and shape differ in nothing but numbers: their weights stand behind each other,
-``(n, out, in)``, and the form's own `forward` takes them so (`experts.linear`). Each product of the
-batch has the same shape however many there are, and so the same bits.
+Experts of one form and shape differ only in their weights. These are stacked, ``(n, out, in)``, and
+the form's own `forward` accepts the stack (`experts.linear`). Each product in the batch has the
+same shape for any n, so its result is bitwise identical for any n.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class HeadStack(nn.Module):
 
 
 def head_stacks(heads: Mapping[int, Expert]) -> list[HeadStack]:
-    """Return stacks of the experts that are alike; one that is like no other has one of its own.
+    """Return one stack for each group of experts of the same form and shape.
 
-    So its bits are the same in any company.
+    An expert without a match gets a stack of one, so its results never depend on other experts.
 
     Args:
         heads: Experts with labels of their own that read z, by column.
@@ -58,7 +58,7 @@ def head_stacks(heads: Mapping[int, Expert]) -> list[HeadStack]:
 
 def _stacked(experts: Sequence[Expert]) -> Expert:
     """Return an expert of the same form whose weights are those of all, ``(n, …)``."""
-    form = copy.copy(experts[0])  # which shares the tables of its weights: they are set anew
+    form = copy.copy(experts[0])  # a shallow copy shares the dicts of weights: both are replaced
     stacks = {n: _stack([_tensors(e)[n].detach() for e in experts]) for n in _tensors(form)}
     names = {n for n, _ in form.named_parameters()}
     form._parameters = {n: nn.Parameter(stacks[n], requires_grad=False) for n in names}
@@ -67,7 +67,7 @@ def _stacked(experts: Sequence[Expert]) -> Expert:
 
 
 def _stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Return tensors behind each other ``(n, …)``; a single one in the memory it has."""
+    """Return tensors stacked ``(n, …)``; a single tensor as a view, without a copy."""
     return torch.stack([*tensors]) if len(tensors) > 1 else tensors[0][None]
 
 

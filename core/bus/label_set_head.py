@@ -1,14 +1,13 @@
-"""Any number of labels for a text: a probability for each label, and a threshold for each.
+"""Multi-label classification: a probability and a threshold for each label.
 
     p(y|x) = sigmoid(logit_y / T)                     of one expert, for its own labels
-    p(y|x) = Σ_i α_i p_i(y|x) / Σ_i α_i               over the columns i that know about y
+    p(y|x) = Σ_i α_i p_i(y|x) / Σ_i α_i               over the columns i that support y
     answer = { y : p(y|x) ≥ t_y }
 
-A label excludes no other: that a text is of an expert's domain says nothing about labels which that
-expert does not have, as its author never asked for them. So such an expert is no evidence and is
-left out of the mean, which is then p(y | x, the text is of a domain where y is known about). The
-backbone's column knows about every label: the background card's texts, which it stands for, have
-none.
+Labels are not mutually exclusive. That a text is in an expert's domain is no evidence about a label
+that this expert does not have, since its author never annotated for it. Such experts are therefore
+left out of the mean, which is then p(y | x, the text is of a domain where y is annotated). The
+backbone column supports every label: it stands for the background card's texts, which have none.
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ from .experts import Expert
 from .head import Head, Prediction, require_labels
 
 EVEN = 0.5
-"""The threshold of a label that has none of its own."""
+"""The threshold of a label without a fitted one."""
 
 UNKNOWN = 1e-30
-"""Weight of nobody: below it no column knows about a label, which is then not answered."""
+"""Below this total weight no column supports a label, and its probability is 0."""
 
 GRID = tuple(sorted((n / 20 for n in range(1, 20)), key=lambda t: abs(t - EVEN)))
-"""Thresholds that are tried, those near `EVEN` first."""
+"""Candidate thresholds, those near `EVEN` first."""
 
 SHRINKAGE = 20.0
-"""Rows with a label that all labels together stand for when its threshold is fitted: of a few rows
-alone F1 says next to nothing."""
+"""Pseudo-count when a threshold is fitted: the rows with a label that all labels together stand
+for. The F1 of a few rows alone is too noisy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SigmoidHead(Head):
-    """A set of labels.
+    """The head whose answer is a set of labels.
 
     Attributes:
-        thresholds: From which probability on a label is answered, by label; `EVEN` where absent.
+        thresholds: The probability from which on a label is in the answer; `EVEN` if absent.
     """
 
     name, noun, domain = "sigmoid", "sets of labels", "texts with some of {n} labels"
-    cards: ClassVar[tuple[str, ...]] = ("texts", "vectors", "none")  # sums: of one label a row
+    cards: ClassVar[tuple[str, ...]] = ("texts", "vectors", "none")  # sums need one label a row
     distribution, several = False, True
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
@@ -59,19 +58,19 @@ class SigmoidHead(Head):
         return torch.sigmoid(logits / temperature)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean over rows of −Σ_y log p, right and wrong labels ``(B, C)``, in nats."""
+        """Return the mean over rows of Σ_y binary cross-entropy, ``(B, C)``, in nats."""
         wanted = targets.to(logits.dtype)
         return binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1).mean()
 
     def silence(self, logits: Tensor) -> Tensor:
-        """Return the loss of answering texts that have no label, for logits ``(M, L)``."""
+        """Return the loss of predicting labels for texts that have none, logits ``(M, L)``."""
         return self.loss(logits, torch.zeros_like(logits))
 
     def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
         """Return which labels each row has, ``(N, L)`` of 0 and 1.
 
         Raises:
-            UsageError: If an answer has one that is not among the labels.
+            UsageError: If an answer contains one that is not among the labels.
         """
         require_labels(self.labels_in(answers), labels)
         rows = [{*split_labels(answer)} for answer in answers]
@@ -79,7 +78,7 @@ class SigmoidHead(Head):
         return torch.tensor(found, dtype=torch.int64).reshape(len(rows), len(labels))
 
     def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the sets that ``(N, L)`` of 0 and 1 stand for."""
+        """Return the sets that rows ``(N, L)`` of 0 and 1 encode."""
         return tuple(
             join_labels(y for y, holds in zip(labels, row, strict=True) if holds)
             for row in targets.tolist()
@@ -94,7 +93,7 @@ class SigmoidHead(Head):
         return [Prediction(label=label, probability=p) for label, p in sets]
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
-        """Return whether the set is the row's, no label more or less, ``(N,)``."""
+        """Return whether the predicted set is exactly the row's, ``(N,)``."""
         given = self.read(output, labels)
         hits = [
             {*split_labels(p.label)} == {*split_labels(r.label)}
@@ -103,39 +102,39 @@ class SigmoidHead(Head):
         return torch.tensor(hits, dtype=torch.float64)
 
     def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
-        """Return the first label of each set: sums have every row once."""
+        """Return the first label of each set, so that a row counts once in the sums."""
         return tuple((*split_labels(answer), NONE)[0] for answer in answers)
 
     def labels_in(self, answers: Sequence[str]) -> set[str]:
-        """Return the labels of all the sets."""
+        """Return the union of the sets."""
         return {y for answer in answers for y in split_labels(answer)}
 
     def expected(self, answer: str) -> str | None:
-        """Return that labels with ``|`` between them are expected, where there are none."""
+        """Return that labels separated by ``|`` are expected, where the answer has none."""
         return None if allowed(split_labels(answer)) else "labels with '|' between them, or 'none'"
 
     def canonical(self, answer: str, text: str) -> str | None:  # noqa: ARG002
-        """Return a set of labels in their order, in whatever order they are given."""
+        """Return a set of labels in canonical order, from any order."""
         return read_label_set(answer)
 
     def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
-        """Return all labels once: that none holds needs no output of its own."""
+        """Return all labels once; the empty set needs no output of its own."""
         return tuple(dict.fromkeys((*shared, *own)))
 
     def mixed(self, p: Tensor, known: Tensor) -> Tensor:
-        """Return Σ α_i p_i / Σ α_i over the columns that know about a label, ``(B, L)``."""
-        return (p / known.clamp_min(UNKNOWN)).clamp(max=1.0)  # rounding may leave more than 1
+        """Return Σ α_i p_i / Σ α_i over the columns that support a label, ``(B, L)``."""
+        return (p / known.clamp_min(UNKNOWN)).clamp(max=1.0)  # rounding may exceed 1
 
     def fitted_by(self, experts: Iterable[Expert]) -> Self:
-        """Return the head with the mean threshold of each label over the experts that have it."""
+        """Return the head with each label's threshold averaged over the experts that have it."""
         found: dict[str, list[float]] = {}
         for expert in experts:
-            for label, t in zip(expert.labels, expert.thresholds, strict=False):  # or none at all
+            for label, t in zip(expert.labels, expert.thresholds, strict=False):  # may be empty
                 found.setdefault(label, []).append(t)
         return self.with_thresholds({y: fmean(some) for y, some in found.items()})
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
-        """Return the head with thresholds of some labels."""
+        """Return the head with the thresholds of some labels set."""
         return replace(self, thresholds={**self.thresholds, **thresholds})
 
     def fit(self, expert: Expert, p: Tensor, targets: Tensor, *, sizes: Sequence[int]) -> None:  # noqa: ARG002
@@ -147,8 +146,8 @@ class SigmoidHead(Head):
 
             F1_y(t) = 2 (tp_y + κ tp) / (n_y + a_y + κ (n + a))      κ n = `SHRINKAGE`
 
-        tp_y, n_y and a_y are the rows answered rightly with y, those that have it, and those
-        answered with it; without an index, of all labels together.
+        tp_y, n_y and a_y count the rows that are correctly answered with y, have y, and are
+        answered with y. Without an index they count over all labels together.
         """
         right = targets.double()
         given = [(p >= t).double() for t in GRID]
@@ -158,12 +157,12 @@ class SigmoidHead(Head):
 
 
 def best_tried(has: Tensor, hits: Tensor, given: Tensor) -> list[int]:
-    """Return for each of L labels which of G ways to answer has the largest F1, smoothed as above.
+    """Return for each of L labels the best of G ways to answer by smoothed F1, as above.
 
     Args:
-        has: How many have the label, ``(L,)``.
-        hits: How many of these are answered with it ``(G, L)``; of equally good ways, the first.
-        given: How many are answered with it, ``(G, L)``.
+        has: The number of rows with the label, ``(L,)``.
+        hits: How many of these are answered with it ``(G, L)``; the first wins a tie.
+        given: The number of rows answered with it, ``(G, L)``.
     """
     share = SHRINKAGE / float(has.sum().clamp_min(1.0))  # κ
     total = has + given

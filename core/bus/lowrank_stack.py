@@ -1,9 +1,9 @@
 """Many low-rank experts as two matrix products, instead of two per expert.
 
-Σ_i α_i V_i σ(U_i z + u_i) + α_i v_i: the rows of all U_i stand under each other, so do those of all
-V_iᵀ, and α scales the hidden units between them. The cost grows with the total rank, and a unit of
-rank costs the same whoever it belongs to. Where only k columns have a weight, their rows are
-gathered instead: the cost then grows with k times the largest rank.
+Σ_i α_i V_i σ(U_i z + u_i) + α_i v_i: the rows of all U_i are concatenated, as are those of all
+V_iᵀ, and α scales the hidden units in between. The cost grows with the total rank of all experts
+together. If only k columns have a weight, their rows are gathered instead: the cost then grows with
+k times the largest rank.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LowRankStack(nn.Module):
         stacked = [parts[i] for i in self.columns]
         ranks = [p.U.shape[0] for p in stacked]
         owner = [i for i, r in zip(self.columns, ranks, strict=True) for _ in range(r)]
-        # Copies, so that the pass is contiguous; buffers, so that no optimiser can find them.
+        # Copies, so that memory is contiguous; buffers, so that no optimiser updates them.
         inner, outer = zip(*(p.biases() for p in stacked), strict=True)
         self.register_buffer("U", torch.cat([p.U.detach() for p in stacked]))
         self.register_buffer("u", torch.cat(inner))
@@ -39,12 +39,12 @@ class LowRankStack(nn.Module):
         self.register_buffer("owner", torch.tensor(owner, device=self.U.device))
         self.register_buffer("column", torch.tensor(self.columns, device=self.U.device))
         self.spans = tuple(pairwise(accumulate(ranks, initial=0)))
-        # Where each expert's units lie (n, max R), −1 past its rank.
+        # The units of each expert (n, max R), −1 past its rank.
         units = [[*range(a, b)] + [-1] * (max(ranks) - b + a) for a, b in self.spans]
         self.register_buffer("units", torch.tensor(units, device=self.U.device))
         placed = zip(stacked, self.spans, strict=True)
         runs = ((name, [*run]) for name, run in groupby(placed, lambda pair: pair[0].activation))
-        # Each activation with its first unit and past its last one.
+        # Each activation with the range of units that it applies to.
         self.activations = tuple((name, run[0][1][0], run[-1][1][1]) for name, run in runs)
 
     U: Tensor
@@ -61,8 +61,8 @@ class LowRankStack(nn.Module):
         Args:
             z: Bus vectors ``(B, D)``.
             alpha: Weights ``(B, K)``.
-            chosen: k, where at most so many columns have a weight in a row: only their rows of
-                the stack are read.
+            chosen: k, if at most k columns have a weight in each row: only their rows of the
+                stack are read.
         """
         weights = alpha[:, self.column]  # (B, n)
         if chosen is not None and chosen < len(self.columns):
@@ -80,12 +80,12 @@ class LowRankStack(nn.Module):
         ]
 
     def _activate(self, units: Tensor) -> Tensor:
-        """Return σ of all units ``(…, ΣR)``, each by its expert's own."""
+        """Return σ of all units ``(…, ΣR)``, each with its expert's activation."""
         active = [ACTIVATIONS[name](units[..., a:b]) for name, a, b in self.activations]
         return active[0] if len(active) == 1 else torch.cat(active, dim=-1)
 
     def _gathered(self, z: Tensor, weights: Tensor, k: int) -> Tensor:
-        """Return the sum over the k heaviest of ``(B, n)``; units past a rank weigh nothing."""
+        """Return the sum over the k largest of ``(B, n)``; units past an expert's rank add 0."""
         weight, who = weights.to(z.dtype).topk(k, dim=-1)  # (B, k)
         rows = self.units[who]  # (B, k, R), −1 past the rank of the expert
         real = rows >= 0

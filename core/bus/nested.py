@@ -2,10 +2,10 @@
 
     Δ_r(z) = V[:, :r] σ(U[:r] z + u[:r]) + v
 
-Trained at all its ranks at once, an expert loses least where it is cut, and one package serves
-hosts of several sizes. (The loss is a mean over ranks, as that of Kusupati et al. 2022, arXiv
+An expert trained at all its ranks at once loses least when it is cut, so one package serves hosts
+of several sizes. (The loss is a mean over ranks, as that of Kusupati et al. 2022, arXiv
 2205.13147, is a sum over sizes; nested dropout, Rippel, Gelbart and Adams 2014, arXiv 1402.0915,
-draws one a step.)
+draws one rank a step.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .experts import ClassifierExpert, Expert, LowRank, expert_from_tensors
 
 
 def first_units(expert: Expert, rank: int) -> Expert:
-    """Return the first units of an expert as an expert of their own; it shares no memory with it.
+    """Return the first units of an expert as a separate expert that shares no memory with it.
 
     Args:
         expert: Of a form that has a rank.
@@ -43,17 +43,17 @@ def first_units(expert: Expert, rank: int) -> Expert:
 
 
 def at_each_rank(expert: Expert, ranks: Sequence[int]) -> tuple[Expert, ...]:
-    """Return an expert at each of its ranks, on the very weights it has, the whole one last.
+    """Return an expert at each of its ranks, sharing its weights, the full rank last.
 
     Args:
-        expert: What is trained.
-        ranks: Its ranks, ascending; empty where it has only one.
+        expert: The expert being trained.
+        ranks: Its ranks, ascending; empty if it has only one.
     """
     return (*(_FirstUnits(expert, rank) for rank in ranks[:-1]), expert)
 
 
 class _FirstUnits(Expert):
-    """The first units of an expert, on its weights: gradients reach these units alone."""
+    """The first units of an expert, sharing its weights: gradients reach these units alone."""
 
     def __init__(self, whole: Expert, rank: int) -> None:
         super().__init__(space=whole.space, labels=whole.labels, temperature=whole.temperature)
@@ -67,7 +67,7 @@ class _FirstUnits(Expert):
 
 
 def _cut(expert: Expert, tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """Return the tensors of the first units, as views: R is one dimension of some of them."""
+    """Return the tensors of the first units, as views, cut in the dimension of size R."""
     forms = (form.letters(expert.space) for form in FORMS.values())
     letters = next(form for form in forms if form.keys() == tensors.keys())
     return {

@@ -1,11 +1,11 @@
-"""What a router may read of a batch beside z: signals, each computed when it is first read.
+"""Signals: what a router may read of a batch in addition to z, each computed on first use.
 
     confidences        e(z), the experts' confidence in this input         (B, K)
-    output_features    what the experts' outputs look like                 (B, K, S)
-    query(mask)        the confidences of those experts that it names      (B, K)
+    output_features    statistics of the experts' outputs                  (B, K, S)
+    query(mask)        the confidences of the experts in a mask            (B, K)
 
-A router names in `reads` what it reads, and nothing else is computed. A new signal is a function of
-`RouterSignals` that works row by row, registered under a name; a router's own file may do so.
+A router declares its inputs in `reads`, and only these are computed. A new signal is a function of
+`RouterSignals` that works row by row, registered under a name, for example in the router's file.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from .evidence import output_features
 from .strategies import ExpertOutputs, active_columns
 
 QUERY = "query"
-"""Read by a router that picks the experts whose confidences it wants: `RouterSignals.query`."""
+"""Read by a router that selects whose confidences to compute, with `RouterSignals.query`."""
 ANSWERS = "answers"
-"""Read, while it is trained, by one that learns from p_k(y|x) of its rows' own answers."""
+"""Read in training by a router that learns from p_k(y|x) of its rows' correct answers."""
 TRUNCATED_LOGITS = "truncated_logits"
-"""Likewise, by one that learns from what the residual sum makes of the rows' answers."""
+"""Read in training by a router that learns from the residual sum's logits on its rows."""
 
 Signal = Callable[["RouterSignals", Ensemble], Tensor]
 
 SIGNALS: dict[str, Signal] = {}
-"""What computes a signal ``(B, K, …)`` of a batch and the experts, by the name it is read under."""
+"""The functions that compute signals ``(B, K, …)`` of a batch and the experts, by signal name."""
 
 
 class RouterSignals:
-    """One batch as a router reads it.
+    """The inputs of a router for one batch.
 
     Args:
         z: Bus vectors ``(B, D)``, or z̃.
-        ensemble: The experts; None where all signals are given.
+        ensemble: The experts; None if all signals are given.
         reads: What may be read; None for everything.
-        values: Signals that are known already, by name.
+        values: Signals that are computed already, by name.
 
     Attributes:
-        features: z̃, of which every expert reads its own.
-        z: What the router reads of it, ``(B, W)``.
+        features: z̃, of which every expert reads its own part.
+        z: The part of it that the router reads, ``(B, W)``.
         known: The signals computed so far, by name.
-        outputs: What experts had to compute for the signals read so far; None for nothing. The
-            answer is made of it, so that no expert computes a row twice.
+        outputs: Expert outputs computed for the signals so far; None if there are none. The answer
+            reuses them, so that no expert computes a row twice.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RouterSignals:
         """
         if name not in self.known:
             ensemble = self._experts(name)
-            with torch.no_grad():  # experts are frozen: for a router their signals are data
+            with torch.no_grad():  # experts are frozen, so signals are constants for the router
                 self.known[name] = SIGNALS[name](self, ensemble)
         return self.known[name]
 
@@ -83,13 +83,13 @@ class RouterSignals:
 
     @property
     def output_features(self) -> Tensor:
-        """What the experts' outputs look like, ``(B, K, S)``."""
+        """Statistics of the experts' outputs, ``(B, K, S)``."""
         return self["output_features"]
 
     def query(self, mask: Tensor) -> Tensor:
-        """Return the confidences of those a mask ``(B, K)`` names, ``(B, K)``; zero elsewhere.
+        """Return the confidences where a mask ``(B, K)`` is set, ``(B, K)``; zero elsewhere.
 
-        No expert may be named twice for a row, nor have a weight where it was not named.
+        Query an expert at most once for a row, and give weight only to experts that were queried.
         """
         if "confidences" in self.known:
             return torch.where(mask, self.known["confidences"], 0.0)
@@ -100,7 +100,7 @@ class RouterSignals:
             return ensemble.confidences(outputs, self.features)
 
     def _experts(self, name: str) -> Ensemble:
-        """Return who computes a signal."""
+        """Return the ensemble, after checking that the router may read the signal."""
         if self.ensemble is None or (self.reads is not None and name not in self.reads):
             raise UsageError(
                 f"a router reads {name!r}",
@@ -112,7 +112,7 @@ class RouterSignals:
 
     @classmethod
     def concat(cls, parts: Sequence[RouterSignals]) -> RouterSignals:
-        """Return several batches of the same experts as one, with the signals that all know."""
+        """Return several batches of the same experts as one, with the signals that all have."""
         known = set.intersection(*(set(p.known) for p in parts))
         return cls(
             torch.cat([p.features for p in parts]),
@@ -123,10 +123,10 @@ class RouterSignals:
 
 
 def router_signal(name: str) -> Callable[[Signal], Signal]:
-    """Register what computes the signal of a name; it has to work row by row.
+    """Register the function that computes a named signal; it must work row by row.
 
     Raises:
-        UsageError: If another function has the name.
+        UsageError: If the name is registered for another function.
     """
 
     def register(compute: Signal) -> Signal:
@@ -146,7 +146,7 @@ def _place(thing: Any) -> str:
 @router_signal("confidences")
 def _confidences(signals: RouterSignals, ensemble: Ensemble) -> Tensor:
     if "output_features" in (signals.reads or ()):
-        return signals.output_features[..., 0]  # one pass serves a router that reads both
+        return signals.output_features[..., 0]  # one pass for a router that reads both
     signals.outputs = ensemble.all_outputs(signals.features)
     return ensemble.confidences(signals.outputs, signals.features)
 
@@ -160,16 +160,16 @@ def _output_features(signals: RouterSignals, ensemble: Ensemble) -> Tensor:
 
 
 class BusRouter(nn.Module):
-    """What a bus needs of its router.
+    """The interface that a bus requires of its router.
 
     Attributes:
         reads: Names of `SIGNALS`, or `QUERY`, `ANSWERS` and `TRUNCATED_LOGITS`.
-        output: How the bus combines by the weights: the residual sum, or the mixture Σ α_k p_k.
-        chosen: How many columns have a weight in each row, the others' logits being −∞; None
+        output: How the bus combines the experts: the residual sum, or the mixture Σ α_k p_k.
+        chosen: How many columns have a weight in each row, all other logits being −∞; None
             for all.
-        temperature: T of the weights; above 1 they are more even. It is not trained with.
-        log_prior: log q_k − log p_k of the columns ``(K,)``, where texts are expected in other
-            shares q than p, which the router learnt under. It is not trained with either.
+        temperature: T of the weights; a value above 1 makes them more even. Not used in training.
+        log_prior: log q_k − log p_k of the columns ``(K,)``, if texts are expected in shares q
+            other than the shares p that the router was trained under. Not used in training.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset()
@@ -198,7 +198,7 @@ class BusRouter(nn.Module):
 
         Args:
             z: What the router reads of bus vectors, ``(B, W)``.
-            signals: The rest of what it reads; None where there are no experts yet.
+            signals: Its other inputs; None while there are no experts.
         """
         raise NotImplementedError
 
@@ -207,7 +207,7 @@ class BusRouter(nn.Module):
         return torch.softmax(self.expecting(self(z, signals)), dim=-1)
 
     def expecting(self, logits: Tensor) -> Tensor:
-        """Return logits ``(B, K)`` over T, for texts in the shares that are expected."""
+        """Return logits ``(B, K)`` / T, plus the log prior if other shares are expected."""
         logits = logits / self.temperature
         return logits if self.log_prior is None else logits + self.log_prior
 
@@ -220,5 +220,5 @@ class BusRouter(nn.Module):
         return None
 
     def log_densities(self, z: Tensor) -> Tensor | None:  # noqa: ARG002  (kinds that know them)
-        """Return log p_k(z) under each column's rows ``(B, K)``; None where `log_density` is."""
+        """Return log p_k(z) under each column's rows ``(B, K)``; None if `log_density` is None."""
         return None

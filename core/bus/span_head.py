@@ -1,19 +1,20 @@
-"""Spans: any number of labels for each word of a text, and runs of words that have one.
+"""Spans: a set of labels for each word of a text, decoded into runs of words.
 
     p(y|w, x) = Σ_i α_i(x) p_i(y|w)      p_i = 0 for labels that expert i does not have
     e_w       = logit p(y|w, x) − logit b_y
-    spans     = for each y, the runs of words with the largest Σ over their words of e_w − c_y
+    spans     = for each y, the runs of words with the largest Σ over their words of e_w,
+                less c_y for each run
 
-A word has a probability for each label, as a whole text has by `label_set_head`, so spans of two
-labels may overlap. The weights are the text's: whose text it is decides whose labels are looked for
-in it, as nobody taught an expert to find nothing in others' texts. Teams that look for different
-things in the same texts answer questions of their own.
+A word has a probability for each label, as a whole text has in `label_set_head`, so spans of two
+labels may overlap. The weights α are those of the whole text. The text's domain thus determines
+which labels are searched for: no expert is trained to find nothing in texts of other domains. Teams
+that annotate the same texts for different labels use separate questions.
 
-The cost c of a span binds words to their neighbours: a word that says little between two that say
-much is in their span, and one that says a little alone is none. It is the difference of two states'
-transitions in a Markov chain, found by Viterbi's algorithm (1967); with c = 0 spans are the longest
-runs of words with p ≥ b. Two spans of one label that touch are read as one: no label says where the
-second begins.
+The cost c of a span binds words to their neighbours: a word with weak evidence between two with
+strong evidence joins their span, while weak evidence alone yields no span. c is the difference of
+two states' transitions in a Markov chain, decoded by Viterbi's algorithm (1967). With c = 0 spans
+are the longest runs of words with p ≥ b. Two adjacent spans of one label are read as one, as no
+label marks where the second begins.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from .label_set_head import EVEN, GRID, SigmoidHead, best_tried
 
 
 class FoundSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """A span that is answered.
+    """A predicted span.
 
     Attributes:
         start: Its first character.
         end: The character after its last.
-        label: What it is.
-        text: What stands there.
+        label: Its label.
+        text: The text of the span.
         probability: The mean over its words, 0–1.
     """
 
@@ -55,18 +56,18 @@ class FoundSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 COSTS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""What a span may cost, in nats, small ones first."""
+"""Candidate costs of a span, in nats, small ones first."""
 
 SURE = 1e-6
-"""No word is more or less probable than by this: a logit is finite."""
+"""Probabilities are clamped to [SURE, 1 − SURE], so that logits are finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanHead(SigmoidHead):
-    """The spans of a text; a row of the bus is one of its words.
+    """The head that answers the spans of a text; a row of the bus is a word.
 
     Attributes:
-        rules: b and c of each label; where absent, its threshold and 0.
+        rules: b and c of each label; if absent, its threshold and 0.
     """
 
     name, noun, domain = "spans", "spans", "texts with spans of {n} labels"
@@ -74,7 +75,7 @@ class SpanHead(SigmoidHead):
     rules: Mapping[str, SpanRule] = field(default_factory=dict)
 
     def fitted_by(self, experts: Iterable[Expert]) -> Self:
-        """Return the head with the mean threshold and rule of each label over its experts."""
+        """Return the head with each label's threshold and rule averaged over its experts."""
         experts = list(experts)
         found: dict[str, list[SpanRule]] = {}
         for expert in experts:
@@ -89,17 +90,19 @@ class SpanHead(SigmoidHead):
         return replace(super().fitted_by(experts), rules=means)
 
     def fit(self, expert: Expert, p: Tensor, targets: Tensor, *, sizes: Sequence[int]) -> None:
-        """Fit the thresholds, by words, and the rules, by spans."""
+        """Fit the thresholds on words, and the rules on spans."""
         super().fit(expert, p, targets, sizes=sizes)
         expert.span_rules = self.fit_rules(p, targets, sizes)
 
     def fit_rules(self, p: Tensor, targets: Tensor, sizes: Sequence[int]) -> tuple[SpanRule, ...]:
-        """Return the rule for each label with the largest F1 of exact spans, smoothed likewise.
+        """Return for each label the rule with the largest F1 of exact spans, smoothed.
+
+        The smoothing is that of `fit_thresholds`.
 
         Args:
-            p: What is put out for words of texts that were not trained on, ``(W, L)``.
-            targets: Theirs.
-            sizes: How many of the words each text has.
+            p: The bus output for words of held-out texts, ``(W, L)``.
+            targets: The targets of these words.
+            sizes: The number of words of each text.
         """
         tried = [SpanRule(threshold=t, cost=c) for c in COSTS for t in GRID]
         texts = [slice(a, b) for a, b in pairwise(accumulate(sizes, initial=0))]
@@ -126,24 +129,24 @@ class SpanHead(SigmoidHead):
         return {label_of(y) for answer in answers for y in split_labels(answer)}
 
     def label_of(self, part: str) -> str:
-        """Return the label of a span that is written as text."""
+        """Return the label of a span in text form."""
         return label_of(part)
 
     def mixed(self, p: Tensor, known: Tensor) -> Tensor:  # noqa: ARG002
-        """Return Σ α_i p_i ``(B, L)`` as it is: who does not have a label does not find it."""
+        """Return Σ_i α_i p_i ``(B, L)`` unchanged: an expert without a label predicts 0 for it."""
         return p
 
     def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
-        """Return the label of each text's first span: sums have every text once."""
+        """Return the label of each text's first span, so that a text counts once in the sums."""
         return tuple(label_of((*split_labels(answer), NONE)[0]) for answer in answers)
 
     def expected(self, answer: str) -> str | None:
-        """Return that spans are expected, where there are none."""
+        """Return that spans are expected, if the answer is not a list of spans."""
         found = split_spans(answer)
         return None if len(found) == len(split_labels(answer)) else "spans, such as 0:5:PER"
 
     def canonical(self, answer: str, text: str) -> str | None:
-        """Return spans of a text, written so or as a list in JSON, in their order."""
+        """Return spans of a text in canonical order, from text form or a JSON list."""
         return read_spans(answer, text)
 
     def spans(
@@ -152,10 +155,10 @@ class SpanHead(SigmoidHead):
         """Return the spans of a text, sorted.
 
         Args:
-            p: What is put out for each of its words ``(W, L)``.
+            p: The bus output for each of its words ``(W, L)``.
             labels: The L labels.
             text: The text.
-            places: Where each word begins and ends.
+            places: Start and end character of each word.
         """
         evidence = _logit(p).T.tolist()  # (L, W)
         found = [
@@ -180,12 +183,12 @@ class SpanHead(SigmoidHead):
 
 
 def best_runs(score: Sequence[float], least: float, cost: float) -> list[tuple[int, int]]:
-    """Return the runs with the largest Σ (score − least − cost of each): their first and last.
+    """Return first and last word of the runs with the largest Σ (score − least), less their costs.
 
     Args:
-        score: Of each word.
-        least: What a word has to have to be better in a run than out of one.
-        cost: Of a run, 0 or more.
+        score: The score of each word.
+        least: The score above which a word is better inside a run than outside.
+        cost: The cost of a run, 0 or more.
     """
     if max(score) < least:
         return []
@@ -218,13 +221,13 @@ def _logit_of(p: float) -> float:
 
 
 def gate_words(labels: Sequence[str]) -> Tensor:
-    """Return which words a composition is judged by ``(J,)``: those with a label, and as many more.
+    """Return indices of the words that gates use ``(J,)``: those with a label, and as many others.
 
-    Most words have none, so that an expert could lose half of its spans and still have 99 % of all
-    words right.
+    Most words have no label. Over all words, accuracy could still be 99 % after an expert lost half
+    of its spans.
 
     Args:
-        labels: The set of labels of each word, some text's words after others'.
+        labels: The set of labels of each word, with the words of all texts concatenated.
     """
     found = torch.tensor([label != NONE for label in labels], dtype=torch.bool)
     own, others = found.nonzero()[:, 0], (~found).nonzero()[:, 0]

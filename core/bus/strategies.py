@@ -1,10 +1,10 @@
-"""The three passes that sum what experts put out, and which of them suits a composition.
+"""The three passes that sum the experts' outputs, and the choice between them.
 
 dense      all experts, stacked: one product for all U and one for all V
-grouped    only those with a weight on some row, each on its own rows: an idle expert costs nothing,
-           whatever its form, not even memory where its weights are loaded lazily
-gathered   only those with a weight, their rows of the stack gathered: nothing leaves the device,
-           and `torch.compile` sees one graph
+grouped    only experts with a weight on some row, each on its own rows: an idle expert of any form
+           takes no computation, and no memory where its weights are loaded lazily
+gathered   only experts with a weight, by gathering their rows of the stack: no data leaves the
+           device, and `torch.compile` sees one graph
 
 A router that gives weights to k columns needs B · k of the B · E outputs.
 """
@@ -24,7 +24,7 @@ ForwardStrategy = Literal["dense", "gathered", "grouped"]
 """How the experts are summed."""
 
 SPARSE_THRESHOLD = 4
-"""Experts for each column with a weight, from which on computing those alone is the faster pass."""
+"""Experts per column with a weight, above which computing only those is the faster pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +46,13 @@ ExpertOutputs = tuple[ExpertOutput, ...]
 
 
 def active_columns(weights: Tensor) -> Iterator[tuple[int, Tensor | None]]:
-    """Yield every column that has a weight on some row, with these rows ``(n,)``.
+    """Yield every column that has a weight on some row, with the rows ``(n,)`` where it has one.
 
     Args:
         weights: α, or a mask, ``(B, K)``; exactly zero is no weight.
 
     Yields:
-        Columns in their order; None for the rows of a batch of one.
+        Columns in order; for a batch of one row, None in place of the rows.
     """
     if len(weights) == 1:
         for column in weights[0].nonzero().flatten().tolist():
@@ -66,11 +66,11 @@ def active_columns(weights: Tensor) -> Iterator[tuple[int, Tensor | None]]:
 def concat_outputs(outputs: Sequence[ExpertOutput], batch: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return outputs as one table: rows ``(P,)``, columns ``(P,)`` and Δ ``(P, out)``.
 
-    One operation on the table is one, not one for each expert; Δ must be equally wide.
+    The table lets one operation replace one for each expert; all Δ must have the same width.
 
     Args:
         outputs: Not empty.
-        batch: B, how many rows `None` stands for.
+        batch: B, the number of rows if an output's `rows` is None.
     """
     every = torch.arange(batch, device=outputs[0].delta.device)
     rows = [every if o.rows is None else o.rows for o in outputs]
@@ -87,7 +87,7 @@ def choose_strategy(
         experts: The experts.
         chosen: How many columns have a weight in a row; None for all.
         queries: Whether the router queries experts before it decides.
-        classifier: W_c ``(C, D)``, which tells the device.
+        classifier: W_c ``(C, D)``, whose device decides.
     """
     if chosen is None or len(experts) <= SPARSE_THRESHOLD * chosen:
         return "dense"

@@ -1,21 +1,22 @@
-"""What a bus answers: a task is a unit × a head.
+"""Tasks: what a bus answers. A task is a unit × a head.
 
     manifest's word    unit     head         output for logits, (B, C)      right
     classification     text     softmax      p(y|x) = softmax(logits / T)   the most probable label
     regression         text     number       ŷ(x) = logits, (B, 1)          rounds to the target
     generation         token    vocabulary   p(x_t+1|x_≤t), (N, V)          the next token
-    multi-label        text     sigmoid      p(y|x) = sigmoid(logits / T)   the very set of labels
-    spans              word     spans        p(y|w) = sigmoid(logits / T)   the word's very labels
+    multi-label        text     sigmoid      p(y|x) = sigmoid(logits / T)   exactly the label set
+    spans              word     spans        p(y|w) = sigmoid(logits / T)   exactly its label set
 
-The unit says what a row of the bus is. The head says how a row's logits become an answer, and how
-answers are learnt and judged; another one is a subclass of `Head` and a call of `register_task`.
+The unit defines what a row of the bus is. The head defines how a row's logits become an answer, and
+how answers are trained and evaluated. To add a head, write a subclass of `Head` and call
+`register_task`.
 
-Regression is a bus with one output, named `VALUE`, and no softmax (seed 000): experts add
-residuals to the backbone's number, or bring a number of their own, and a mixture of numbers is
-their mean under α. Generation is a bus whose rows are the tokens of a text and whose answers are
-the vocabulary's tokens, by number (seed 002). Multi-label answers with any number of labels
-(`label_set_head`), spans with any number of labels for each word (`span_head`). The backbone's
-manifest names the task; its fingerprint covers that.
+Regression is a bus with one output, named `VALUE`, and no softmax (seed 000). Experts add residuals
+to the backbone's number, or predict numbers of their own, whose mixture is their mean under α.
+Generation is a bus whose rows are the tokens of a text and whose answers are token numbers of the
+vocabulary (seed 002). Multi-label tasks answer a set of labels (`label_set_head`), spans a set of
+labels for each word (`span_head`). The backbone's manifest names the task, and its fingerprint
+covers it.
 """
 
 from __future__ import annotations
@@ -39,29 +40,29 @@ from .label_set_head import SigmoidHead
 from .span_head import SpanHead
 
 SMALLEST = 1e-6
-"""Spread of targets, as a share of the largest, below which they count as equal."""
+"""Relative spread of targets, as a share of the largest, below which they count as equal."""
 
 TINY = 1e-30
-"""A probability of nothing counts as this much."""
+"""Probabilities are clamped to this minimum before the logarithm."""
 
 
 class Unit(Enum):
-    """What a row of the bus is: a whole text, each word of one, or each token that comes next."""
+    """What a row of the bus is: a whole text, a word of a text, or a token to predict."""
 
     TEXT, WORD, TOKEN = "text", "word", "token"
 
     @property
     def router(self) -> str:
-        """The kind of router that such rows get by default.
+        """The kind of router used by default for such rows.
 
-        What `auto` stands for, `composition.choose` says; `causal` answers with one product with
-        the language-model head, however many experts there are.
+        `composition.choose` resolves `auto`; `causal` needs only one product with the
+        language-model head for any number of experts.
         """
         return "causal" if self is Unit.TOKEN else "auto"
 
     @property
     def does(self) -> str:
-        """What its backbones do, for messages."""
+        """What backbones with this unit do, for messages."""
         return {"text": "answers whole texts", "word": "answers spans"}.get(
             self.value, "generates text"
         )
@@ -81,7 +82,7 @@ class SoftmaxHead(Head):
         return nn.functional.cross_entropy(logits, targets)
 
     def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
-        """Return the labels' places ``(N,)``.
+        """Return the indices of the labels ``(N,)``.
 
         Raises:
             UsageError: If an answer is not among the labels.
@@ -91,7 +92,7 @@ class SoftmaxHead(Head):
         return torch.tensor([place[a] for a in answers])
 
     def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the labels at these places ``(N,)``."""
+        """Return the labels at these indices ``(N,)``."""
         return tuple(labels[int(i)] for i in targets)
 
     def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Prediction]:
@@ -101,12 +102,12 @@ class SoftmaxHead(Head):
         return [Prediction(label=label, probability=p) for label, p in labelled]
 
     def expected(self, answer: str) -> str | None:
-        """Return that another label is expected, where it is what declined texts are answered."""
+        """Return that another label is expected, if it is the one reserved for declined texts."""
         return "labels other than 'none', the answer when declined" if answer == NONE else None
 
 
 class VocabularyHead(SoftmaxHead):
-    """The next token of a text; answers are tokens' numbers, written out."""
+    """The head for the next token of a text; answers are token numbers, as text."""
 
     name, noun, domain, vocabulary = "vocabulary", "tokens", "text", True
     cards = ("texts", "none")
@@ -114,7 +115,7 @@ class VocabularyHead(SoftmaxHead):
     def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
         """Return softmax(logits / T), which sums to 1 within 1e-6 over fifty thousand tokens.
 
-        torch's own adds so many small numbers one after the other, and is off by some 2e-5.
+        torch's own softmax adds so many small numbers sequentially, and is off by some 2e-5.
         """
         scaled = logits / temperature
         mass = (scaled - scaled.amax(dim=-1, keepdim=True)).exp()
@@ -124,7 +125,7 @@ class VocabularyHead(SoftmaxHead):
         """Return the tokens' numbers ``(N,)``.
 
         Raises:
-            UsageError: If an answer is none.
+            UsageError: If an answer is not a token number.
         """
         strange = next((a for a in answers if not (a.isascii() and a.isdigit())), None)
         if strange is not None:
@@ -136,7 +137,7 @@ class VocabularyHead(SoftmaxHead):
         return torch.tensor([int(a) for a in answers], dtype=torch.int64)
 
     def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the tokens' numbers ``(N,)``, written out."""
+        """Return the tokens' numbers ``(N,)``, as text."""
         return tuple(map(str, targets.tolist()))
 
     def nats(self, output: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -145,16 +146,16 @@ class VocabularyHead(SoftmaxHead):
         return -output.gather(1, target[:, None])[:, 0].clamp_min(TINY).double().log()
 
     def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
-        """Return one class for all: a domain's tokens are no classes."""
+        """Return one class for all: the tokens of a domain are not classes."""
         return ("",) * len(answers)
 
     def labels_in(self, answers: Sequence[str]) -> set[str]:
-        """Return none: the answers are the texts' own tokens, whatever a row calls them."""
+        """Return the empty set: the answers are the texts' own tokens, and labels are ignored."""
         return set()
 
 
 class NumberHead(Head):
-    """A number; a row is right when round(ŷ / u) = round(y / u), u the resolution.
+    """The head for numbers; a row is right when round(ŷ / u) = round(y / u), u the resolution.
 
     That is "exact match after rounding" (seed 000).
     """
@@ -171,10 +172,10 @@ class NumberHead(Head):
         return nn.functional.mse_loss(logits.squeeze(-1), targets)
 
     def targets(self, answers: Sequence[str], labels: Sequence[str] = ()) -> Tensor:
-        """Return the numbers that the answers are, ``(N,)``.
+        """Return the answers as numbers, ``(N,)``.
 
         Raises:
-            UsageError: If an answer is no finite number.
+            UsageError: If an answer is not a finite number.
         """
         strange = next((a for a in answers if self.expected(a) is not None), None)
         if strange is not None:
@@ -183,15 +184,15 @@ class NumberHead(Head):
         return torch.tensor([float(a) for a in answers], dtype=torch.float32)
 
     def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the numbers ``(N,)``, every digit of them."""
+        """Return the numbers ``(N,)`` as text, with every digit."""
         return tuple(repr(float(x)) for x in targets)
 
     def units(self, targets: Tensor, *, classifier: Tensor | None) -> TargetScaler:
-        """Return the targets' spread as scale, and their mean as shift where there is a bias."""
+        """Return the targets' spread as scale, and their mean as shift if there is a bias."""
         spread = float(targets.double().std(unbiased=False))
         least = torch.finfo(torch.float32).tiny
         if spread <= max(SMALLEST * float(targets.abs().max()), least):
-            spread = 1.0  # all the same, but for rounding
+            spread = 1.0  # equal but for rounding
         if classifier is None:
             return TargetScaler(scale=spread, shift=float(targets.mean()))
         return TargetScaler(scale=spread, hidden=spread / (float(classifier.norm()) or 1.0))
@@ -207,20 +208,20 @@ class NumberHead(Head):
         return (output[:, 0] - self.targets([r.label for r in rows])).abs().to(torch.float64)
 
     def read(self, output: Tensor, labels: Sequence[str] = ()) -> list[Prediction]:
-        """Return each number, rounded to the resolution as its label."""
+        """Return each number, with its rounded form as the label."""
         return [Prediction(label=self.rounded(float(x)), value=float(x)) for x in output[:, 0]]
 
     def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
-        """Return one class for all: numbers are no classes."""
+        """Return one class for all: numbers are not classes."""
         return (VALUE,) * len(answers)
 
     def labels_in(self, answers: Sequence[str]) -> set[str]:
-        """Return the one label there is, once the answers are numbers."""
+        """Return the only label of the task, after checking that the answers are numbers."""
         self.targets(answers)
         return {VALUE}
 
     def expected(self, answer: str) -> str | None:
-        """Return that a finite number is expected, where there is none."""
+        """Return that a finite number is expected, if the answer is not one."""
         try:
             return None if math.isfinite(float(answer)) else "a finite number"
         except ValueError:
@@ -234,7 +235,7 @@ class NumberHead(Head):
         return self.rounded(number) if math.isfinite(number) else None
 
     def rounded(self, number: float) -> str:
-        """Return the nearest multiple of the resolution, as people write it."""
+        """Return the nearest multiple of the resolution, as text."""
         exponent = Decimal(repr(self.resolution)).normalize().as_tuple().exponent
         digits = max(0, -exponent) if isinstance(exponent, int) else 0
         return f"{round(number / self.resolution) * self.resolution + 0.0:.{digits}f}"
@@ -251,9 +252,9 @@ class Task:
     """What a bus answers.
 
     Attributes:
-        name: The manifest's word for it.
+        name: Its name in manifests.
         unit: What a row of the bus is.
-        head: How a row is answered, learnt and judged.
+        head: How rows are answered, trained and evaluated.
     """
 
     name: str
@@ -262,10 +263,10 @@ class Task:
 
 
 def make_task(name: str, *, resolution: float = 1.0) -> Task:
-    """Return the task a backbone's manifest names.
+    """Return the task that a backbone's manifest names.
 
     Raises:
-        UnknownNameError: If nobody registered it.
+        UnknownNameError: If no such task is registered.
     """
     if name not in TASKS:
         raise UnknownNameError("task", name, TASKS)
@@ -277,10 +278,10 @@ CLASSIFICATION = make_task(DEFAULT_TASK)
 
 
 def register_task(name: str, head: type[Head], *, unit: Unit = Unit.TEXT) -> None:
-    """Let manifests name another task; its head is registered along with it.
+    """Register a task, and its head, under a name that manifests may use.
 
     Raises:
-        ValueError: If the task is there already, or another head has the head's name.
+        ValueError: If the task is registered already, or another head has the head's name.
     """
     if name in TASKS or HEADS.get(head.name, head) is not head:
         raise ValueError(f"task {name!r} with head {head.name!r} is registered already")
@@ -289,11 +290,11 @@ def register_task(name: str, head: type[Head], *, unit: Unit = Unit.TEXT) -> Non
 
 
 def expert_task(expert: ExpertManifest, backbone: BackboneManifest | None) -> Task:
-    """Return the task an expert is for: its backbone's, or what its manifest alone shows."""
+    """Return an expert's task: its backbone's, or the one that its manifest alone implies."""
     if backbone is not None:
         return make_task(backbone.task, resolution=backbone.resolution)
     if expert.reads.causal:
         return make_task("generation")
-    if expert.thresholds:  # of sets of labels or of spans, which read both
+    if expert.thresholds:  # of label sets or of spans, whose answers are parsed alike
         return make_task("spans")
     return make_task("regression" if expert.labels == (VALUE,) else DEFAULT_TASK)

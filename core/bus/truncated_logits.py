@@ -1,13 +1,13 @@
-"""The residual sum on a row's likely answers: what a causal router is trained on.
+"""The residual sum on the probable answers of a row: what a causal router is trained on.
 
     log p(y | α) = ℓ_y(α) − log( Σ_c exp ℓ_c(α) + exp r(α) )
     ℓ(α) = W_c h + Σ_k α_k W_c Δ_k       on the answer and M candidates c
-    r(α) = r_0 + Σ_k α_k (r_k − r_0)     for all that are no candidates
+    r(α) = r_0 + Σ_k α_k (r_k − r_0)     for all other answers
 
-r_k is the log of the summed exponentials of the rest with column k alone at weight 1, so the
-sum is exact where one column has all the weight, and elsewhere in the answers that matter. A
-vocabulary of fifty thousand becomes M + 2 numbers a column, once; a training step is then as cheap
-as one on a mixture.
+r_k is the log-sum-exp over all other answers with column k alone at weight 1. The sum is thus exact
+where one column has all the weight, and for other weights exact in the logits of the answer and the
+candidates. A vocabulary of fifty thousand is reduced once to M + 2 numbers per column; a training
+step is then as cheap as one on a mixture.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor
 from .bus import BACKBONE, Bus
 
 CANDIDATES = 32
-"""M, how many likely answers of a row are looked at."""
+"""M, the number of candidate answers of a row."""
 
 
 @dataclass(frozen=True, eq=False)
 class TruncatedLogits:
-    """N rows.
+    """The truncated logits of N rows.
 
     Attributes:
         base: ℓ at α = 0 of the answer, then of the candidates, ``(N, M + 1)``.
@@ -56,7 +56,7 @@ class TruncatedLogits:
         return logits[:, 0] - torch.logaddexp(logits.logsumexp(-1), rest)
 
     def alone(self) -> Tensor:
-        """Return log p_k(y), each column alone, ``(N, K)``: exact."""
+        """Return log p_k(y) of each column alone, ``(N, K)``: exact."""
         logits = self.base[:, None] + self.deltas
         rest = self.rest[:, None] + self.shift
         return logits[..., 0] - torch.logaddexp(logits.logsumexp(-1), rest)
@@ -70,7 +70,7 @@ def truncate_logits(
     Args:
         bus: The experts; its router is not used.
         h: Features ``(N, D)``, or h̃.
-        z: Bus vectors of them.
+        z: Their bus vectors.
         target: The rows' answers, by number, ``(N,)``.
         candidates: M.
     """
@@ -79,7 +79,7 @@ def truncate_logits(
         base if c == BACKBONE else bus.logits(h, z, bus.only(z, k))
         for k, c in enumerate(bus.columns)
     ]
-    most = min(candidates, bus.answers - 2)  # in a small vocabulary too something is left over
+    most = min(candidates, bus.answers - 2)  # a small vocabulary must leave a rest
     places = torch.cat([target[:, None], _likely(each, target, most)], dim=1)  # (N, M + 1)
     at = base.gather(1, places)
     rest = _rest(base, places)
@@ -102,17 +102,17 @@ def concat_logits(parts: Sequence[TruncatedLogits]) -> TruncatedLogits:
 
 
 def _likely(each: Sequence[Tensor], target: Tensor, count: int) -> Tensor:
-    """Return the answers that some column finds likely, ``(N, M)``; the right one is none."""
+    """Return the answers most probable under any column, ``(N, M)``, without the right one."""
     most = each[0].new_full(each[0].shape, -torch.inf)
     for logits in each:
         torch.maximum(most, logits.log_softmax(-1), out=most)
-    most.scatter_(1, target[:, None], -torch.inf)  # it has a place of its own
+    most.scatter_(1, target[:, None], -torch.inf)  # it is listed separately
     return most.topk(count).indices
 
 
 def _rest(logits: Tensor, places: Tensor) -> Tensor:
-    """Return the log of the summed exponentials outside of some places, ``(N,)``."""
-    log_p = logits.log_softmax(-1)  # an eighth of what logsumexp takes on 50,000 answers
+    """Return the log-sum-exp over all other places, ``(N,)``."""
+    log_p = logits.log_softmax(-1)  # an eighth of the time of logsumexp for 50,000 answers
     whole = (logits[:, :1] - log_p[:, :1]).squeeze(1)
     left = log_p.scatter_(1, places, -torch.inf).exp_().sum(-1)
     return whole + left.clamp_min(torch.finfo(left.dtype).tiny).log()

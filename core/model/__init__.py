@@ -1,1 +1,1 @@
-"""A composed model in memory: built from checked bytes, loaded from the store, answering texts."""
+"""A composed model in memory: built from verified bytes, loaded from the store, answering texts."""

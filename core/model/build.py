@@ -1,4 +1,4 @@
-"""From checked bytes to the parts of a bus, and from these to a composed model."""
+"""Build the parts of a bus from verified bytes, and a composed model from the parts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .moments import Moments
 
 RowT = TypeVar("RowT", BackgroundRow, Row)
 Providers = dict[str, str]
-"""Distribution → digest of the plugins that provided a part of a composition."""
+"""Distribution → digest, for the plugins that provided a part of a composition."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedExpert:
-    """One expert that passed everything: its bytes, its module and its card."""
+    """An expert that passed every check: its bytes, its module and its card."""
 
     files: ExpertFiles
     expert: Expert
@@ -45,7 +45,7 @@ class LoadedExpert:
 def make_backbone(
     files: BackboneFiles, *, plugins: Plugins, providers: Providers, device: str
 ) -> Backbone:
-    """Make a backbone from checked bytes; its fingerprint is verified whoever makes it."""
+    """Make a backbone from verified bytes; its fingerprint is checked for any provider."""
     provider: Providers = {}
     backbone: Backbone = plugins.make(
         "redhost_make_backbone",
@@ -56,7 +56,7 @@ def make_backbone(
         device=device,
     )
     providers |= provider
-    if provider:  # the built-in one verifies itself
+    if provider:  # the built-in factory verifies itself
         backbone.verify(files.manifest.fingerprint)
     return backbone
 
@@ -64,7 +64,7 @@ def make_backbone(
 def make_expert(
     files: ExpertFiles, *, bus: BusConfig, plugins: Plugins, providers: Providers
 ) -> Checked[LoadedExpert]:
-    """Make one expert, check its canary, read its card; return what is wrong, if anything."""
+    """Make one expert, check its canary and read its card; return the violations, if any."""
     made = make_expert_module(files, bus=bus, plugins=plugins, providers=providers)
     if made.value is None:
         return Checked(None, made.violations)
@@ -75,7 +75,7 @@ def make_expert(
 def make_expert_module(
     files: ExpertFiles, *, bus: BusConfig, plugins: Plugins, providers: Providers
 ) -> Checked[Expert]:
-    """Make one expert and check its canary; return what is wrong with it, if anything."""
+    """Make one expert and check its canary; return the violations, if any."""
     manifest, provider = files.manifest, Providers()
     expert = plugins.make(
         "redhost_make_expert",
@@ -102,7 +102,7 @@ def make_expert_module(
     expert.reads_tap, expert.writes_tap = manifest.reads.tap, manifest.writes.tap
     expert.thresholds = manifest.thresholds or ()
     expert.span_rules = manifest.span_rules or ()
-    # Rows of a plugin's form hang on its code as well as on the weights, and all on the rank.
+    # Cached rows depend on the weights, on the rank, and on the code of a plugin's form.
     cut = (f"rank {files.rank}",) if files.rank else ()
     expert.source = " ".join((files.digest, *cut, *provider.values()))
     wrong = check_canary(manifest, expert, files.canary, rank=files.rank)
@@ -144,7 +144,7 @@ def make_router(
 
 
 def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:
-    """Return the rows of the backbone's background card, or its held-out rows, by their type."""
+    """Return the backbone's background rows, or its held-out rows, depending on the type."""
     manifest, what = files.manifest, "background" if kind is BackgroundRow else "evaluation rows"
     ref = manifest.background if kind is BackgroundRow else manifest.evaluation
     if ref is None:
@@ -174,21 +174,21 @@ def build_model(
     """Put a backbone and all parts on one bus.
 
     Args:
-        backbone: With the layout of what the experts read (`with_layout`).
+        backbone: The backbone, with the layout of what the experts read (`with_layout`).
         norm: h → z.
         router: z → logits over the columns; it may be trained afterwards.
-        experts: As the bus has them, by id.
-        columns: Of the router: the experts, and the backbone's where it may be chosen.
+        experts: The expert modules on the bus, by id.
+        columns: The router's columns: the experts, and the backbone if it may be chosen.
         cards: The experts' routing cards, by id.
         background: The backbone's background card.
-        evaluation: Its held-out rows.
-        fingerprint: Its fingerprint.
+        evaluation: The backbone's held-out rows.
+        fingerprint: The backbone's fingerprint.
         router_kind: The router's kind.
-        seed: Where the router's randomness comes from.
-        generation: The number it was published under, if it was.
-        calibration: Scores of gate rows, where there are any.
-        decline: How many of the experts' own texts may be declined, 0–1.
-        moments: Of what the cards show.
+        seed: The seed of the router's training.
+        generation: The number it was published under, if any.
+        calibration: Scores of gate rows, if there are any.
+        decline: ε: the share of the experts' own texts that may be declined, 0–1.
+        moments: The moments of the experts' cards.
     """
     bus = Bus(
         norm=norm,
@@ -217,7 +217,7 @@ def build_model(
 
 
 def read_package(package: Package) -> BackboneFiles:
-    """Read a backbone's package, every byte checked.
+    """Read a backbone's package and verify every byte.
 
     Raises:
         ContractError: If anything is wrong with it.

@@ -1,4 +1,4 @@
-"""The canary: a few bus vectors and the Δ their author saw, computed again on attach."""
+"""The canary: a few bus vectors with the Δ that the author computed, recomputed on attach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...registry.package.payload import canary_deltas
 from ..bus.experts import Expert
 
 NUMBERS = 2**21
-"""At most about this many numbers at once while a canary is computed."""
+"""Approximate limit on the numbers held at once while a canary is computed."""
 
 _OTHER = "The weights do not reproduce what the author recorded: ask for a new build."
 
@@ -31,9 +31,9 @@ def make_canary(
 
     Args:
         expert: The finished expert.
-        z: The bus vectors to remember, ``(N, D)``.
+        z: The bus vectors to store, ``(N, D)``.
         smaller: The expert at each smaller rank.
-        tokens: Of an adapter: the tokens ``(N, T)`` that z comes from.
+        tokens: For an adapter: the tokens ``(N, T)`` that z comes from.
     """
     with torch.inference_mode():
         deltas = {f"delta.{r}": cut(z).clone() for r, cut in (smaller or {}).items()}
@@ -45,12 +45,12 @@ def make_canary(
 def check_tokens(
     manifest: ExpertManifest, data: bytes, *, vocabulary: int, read: Callable[[Tensor], Tensor]
 ) -> Violation | None:
-    """Compute what an adapter makes of the canary's tokens; return what is not as its author saw.
+    """Recompute an adapter's output on the canary's tokens; return a violation if it differs.
 
     Args:
         manifest: The expert's manifest.
         data: The canary.
-        vocabulary: How many tokens the backbone knows.
+        vocabulary: The size of the backbone's vocabulary.
         read: Token ids ``(N, T)`` → what the expert reads of them, ``(N, D)``.
     """
     tensors, tolerance = safetensors.torch.load(data), manifest.canary.tolerance
@@ -68,15 +68,15 @@ def check_tokens(
 def check_canary(
     manifest: ExpertManifest, expert: Expert, data: bytes, *, rank: int | None = None
 ) -> Violation | None:
-    """Compute Δ of the canary's vectors; return what is not as the author saw and promised it.
+    """Recompute Δ of the canary's vectors; return a violation if it differs from the author's.
 
-    That is each entry of Δ, within the tolerance, and ‖Δ‖ where the manifest bounds it.
+    Compare each entry of Δ within the tolerance, and ‖Δ‖ with the manifest's bound, if any.
 
     Args:
         manifest: The expert's manifest.
         expert: The expert, cut to `rank`.
         data: The canary.
-        rank: At which of its ranks; None for all its units.
+        rank: The rank it is cut to; None for all its units.
     """
     tensors, deltas = safetensors.torch.load(data), canary_deltas(manifest)
     if (

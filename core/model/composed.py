@@ -1,4 +1,4 @@
-"""A composition in memory: one backbone, one bus, immutable; it answers texts."""
+"""A composition in memory: one backbone and one bus, immutable, that answer texts."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ from .route import Chooser
 from .spans import TextWords, as_prediction
 
 Observe = Callable[[Tensor, Tensor], None]
-"""Called with features ``(N, D)`` and weights ``(N, K)`` of texts that were answered."""
+"""Called with features ``(N, D)`` and weights ``(N, K)`` of the answered texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the host answers to one text.
+    """The host's answer to one text.
 
     Attributes:
         input: The text.
-        label: The most probable label; where numbers are answered, the number as text.
+        label: The most probable label; for regression, the number as text.
         probability: Its probability, 0–1; None for a number.
         weights: α by column: the weight of each expert.
         generation: The generation that answered.
-        value: The number, where numbers are answered.
-        cut: How many tokens of the text were read, where it has more; None where all were.
-        declined: Whether it is declined as no expert's business; the label is then `none`.
-        labels: The label set that was asked for, the most probable first; None where none was.
-            Where a text has any number of labels, those that are answered, sorted.
-        scores: Where a text has any number of labels: the probability of each, 0–1; where it has
-            spans, that of the label's surest word.
-        spans: Where spans are answered: those found, sorted; None elsewhere.
-        by_expert: What each expert alone answers, by id; None where that was not asked for.
-        questions: The answers to the named questions, by name; absent where none is composed.
+        value: The number, for regression.
+        cut: The number of tokens read if the text has more; None if all were read.
+        declined: Whether the text is declined as out of distribution; the label is then `none`.
+        labels: The label set that was asked for, the most probable first; None if none was. In a
+            multi-label task, the labels in the answer, sorted.
+        scores: In a multi-label task, the probability of each label, 0–1; for spans, that of the
+            word with the highest probability of the label.
+        spans: For spans, those found, sorted; None for other tasks.
+        by_expert: Each expert's own answer, by id; None if not asked for.
+        questions: The answers to the named questions, by name; absent if none is composed.
     """
 
     input: str
@@ -85,7 +85,7 @@ class Answer:
 
     @property
     def named(self) -> dict[str, Answer]:
-        """The answers to the named questions, by name; empty where none is composed."""
+        """The answers to the named questions, by name; empty if none is composed."""
         return self.questions or {}
 
 
@@ -94,18 +94,19 @@ class ComposedModel:
     """A backbone and a bus with its cards.
 
     Attributes:
-        backbone: What encodes texts.
-        bus: What answers.
+        backbone: The encoder of texts.
+        bus: Router, experts and classifier.
         cards: The experts' routing cards, by id.
         background: The backbone's background card.
         evaluation: The backbone's held-out rows.
-        fingerprint: The backbone's.
+        fingerprint: The backbone's fingerprint.
         router_kind: The router's kind.
-        seed: The seed the router was trained from.
-        generation: The number it was published under, if it was.
-        calibration: Scores of gate rows; None without any, or in generations made before.
-        decline: ε: how many of the experts' own texts may be declined, 0–1; None for no such limit.
-        moments: Of what the experts' cards show; None in generations made before.
+        seed: The seed of the router's training.
+        generation: The number it was published under, if any.
+        calibration: Scores of gate rows; None without any, or in older generations.
+        decline: ε: the share of the experts' own texts that may be declined, 0–1; None for no such
+            limit.
+        moments: The moments of the experts' cards; None in older generations.
     """
 
     backbone: Backbone
@@ -130,18 +131,19 @@ class ComposedModel:
         features: Tensor | None = None,
         observe: Observe | None = None,
     ) -> list[Answer]:
-        """Answer one text, or texts one by one in the order given.
+        """Answer one text, or several texts in the order given.
 
         Args:
             texts: The texts.
-            sets: How often the right label is to be in an answer's label set, 0–1; None for none.
-            each: Whether every expert is to answer for itself as well (`by_expert`).
+            sets: The coverage of label sets: how often the right label is in the set, 0–1; None
+                for no sets.
+            each: Whether every expert also answers on its own (`by_expert`).
             features: What `shared_features` returned for the texts ``(N, …)``; None encodes them.
-            observe: Called with what the bus read and how it weighed it.
+            observe: Called with the features and the weights of the bus.
 
         Raises:
-            InputTypeError: If it is anything else.
-            UsageError: If there can be no label sets.
+            InputTypeError: If the texts are of another type.
+            UsageError: If label sets are not available.
         """
         texts = as_list(texts, str, "text")
         self.check_answers(sets=sets)
@@ -158,7 +160,7 @@ class ComposedModel:
                 words = TextWords.read(self.backbone.trunk, texts)
                 spans = words.spans(head, p, self.bus.labels)
             by_expert = self._by_expert(h, words) if each else [None] * len(texts)
-            if words is not None:  # every word of a text has the text's weights
+            if words is not None:  # all words of a text have the weights of the text
                 h, p, alpha = h[words.first], words.most(p), alpha[words.first]
             if observe is not None:
                 observe(h, alpha)
@@ -173,13 +175,13 @@ class ComposedModel:
         )
 
     def check_answers(self, *, sets: float | None = None) -> None:
-        """Check that texts can be answered, with label sets of a level if one is given.
+        """Check that texts can be answered, with label sets at a level if one is given.
 
         Args:
             sets: As for `answer`.
 
         Raises:
-            UsageError: If they cannot.
+            UsageError: If they cannot be answered.
         """
         answers_labels(self, "whole texts")
         if sets is None:
@@ -202,14 +204,14 @@ class ComposedModel:
             )
 
     def is_right(self, answer: Answer, label: str) -> bool:
-        """Return whether an answer is right: a number as it rounds, labels in any order.
+        """Return whether an answer is right: numbers after rounding, labels in any order.
 
         Args:
-            answer: One that this generation gave.
-            label: The right one, as people write it.
+            answer: An answer of this generation.
+            label: The right answer, in text form.
 
         Raises:
-            UsageError: If the label is no answer.
+            UsageError: If the label is not a valid answer.
         """
         head = self.bus.task.head
         if (right := head.canonical(label, answer.input)) is None:
@@ -231,7 +233,7 @@ class ComposedModel:
         by_expert: Sequence[dict[str, ExpertAnswer] | None],
         spans: Sequence[tuple[FoundSpan, ...]] | None,
     ) -> list[Answer]:
-        """Return what is known of N texts as answers: p ``(N, L)``, α ``(N, K)``, and the rest."""
+        """Return the answers to N texts, from p ``(N, L)``, α ``(N, K)`` and the other results."""
         head, names = self.bus.task.head, self.bus.labels
         predictions = head.read(p, names) if spans is None else map(as_prediction, spans, p)
         scores = p.tolist() if head.several else [[]] * len(texts)
@@ -242,7 +244,7 @@ class ComposedModel:
             prediction = answer if not declined[n] else self._declined_answer(p[n])
             made.append(
                 Answer(
-                    input=str(text),  # a table may hold a kind of its own
+                    input=str(text),  # a table may hold a string type of its own
                     label=prediction.label,
                     probability=prediction.probability,
                     value=prediction.value,
@@ -259,7 +261,7 @@ class ComposedModel:
         return made
 
     def _require_whole_texts(self, what: str, hint: str) -> None:
-        """Check that a row of the bus is a text.
+        """Check that a row of the bus is a whole text.
 
         Raises:
             UsageError: If it is a word.
@@ -276,8 +278,8 @@ class ComposedModel:
         """Return p(y|x) over the bus's `labels` ``(N, L)`` of texts in the order given.
 
         Raises:
-            InputTypeError: If they are anything else.
-            UsageError: If the backbone answers no labels of whole texts.
+            InputTypeError: If the texts are of another type.
+            UsageError: If the backbone does not answer labels of whole texts.
         """
         texts = as_list(texts, str, "text")
         answers_labels(self, "whole texts")
@@ -288,10 +290,10 @@ class ComposedModel:
 
     @cached_property
     def chooser(self) -> Chooser:
-        """What says whose a text is, without an expert.
+        """The router alone, which selects an expert for a text without running any expert.
 
         Raises:
-            UsageError: If the router asks experts.
+            UsageError: If the router queries experts.
         """
         norm = self.bus.norm
         return Chooser(
@@ -303,9 +305,9 @@ class ComposedModel:
         )
 
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return h̃ ``(N, …)``; what acts inside is run for rows where it has a weight, if it can.
+        """Return h̃ ``(N, …)``; run in-trunk experts only for rows where they have a weight.
 
-        It can where the router reads z alone. What has no weight is left unknown, and adds nothing.
+        This needs a router that reads z alone. Other segments are left unknown, and add nothing.
         """
         backbone, layout, reads = self.backbone, self.backbone.layout, self.bus.router.reads
         inside = layout is not None and any(s.compute is not None for s in layout.segments)
@@ -323,13 +325,13 @@ class ComposedModel:
     def declines(self, h: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
         """Return which rows are declined, ``(N,)``.
 
-        Those that the router leaves to a backbone without answers of its own; with `decline` also
-        those that are less familiar than gate rows.
+        These are rows that the router assigns to a backbone without answers of its own. With
+        `decline` they also include rows less familiar than nearly all gate rows.
 
         Args:
             h: Features ``(N, D)``.
-            p: What the bus answers ``(N, L)``.
-            alpha: Its weights ``(N, K)``.
+            p: The bus output ``(N, L)``.
+            alpha: The weights ``(N, K)``.
         """
         declined = self._left_to_nobody(p, alpha)
         if (limits := self.decline_thresholds) is not None:
@@ -338,7 +340,7 @@ class ComposedModel:
         return declined
 
     def why_declined(self, text: str) -> str | None:
-        """Return why a text is declined, as one line; None where it is not."""
+        """Return why a text is declined, as one line; None if it is not."""
         with torch.inference_mode():
             p, alpha = self.bus(h := self.features([text]))
             if not bool(self.declines(h, p, alpha)[0]):
@@ -353,25 +355,25 @@ class ComposedModel:
         )
 
     def _left_to_nobody(self, p: Tensor, alpha: Tensor) -> Tensor:
-        """Return which rows the router leaves to a backbone that cannot answer, ``(N,)``."""
+        """Return which rows are assigned to a backbone that cannot answer, ``(N,)``."""
         declined = torch.zeros(len(p), dtype=torch.bool, device=p.device)
         if self.backbone.classifier is None and BACKBONE in self.bus.columns:
             if self.bus.task.head.distribution:
                 declined |= p.argmax(-1) == 0  # `NONE`
-            else:  # a number, or labels, of no expert
+            else:  # a number or labels, which only experts predict
                 declined |= alpha.argmax(-1) == self.bus.columns.index(BACKBONE)
         return declined
 
     @cached_property
     def decline_thresholds(self) -> Tensor | None:
-        """Return the familiarity below which an expert's texts are declined, ``(E,)``, if any."""
+        """The familiarity below which an expert's texts are declined, ``(E,)``; None for none."""
         known = self.calibration
         if not self.decline or known is None or known.familiarity is None:
             return None
         return known.thresholds(known.familiarity, self.decline, groups=len(self.bus.ids))
 
     def set_warnings(self, level: float) -> tuple[str, ...]:
-        """Return what to know of label sets of a level: experts with too few gate rows for it."""
+        """Return warnings on label sets of a level: experts with too few gate rows for it."""
         if self.calibration is None:
             return ()
         return too_few(self.calibration.rows(self.bus.ids), 1 - level)
@@ -382,7 +384,7 @@ class ComposedModel:
         )
 
     def _declined_answer(self, p: Tensor) -> Prediction:
-        """Return the answer to a declined text, of which the bus says ``(L,)``."""
+        """Return the answer to a declined text with bus output ``(L,)``."""
         if not self.bus.task.head.probabilities:
             return Prediction(label=NONE)
         if self.bus.task.head.several:
@@ -403,7 +405,7 @@ class ComposedModel:
         """Return the rows to evaluate on: those given, or the backbone's own held-out rows.
 
         Raises:
-            InputTypeError: If what is given is no rows.
+            InputTypeError: If the rows are of another type.
             MissingError: If none are given and the backbone ships none.
         """
         chosen = list(self.evaluation) if rows is None else as_list(rows, Row, "row")
@@ -415,20 +417,21 @@ class ComposedModel:
         return chosen
 
     def card_answers(self, p: Tensor, rows: Sequence[Row]) -> Tensor:
-        """Return what is answered to rows of cards, ``(N, L)``: of what their authors know.
+        """Return the bus output for rows of cards, ``(N, L)``, on labels of their own expert.
 
-        Where a row has any number of labels, nobody knows whether those of other experts hold.
+        In a multi-label task a card's rows are not annotated for labels of other experts, so these
+        are set to 0.
 
         Args:
-            p: What is answered to the rows, ``(N, L)``.
-            rows: The rows; `domain` says whose card each is of.
+            p: The bus output for the rows, ``(N, L)``.
+            rows: The rows; `domain` is the expert whose card each belongs to.
         """
         if not self.bus.task.head.several:
             return p
         return p * self.bus.labels_known(self.owners(rows)).to(p)
 
     def oracle_weights(self, rows: Sequence[Row]) -> Tensor:
-        """Return α ``(N, K)`` with each row's own expert at 1; zero where it is not composed."""
+        """Return oracle weights α ``(N, K)``: each row's own expert at 1, or 0 if not composed."""
         owner = self.owners(rows)
         alpha = torch.zeros(len(rows), len(self.bus.columns))
         own = owner >= 0
@@ -436,7 +439,7 @@ class ComposedModel:
         return alpha
 
     def owners(self, rows: Sequence[Row]) -> Tensor:
-        """Return the column of each row's own expert, ``(N,)``; −1 where it is not composed."""
+        """Return the column of each row's own expert, ``(N,)``; −1 if it is not composed."""
         place: dict[str | None, int] = {i: k for k, i in enumerate(self.bus.ids)}
         return torch.tensor([place.get(r.domain, -1) for r in rows], dtype=torch.int64)
 
@@ -447,16 +450,16 @@ def _labels_of(answer: str, head: Head) -> tuple[str, ...]:
 
 
 def shared_features(models: Sequence[ComposedModel], texts: Sequence[str]) -> list[Tensor | None]:
-    """Return h ``(N, D)`` of texts for generations that answer the same texts.
+    """Return h ``(N, D)`` of the same texts for several generations.
 
-    Those on one trunk get the h of one pass. None for those that something acts inside the trunk
-    of, or that have a trunk of their own: each of these has passes of its own.
+    Generations on one trunk share the h of one pass. The result is None for a generation with
+    in-trunk experts, or with a trunk that no other has: each of these runs its own passes.
 
     Args:
         models: The generations.
         texts: N texts.
     """
-    # Equal trunks are one object; a classifier or a layout may differ.
+    # Generations on one trunk share the object; classifier and layout may differ.
     trunks = [id(m.backbone.trunk) if m.backbone.layout is None else None for m in models]
     shared = {t for t in trunks if t is not None and trunks.count(t) > 1} if texts else set[int]()
     with torch.inference_mode():
@@ -465,7 +468,7 @@ def shared_features(models: Sequence[ComposedModel], texts: Sequence[str]) -> li
 
 
 def answer_fields(answer: Answer) -> dict[str, object]:
-    """Return an answer as fields of a row: what it is, how probable, and whose."""
+    """Return an answer as the fields of a row: label, probability, and the expert behind it."""
     nobody: tuple[str | None, float | None] = (None, None)
     expert, weight = max(answer.weights.items(), key=lambda pair: pair[1], default=nobody)
     fields: dict[str, object] = {
@@ -494,7 +497,7 @@ def answers_labels(model: ComposedModel, what: str) -> None:
     """Check that a composition answers whole texts.
 
     Raises:
-        UsageError: If it answers next tokens.
+        UsageError: If it predicts next tokens.
     """
     if model.backbone.task.unit is Unit.TOKEN:
         raise UsageError(
@@ -506,7 +509,7 @@ def answers_labels(model: ComposedModel, what: str) -> None:
 
 
 def by_domain(hits: Tensor, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the mean of ``(N,)`` by domain, in sorted order; rows without one count nowhere."""
+    """Return the mean of ``(N,)`` by domain, in sorted order; skip rows without a domain."""
     domains = sorted({r.domain for r in rows if r.domain is not None})
     place: dict[str | None, int] = {d: k for k, d in enumerate(domains)}
     owner = torch.tensor([place.get(r.domain, len(domains)) for r in rows], dtype=torch.int64)

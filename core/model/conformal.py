@@ -1,26 +1,26 @@
 """Declining texts and answering with label sets, with a guarantee: split conformal prediction.
 
-Gate rows were seen by no router, and of an expert by nothing but its temperature T, where answers
-exclude each other (`Recipe._calibrate`). Exchangeable with the experts' own texts to come, n of
-them with scores s_1 … s_n bound what happens to the next (Vovk et al. 2005, section 4.2):
+Gate rows were used to train no router, and for an expert only to fit its temperature T, in tasks
+with mutually exclusive labels (`Recipe._calibrate`). If the experts' own future texts are
+exchangeable with n gate rows of scores s_1 … s_n, then (Vovk et al. 2005, section 4.2):
 
-    t = the ⌊(n + 1) ε⌋-th smallest of s_1 … s_n        P(s_new < t) ≤ ε, whatever the scores are
+    t = the ⌊(n + 1) ε⌋-th smallest of s_1 … s_n        P(s_new < t) ≤ ε, for any scores
 
-Strictly that is so of scores which no gate row has shaped. T is one number of an expert, fitted to
-its card's fit and gate rows together: with it gate rows are exchangeable with texts to come but
-for what T has taken from them. How much that is was not measured.
+Strictly, this holds for scores that no gate row has influenced. T is one number per expert, fitted
+to the fit and gate rows of its card together. Gate rows are therefore exchangeable with future
+texts except for their influence on T, whose size was not measured.
 
-A text is declined where its familiarity is below t; a label is in a text's set where p(y|x) is at
-least t (least ambiguous sets, Sadinle et al. 2019). Scores are compared within a group: the texts
-whose heaviest expert is the same (Mondrian, ibid., section 4.5). Experts with fewer rows than ε
-needs are one group with as many of the next as it takes; where all rows together are too few
-t = −∞: nothing is declined, every label is in the set.
+A text is declined if its familiarity is below t; a label is in a text's set if p(y|x) is at least t
+(least ambiguous sets, Sadinle et al. 2019). Scores are compared within a group, which is the texts
+with the same highest-weighted expert (Mondrian, ibid., section 4.5). Experts with fewer rows than ε
+requires form one group, with as many of the next larger ones as it takes. If all rows together are
+too few, t = −∞: nothing is declined and every label is in the set.
 
     familiarity(x) = log max_y p(y|x) / (1 − max_y p(y|x)) + log p(z) / √(D / 2)
 
-with log p(z) from routers that know a density, in units of its spread under a Gaussian. `none` is
-no y. One expert's own answer is declined likewise: with p_i(y|x) and log p_i(z), against the
-scores of its own gate rows.
+log p(z) is added for routers that estimate a density, in units of its standard deviation under a
+Gaussian. `none` is not among the y. One expert's own answer is declined likewise: with p_i(y|x) and
+log p_i(z), against the scores of its own gate rows.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from ..label_sets import NONE
 from ..types import Row
 
 CALIBRATION = "calibration.safetensors"
-"""The file of a generation that holds its `Calibration`."""
+"""The file name of a generation's `Calibration`."""
 
 SURE = 1e-6
-"""A probability is as good as 1 from here on; its logit stays finite."""
+"""Probabilities are clamped to [SURE, 1 − SURE], so that logits are finite."""
 
 
 def rows_needed(share: float) -> int:
-    """Return the fewest rows with which a share ε can be promised: ⌈1 / ε⌉ − 1."""
+    """Return the fewest rows for which a share ε can be guaranteed: ⌈1 / ε⌉ − 1."""
     return math.ceil(1 / share - 1e-9) - 1
 
 
 def threshold(scores: Tensor, share: float) -> float:
-    """Return t, the ⌊(n + 1) ε⌋-th smallest of the scores ``(n,)``; −∞ where that is none."""
+    """Return t, the ⌊(n + 1) ε⌋-th smallest of the scores ``(n,)``; −∞ if that index is 0."""
     rank = math.floor((len(scores) + 1) * share + 1e-9)
     return float(scores.double().kthvalue(rank).values) if rank else -math.inf
 
 
 def too_few(rows: Mapping[str, int], share: float) -> tuple[str, ...]:
-    """Return a warning of each expert that answers fewer rows than a share needs.
+    """Return a warning for each expert that answers fewer rows than a share requires.
 
     Args:
-        rows: Gate rows that it answers, by expert.
+        rows: The number of gate rows that each expert answers, by expert.
         share: ε.
     """
     needed = rows_needed(share)
@@ -79,12 +79,12 @@ class Calibration:
     """Scores of G gate rows.
 
     Attributes:
-        group: The heaviest expert of each row, by its place among the experts, ``(G,)``.
-        likelihood: p(y|x) of each row's own label ``(G,)``; None where answers are no labels.
-        familiarity: ``(G,)``; None where the composition declines nothing.
-        owner: Of rows that are an expert's own, its place, ``(O,)``; None where the next is.
-        own: How familiar these are to that expert alone, ``(O,)``; None where the composition
-            declines nothing, and in generations made before.
+        group: The index of each row's highest-weighted expert, ``(G,)``.
+        likelihood: p(y|x) of each row's own label ``(G,)``; None if answers are not labels.
+        familiarity: ``(G,)``; None if the composition declines nothing.
+        owner: For rows of an expert's own card, its index, ``(O,)``; None if `own` is None.
+        own: The familiarity of these rows to that expert alone, ``(O,)``; None if the composition
+            declines nothing, and in older generations.
     """
 
     group: Tensor
@@ -95,31 +95,31 @@ class Calibration:
 
     @classmethod
     def concat(cls, parts: Sequence[Calibration]) -> Calibration:
-        """Return the scores of all rows, given those of some after some."""
+        """Return the concatenated scores of several calibrations."""
         names = [f.name for f in fields(cls)]
         columns = {n: [t for p in parts if (t := getattr(p, n)) is not None] for n in names}
         return cls(**{n: torch.cat(found) for n, found in columns.items() if found})
 
     @classmethod
     def load(cls, data: bytes) -> Calibration:
-        """Read what `save` wrote."""
+        """Parse the bytes that `save` wrote."""
         return cls(**safetensors.torch.load(data))
 
     def save(self) -> bytes:
-        """Return it as a file's bytes."""
+        """Return the bytes of the file."""
         tensors = {n: t.contiguous() for n, t in vars(self).items() if t is not None}
         return safetensors.torch.save(tensors)
 
     def thresholds(
         self, scores: Tensor, share: float, *, groups: int, group: Tensor | None = None
     ) -> Tensor:
-        """Return t of each of so many groups, float64, for scores ``(G,)``.
+        """Return t of each group, float64, for scores ``(G,)``.
 
         Args:
             scores: The scores.
             share: ε.
-            groups: How many there are.
-            group: The group of each row ``(G,)``; by default that of its heaviest expert.
+            groups: The number of groups.
+            group: The group of each row ``(G,)``; by default its highest-weighted expert.
         """
         group = self.group if group is None else group
         rows, needed = group.bincount(minlength=groups), rows_needed(share)
@@ -134,54 +134,54 @@ class Calibration:
         return t
 
     def own_thresholds(self, share: float, bus: Bus) -> list[float] | None:
-        """Return t of each expert's own answers; None where nothing is known of them."""
+        """Return t of each expert's own answers; None if their scores are not recorded."""
         if self.own is None:
             return None
         t = self.thresholds(self.own, share, groups=len(bus.ids), group=self.owner)
         return [float(x) for x in t]
 
     def rows(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return how many rows each expert answers."""
+        """Return the number of rows that each expert answers."""
         return dict(zip(ids, self.group.bincount(minlength=len(ids)).tolist(), strict=True))
 
 
 def groups_of(bus: Bus, alpha: Tensor) -> Tensor:
-    """Return the heaviest expert of each row ``(N,)``, for weights ``(N, K)``."""
+    """Return the highest-weighted expert of each row ``(N,)``, for weights ``(N, K)``."""
     return alpha[:, : len(bus.ids)].argmax(-1)
 
 
 def labels_of(bus: Bus, p: Tensor) -> Tensor:
-    """Return the probabilities ``(N, L)`` with zero for `NONE`, where that is no label."""
+    """Return the probabilities ``(N, L)`` with zero for `NONE`, unless it is a label."""
     return p if bus.shared_labels else p.index_fill(1, torch.tensor([0], device=p.device), 0.0)
 
 
 def familiarity(bus: Bus, h: Tensor, p: Tensor) -> Tensor:
-    """Return how much texts are like the experts' own, float64 ``(N,)``.
+    """Return how similar texts are to the experts' own texts, float64 ``(N,)``.
 
     Args:
         bus: The bus.
         h: Features ``(N, D)``.
-        p: What the bus answers to them ``(N, L)``.
+        p: The bus output for them ``(N, L)``.
 
     Raises:
-        UsageError: If neither answers nor the router say anything about it.
+        UsageError: If neither answers nor router allow an estimate.
     """
     z = bus.layout.router_input(bus.norm(h))
     return _familiarity(bus, z, labels_of(bus, p), bus.router.log_density(z))
 
 
 def own_familiarities(bus: Bus, z: Tensor) -> Callable[[Tensor, int], Tensor]:
-    """Return what says how much texts are like one expert's own.
+    """Return a function that measures how similar texts are to one expert's own texts.
 
     Args:
         bus: The bus.
         z: Bus vectors ``(N, D)``, or z̃.
 
     Returns:
-        What the expert alone answers ``(N, L_i)`` and its column → float64 ``(N,)``.
+        The expert's own answers ``(N, L_i)`` and its column → float64 ``(N,)``.
 
     Raises:
-        UsageError: When it is called, if neither answers nor the router say anything about it.
+        UsageError: When it is called, if neither answers nor router allow an estimate.
     """
     z = bus.layout.router_input(z)
     densities = bus.router.log_densities(z)
@@ -193,7 +193,7 @@ def own_familiarities(bus: Bus, z: Tensor) -> Callable[[Tensor, int], Tensor]:
 
 
 def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tensor:
-    """Return the sum of what probabilities ``(N, L)`` and log p(z) ``(N,)`` say, if they do."""
+    """Return the sum of the terms of p ``(N, L)`` and of log p(z) ``(N,)`` that are available."""
     terms = list[Tensor]()
     if bus.task.head.distribution:
         terms.append(p.double().amax(-1).logit(eps=SURE))
@@ -219,10 +219,10 @@ def calibrate(
     Args:
         bus: The bus.
         h: Features ``(N, D)``.
-        p: Its answers ``(N, L)``.
-        alpha: Its weights ``(N, K)``.
+        p: The bus output ``(N, L)``.
+        alpha: The weights ``(N, K)``.
         rows: The rows.
-        decline: Whether familiarity is wanted.
+        decline: Whether to compute familiarity.
     """
     likelihood = _likelihood(bus, p, rows) if sets_possible(bus) else None
     if not decline:
@@ -245,7 +245,7 @@ def calibrate(
 def _likelihood(bus: Bus, p: Tensor, rows: Sequence[Row]) -> Tensor:
     """Return the probability ``(N,)`` of each row's label: 0 for one that the bus does not have.
 
-    A composition is judged on rows of an expert's next version too, which may know more labels.
+    Rows may come from an expert's next version, which may have more labels.
     """
     place = {label: n for n, label in enumerate(bus.labels)}
     target = torch.tensor([place.get(r.label, -1) for r in rows])
@@ -253,26 +253,26 @@ def _likelihood(bus: Bus, p: Tensor, rows: Sequence[Row]) -> Tensor:
 
 
 def sets_possible(bus: Bus) -> bool:
-    """Tell whether a text is answered with one of several labels."""
+    """Return whether a text is answered with one of several labels."""
     return bus.task.unit is Unit.TEXT and bus.task.head.distribution
 
 
 def label_sets(
     bus: Bus, p: Tensor, alpha: Tensor, *, calibration: Calibration, share: float
 ) -> list[tuple[str, ...]]:
-    """Return each row's set of labels, the most probable first.
+    """Return each row's label set, the most probable first.
 
     The most probable label is always in the set.
 
     Args:
         bus: The bus.
-        p: Its answers ``(N, L)``.
-        alpha: Its weights ``(N, K)``.
+        p: The bus output ``(N, L)``.
+        alpha: The weights ``(N, K)``.
         calibration: Scores of gate rows.
         share: ε: how often the right label may be missing.
 
     Raises:
-        UsageError: If answers are no labels.
+        UsageError: If answers are not labels.
     """
     if calibration.likelihood is None:
         raise UsageError("there are no label sets of this composition", expected="labels")

@@ -1,8 +1,8 @@
 """Generate text token by token: the encoder's step, the running context, the bus.
 
-Experts above the blocks leave the cache of keys and values as it is, whichever are weighted. An
-adapter has one of its own: where a composition has adapters, the prompt is routed once, and the
-column with the largest weight goes on alone (`ChosenSession`).
+Experts that act after the blocks leave the KV cache unchanged, whatever their weights. An adapter
+needs a cache of its own: in compositions with adapters the prompt is routed once, and the column
+with the largest weight generates alone (`ChosenSession`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from ..types import as_list
 from .composed import ComposedModel
 
 UNFINISHED = "\ufffd"
-"""What a tokenizer writes for bytes that are no character yet."""
+"""What a tokenizer writes for bytes that do not form a character yet."""
 
 BEFORE = 8
-"""Tokens before a token that are decoded with it."""
+"""The number of preceding tokens that are decoded together with a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """One token that was added to a text.
+    """One generated token.
 
     Attributes:
-        text: What it adds; empty while a character of several tokens is not complete.
+        text: The text it adds; empty while a character of several tokens is incomplete.
         id: Its number in the vocabulary.
-        probability: p(x_t+1 | x_≤t) of the bus, whatever the temperature.
-        weights: α by column: the weight of each expert; where an adapter is composed, that which
-            the prompt gave it, and the column with the largest goes on alone.
+        probability: p(x_t+1 | x_≤t) of the bus, independent of the temperature.
+        weights: α by column: the weight of each expert. If an adapter is composed, these are the
+            weights after the prompt, and the column with the largest one generates alone.
     """
 
     text: str
@@ -61,18 +61,19 @@ def generate(
 ) -> Iterator[Token]:
     """Yield the tokens that follow a prompt, each as soon as it is chosen.
 
-    Ends before the tokenizer's end-of-text token, or where the model's longest input does.
+    Generation ends before the tokenizer's end-of-text token, or at the model's longest input.
 
     Args:
         model: A composition on a generating backbone.
-        prompt: The text to go on with; may be empty.
-        max_tokens: How many at most.
+        prompt: The text to continue; may be empty.
+        max_tokens: The most tokens to generate.
         temperature: T; tokens are drawn from p^(1/T), and 0 takes the most probable.
-        seed: Where draws come from.
-        expert: Who goes on alone: an expert's id, or `backbone`; None lets the router weigh.
+        seed: The seed of the draws.
+        expert: The column that generates alone: an expert's id, or `backbone`; None uses the
+            router's weights.
 
     Raises:
-        InputTypeError: If the prompt is no text.
+        InputTypeError: If the prompt is not a text.
         UnknownNameError: If no such expert is composed.
         UsageError: If the backbone does not generate, the prompt is too long for it, or a number
             is out of its range.
@@ -133,10 +134,10 @@ def _continue(
 
 
 class TokenReader:
-    """Numbers of tokens → the text that each adds, in whole characters.
+    """Turn token numbers into the text that each token adds, in whole characters.
 
-    What a token adds may depend on those before it: some tokenizers write no space before the first
-    word of a text.
+    The text of a token may depend on the tokens before it: some tokenizers write no space before
+    the first word of a text.
     """
 
     def __init__(self, trunk: TextEncoder, ids: list[int]) -> None:
@@ -144,7 +145,7 @@ class TokenReader:
         self.shown = self._text()
 
     def read(self, token: int) -> str:
-        """Return what a token adds; nothing while a character is not complete."""
+        """Return the text that a token adds; empty while a character is incomplete."""
         self.ids = [*self.ids, token]
         text = self._text()
         if text.endswith(UNFINISHED):
@@ -160,12 +161,12 @@ class TokenReader:
 def session_of(
     model: ComposedModel, prompt: list[int], *, expert: str | None = None
 ) -> DecodingSession | ChosenSession:
-    """Return what goes on with the tokens of a prompt, its start included.
+    """Return the session that continues a prompt.
 
     Args:
         model: A composition on a generating backbone.
-        prompt: The tokens.
-        expert: The column that goes on alone; None lets the router weigh.
+        prompt: The tokens of the prompt, including its start.
+        expert: The column that generates alone; None uses the router's weights.
 
     Raises:
         UnknownNameError: If there is no such column.
@@ -176,7 +177,7 @@ def session_of(
 
 
 class DecodingSession:
-    """A text under way: the encoder's cache of keys and values, and the running context.
+    """A text in progress: the encoder's KV cache, and the running context.
 
     Args:
         model: A composition on a generating backbone.
@@ -202,17 +203,17 @@ class DecodingSession:
 
 
 def routes_once(model: ComposedModel) -> bool:
-    """Tell whether the prompt decides for all tokens: an adapter has a cache of its own."""
+    """Return whether the prompt is routed once for all tokens, as an adapter has its own cache."""
     return any(segment.own_pass for segment in model.bus.layout.segments)
 
 
 class ChosenSession:
-    """A text that one column goes on with, at weight 1: the heaviest after its prompt, or a given.
+    """A text that one column generates at weight 1: the top one after its prompt, or a given one.
 
     Args:
         model: A composition on a generating backbone.
-        prompt: The tokens of the prompt, its start included.
-        expert: The column; None lets the router choose.
+        prompt: The tokens of the prompt, including its start.
+        expert: The column; None uses the router's choice.
 
     Raises:
         UnknownNameError: If there is no such column.
@@ -247,7 +248,7 @@ class ChosenSession:
 
 
 def _weights(model: ComposedModel, prompt: list[int], expert: str | None) -> Tensor:
-    """Return α ``(K,)`` after a prompt, or all of it for the one who is named."""
+    """Return α ``(K,)`` after a prompt, or one-hot weights on a given column."""
     columns = model.bus.columns
     if expert is None:
         with torch.inference_mode():
@@ -258,7 +259,7 @@ def _weights(model: ComposedModel, prompt: list[int], expert: str | None) -> Ten
 
 
 def draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:
-    """Draw from p^(1/T) ``(V,)``, by where one uniform number falls among the sums."""
+    """Draw from p^(1/T) ``(V,)``: return where a uniform number falls in the cumulative sums."""
     if temperature == 0:
         return int(p.argmax())
     weights = p if temperature == 1 else (p / p.max()) ** (1 / temperature)

@@ -1,10 +1,10 @@
-"""Every expert's own answer, beside the composed one: the same pass of the backbone, no router.
+"""Each expert's own answer, besides the composed one: same pass of the backbone, no router.
 
-    p_i(y|x)    over the labels that expert i answers with: softmax(Δ_i^label(z) / T_i), or
-                softmax(W_c (h + Δ_i(z))) where it shares the backbone's classifier; with sigmoid
-                for softmax, and its own thresholds, where a text has any number of labels or spans
+    p_i(y|x)    over the labels of expert i: softmax(Δ_i^label(z) / T_i), or
+                softmax(W_c (h + Δ_i(z))) if it shares the backbone's classifier; for label sets
+                and spans with sigmoid in place of softmax, and the expert's own thresholds
 
-T_i was fitted by its author on rows that it was not trained on, so p_i is a calibrated probability.
+The author fitted T_i on rows that were not trained on, so p_i is a calibrated probability.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .spans import TextWords
 
 
 class ExpertAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one expert alone answers to a text.
+    """The answer of one expert alone to a text.
 
     Attributes:
-        label: Its most probable label, or all that hold, or spans; a number as text.
-        probability: p_i of it, 0–1; None for a number.
-        value: The number, where numbers are answered.
-        declined: Whether the text is less like the expert's own than the share that a composition
-            with `decline` gives up; the label is its answer all the same.
+        label: Its most probable label, or its label set, or spans; a number as text.
+        probability: p_i of the label, 0–1; None for a number.
+        value: The number, for regression.
+        declined: Whether the text is less familiar to the expert than the share of its own texts
+            that `decline` gives up. The label is the expert's answer in any case.
     """
 
     label: str
@@ -45,14 +45,14 @@ def answers_by_expert(
     share: float | None,
     words: TextWords | None = None,
 ) -> list[dict[str, ExpertAnswer]]:
-    """Return what each expert alone answers to N texts, by id.
+    """Return each expert's own answers to N texts, by id.
 
     Args:
         bus: The bus.
-        h: Features ``(N, D)`` of which every part is known; of all words, where spans are answered.
-        calibration: Scores of gate rows, if there are.
-        share: ε: how many of its own texts an expert may decline, 0–1; None for none.
-        words: The texts' words, where spans are answered.
+        h: Features ``(N, D)`` without unknown segments; for spans, those of all words.
+        calibration: Scores of gate rows, if any.
+        share: ε: the share of its own texts that an expert may decline, 0–1; None for none.
+        words: The texts' words, for spans.
     """
     z = bus.norm(h)
     limits = None if calibration is None or not share else calibration.own_thresholds(share, bus)
@@ -74,7 +74,7 @@ def answers_by_expert(
 def _read(
     bus: Bus, columns: Sequence[int], p: Tensor, words: TextWords | None
 ) -> Iterator[list[ExpertAnswer]]:
-    """Yield what the answers ``(n, B, L_i)`` of some experts are for people, expert by expert."""
+    """Yield the readable answers of some experts, one at a time, from p ``(n, B, L_i)``."""
     if not bus.task.head.distribution:
         for column, one in zip(columns, p, strict=True):
             head, labels = bus.head_of(column), bus.answered_by(column)
@@ -86,7 +86,7 @@ def _read(
                 ExpertAnswer(label=a.label, probability=a.probability, value=a.value) for a in read
             ]
         return
-    best = p.max(dim=-1)  # of all at once: a hundred small ones take longer than the encoder's pass
+    best = p.max(dim=-1)  # one call: a hundred small ones take longer than the encoder's pass
     for column, sure, at in zip(columns, best.values.tolist(), best.indices.tolist(), strict=True):
         labels = bus.answered_by(column)
         yield [ExpertAnswer(label=labels[n], probability=x) for n, x in zip(at, sure, strict=True)]

@@ -1,9 +1,9 @@
 """Experts that stay in the store until the router picks them.
 
-What the bus must know of every expert, where it writes and which labels it has, is in its manifest,
-whose bytes are held to the composed digest like all others. Weights, canary and card are read,
-hashed and checked the first time that they are needed: a thousand idle experts cost a thousand
-small manifests, and no weights.
+The bus needs to know of every expert where it writes and which labels it has. Both are in its
+manifest, whose bytes are checked against the composed digest like all others. Weights, canary and
+card are read, hashed and checked on first use: a thousand idle experts cost a thousand small
+manifests, and no weights.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 
 def can_load_lazily(router: BusRouter, experts: int) -> bool:
-    """Return whether a router picks few of so many experts, and reads nothing of the others."""
+    """Return whether a router picks few of its experts, and needs no signals of the others."""
     few = router.chosen is not None and experts > SPARSE_THRESHOLD * router.chosen
     return few and not router.reads & SIGNALS.keys() and router.output != "mixture"
 
 
 class Lazy(Generic[T]):
-    """A value that is made when first needed, by one thread; what fails is tried again.
+    """A value made on first use, by one thread; after a failure the next use tries again.
 
     Args:
-        make: Makes it.
-        expert_id: Whose stored bytes it is made from, for messages long after the generation was
-            loaded.
+        make: Makes the value.
+        expert_id: The expert whose stored bytes it is made from, for error messages long after
+            the generation was loaded.
     """
 
     def __init__(self, make: Callable[[], T], expert_id: str = "") -> None:
@@ -46,7 +46,7 @@ class Lazy(Generic[T]):
         self._turn = threading.Lock()
 
     def __bool__(self) -> bool:
-        """Return whether it is made."""
+        """Return whether the value is made."""
         return bool(self._made)
 
     def __call__(self) -> T:
@@ -72,7 +72,7 @@ class Lazy(Generic[T]):
 
 
 class LazyExpert(Expert):
-    """An expert whose weights are read, checked and built when it is first needed.
+    """An expert whose weights are read, checked and built on first use.
 
     Args:
         manifest: Its manifest, checked against the composed digest.
@@ -90,29 +90,29 @@ class LazyExpert(Expert):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it was needed already."""
+        """Whether its weights are loaded."""
         return bool(self._part)
 
     @property
     def precision(self) -> torch.dtype:
-        """What its weights are held in."""
+        """The dtype of its weights."""
         return next((p.dtype for p in self._part().parameters()), torch.float32)
 
     def forward(self, z: Tensor) -> Tensor:
         """Return Δ(z), ``(B, out)``, for z ``(B, D)``.
 
         Raises:
-            IntegrityError: If what is stored is damaged or gone; the other experts go on.
+            IntegrityError: If its stored bytes are damaged or gone; other experts still answer.
         """
         delta: Tensor = self._part()(z)
         return delta
 
 
 class LazyCards(Mapping[str, Card]):
-    """Routing cards by expert id, each read from the store when it is looked at.
+    """Routing cards by expert id, each read from the store when accessed.
 
     Args:
-        read: Expert id → what reads its card.
+        read: Expert id → a function that reads its card.
     """
 
     def __init__(self, read: Mapping[str, Callable[[], Card]]) -> None:

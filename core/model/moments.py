@@ -1,14 +1,14 @@
-"""Moments by domain, and drift: how far the texts that come in lie from those of an expert's card.
+"""Moments by domain, and drift: the distance of incoming texts from those of an expert's card.
 
-Of N_k rows of a card let μ_k be the mean of what the router reads and v_k = E‖z − μ_k‖²; of n_k
-texts whose heaviest expert is k let these be m_k and w_k. Texts like the card's have
-E‖m_k − μ_k‖² = w_k / n_k + v_k / N_k, so
+For the N_k rows of a card let μ_k be the mean of the router's input and v_k = E‖z − μ_k‖². For the
+n_k texts with k as the highest-weighted expert let these be m_k and w_k. If the texts are like the
+card's, E‖m_k − μ_k‖² = w_k / n_k + v_k / N_k. So
 
     d_k² = ( ‖m_k − μ_k‖² − w_k / n_k − v_k / N_k ) / v_k
 
-estimates without bias how far the means of all such texts lie apart, in standard deviations of the
-card's rows: 0 for texts like these, 1 where their mean is as far off as a text of the card is. All
-of it follows from sums, so replicas and days add up, and no text is kept.
+is an unbiased estimate of the squared distance of the two population means, in units of the card
+rows' variance. d_k is 0 for texts like the card's, and 1 if their mean is as far off as a single
+text of the card is. It is computed from sums alone: replicas and days add up, and no text is kept.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..bus.bus import Bus
 from ..routers.base import ColumnData
 
 MOMENTS = "moments.safetensors"
-"""The file of a generation that holds the moments of its experts' cards."""
+"""The file name of the moments of a generation's cards."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Moments:
-    """Sums over rows, by domain, of what the router reads: W numbers a row.
+    """Sums of the router's input over rows, by domain; W is its width.
 
     Attributes:
         rows: n_k, ``(E,)``.
@@ -44,7 +44,7 @@ class Moments:
 
     @classmethod
     def of_columns(cls, columns: Sequence[ColumnData]) -> Self:
-        """Return the moments of what cards show, given the experts' columns."""
+        """Return the moments of the cards, from the experts' columns."""
         known = [d.statistics for d in columns]
         return cls(
             rows=torch.stack([s.counts.sum() for s in known]),
@@ -54,12 +54,12 @@ class Moments:
 
     @classmethod
     def of_texts(cls, bus: Bus, h: Tensor, alpha: Tensor) -> Self:
-        """Return the moments of texts that a bus has weighed, each counted for its heaviest expert.
+        """Return the moments of answered texts, each counted for its highest-weighted expert.
 
         Args:
             bus: The bus.
             h: Features ``(N, D)``.
-            alpha: Its weights ``(N, K)``; where the backbone's is the largest, a text is nobody's.
+            alpha: The weights ``(N, K)``; a text whose largest is the backbone's is not counted.
         """
         experts, heaviest = len(bus.ids), alpha.argmax(-1)
         own = heaviest < experts
@@ -71,7 +71,7 @@ class Moments:
         )
 
     def __add__(self, other: Moments) -> Moments:
-        """Return the moments of both."""
+        """Return the moments of both together."""
         return Moments(
             rows=self.rows + other.rows,
             sums=self.sums + other.sums,
@@ -79,21 +79,21 @@ class Moments:
         )
 
     def faded(self, most: float) -> Moments:
-        """Return moments of at most so many rows a domain, older ones counting less."""
+        """Return the moments scaled to at most so many rows per domain; old rows count less."""
         keep = (most / self.rows).clamp_max(1)
         return Moments(
             rows=self.rows * keep, sums=self.sums * keep[:, None], squares=self.squares * keep
         )
 
     def drift_from(self, card: Moments) -> Tensor:
-        """Return d ``(E,)``, 0 where its square is estimated below; NaN of less than two rows."""
+        """Return d ``(E,)``; 0 if the estimate of d² is negative, NaN with fewer than two rows."""
         (m, w), (mu, v) = self._mean_and_spread(), card._mean_and_spread()
         off = (m - mu).square().sum(-1) - w / self.rows - v / card.rows
         known = (self.rows > 1) & (card.rows > 1) & (v > 0)
         return torch.where(known, (off / v).clamp_min(0).sqrt(), torch.nan)
 
     def _mean_and_spread(self) -> tuple[Tensor, Tensor]:
-        """Return the mean ``(E, W)`` and E‖z − mean‖² ``(E,)``, with n − 1 for n."""
+        """Return the mean ``(E, W)`` and E‖z − mean‖² ``(E,)``, with the divisor n − 1."""
         rows, sums = self.rows.double(), self.sums.double()
         mean = sums / rows[:, None]
         within = self.squares.double() - rows * mean.square().sum(-1)
@@ -101,9 +101,9 @@ class Moments:
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """Read what `save` wrote."""
+        """Parse the bytes that `save` wrote."""
         return cls(**safetensors.torch.load(data))
 
     def save(self) -> bytes:
-        """Return it as a file's bytes, in float32."""
+        """Return the bytes of the file, in float32."""
         return safetensors.torch.save({n: t.float().contiguous() for n, t in vars(self).items()})

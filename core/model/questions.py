@@ -1,4 +1,4 @@
-"""Questions side by side: each composition answers a text, and texts are encoded once for all."""
+"""Several questions: each composition answers a text, and texts are encoded once for all."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Questions:
     """The generations that answer the questions of one home.
 
     Attributes:
-        own: That of the home's own question; None where only named ones are composed.
-        named: Those of the named questions. One that tells next tokens answers no text.
-        damaged: Why a question that is composed cannot be answered, by name; None is the home's
-            own.
+        own: The generation of the default question; None if only named ones are composed.
+        named: Those of the named questions. One that predicts next tokens answers no texts.
+        damaged: Why a composed question cannot be answered, by name; the key None is the default
+            question.
     """
 
     own: ComposedModel | None
@@ -35,20 +35,20 @@ class Questions:
 
     @property
     def _answering(self) -> dict[str | None, ComposedModel]:
-        """Whoever answers texts, the home's own first, by name."""
+        """The generations that answer texts, by name, the default question first."""
         named: dict[str | None, ComposedModel] = {
             n: m for n, m in self.named.items() if m.backbone.task.unit is not Unit.TOKEN
         }
         return named if self.own is None else {None: self.own, **named}
 
     def levels(self, sets: float | None = None) -> dict[str | None, float | None]:
-        """Return the level of each question's label sets; None for one that can have none.
+        """Return the level of each question's label sets; None for a question without label sets.
 
         Args:
             sets: As for `answer`.
 
         Raises:
-            UsageError: If texts cannot be answered, or no question can have label sets.
+            UsageError: If texts cannot be answered, or no question supports label sets.
         """
         found, refused = dict[str | None, float | None](), list[UsageError]()
         for name, model in self._answering.items():
@@ -71,20 +71,21 @@ class Questions:
         each: bool = False,
         observe: Mapping[str | None, Observe | None] = MappingProxyType({}),
     ) -> list[Answer]:
-        """Answer texts, each question by its own generation: bit for bit what it answers alone.
+        """Answer texts for each question; answers are bitwise identical to those of it alone.
 
-        The home's own answer has the others in `questions`. Where its own is not composed, that
-        answer is declined, with no weights and no generation.
+        The answers to the named questions are in `questions` of the default question's answer. If
+        the default question is not composed, its answer is declined, without weights and
+        generation.
 
         Args:
             texts: A text, or any iterable of texts.
-            sets: As for `ComposedModel.answer`, like the rest; for those that can have label sets.
-            each: Whether every expert is to answer for itself as well.
-            observe: By question, None for the home's own: as for `ComposedModel.answer`.
+            sets: As for `ComposedModel.answer`; applied to questions that support label sets.
+            each: Whether every expert also answers on its own.
+            observe: By question, None for the default one: as for `ComposedModel.answer`.
 
         Raises:
-            InputTypeError: If it is anything else.
-            UsageError: If no question can have label sets.
+            InputTypeError: If the texts are of another type.
+            UsageError: If no question supports label sets.
         """
         texts = as_list(texts, str, "text")
         answering, levels = self._answering, self.levels(sets)
@@ -106,7 +107,7 @@ class Questions:
 
 
 def _unasked(text: str) -> Answer:
-    """Return the answer to a text where the home's own question is not composed."""
+    """Return the answer to a text if the default question is not composed."""
     return Answer(
         input=str(text), label=NONE, probability=None, weights={}, generation=None, declined=True
     )

@@ -1,6 +1,6 @@
-"""Selection alone: whose text it is, for those who run the experts with another engine.
+"""Routing alone: which expert's domain a text belongs to, for use with other inference engines.
 
-One pass of the backbone and the router; no expert is built, nor need its weights be read.
+One pass of the backbone and the router; no expert is built, and no expert's weights are read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..types import as_list
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Whose text it is.
+    """The routing decision for one text.
 
     Attributes:
         input: The text.
         expert: The column with the largest weight: an expert's id, or `backbone`.
         weights: α by column.
-        generation: The generation whose router it was.
-        cut: How many tokens of the text were read, where it has more; None where all were.
+        generation: The generation whose router decided.
+        cut: The number of tokens read if the text has more; None if all were read.
     """
 
     input: str
@@ -43,14 +43,14 @@ class Chooser:
     """A backbone and the router of a generation.
 
     Attributes:
-        backbone: What encodes texts; what experts read beside h is not computed.
+        backbone: The encoder of texts; segments that only experts read are not computed.
         norm: h → z.
-        router: What is asked; it reads z alone.
-        columns: What it weighs.
-        generation: The number it was published under, if it was.
+        router: The router, which reads z alone.
+        columns: The router's columns.
+        generation: The number it was published under, if any.
 
     Raises:
-        UsageError: If the router has to ask experts.
+        UsageError: If the router queries experts.
     """
 
     backbone: Backbone
@@ -60,7 +60,7 @@ class Chooser:
     generation: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a router whose weights need experts."""
+        """Refuse a router that needs experts to compute its weights."""
         if needed := self.router.reads & {*SIGNALS, QUERY}:
             raise UsageError(
                 "selection alone runs no expert, and this router asks them",
@@ -70,20 +70,20 @@ class Chooser:
             )
 
     def route(self, texts: str | Iterable[str]) -> list[Route]:
-        """Say of one text, or of texts one by one in the order given, whose each is.
+        """Return the routing decision for one text, or for several in the order given.
 
         Args:
-            texts: The texts; where text is generated, prompts.
+            texts: The texts; in generation, prompts.
 
         Raises:
-            InputTypeError: If it is anything else.
+            InputTypeError: If the texts are of another type.
         """
         texts = as_list(texts, str, "text")
         weights = self.weights(texts)
         best, rows = weights.argmax(-1).tolist(), weights.tolist()
         return [
             Route(
-                input=str(text),  # a table may hold a kind of its own
+                input=str(text),  # a table may hold a string type of its own
                 expert=self.columns[k],
                 weights=dict(zip(self.columns, row, strict=True)),
                 generation=self.generation,
@@ -93,14 +93,14 @@ class Chooser:
         ]
 
     def weights(self, texts: Sequence[str]) -> Tensor:
-        """Return α ``(N, K)``: of a prompt, after its last token."""
+        """Return α ``(N, K)``; for a prompt, after its last token."""
         if not texts:
             return torch.zeros(0, len(self.columns))
         with torch.inference_mode():
             return self.router.weights(self._read(texts))
 
     def _read(self, texts: Sequence[str]) -> Tensor:
-        """Return what the router reads, ``(N, W)``."""
+        """Return the router's input, ``(N, W)``."""
         trunk = self.backbone.trunk
         if self.backbone.task.unit is not Unit.TOKEN:
             z: Tensor = self.norm(trunk.encode(texts))
@@ -109,11 +109,11 @@ class Chooser:
         return self._last(row[: trunk.longest] for row in ids)
 
     def after(self, prompts: Iterable[Sequence[int]]) -> Tensor:
-        """Return α ``(N, K)`` after tokens by number, where text is generated."""
+        """Return α ``(N, K)`` after prompts given as token numbers, in generation."""
         return self.router.weights(self._last(prompts))
 
     def _last(self, prompts: Iterable[Sequence[int]]) -> Tensor:
-        """Return what the router reads after the last token of each prompt, ``(N, W)``."""
+        """Return the router's input after the last token of each prompt, ``(N, W)``."""
         trunk, width, rows = self.backbone.trunk, self.backbone.width, list[Tensor]()
         for ids in prompts:
             with trunk.lock:

@@ -1,4 +1,4 @@
-"""Spans read from what is put out for words, and what any text is answered as a label."""
+"""Spans of texts from the bus output for words, and labels of texts from any output."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class TextWords:
 
     @classmethod
     def read(cls, trunk: TextEncoder, texts: Sequence[str]) -> Self:
-        """Return the words of texts, as a trunk reads them."""
+        """Return the words of texts, as a trunk splits them."""
         return cls(texts=texts, words=[words_of(trunk, text) for text in texts])
 
     @cached_property
     def first(self) -> Tensor:
-        """Where the words of each text begin among the rows of all, ``(N,)``."""
+        """The row of the first word of each text among all rows, ``(N,)``."""
         return starts_of(self.words)
 
     def most(self, p: Tensor) -> Tensor:
-        """Return each label's largest probability in each text ``(N, L)``, of ``(W, L)``."""
+        """Return each label's largest probability in each text ``(N, L)``, from ``(W, L)``."""
         return torch.stack([part.amax(0) for part in self._by_text(p)])
 
     def spans(
@@ -50,8 +50,8 @@ class TextWords:
         """Return the spans of each text.
 
         Args:
-            head: With the thresholds of the labels.
-            p: What is put out for all words, ``(W, L)``.
+            head: The head, with the thresholds of the labels.
+            p: The bus output for all words, ``(W, L)``.
             labels: The L labels.
         """
         return [
@@ -60,7 +60,7 @@ class TextWords:
         ]
 
     def answers(self, head: SpanHead, p: Tensor, labels: Sequence[str]) -> list[Prediction]:
-        """Return what each text is answered, as `spans` finds it."""
+        """Return the answer to each text, from its `spans`."""
         found = self.spans(head, p, labels)
         return [as_prediction(*pair) for pair in zip(found, self.most(p), strict=True)]
 
@@ -69,7 +69,7 @@ class TextWords:
 
 
 def as_prediction(found: Sequence[FoundSpan], p: Tensor) -> Prediction:
-    """Return a text's spans as an answer: as sure as the least sure one, or that there is none.
+    """Return a text's spans as an answer, with the least of their probabilities, or that of none.
 
     Args:
         found: The spans.
@@ -82,13 +82,13 @@ def as_prediction(found: Sequence[FoundSpan], p: Tensor) -> Prediction:
 def read_labels(
     head: Head, p: Tensor, labels: Sequence[str], *, trunk: TextEncoder, rows: Sequence[Row]
 ) -> list[str]:
-    """Return what is answered to each text as its label.
+    """Return the answer to each text in the form of a row's label.
 
     Args:
-        head: With the thresholds of the labels.
-        p: What is put out for the texts, or for all their words, ``(N, L)``.
+        head: The head, with the thresholds of the labels.
+        p: The bus output for the texts, or for all their words, ``(N, L)``.
         labels: The L labels.
-        trunk: Whose words.
+        trunk: The trunk that splits texts into words.
         rows: The texts.
     """
     if not isinstance(head, SpanHead):
@@ -98,5 +98,5 @@ def read_labels(
 
 
 def _as_label(found: Sequence[FoundSpan]) -> str:
-    """Return the spans of a text as rows have them."""
+    """Return the spans of a text in the form of a row's label."""
     return join_spans(Span(s.start, s.end, s.label) for s in found)

@@ -1,4 +1,4 @@
-"""A published generation, built from the bytes in the store: all of it, or what is needed."""
+"""A published generation, built from the bytes in the store: fully, or with experts on demand."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ from .moments import MOMENTS, Moments
 from .route import Chooser
 
 BackboneKey = tuple[str, str, tuple[tuple[str, str], ...]]
-"""What makes two loaded backbones the same: digest of the bytes, device, digests of plugins."""
+"""The identity of a loaded backbone: digest of its bytes, device, digests of plugins."""
 
 LoadedBackbones = WeakValueDictionary[BackboneKey, Backbone]
-"""The backbones that loaders share; what no generation is on is freed."""
+"""Backbones shared by loaders; one that no loaded generation uses is freed."""
 
 StoredExpert = tuple[Expert, Callable[[], Card]]
-"""An expert as it was made, and what reads its card."""
+"""An expert as built, and a function that reads its card."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredExperts:
-    """Where the experts of a generation are, and what they are built with."""
+    """The location of a generation's experts, and the configuration that builds them."""
 
     store: Store
     bus: BusConfig
     plugins: Plugins
 
     def load(self, member: Member) -> StoredExpert:
-        """Read every byte of an expert and build it; its card is read again when it is looked at.
+        """Read every byte of an expert and build it; its card is read again on access.
 
-        Sums over wide features are tens of megabytes, and nothing that answers looks at them.
+        Sums over wide features are tens of megabytes, and answering does not use them.
 
         Raises:
-            IntegrityError: If what is stored is not what was composed.
-            ContractError: If it does not compute what its manifest says.
+            IntegrityError: If the stored bytes are not those that were composed.
+            ContractError: If it does not compute what its manifest promises.
         """
         files = self.store.expert(member.digest, who=member.id)
         files = replace(files, rank=member.rank)
@@ -73,7 +73,7 @@ class StoredExperts:
         return made.unwrap(f"stored expert {member.id!r}"), partial(self._card, member)
 
     def defer(self, member: Member) -> StoredExpert:
-        """Read an expert's manifest alone; one that taps the trunk is loaded at once."""
+        """Read only an expert's manifest; load it at once if it acts inside the trunk."""
         read = read_manifest(self.store.file(member.digest, "expert.json"))
         manifest, digest = read.unwrap(f"stored {member.id!r}")
         if digest != member.digest:
@@ -88,14 +88,14 @@ class StoredExperts:
         return self.load(member) if inside else (expert, partial(self._card, member))
 
     def _card(self, member: Member) -> Card:
-        """Read an expert's card, and check every byte on the way."""
+        """Read an expert's card, and verify every byte."""
         files = self.store.expert(member.digest, who=member.id)
         return read_card(files.manifest, files.files, task=self.bus.task)
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """Everything of a generation but its experts."""
+    """All parts of a generation except its experts."""
 
     record: Composition
     files: BackboneFiles
@@ -107,13 +107,13 @@ class _Parts:
 
 
 class GenerationLoader:
-    """Loads generations of one home; what nobody else holds is freed.
+    """A loader for generations of one home, which frees those that are no longer referenced.
 
     Args:
         home: The state folder.
-        plugins: Who makes the parts.
+        plugins: The plugins that make the parts.
         device: Where the trunk runs.
-        backbones: Those of another loader, e.g. of another question: a backbone of both is loaded
+        backbones: Those of another loader, e.g. of another question: a shared backbone is loaded
             once, and a text is encoded once for both.
     """
 
@@ -131,12 +131,12 @@ class GenerationLoader:
         self.backbones = LoadedBackbones() if backbones is None else backbones
 
     def load(self, number: int, *, lazy: bool = False) -> ComposedModel:
-        """Return a generation, the very same object while somebody holds it.
+        """Return a generation, the same object while it is referenced.
 
         Args:
-            number: Which one.
-            lazy: Do without experts that no text needed, where the router picks few; one that
-                is held in full already is returned all the same.
+            number: The generation.
+            lazy: Leave experts in the store until a text needs them, if the router picks few. A
+                generation that is fully loaded already is returned as it is.
         """
         model = self._loaded.get((number, False))
         if model is None and lazy:
@@ -146,18 +146,18 @@ class GenerationLoader:
         return model
 
     def forget(self) -> None:
-        """Read everything anew from now on: what is loaded is not what is stored any more."""
+        """Drop all loaded objects, so that everything is read again from the store."""
         self._loaded.clear()
         self.backbones.clear()
 
     def read(self, number: int, *, lazy: bool = False) -> ComposedModel:
-        """Return a generation read, checked and built anew, whoever holds it already.
+        """Return a generation read, verified and built anew, even if it is loaded already.
 
         Args:
-            number: Which one.
-            lazy: Leave experts in the store until they are needed, where the router picks few:
-                what is damaged then shows when it is needed. No plugin may have made a part: only
-                built-in experts are what their manifest says.
+            number: The generation.
+            lazy: Leave experts in the store until they are needed, if the router picks few. Damage
+                is then reported only when an expert is needed. No plugin may have made a part:
+                only built-in experts are sure to be as their manifest describes them.
 
         Raises:
             UnknownNameError: If there is no such generation.
@@ -191,14 +191,14 @@ class GenerationLoader:
         )
 
     def chooser(self, number: int) -> Chooser:
-        """Return what says whose a text is, read anew; no byte of an expert is read for it.
+        """Return the router of a generation for routing alone, read anew without any expert.
 
         Args:
-            number: Which generation.
+            number: The generation.
 
         Raises:
-            UsageError: If its router asks experts.
-            RedhostError: As `read` does.
+            UsageError: If its router queries experts.
+            RedhostError: As for `read`.
         """
         parts = self._parts(number)
         return Chooser(
@@ -210,7 +210,7 @@ class GenerationLoader:
         )
 
     def _parts(self, number: int) -> _Parts:
-        """Read everything of a generation but its experts."""
+        """Read all parts of a generation except its experts."""
         record = self.generations.load(number)
         router_bytes = self.generations.file(record, "router.safetensors")
         plugins, providers = self.plugins.only(record.providers), Providers()
@@ -236,13 +236,13 @@ class GenerationLoader:
         return _Parts(record, files, plugins, backbone, bus, router, norm)
 
     def _calibration(self, record: Composition) -> Calibration | None:
-        """Return the scores of a generation's gate rows; None in those made before."""
+        """Return the scores of a generation's gate rows; None in older generations."""
         if CALIBRATION not in record.files:
             return None
         return Calibration.load(self.generations.file(record, CALIBRATION))
 
     def _moments(self, record: Composition) -> Moments | None:
-        """Return the moments of what a generation's cards show; None in those made before."""
+        """Return the moments of a generation's cards; None in older generations."""
         if MOMENTS not in record.files:
             return None
         return Moments.load(self.generations.file(record, MOMENTS))

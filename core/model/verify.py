@@ -1,4 +1,4 @@
-"""The part of the contract that has to be computed: canary, card, and what is left alone."""
+"""The computed part of the contract: canary, card, and harm outside the expert's domain."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from . import canary
 from .build import LoadedExpert, make_backbone, make_expert, rows_of
 
 AGREEMENT = 0.02
-"""How far the recomputed ‖W_c Δ‖ may be from the manifest's, relatively."""
+"""Relative tolerance between the recomputed ‖W_c Δ‖ and the manifest's."""
 
 
 def verify_expert(
     files: ExpertFiles, *, backbone: BackboneFiles | None, plugins: Plugins | None = None
 ) -> tuple[Violation, ...]:
-    """Compute what a manifest promises: the canary, and ‖W_c Δ‖ on the background card.
+    """Verify what a manifest promises by computing it: the canary, ‖W_c Δ‖ on the background card.
 
-    An expert of several ranks is held to it at each of them.
+    An expert with several ranks is verified at each of them.
 
     Args:
         files: The expert, statically valid.
         backbone: The backbone it fits; without one only the canary is computed.
-        plugins: Who makes the parts; by default the environment's.
+        plugins: The plugins that make the parts; by default the environment's.
     """
     plugins = plugins or Plugins()
     manifest = files.manifest
@@ -79,11 +79,11 @@ def verify_expert(
 def verify_backbone(
     files: BackboneFiles, *, plugins: Plugins | None = None
 ) -> tuple[Violation, ...]:
-    """Open a backbone and compute its fingerprint, which experts name.
+    """Open a backbone and verify its fingerprint, by which experts refer to it.
 
     Args:
         files: The backbone, statically valid.
-        plugins: Who makes it; by default the environment's.
+        plugins: The plugins that make it; by default the environment's.
     """
     try:
         make_backbone(files, plugins=plugins or Plugins(), providers={}, device="cpu")
@@ -93,10 +93,10 @@ def verify_backbone(
 
 
 class CachedBusEncoder:
-    """Background texts → z ``(N, D)``, computed once for all experts that need the same.
+    """Background texts → z ``(N, D)``, computed once for all experts with the same texts.
 
     Args:
-        backbone: Whose norm it is.
+        backbone: The backbone whose norm is applied.
         encode: Texts → h ``(N, D)``.
     """
 
@@ -106,7 +106,7 @@ class CachedBusEncoder:
         self._known: dict[tuple[str, ...], Tensor] = {}
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Return z of texts; they are few lists, as only an expert's own domain is left out."""
+        """Return z of texts; few different lists occur, as they leave out one domain at most."""
         key = tuple(texts)
         if key not in self._known:
             self._known[key] = self.norm(self.encode(texts))
@@ -121,14 +121,14 @@ def check_live(
     read: Callable[[Sequence[str]], Tensor],
     learnt: bool = False,
 ) -> Violation | None:
-    """Return what shows only with the backbone at hand: a card, taps, harm off the domain.
+    """Return a violation that only the backbone can reveal: card, taps, harm off the domain.
 
     Args:
         loaded: The expert.
         backbone: The backbone.
         background: Its background card.
-        read: Texts → z ``(N, D)``; what an expert reads inside the trunk is computed here.
-        learnt: Whether a router learnt from these very bytes before.
+        read: Texts → z ``(N, D)``; inputs inside the trunk are computed here.
+        learnt: Whether a router was already trained from these very bytes.
     """
     manifest, expert = loaded.files.manifest, loaded.expert
     violation = None if learnt else check_card(loaded.card, backbone)
@@ -148,7 +148,7 @@ def check_live(
     if manifest.off_domain is None:
         return None
     measured = measure_off_domain(expert, manifest.id, backbone, background, read=read)
-    agreement = AGREEMENT + backbone.trunk.tolerance  # the author's figure is of float32
+    agreement = AGREEMENT + backbone.trunk.tolerance  # the author computed in float32
     if measured is None or measured <= manifest.off_domain * (1 + agreement) + 1e-4:
         return None
     return Violation(
@@ -161,7 +161,7 @@ def check_live(
 
 
 def check_tokens(loaded: LoadedExpert, backbone: Backbone) -> Violation | None:
-    """Return whether an adapter computes of its canary's tokens what its author saw."""
+    """Return a violation if an adapter's output on its canary's tokens differs."""
     files, trunk = loaded.files, backbone.trunk
     return canary.check_tokens(
         files.manifest,
@@ -172,18 +172,18 @@ def check_tokens(loaded: LoadedExpert, backbone: Backbone) -> Violation | None:
 
 
 def check_card(card: Card, backbone: Backbone) -> Violation | None:
-    """Return why no router can learn from a card, looked at by itself.
+    """Return why no router can be trained from a card, considered by itself; None if one can.
 
     Args:
         card: The card.
-        backbone: Whose tokenizer reads its texts.
+        backbone: The backbone whose tokenizer reads the texts.
 
     Raises:
         UsageError: If a text has no tokens.
     """
     backbone.require_tokens(row.text for row in card.rows)
     if card.kind in {"none", "texts"} or card.statistics is not None:
-        return None  # the norm bounds what becomes of texts; sums were checked when they were read
+        return None  # the norm bounds the features of texts; sums were checked when parsed
     statistics = column_data(card, encode_z=backbone.encode, seed=0).statistics
     factor, failed = torch.linalg.cholesky_ex(within_covariance([statistics]))
     if not int(failed) and bool(factor.isfinite().all()):
@@ -202,10 +202,10 @@ def measure_off_domain(
 ) -> float | None:
     """Return √ mean ‖W_c Δ(z)‖² over the background rows outside the expert's own domain.
 
-    None where there is nothing to measure: no such rows, or an expert with labels of its own.
+    The result is None without such rows, or for an expert with labels of its own.
 
     Args:
-        expert: As the bus has it.
+        expert: The expert as on the bus.
         expert_id: Its id.
         backbone: The backbone.
         background: The background card.

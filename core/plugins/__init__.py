@@ -1,1 +1,1 @@
-"""How code enters: the hook spec, trusted plugins, the built-in parts as the first of them."""
+"""Plugins: the hook spec, trusted plugins, and the built-in parts as the first plugin."""

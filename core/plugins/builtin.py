@@ -1,4 +1,4 @@
-"""The built-in parts of the bus, as the first plugin: an example of what a plugin is."""
+"""The built-in parts of the bus, as the first plugin and an example of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .hooks import hookimpl
 def redhost_make_backbone(
     manifest: BackboneManifest, files: Mapping[str, bytes], device: str
 ) -> Backbone:
-    """Make a frozen Hugging Face encoder: carried, from a hub, or from a GGUF file."""
+    """Make a frozen Hugging Face encoder: from the package, from a hub, or from a GGUF file."""
     return Backbone.from_package(manifest, files, device=device)
 
 
@@ -39,5 +39,5 @@ def redhost_make_expert(
     return experts.build_expert(manifest, tensors)
 
 
-# Named through its module: pluggy takes every marked function of this one for a hook.
+# Imported as a module: pluggy takes every marked function in this one for a hook.
 redhost_make_router = hookimpl(routers.build_router)

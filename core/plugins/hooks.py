@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PROJECT = "redhost"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Marks a function of a plugin as the implementation of the hook of its name."""
+"""Marks a plugin's function as the implementation of the hook of the same name."""
 
 
 class HookSpec:
@@ -37,7 +37,7 @@ class HookSpec:
         """Make a backbone from its manifest and the bytes checked against it.
 
         Called when a backbone is opened: to compose on it, to load a generation, to train or to
-        check an expert. Whoever made it, its fingerprint is compared with the manifest's.
+        check an expert. The fingerprint is compared with the manifest's for any provider.
         """
 
     @hookspec(firstresult=True)
@@ -54,7 +54,7 @@ class HookSpec:
         """Make an untrained router of a kind, z ``(B, D)`` → logits ``(B, K)``.
 
         Called once for each composition that is made, loaded, or tried by an evaluation, with the
-        kind that was asked for; training, or stored weights, come afterwards.
+        kind that was requested. Training, or loading of stored weights, happens afterwards.
         """
 
     @hookspec(firstresult=True)
@@ -68,12 +68,12 @@ class HookSpec:
         """Make an expert of the manifest's form from its tensors, or from all files of its package.
 
         Called for each expert that is checked, composed or loaded, before its canary is computed.
-        What is returned must be a `redhost.Expert`.
+        The result must be a `redhost.Expert`.
         """
 
     @hookspec
     def redhost_register_engines(self, register: Callable[[str, Any], None]) -> None:
-        """Register engines, where work runs: call ``register(name, engine)`` for each.
+        """Register engines, which run jobs: call ``register(name, engine)`` for each.
 
         An engine is a `redhost.jobs.Engine`: one method that carries out jobs. Called when an
         engine other than this process is asked for.
@@ -81,8 +81,8 @@ class HookSpec:
 
     @hookspec
     def redhost_composed(self, receipt: Receipt) -> None:
-        """Take note of a published generation.
+        """Observe a published generation.
 
         Called after `recompose`, `attach`, `detach` and `replace` have published, never for a dry
-        run. What it raises is logged, and the generation stays.
+        run. An exception raised here is logged, and the generation stays.
         """

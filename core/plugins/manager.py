@@ -1,7 +1,7 @@
-"""Code that enters the host: found without importing, imported only when trusted.
+"""Third-party code in the host: found without importing, imported only when trusted.
 
-One plugin manager for each `Host`. A plugin that is misspelt, raises on import or is not trusted
-becomes a state, never a crash; a command that needs what it provides then fails by name.
+Each `Host` has one plugin manager. A plugin that is misspelt, raises on import or is not trusted
+gets a state and never crashes the host; a command that needs its parts then fails with its name.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ BUILTIN = "redhost-builtin"
 
 @dataclass(frozen=True, kw_only=True)
 class PluginState:
-    """One installed plugin and what became of it.
+    """One installed plugin and its state.
 
     Attributes:
-        name: Of its entry point.
-        dist: The distribution that brings it.
+        name: The name of its entry point.
+        dist: The distribution that contains it.
         version: The distribution's version.
         state: ``loaded``, ``untrusted`` or ``failed``.
         reason: Why it is not loaded; None if it is.
-        hint: What to do about that.
+        hint: How to fix that.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Plugins:
     """The plugins of one host.
 
     Args:
-        entry_points: What is installed; by default, what the environment declares.
+        entry_points: The installed plugins; by default, those that the environment declares.
     """
 
     def __init__(self, entry_points: Sequence[EntryPointInfo] | None = None) -> None:
@@ -65,16 +65,16 @@ class Plugins:
         self.states = tuple(self._load(e) for e in sorted(found, key=lambda e: (e.dist, e.name)))
 
     def only(self, providers: Mapping[str, str]) -> Self:
-        """Return these plugins without all that had no part in a composition.
+        """Return only those of these plugins that provided a part of a composition.
 
-        A published generation answers with the code it was composed with: a plugin that came
-        later changes nothing, and one that is gone or changed is an error, not another answer.
+        A published generation answers with the code it was composed with. A plugin installed later
+        changes nothing; a plugin that is gone or has changed is an error, not another answer.
 
         Args:
-            providers: Distribution → digest, as the composition records it.
+            providers: Distribution → digest, as recorded in the composition.
 
         Raises:
-            PluginError: If one of them is not loaded, or is not what it was.
+            PluginError: If one of them is not loaded, or has changed.
         """
         for dist, digest in sorted(providers.items()):
             found = self._digests.get(dist, "")
@@ -99,20 +99,20 @@ class Plugins:
         instead: Callable[[], str] = str,
         **arguments: Any,
     ) -> Any:
-        """Have a factory hook make a part.
+        """Make a part with a factory hook.
 
-        A single third-party provider wins over the built-in one.
+        A single third-party provider takes precedence over the built-in one.
 
         Args:
             hook: The hook's name.
-            what: What is being made, for messages.
-            providers: Gets the distribution that provided the part, with its digest, unless the
-                part is a built-in one.
-            instead: Returns what could be used in its place, where nobody makes the part.
+            what: The part being made, for messages.
+            providers: Receives the distribution that provided the part, with its digest, unless
+                the part is a built-in one.
+            instead: Returns alternatives to name if no plugin makes the part.
             arguments: The hook's arguments.
 
         Raises:
-            PluginError: If two plugins provide the same part, one raises, or nobody makes it.
+            PluginError: If two plugins provide the same part, one raises, or none makes it.
         """
         names = self._implementing(hook)
         parts = {n: part for n in names if (part := self._call(n, hook, arguments)) is not None}
@@ -134,7 +134,7 @@ class Plugins:
         return tuple(sorted(self._dists[name] for name in self._implementing(hook)))
 
     def notify(self, hook: str, **arguments: Any) -> None:
-        """Call a notification hook on every plugin; one that raises is logged, no more."""
+        """Call a notification hook on every plugin; log any exception and continue."""
         for name in self._implementing(hook):
             try:
                 self._call(name, hook, arguments)
@@ -142,11 +142,11 @@ class Plugins:
                 log.error("%s", e)
 
     def collect(self, hook: str, *, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Call a registering hook and return what is registered by name.
+        """Call a registering hook and return the registered values by name.
 
         Args:
             hook: The hook.
-            own: What redhost itself registers, by name.
+            own: The values that redhost itself registers, by name.
 
         Raises:
             PluginError: If two plugins, or a plugin and redhost, register the same name.
@@ -163,7 +163,7 @@ class Plugins:
         return {key: value for key, (_, value) in registered.items()}
 
     def _implementing(self, hook: str) -> list[str]:
-        """Return the third-party plugins that implement a hook and may take part, sorted."""
+        """Return the third-party plugins that implement a hook and may be used, sorted."""
         names = {i.plugin_name for i in getattr(self.manager.hook, hook).get_hookimpls()}
         return sorted(
             name
@@ -172,7 +172,7 @@ class Plugins:
         )
 
     def _call(self, name: str, hook: str, arguments: Mapping[str, Any]) -> Any:
-        """Call one plugin's implementation of a hook; None where it has none."""
+        """Call one plugin's implementation of a hook; return None if it has none."""
         rest = [p for n, p in self.manager.list_name_plugin() if n != name and p is not None]
         caller = self.manager.subset_hook_caller(hook, remove_plugins=rest)
         try:
@@ -184,7 +184,7 @@ class Plugins:
         return None if result == [] else result
 
     def _load(self, entry: EntryPointInfo) -> PluginState:
-        """Import and register one plugin; whatever goes wrong becomes its state."""
+        """Import and register one plugin; turn any failure into its state."""
 
         def state(name: str, reason: str | None = None, hint: str | None = None) -> PluginState:
             return PluginState(
@@ -196,7 +196,7 @@ class Plugins:
                 hint=hint,
             )
 
-        # A distribution may bring several plugins; the first goes by the distribution's name.
+        # A distribution may contain several plugins; the first takes the distribution's name.
         first = entry.dist not in self._dists
         name = entry.dist if first else f"{entry.dist}:{entry.name}"
         try:
@@ -212,7 +212,7 @@ class Plugins:
             self.manager.register(plugin, name=name)
             self.manager.check_pending()
         except (Exception, SystemExit) as e:
-            # pluggy leaves a plugin half registered when it refuses it.
+            # pluggy leaves a plugin half registered when it rejects it.
             if self.manager.has_plugin(name):
                 self.manager.unregister(name=name)
             self._dists.pop(name, None)
@@ -223,6 +223,6 @@ class Plugins:
         return state("loaded")
 
     def untrusted_hint(self) -> str:
-        """Return whom to trust, for messages about what nobody provides."""
+        """Return a hint on which plugins to trust, for messages about missing parts."""
         names = [s.dist for s in self.states if s.state == "untrusted"]
         return f"Not trusted yet: {', '.join(names)} ('redhost trust DIST')." if names else ""

@@ -49,7 +49,7 @@ __all__ = [
 
 
 def find_kinds() -> Iterator[type[Router]]:
-    """Yield the kinds: every class in a file of this folder that says which kind it is."""
+    """Yield the kinds: every class with a `kind` in a file of this folder."""
     for file in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f".{file.name}", __name__)
         for found in vars(module).values():
@@ -58,21 +58,21 @@ def find_kinds() -> Iterator[type[Router]]:
 
 
 KINDS: tuple[type[Router], ...] = tuple(sorted(set(find_kinds()), key=lambda c: c.__name__))
-"""Every built-in kind; a file beside this one adds its own by being there."""
+"""Every built-in kind; adding a file to this folder adds its kind."""
 
 
 def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int) -> Router | None:
-    """Build an untrained router of a built-in kind; return None for a kind not known here.
+    """Build an untrained router of a built-in kind; return None for an unknown kind.
 
     Args:
         kind: The kind, with options after a colon: ``topk:k=2,noise=0.1``. Every kind has
-            ``temperature``, which divides its logits once it is trained.
-        bus: What it is built for.
+            ``temperature``, which divides its logits after training.
+        bus: The configuration of its bus.
         columns: The columns' names.
-        seed: Where random initial weights come from.
+        seed: The seed of random initial weights.
 
     Raises:
-        UsageError: If the kind has no such option, or not with that value.
+        UsageError: If the kind lacks an option, or an option's value is not allowed.
     """
     name, given = parse_kind(kind)
     for candidate in KINDS:

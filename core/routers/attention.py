@@ -2,9 +2,9 @@
 
     α = softmax_k( q(z) · k(s_k(z)) / √A ),    q(z) = W_q z + b_q,    k(s) = W_k s̃
 
-s_k is what column k's output looks like on this very input (`bus.evidence.output_features`), s̃
-the same in units of its spread. No weight belongs to a column, so the router is blind to their
-names and order, and a column that joins needs no training at all: level `row` moves nothing.
+s_k holds statistics of column k's output for this input (`bus.evidence.output_features`), and s̃ is
+s standardised. No weight belongs to a single column, so the router is invariant to names and order
+of the columns, and a new column needs no training at all: level `row` moves nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDTH = 16
 
 
 class AttentionRouter(Router):
-    """Scaled dot products of a query of z with keys of the outputs; the query starts at zero."""
+    """Scaled dot products of a query of z and keys of the outputs; the query starts at zero."""
 
     kind = "attention"
     reads = frozenset({"output_features"})
@@ -54,7 +54,7 @@ class AttentionRouter(Router):
         return (keys @ query[:, :, None]).squeeze(-1) / math.sqrt(WIDTH)
 
     def prepare(self, columns: Sequence[ColumnData]) -> None:
-        """Set centre and spread of the features from all rows."""
+        """Set mean and spread of the features from all rows."""
         known = [d.signals.output_features for d in columns if d.signals is not None]
         if known:
             features = torch.cat(known).flatten(0, 1)  # (N · K, S)
@@ -62,7 +62,7 @@ class AttentionRouter(Router):
             self.spread.copy_(features.std(0, correction=0).clamp_min(1e-6))
 
     def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
-        """Take over everything: all of it is shared."""
+        """Copy all weights: columns share every one of them."""
         super().copy_columns(parent, keep=keep)
         for name, value in parent.named_buffers():
             self.get_buffer(name).copy_(value)

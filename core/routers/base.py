@@ -1,4 +1,4 @@
-"""What every router kind shares: columns by name, and rows that belong to one column."""
+"""The base of every router kind: named columns, and rows that belong to one column."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .domain_statistics import Statistics
 from .label_products import runs_of
 
 PRIOR = "log_prior"
-"""The name of a prior among a file's tensors; no weight of a router may have it."""
+"""The name of the prior in a file of tensors; no weight of a router may have it."""
 
 
 @dataclass(frozen=True, eq=False)
 class AnswerLikelihoods:
     """Rows with the likelihood of their answers: z ``(N, D)`` and p_k(y|x) ``(N, K)``.
 
-    For a kind that reads truncated logits also what the residual sum makes of them.
+    For a kind that reads truncated logits, also the truncated logits of the rows.
     """
 
     z: Tensor
@@ -36,19 +36,19 @@ class AnswerLikelihoods:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnData:
-    """What a router may learn of one column.
+    """The training data of one column.
 
     Attributes:
         column: The expert's id, or the backbone column's name.
         z: Rows of the column's domain, ``(N, D)``; drawn from `statistics` where the card
             ships no rows.
         statistics: The sums of the domain.
-        labels: The label of each row, as the statistics have them; empty where rows were drawn.
-        signals: What else a router reads of the rows; None before there are experts.
+        labels: The label of each row, as in the statistics; empty where rows were drawn.
+        signals: The router's other inputs for these rows; None while there are no experts.
         likelihood: p_k(y|x) of each row's own answer by each column alone, ``(N, K)``; None
             where the card has no texts with answers, or the router does not read answers.
-        truncated: What the residual sum makes of the rows' answers, where the router reads that.
-        gate: The same for rows the router does not learn from.
+        truncated: The truncated logits of the residual sum, if the router reads them.
+        gate: The same for held-out rows, which the router does not learn from.
     """
 
     column: str
@@ -62,42 +62,42 @@ class ColumnData:
 
 
 class Router(BusRouter):
-    """The gate: z → logits, one for each column. The only thing `recompose` trains.
+    """The gating network: z → one logit for each column. The only thing `recompose` trains.
 
     A kind with a closed form implements `solve`; the others are trained by gradient. Parameters
-    named by `column_parameters` have one row for each column, which is what level `row` moves. A
-    kind names in `reads` what it reads beside z (`core.bus.signals`). A weight of exactly zero is
-    written as a logit of −∞, and a kind that writes all but a few so says in `chosen` how many it
-    leaves. `output` says how the bus combines by its weights.
+    returned by `column_parameters` have one row for each column; level `row` moves only these. A
+    kind declares in `reads` its inputs in addition to z (`core.bus.signals`). A logit of −∞ gives a
+    weight of exactly zero. A kind that gives all but a few columns this logit declares in `chosen`
+    how many remain. `output` determines how the bus combines the experts with the weights.
 
     Args:
         width: D, the width of z.
         columns: The columns' names, K of them.
-        seed: Where random initial weights come from.
+        seed: The seed of random initial weights.
     """
 
     kind: ClassVar[str]
     closed_form: ClassVar[bool] = False
     options: ClassVar[Mapping[str, type[int] | type[float]]] = {}
     minimax_report: MinimaxReport | None = None
-    """How the last game of a kind that plays one ended; None before there was one."""
+    """How the last minimax game ended; None if the kind plays none, or has not yet."""
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
         super().__init__()
         self.width, self.columns, self.seed = width, columns, seed
 
     def prepare(self, columns: Sequence[ColumnData]) -> None:
-        """Look at the data once before training by gradient; most kinds need not."""
+        """Compute statistics of the data before training by gradient; most kinds need none."""
 
     def training_logits(
         self, z: Tensor, signals: RouterSignals | None, *, generator: torch.Generator
     ) -> Tensor:
-        """Return the logits that are trained ``(B, K)``: before anything is cut, with any noise.
+        """Return the logits used in training ``(B, K)``: before any top-k cut, with any noise.
 
         Args:
             z: Bus vectors ``(B, D)``.
-            signals: What the kind reads beside z.
-            generator: Where noise comes from.
+            signals: The kind's other inputs.
+            generator: The source of noise.
         """
         logits: Tensor = self(z, signals)
         return logits
@@ -109,10 +109,10 @@ class Router(BusRouter):
         steps: int,
         progress: Progress | None = None,
     ) -> None:
-        """Go on after the weights were trained to tell the columns apart; most kinds are done."""
+        """Train further after the cross-entropy to the columns; most kinds do nothing here."""
 
     def penalty(self, logits: Tensor, weight: Tensor) -> Tensor:
-        """Return what is added to the loss for logits ``(B, K)`` of rows that weigh ``(B,)``."""
+        """Return a penalty added to the loss, for logits ``(B, K)`` of rows of weight ``(B,)``."""
         return logits.new_zeros(())
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
@@ -120,14 +120,14 @@ class Router(BusRouter):
 
         Args:
             columns: The data of all columns, in column order.
-            only: For level `row`, the columns that may move; the others keep every bit.
+            only: For level `row`, the columns that may move; all others stay bitwise identical.
         """
         raise NotImplementedError(f"a {self.kind} router has no closed form")
 
     def learnt_shares(self, columns: Sequence[ColumnData]) -> Tensor:
         """Return p ``(K,)``: the shares of texts under which the weights are posteriors.
 
-        Most kinds learn from every column alike, whatever the number of its rows.
+        Most kinds weight every column equally in training, whatever the number of its rows.
 
         Args:
             columns: The data of all columns, in column order.
@@ -135,10 +135,10 @@ class Router(BusRouter):
         return torch.full((len(columns),), 1 / len(columns), dtype=torch.float64)
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters whose first dimension counts the columns.
+        """Return the parameters whose first dimension is K.
 
         Raises:
-            UsageError: If the kind does not say.
+            UsageError: If the kind does not define any.
         """
         raise UsageError(
             f"a {self.kind} router does not say which of its weights belong to a column",
@@ -148,11 +148,11 @@ class Router(BusRouter):
         )
 
     def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
-        """Take over the parent's weights: those of the columns in `keep` and all shared ones.
+        """Copy the parent's weights: those of the columns in `keep` and all shared ones.
 
         Args:
             parent: A router of the same kind and width.
-            keep: Columns that both routers have and whose weights stay as they are.
+            keep: Columns of both routers whose weights do not change.
         """
         names = sorted(keep)
         mine = torch.tensor([self.columns.index(c) for c in names], dtype=torch.int64)
@@ -171,17 +171,17 @@ class Router(BusRouter):
 
 
 class LabelledRouter(Router):
-    """A kind with rows for (column, label) pairs, whose number only data or a file tell.
+    """A kind with one row of weights per (column, label), sized by its data or by its file.
 
     ``owner`` holds the column of each row, ``(Y,)``, ascending.
     """
 
     per_label: ClassVar[tuple[str, ...]]
-    """Names of the tensors with one row a label."""
+    """Names of the tensors with one row per label."""
     per_column: ClassVar[tuple[str, ...]] = ()
-    """Of those with one row a column."""
+    """Names of the tensors with one row per column."""
     shared: ClassVar[tuple[str, ...]] = ()
-    """Of those that all columns share."""
+    """Names of the tensors that all columns share."""
     owner: Tensor
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0) -> None:
@@ -190,9 +190,9 @@ class LabelledRouter(Router):
         self._set_owner(self.owner)
 
     def _set_owner(self, owner: Tensor) -> None:
-        """Set each row's column; remember (first row, past the last row) of each column, and runs.
+        """Set each row's column; store the range of rows of each column, and the runs.
 
-        Numbers rather than masks, so that a forward pass has shapes that are known beforehand.
+        Ranges rather than masks, so that the shapes in a forward pass are static.
         """
         ends = torch.bincount(owner, minlength=len(self.columns)).cumsum(0).tolist()
         self.owner, self._spans = owner, tuple(pairwise([0, *ends]))
@@ -202,7 +202,7 @@ class LabelledRouter(Router):
         """Set the rows of columns, by their index: one tensor for each name in `per_label`."""
         keep = torch.tensor([int(k) not in rows for k in self.owner], dtype=torch.bool)
         owners = [torch.full((len(made[0]),), k) for k, made in rows.items()]
-        # A stable order: the same rows stand in the same places, whoever moved last.
+        # A stable sort: the order of rows does not depend on which column was set last.
         owner, places = torch.sort(torch.cat([self.owner[keep], *owners]), stable=True)
         for n, name in enumerate(self.per_label):
             p = self.get_parameter(name)
@@ -210,11 +210,11 @@ class LabelledRouter(Router):
         self._set_owner(owner)
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return what has one row a column; what counts labels, `copy_columns` takes over."""
+        """Return the tensors with one row per column; `copy_columns` handles rows per label."""
         return tuple(self.get_parameter(name) for name in self.per_column)
 
     def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
-        """Take over what is shared, and the rows of the columns in `keep`."""
+        """Copy the shared tensors, and the rows of the columns in `keep`."""
         if not isinstance(parent, type(self)):
             raise TypeError(f"expected a router of kind {self.kind!r}, found {parent.kind!r}")
         names = [parent.columns[int(k)] for k in parent.owner]
@@ -231,17 +231,17 @@ class LabelledRouter(Router):
         self._set_owner(torch.tensor(owner, dtype=torch.int64))
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the weights from a file, which alone knows the number of labels."""
+        """Set the weights from a file, which determines the number of labels."""
         for name in (*self.per_label, *self.per_column, *self.shared):
             getattr(self, name).data = tensors[name].clone()
         self._set_owner(tensors["owner"].clone())
 
 
 class PlainRouter(Router):
-    """Any module z → logits as a router of level ``full`` that reads z alone.
+    """Any module z → logits as a router that reads z alone and has level ``full`` only.
 
     Args:
-        module: What a plugin made.
+        module: The module that a plugin made.
         columns: The columns' names.
     """
 
@@ -255,7 +255,7 @@ class PlainRouter(Router):
         return logits
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
-        """Raise: nothing is known of the module.
+        """Raise: the structure of the module is unknown.
 
         Raises:
             UsageError: Always.
@@ -268,7 +268,7 @@ class PlainRouter(Router):
         )
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's tensors under its own names, which are those on disk."""
+        """Return the module's tensors under its own names, as in the file."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -277,7 +277,7 @@ class PlainRouter(Router):
 
 
 def router_tensors(router: BusRouter) -> dict[str, Tensor]:
-    """Return what a router's file holds: its weights, and its prior where it has one."""
+    """Return the contents of a router's file: its weights, and its prior if it has one."""
     tensors = {name: t.contiguous() for name, t in router.state_dict().items()}
     return tensors if router.log_prior is None else {**tensors, PRIOR: router.log_prior}
 
@@ -289,5 +289,5 @@ def load_router(router: Router, tensors: Mapping[str, Tensor]) -> None:
 
 
 def as_router(module: nn.Module, *, columns: tuple[str, ...] = ()) -> Router:
-    """Return a module as a router: itself, or behind `PlainRouter`."""
+    """Return a router unchanged; wrap any other module in `PlainRouter`."""
     return module if isinstance(module, Router) else PlainRouter(module, columns=columns)

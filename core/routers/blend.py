@@ -1,10 +1,10 @@
-"""The blend: the same weights for every input, the likeliest mixture of the columns.
+"""The blend router: constant weights, the maximum-likelihood mixture of the columns.
 
     α = argmax over the simplex of Σ_n w_n log Σ_k α_k p_k(y_n|x_n)
 
-p_k(y|x) is column k's answer alone. The objective is concave and expectation maximisation climbs
-it: α_k ← Σ_n w_n α_k p_k(n) / Σ_j α_j p_j(n). Every column's rows weigh the same in all. Rows whose
-answers a card does not tell (vectors, statistics, the background) count for their own column.
+p_k(y|x) is the answer of column k alone. The objective is concave, and expectation maximisation
+increases it: α_k ← Σ_n w_n α_k p_k(n) / Σ_j α_j p_j(n). All columns have the same total weight w.
+Rows whose answers are not in a card (vectors, statistics, the background) count for their column.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .base import ColumnData, Router
 STEPS = 2000
 TOLERANCE = 1e-10
 FLOOR = 1e-12
-"""Smallest weight of a column: its logarithm has to be finite."""
+"""Smallest weight of a column, so that its logarithm is finite."""
 
 
 class BlendRouter(Router):
-    """One logit for each column, whatever the input."""
+    """One logit for each column, independent of the input."""
 
     kind = "blend"
     closed_form = True
@@ -35,12 +35,12 @@ class BlendRouter(Router):
         self.logit = nn.Parameter(torch.zeros(len(columns)))
 
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
-        """Return logits ``(B, K)``, alike for all rows of z ``(B, D)``."""
+        """Return logits ``(B, K)``, equal for all rows of z ``(B, D)``."""
         return self.logit.expand(z.shape[0], -1)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Set the weights; level `row` gives new columns their share and keeps all other bits."""
-        own = torch.eye(len(columns))  # who has no likelihoods counts for their own column
+        """Set the weights; level `row` gives new columns their share and changes no others."""
+        own = torch.eye(len(columns))  # rows without likelihoods count for their own column
         p = torch.cat(
             [
                 own[k].expand(len(d.z), -1) if d.likelihood is None else d.likelihood
@@ -53,7 +53,7 @@ class BlendRouter(Router):
         fixed = [k for k in range(len(columns)) if k not in moving]
         with torch.no_grad():
             shift = best.new_zeros(())
-            if fixed:  # the fixed columns' mass as it stands is worth their mass in the best one
+            if fixed:  # scale: the fixed columns' total mass corresponds to theirs in the optimum
                 shift = self.logit[fixed].double().logsumexp(0) - best[fixed].logsumexp(0)
             for k in moving:
                 self.logit[k] = best[k] + shift

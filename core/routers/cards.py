@@ -1,4 +1,4 @@
-"""Routing cards: what any host can train a router from, with installed packages alone."""
+"""Routing cards: the data in installed packages from which any host can train a router."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .base import ColumnData
 from .domain_statistics import Statistics, within_covariance
 
 FAR = 8.0
-"""How far a card's rows may lie from its sums, in standard deviations (`Statistics.distance`)."""
+"""Largest distance of a card's rows from its sums, in standard deviations; see `distance`."""
 
 BACKED = 16
-"""How many rows a card's sums may be of for each row it shows, unless its gate is full: an author's
-gate alone is an eighth of the rows (`split_rows`), and validation rows may come on top."""
+"""The most rows that a card's sums may count for each row it ships, unless its gate is full. An
+author's gate alone is an eighth of the rows (`split_rows`); validation rows may be added."""
 
 DRAWN = 256
 """Rows drawn from a statistics card's Gaussians for a router that needs rows."""
@@ -32,17 +32,17 @@ DRAWN = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A card as read: exactly one of rows, vectors or statistics, or nothing.
+    """A parsed card: it holds exactly one of rows, vectors or statistics, or nothing.
 
     Attributes:
         column: The expert's id.
         kind: ``texts``, ``vectors``, ``statistics`` or ``none``.
         rows: For ``texts``.
         z: For ``vectors``: the fit rows ``(N, D)``.
-        labels: For ``vectors``: their labels.
-        statistics: For ``statistics``, and where a ``vectors`` card brings them along.
+        labels: For ``vectors``: the labels of the fit rows.
+        statistics: For ``statistics``, and for ``vectors`` cards that include them.
         gate_h: For ``vectors``: features of the gate rows, ``(G, D)``.
-        gate_labels: For ``vectors``: their labels.
+        gate_labels: For ``vectors``: the labels of the gate rows.
         task: What the labels are: classes, or numbers.
     """
 
@@ -60,10 +60,10 @@ class Card:
 def read_card(
     manifest: ExpertManifest, files: Mapping[str, bytes], *, task: Task = CLASSIFICATION
 ) -> Card:
-    """Read the card of an expert from bytes that were checked against its manifest.
+    """Parse an expert's card from bytes that were checked against its manifest.
 
     Raises:
-        CardError: If the card is not what the manifest says it is.
+        CardError: If the card is not as the manifest describes it.
     """
     ref = manifest.card
     if ref.kind == "none" or ref.file is None:
@@ -84,15 +84,15 @@ def read_card(
 def column_data(
     card: Card, *, encode_z: Callable[[Sequence[str]], Tensor], seed: int
 ) -> ColumnData:
-    """Turn a card into what a router learns from.
+    """Turn a card into training data for a router.
 
     Args:
         card: The card.
         encode_z: Texts → z ``(N, D)``.
-        seed: Where rows drawn from statistics come from.
+        seed: The seed of rows drawn from statistics.
 
     Raises:
-        CardError: If the card has nothing to learn from.
+        CardError: If the card has no training data.
     """
     if card.kind == "statistics" and card.statistics is not None:
         generator = torch.Generator().manual_seed(_derived(seed, card.column))
@@ -119,7 +119,7 @@ def column_data(
 
 
 def background_texts(rows: Sequence[BackgroundRow], composed: Collection[str]) -> list[str]:
-    """Return the background texts in no composed expert's domain."""
+    """Return the background texts that lie in no composed expert's domain."""
     ids = frozenset(composed)
     return [r.text for r in rows if r.domain is None or r.domain not in ids]
 
@@ -131,7 +131,7 @@ def background_data(
     composed: Sequence[str],
     encode_z: Callable[[Sequence[str]], Tensor],
 ) -> ColumnData | None:
-    """Return what the backbone column learns from: texts in no composed expert's domain."""
+    """Return the backbone column's training data: texts outside every composed domain."""
     texts = background_texts(rows, composed)
     if not texts:
         return None
@@ -147,13 +147,13 @@ def gate_rows(
     unit_rows: Callable[[Sequence[Row]], list[Row]] = list,
     vectors: bool = True,
 ) -> tuple[Tensor, list[Row]]:
-    """Return the features ``(G, D)`` and labels of all gate rows a host can judge on.
+    """Return the features ``(G, D)`` and labels of all gate rows available to a host.
 
     Args:
         cards: The cards.
         encode: Texts → h ``(N, D)``.
-        unit_rows: The rows that `encode` gives of labelled texts (`Backbone.unit_rows`).
-        vectors: Whether `encode` is of the backbone that the cards' vectors come from.
+        unit_rows: Labelled texts → the rows that `encode` returns (`Backbone.unit_rows`).
+        vectors: Whether `encode` uses the backbone that the cards' vectors come from.
     """
     texts = [
         Row(text=r.text, label=r.label, domain=c.column)
@@ -167,7 +167,7 @@ def gate_rows(
         parts, rows = [parts[0][chosen]], [rows[n] for n in chosen.tolist()]
     for card in cards:
         if vectors and card.gate_h is not None:
-            missing = parts[0].shape[1] - card.gate_h.shape[1]  # segments beside h are not known
+            missing = parts[0].shape[1] - card.gate_h.shape[1]  # segments after h are unknown
             parts.append(torch.nn.functional.pad(card.gate_h, (0, missing)))
             rows += [Row(text="", label=y, domain=card.column) for y in card.gate_labels]
     return torch.cat(parts), rows
@@ -181,7 +181,7 @@ def _texts(manifest: ExpertManifest, data: bytes, task: Task) -> Card:
                 problem = f"card of expert {manifest.id!r}, {part} rows"
                 raise CardError(problem, expected=str(stated), found=str(count))
         strange = task.head.labels_in([r.label for r in rows]) - set(manifest.labels)
-    except UsageError as e:  # the usage is the author's, not that of whoever installed it
+    except UsageError as e:  # the mistake is the author's, not the host's
         raise CardError(e.problem, expected=e.expected, found=e.found, hint=e.hint) from e
     if strange:
         raise CardError(
@@ -211,7 +211,7 @@ def _statistics(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Stat
 
 def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task) -> Card:
     """Read a vectors card; h = z · scale + shift for the gate rows."""
-    answers = task.head.answers  # the registry has checked that every index names a label
+    answers = task.head.answers  # the registry has checked that every index has a label
     z, gate_h = _wide(tensors, "fit_z"), None
     gate_labels: tuple[str, ...] = ()
     labels = answers(tensors["fit_label"], manifest.labels)
@@ -240,9 +240,9 @@ def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task
 def _refuse_foreign_sums(
     who: str, statistics: Statistics, z: Tensor, labels: Sequence[str]
 ) -> None:
-    """Refuse a card whose rows ``(N, D)`` are not like those its sums are of.
+    """Refuse a card whose rows ``(N, D)`` are unlike the rows in its sums.
 
-    Of numbers, which are no classes, all rows are one.
+    For numbers, which are not classes, all rows count as one class.
     """
     far = statistics.distance(z, labels)
     if not far <= FAR:
@@ -255,7 +255,7 @@ def _refuse_foreign_sums(
 
 
 def _refuse_unbacked_sums(manifest: ExpertManifest, statistics: Statistics) -> None:
-    """Refuse sums of more rows than those shown vouch for: a number of rows is weight."""
+    """Refuse sums of many more rows than the card ships, since row counts act as weights."""
     count, card = int(statistics.counts.sum()), manifest.card
     most = BACKED * (card.fit + card.gate)
     if card.gate < MAX_ROWS and count > most:
@@ -269,10 +269,10 @@ def _refuse_unbacked_sums(manifest: ExpertManifest, statistics: Statistics) -> N
 
 
 def _wide(tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return a tensor in the precision of the bus, whatever it was saved in."""
+    """Return a tensor in the precision of the bus, independent of its precision on disk."""
     return tensors[name].to(torch.float32)
 
 
 def _derived(seed: int, name: str) -> int:
-    """Return a seed of its own for each column, whatever the order of the columns."""
+    """Return a separate seed for each column, independent of the order of the columns."""
     return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:7], "big")

@@ -3,11 +3,11 @@
     logits = W_r [ z_t | c_t ] + b
     min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ℓ_k(own)) / (ℓ_k(base) − ℓ_k(own))
 
-c_t is the running context (`core.backbones.tokens`). ℓ is the loss of the residual sum, on
-truncated logits (`core.bus.truncated_logits`): weights trained for a mixture lose there by being
-soft, and those trained for the sum are better in a mixture as well. Regrets count as shares of
-what the own expert gains over the backbone, both on the same tokens: how hard tokens are, and how
-much there is to gain, differ between domains by more than regrets do.
+c_t is the running context (`core.backbones.tokens`). ℓ is the loss of the residual sum, computed on
+truncated logits (`core.bus.truncated_logits`). Weights trained for the mixture are soft, and lose
+in the residual sum; weights trained for the sum are better in a mixture as well. A regret is a
+share of the own expert's gain over the backbone on the same tokens, because difficulty and
+achievable gain differ between domains by more than regrets do.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .robust import from_two_starts, minimax_report
 
 BATCH = 128
 LEAST = 0.01
-"""Nats a token: an expert that gains less is taken to gain as much."""
+"""Smallest gain of an expert used as a denominator, in nats a token."""
 RATE, DECAY = 5e-4, 0.1
 ELSEWHERE = 0.005
-"""Weight of what teaches the backbone's column: more of it, and experts weigh less at home."""
+"""Weight of the backbone column's loss; a larger value lowers experts' weights on their domains."""
 ROUNDS = 5
-"""Steps of the game for every step of the ordinary training."""
+"""Steps of the game for each step of the ordinary training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,9 @@ class Tokens:
 
     Attributes:
         z: What the router reads, ``(N, W)``.
-        truncated: What the residual sum makes of them.
+        truncated: Their truncated logits under the residual sum.
         own: log p of the own expert, ``(N,)``.
-        gain: What the own expert gains over the backbone, nats a token.
+        gain: The own expert's gain over the backbone, in nats a token.
     """
 
     z: Tensor
@@ -54,25 +54,25 @@ class Tokens:
 
     @classmethod
     def of(cls, z: Tensor, truncated: TruncatedLogits, column: int) -> Tokens:
-        """Return a column's tokens; one whose expert gains next to nothing is not all that counts.
+        """Return a column's tokens, with the expert's gain bounded from below by `LEAST`.
 
         Args:
             z: What the router reads, ``(N, W)``.
-            truncated: What the residual sum makes of them.
-            column: Whose they are.
+            truncated: The tokens' truncated logits.
+            column: The column that the tokens belong to.
         """
         own = truncated.alone()[:, column]
         base = truncated.log_p(torch.zeros_like(truncated.shift))
         return cls(z, truncated, own, max(float((own - base).mean()), LEAST))
 
     def some(self, generator: torch.Generator) -> Tokens:
-        """Return a batch of them."""
+        """Return a random batch of tokens."""
         rows = torch.randint(len(self.z), (min(BATCH, len(self.z)),), generator=generator)
         return Tokens(self.z[rows], self.truncated[rows], self.own[rows], self.gain)
 
 
 class CausalRouter(LinearRouter):
-    """A linear router over tokens, robust in the residual form it answers with."""
+    """A linear router over tokens, trained to be robust in the residual form it answers with."""
 
     kind = "causal"
     reads = frozenset({ANSWERS, TRUNCATED_LOGITS})
@@ -84,16 +84,16 @@ class CausalRouter(LinearRouter):
         steps: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Play the game over the columns with tokens, from the ordinary router and from nothing.
+        """Play the game over the columns with tokens, from the ordinary router and from zero.
 
-        The one with the smaller worst regret on gate rows stays; `minimax_report` says how it
-        ended. Where there is no residual sum of all, as with labels of their own, the ordinary
-        router stays.
+        The result with the smaller worst regret on gate rows is kept; `minimax_report` describes
+        it. Where experts share no residual sum, as with labels of their own, the ordinary router
+        is kept.
         """
         fit = [(k, d.z, d.truncated) for k, d in enumerate(columns)]
         aside = [(k, g.z, g.truncated) for k, d in enumerate(columns) if (g := d.gate) is not None]
         rows = _tokens(fit)
-        if len(rows) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
+        if len(rows) < 2:  # noqa: PLR2004  (one domain has no mixtures)
             return
         names = [d.column for d in columns if d.truncated is not None]
         others = [(k, d.z) for k, d in enumerate(columns) if d.truncated is None]
@@ -125,7 +125,7 @@ class CausalRouter(LinearRouter):
         )
 
     def _regrets(self, rows: Sequence[Tokens]) -> Tensor:
-        """Return by domain which share of its expert's gain the residual sum loses, ``(K,)``."""
+        """Return for each domain the share of its expert's gain that the sum loses, ``(K,)``."""
         return torch.stack([(r.own - self._summed(r)).mean() / r.gain for r in rows])
 
     def _summed(self, rows: Tokens) -> Tensor:
@@ -133,13 +133,13 @@ class CausalRouter(LinearRouter):
         return rows.truncated.log_p(torch.softmax(self(rows.z), dim=-1))
 
     def _log_p(self, rows: Tokens) -> Tensor:
-        """Return log p of the answers as this kind answers, ``(N,)``."""
+        """Return log p of the answers in the form of this kind, ``(N,)``."""
         return self._summed(rows)
 
     def _elsewhere(
         self, others: Sequence[tuple[int, Tensor]], generator: torch.Generator
     ) -> Tensor:
-        """Return the loss that keeps columns without answers, the backbone's too, to some rows."""
+        """Return the loss that teaches columns without answers, as the backbone's, their rows."""
         total = self.bias.new_zeros(())
         for k, z in others:
             rows = torch.randint(len(z), (min(BATCH, len(z)),), generator=generator)
@@ -149,7 +149,7 @@ class CausalRouter(LinearRouter):
 
 
 class CausalMixtureRouter(CausalRouter):
-    """The same weights, answering with the proper mixture of the experts' distributions."""
+    """`CausalRouter`'s weights; the answer is the proper mixture of the experts' distributions."""
 
     kind = "causal-mixture"
     output = "mixture"

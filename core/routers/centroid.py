@@ -12,7 +12,7 @@ from .base import ColumnData, Router
 
 
 class CentroidRouter(Router):
-    """One mean vector for each column; τ is the mean squared distance per dimension at home."""
+    """One mean vector per column; τ is the mean squared distance to it per dimension."""
 
     kind = "centroid"
     closed_form = True
@@ -24,12 +24,12 @@ class CentroidRouter(Router):
 
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
-        # ‖z‖² is the same for every column, and softmax does not see it.
+        # ‖z‖² is the same for every column and cancels in the softmax.
         score = z @ self.centroid.T - 0.5 * self.centroid.square().sum(-1)
         return score / self.spread
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Set each column's centroid to the mean of its rows, and τ from all rows at home."""
+        """Set each column's centroid to the mean of its rows, and τ from all rows."""
         with torch.no_grad():
             distance, rows = 0.0, 0.0
             for data in columns:

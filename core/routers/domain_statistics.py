@@ -1,8 +1,8 @@
-"""Sufficient statistics of a domain: what a card can ship instead of rows.
+"""Sufficient statistics of a domain, which a card can ship instead of rows.
 
-Per label y: n_y and s_y = Σ z; for the whole domain S = Σ z zᵀ. They are sums, so they add up
-over experts, adding an expert is addition and removing it is exact subtraction, and no text
-leaves its author (`MATH`: statistics router).
+Per label y: n_y and s_y = Σ z; for the whole domain S = Σ z zᵀ. Sums of several experts add up:
+adding an expert adds its sums, removing it subtracts them exactly, and no text leaves its author
+(`MATH`: statistics router).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Statistics:
     """Sums over the rows of one domain.
 
     Attributes:
-        labels: The labels that have rows, Y of them.
+        labels: The labels with rows, Y of them.
         counts: n_y, ``(Y,)``.
         sums: s_y = Σ z over the rows of y, ``(Y, D)``.
         scatter: S = Σ z zᵀ over all rows, ``(D, D)``.
@@ -49,7 +49,7 @@ class Statistics:
 
     @classmethod
     def union(cls, parts: Sequence[Statistics]) -> Statistics:
-        """Return the sums of several domains, their labels side by side, added in this order."""
+        """Return the sums of several domains, their labels concatenated, added in this order."""
         return cls(
             labels=tuple(y for p in parts for y in p.labels),
             counts=torch.cat([p.counts for p in parts]),
@@ -58,11 +58,11 @@ class Statistics:
         )
 
     def first(self, width: int) -> Statistics:
-        """Return the statistics of the first `width` numbers of every row."""
+        """Return the statistics of the first `width` dimensions of z."""
         return self.part(slice(width))
 
     def part(self, places: slice) -> Statistics:
-        """Return the statistics of some of the numbers of every row."""
+        """Return the statistics of a slice of the dimensions of z."""
         return Statistics(
             labels=self.labels,
             counts=self.counts,
@@ -71,7 +71,7 @@ class Statistics:
         )
 
     def times(self, factor: float) -> Statistics:
-        """Return the sums of so many times the rows."""
+        """Return the sums, scaled as if each row occurred `factor` times."""
         return Statistics(
             labels=self.labels,
             counts=self.counts * factor,
@@ -80,7 +80,7 @@ class Statistics:
         )
 
     def without(self, z: Tensor, labels: Sequence[str]) -> Statistics:
-        """Return the sums less those of rows ``(N, D)`` that are among them; labels stay."""
+        """Return the sums without rows ``(N, D)`` that they contain; all labels stay."""
         less = Statistics.of_rows(z, labels)
         place = torch.tensor([self.labels.index(y) for y in less.labels], dtype=torch.int64)
         return Statistics(
@@ -91,7 +91,7 @@ class Statistics:
         )
 
     def plus(self, z: Tensor, labels: Sequence[str]) -> Statistics:
-        """Return the sums with those of rows ``(N, D)`` that are not among them."""
+        """Return the sums with rows ``(N, D)`` added that they do not contain."""
         more = Statistics.of_rows(z, labels)
         names = tuple(sorted({*self.labels, *more.labels}))
         counts = more.counts.new_zeros(len(names))
@@ -105,14 +105,14 @@ class Statistics:
         )
 
     def moved(self, A: Tensor, c: Tensor, *, spread: Tensor) -> Statistics:
-        """Return the sums of the rows as a map takes them to A z + c + e; no row is read.
+        """Return the sums of the rows mapped to A z + c + e, without reading any row.
 
             s'_y = A s_y + n_y c,    S' = A S Aᵀ + A s cᵀ + c (A s)ᵀ + N (c cᵀ + E[e eᵀ])
 
         Args:
             A: ``(D', D)``.
             c: ``(D',)``.
-            spread: E[e eᵀ], what the map misses, ``(D', D')``.
+            spread: E[e eᵀ], the residual covariance of the map, ``(D', D')``.
         """
         A, c = A.double(), c.double()
         rows, cross = float(self.counts.sum()), torch.outer(A @ self.sums.sum(0), c)
@@ -129,15 +129,16 @@ class Statistics:
         return self.sums / self.counts[:, None]
 
     def distance(self, z: Tensor, labels: Sequence[str]) -> float:
-        """Return by how many standard deviations rows lie further from the sums than theirs would.
+        """Return how many standard deviations further rows are from the sums than expected.
 
             r = max( Σ_y n_y ‖m_y − μ_y‖² / Y,  ‖Σ_y n_y (m_y − μ_y)‖² / n ) / tr Σ
             (r / (1 + n / N) − 1) √(ν / 2),  ν = (tr Σ)² / tr Σ²
 
-        n_y and m_y are of the n rows ``(n, D)`` with their labels, Y of them; Σ is the covariance
-        within labels and ν about how many directions it has: of rows like the sums' N, r is some
-        χ²_ν / ν (Satterthwaite 1946). The first term is large for rows of other labels, the second
-        for rows all of which lie to the same side. Sums of less than two rows a label know no Σ: 0.
+        n_y and m_y are counts and means of the n given rows ``(n, D)`` with Y labels. Σ is the
+        within-label covariance and ν roughly its number of directions. For rows like the N rows of
+        the sums, r / (1 + n / N) is about χ²_ν / ν (Satterthwaite 1946). The first term is large
+        for rows of other labels, the second for rows that all lie to one side. With fewer than two
+        rows per label Σ is unknown, and the distance is 0.
         """
         count = float(self.counts.sum())
         if count < 2 * len(self.labels):
@@ -154,7 +155,7 @@ class Statistics:
         return (ratio / (1 + len(place) / count) - 1) * math.sqrt(directions / 2)
 
     def sample(self, *, rows: int, generator: torch.Generator) -> tuple[Tensor, tuple[str, ...]]:
-        """Draw rows from the Gaussians N(μ_y, Σ) that the statistics define, y by its share.
+        """Draw rows from the Gaussians N(μ_y, Σ) of the statistics, y in proportion to n_y.
 
         Returns:
             z ``(rows, D)`` in float32 and the label of each row.
@@ -199,7 +200,7 @@ def shrunk(covariance: Tensor, *, freedom: float) -> Tensor:
 def oas_shrinkage(covariance: Tensor, *, freedom: float) -> float:
     """Return ρ of the oracle approximating shrinkage (Chen et al. 2010, equation 23).
 
-    Unlike Ledoit–Wolf's it needs no rows, only the covariance itself, so a host that holds
+    Unlike Ledoit–Wolf's, it needs only the covariance itself and no rows, so a host that holds
     nothing but statistics can compute it.
 
     Args:

@@ -3,8 +3,8 @@
     logit_k(z) = log p(k | z) / T + log N(e_k; home_k) − log N(e_k; away_k)
 
 The first term is the quadratic router's posterior. The second is a naive Bayes ratio: e_k(z) is
-expert k's confidence (`core.bus.evidence`), Gaussian with one mean and variance on
-the expert's own rows and another on everybody else's. Closed form, no gradient step.
+expert k's confidence (`core.bus.evidence`), modelled as a Gaussian with one mean and variance on
+the expert's own rows (home) and another on all other rows (away). Closed form, no gradient step.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from .base import ColumnData
 from .quadratic import QuadraticRouter
 
 TEMPERATURE = 2.0
-"""T: discriminants estimated from few rows in many dimensions are too sure of themselves; chosen
-on the gate rows of the tiny ranges, where 2 and 4 close the gap to the oracle and 1 leaves a
-third of a point, and on validation rows of 20 Newsgroups, where 2 is best."""
+"""T: discriminants estimated from few rows in many dimensions are overconfident. Chosen on the gate
+rows of the tiny ranges, where 2 and 4 close the gap to the oracle and 1 leaves a third of a point,
+and on validation rows of 20 Newsgroups, where 2 is best."""
 
 FLOOR = 0.1
-"""Smallest standard deviation of a confidence: an expert that adds nothing to the last digit on the
-rows at hand need not be so on the next one."""
+"""Smallest standard deviation of a confidence: an expert whose output is exactly zero on these rows
+may differ on the next one."""
 
 
 class EvidenceRouter(QuadraticRouter):
     """A `QuadraticRouter` that also reads confidences.
 
-    ``voice`` holds, for each column, mean and variance of its confidence at home and away,
-    ``(K, 4)``; a column without one (the backbone's) has the same twice.
+    ``voice`` holds mean and variance of each column's confidence at home and away, ``(K, 4)``. For
+    a column without confidences (the backbone's) both are the same.
     """
 
     kind = "evidence"
@@ -63,9 +63,9 @@ class EvidenceRouter(QuadraticRouter):
 
 
 def _home_and_away(columns: Sequence[ColumnData], k: int) -> Tensor:
-    """Return mean and variance of e_k on column k's rows, and on the others', ``(4,)``.
+    """Return mean and variance of e_k on column k's rows, and on all other rows, ``(4,)``.
 
-    Away from home every column weighs the same, whatever the number of its rows.
+    In the second, every other column has the same weight, whatever the number of its rows.
     """
     at_home: list[Tensor] = []
     away: list[Tensor] = []

@@ -1,8 +1,8 @@
 """Scores by label as batched products: log Σ over y of k of exp(w_yᵀ z + b_y) for each column k.
 
-Columns beside each other with as many labels are one batch, in which each product has the same
-shape however many there are, and so the same bits: nobody else's labels change a column's. Among
-10,000 columns of one label that is one call in place of 10,000.
+Adjacent columns with the same number of labels form one batch. Each product in it has the same
+shape for any number of columns, so its result is bitwise identical: a column's scores do not depend
+on the labels of others. For 10,000 columns of one label this is one call instead of 10,000.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 Runs = Sequence[tuple[int, int]]
-"""(columns, labels of each) of the columns beside each other that have as many."""
+"""(number of columns, labels of each) for every run of adjacent columns with as many labels."""
 
 
 def runs_of(spans: Iterable[tuple[int, int]]) -> Runs:
-    """Return the runs of columns, given the first row and past the last row of each."""
+    """Return the runs of columns, given the range of rows of each column."""
     counts = (past - first for first, past in spans)
     return [(sum(1 for _ in same), labels) for labels, same in groupby(counts)]
 
@@ -28,14 +28,14 @@ def column_scores(z: Tensor, weight: Tensor, bias: Tensor, runs: Runs) -> Tensor
 
     Args:
         z: Bus vectors.
-        weight: A row for each label, column after column, ``(Y, D)``.
-        bias: Likewise, ``(Y,)``.
-        runs: Whose the rows are.
+        weight: One row per label, column after column, ``(Y, D)``.
+        bias: One number per label, in the same order, ``(Y,)``.
+        runs: The runs of columns that the rows belong to.
     """
     sizes, scores = [n * labels for n, labels in runs], list[Tensor]()
     parts = zip(runs, torch.split(weight, sizes), torch.split(bias, sizes), strict=True)
     for (n, labels), w, b in parts:
-        # A batch of one is computed as no batch, in other bits: one stands there twice.
+        # A batch of one takes another kernel with other rounding: use a batch of two.
         each = w.reshape(n, labels, w.shape[1]).expand(max(n, 2), -1, -1)
         products = (z @ each.mT)[:n] + b.reshape(n, 1, labels)  # (n, B, labels)
         scores.append(products.logsumexp(-1))

@@ -2,15 +2,16 @@
 
     A = Σ z zᵀ − N m mᵀ + λ I      w_y = A⁻¹ (s_y − n_y m)      b_y = n_y / N − w_yᵀ m
 
-m is the mean of all N rows: the intercept is not shrunk. Sums of teams add up, so the weights are
-those of one regression on everybody's rows (Hoerl and Kennard 1970).
+m is the mean of all N rows, so the intercept is not shrunk. Since the sums of teams add up, the
+weights are those of one regression on the pooled rows (Hoerl and Kennard 1970).
 
-Scores of zeros and ones become logits by two numbers, β and κ:
+Its scores approximate zeros and ones. Two numbers, β and κ, turn them into logits:
 
     β (w_yᵀ z + b_y − (1 − κ) n_y / N)
 
-With κ = 1 a label starts from its share of the rows, as the regression has it; with κ = 0 all start
-alike. Where labels are uneven neither is right: how far a row lies from the mean says it as well.
+With κ = 1 a label starts from its share of the rows, as in the regression; with κ = 0 all labels
+start equal. For labels of unequal frequency neither is right, as a row's distance from the mean
+also carries this information.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from torch.nn.functional import cross_entropy, one_hot
 from .domain_statistics import Statistics
 
 PENALTIES = (3.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
-"""λ that are tried; z has unit variance, so they count rows."""
+"""Candidates for λ; z has unit variance, so λ counts rows."""
 
 SHARPNESS = (4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
-"""β that are tried: regression of zeros and ones gives scores between both, logits are wider."""
+"""Candidates for β: regression onto zeros and ones has scores in between, logits are wider."""
 
 STARTS = (1.0, 0.75, 0.5, 0.25, 0.0)
-"""κ that are tried, where there are rows enough to tell: two labels, one with twice the rows, .976
-right for .992 (validation rows of Reuters newswire, docs/lab-notes.md)."""
+"""Candidates for κ, given enough rows. For two labels, one with twice the rows, accuracy is .992
+instead of .976 (validation rows of Reuters newswire, docs/lab-notes.md)."""
 
 EACH = 8
-"""Rows a label, on average, from which on κ is chosen: of fewer, those left out say the opposite of
-how frequent their labels are."""
+"""Mean rows per label from which on κ is chosen. With fewer, left-out rows suggest the opposite of
+the labels' true frequencies."""
 
 MOST_LEVERAGE = 0.999
-"""h_i, at most: a row that decides alone how it is scored says nothing once it is left out."""
+"""Upper bound of h_i: a row that alone determines its own score is no evidence once left out."""
 
 SHARE, BETA = 1 / 30, 8.0
-"""λ as a share of N, and β, where no rows are at hand to choose them by; best on validation rows of
-20 Newsgroups."""
+"""λ as a share of N, and β, used when there are no rows to choose them by; best on validation rows
+of 20 Newsgroups."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,7 +82,7 @@ class LeastSquares:
         mean = sums.sum(0) / rows
         normal = torch.addr(known.scatter, mean, mean, alpha=-rows)
         normal.diagonal().add_(penalty)
-        factor = torch.linalg.cholesky(normal)  # which reads the lower half alone
+        factor = torch.linalg.cholesky(normal)  # which reads only the lower half
         weight = torch.cholesky_solve((sums - counts[:, None] * mean).T, factor).T
         return cls(
             weight=weight,
@@ -97,11 +98,11 @@ class LeastSquares:
         return beta * self.weight, beta * (self.bias - (1 - kappa) * self.share)
 
     def left_out(self, z: Tensor, target: Tensor) -> Tensor:
-        """Return the scores ``(N, Y)`` that rows would get had each not been among the sums.
+        """Return the scores ``(N, Y)`` that rows would get if each were left out of the sums.
 
             ŷ_−i = y_i − (y_i − ŷ_i) / (1 − h_i)      h_i = 1/N + (z_i − m)ᵀ A⁻¹ (z_i − m)
 
-        Allen's PRESS (1974). Of rows that are not among them it says a little too little.
+        This is Allen's PRESS (1974). For rows not in the sums, it is slightly pessimistic.
 
         Args:
             z: Rows ``(N, D)``.
@@ -119,9 +120,9 @@ class LeastSquares:
 def left_out_by_penalty(
     known: Statistics, z: Tensor, target: Tensor
 ) -> Iterator[tuple[float, Tensor]]:
-    """Yield each λ of `PENALTIES` with what `LeastSquares.left_out` gives of rows under it.
+    """Yield each λ of `PENALTIES` with the scores of `LeastSquares.left_out` under it.
 
-    Where rows are all there are, and fewer than their numbers, their inner products say the same:
+    If the rows are complete and fewer than their dimensions, inner products give the same result:
 
         G = (Z Zᵀ + λ I)⁻¹      y − ŷ = λ G (y − n_y / N)      1 − h_i = λ G_ii − 1 / N
 
@@ -149,7 +150,7 @@ def left_out_by_penalty(
 
 
 class Sharpness(NamedTuple):
-    """β and κ, the mean −log p of rows under them, and its standard error."""
+    """β and κ, the mean −log p of rows with them, and its standard error."""
 
     loss: float
     beta: float
@@ -166,15 +167,15 @@ def sharpest(
     usual: float = 1.0,
     prior: Tensor | None = None,
 ) -> Sharpness:
-    """Return the smallest mean −log p of what rows belong to, and β and κ it is reached with.
+    """Return the smallest mean −log p of the rows' targets, with the β and κ that attain it.
 
         p(k) ∝ Σ over y of k of exp(β (score_y − (1 − κ) share_y) + prior_y)
 
     Args:
         score: ``(N, Y)``.
-        groups: k of each label, ``(Y,)``, ascending from 0; labels themselves where all differ.
-        target: What each row belongs to, ``(N,)``.
-        share: Of each label in the rows that were learnt from, ``(Y,)``.
+        groups: k of each label, ``(Y,)``, ascending from 0; one group per label to predict labels.
+        target: The group of each row, ``(N,)``.
+        share: Each label's share of the training rows, ``(Y,)``.
         usual: κ where there are fewer than `EACH` rows a label.
         prior: Log priors ``(Y,)``; None is 0.
     """

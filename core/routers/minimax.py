@@ -1,12 +1,12 @@
-"""Descend on weights, ascend on the mixture of domains: the loop of every robust training.
+"""The minimax game of robust training: gradient descent on weights, ascent on the domain mixture.
 
     min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ref_k)
 
 Every step takes rows of every domain, descends Σ λ_k ℓ_k, and moves λ ∝ λ exp(η s) with s the
-smoothed regret (seed 002; MATH section 1, the discriminative game). ref_k is the loss that domain k
-could have, without which a hard domain would be taken for a badly served one; ref = 0 is group DRO
-(Sagawa and others 2020, arXiv 1911.08731). With η = 0 the mixture stays as given: that is the
-ordinary training, on the average loss or on one that weighs domains alike.
+smoothed regret (seed 002; MATH section 1, the discriminative game). ref_k is the loss attainable on
+domain k. Without it, a hard domain would be treated as a badly served one; ref = 0 is group DRO
+(Sagawa and others 2020, arXiv 1911.08731). With η = 0 the mixture stays as given, which is ordinary
+training on the average loss, or on a loss that weights domains equally.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ..types import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class MinimaxSettings:
-    """How the game is played.
+    """The settings of a game.
 
     Attributes:
-        steps: Of AdamW, its rate decayed to zero along a cosine.
-        learning_rate: AdamW's peak.
-        weight_decay: AdamW's.
-        rate_lambda: η; 0 leaves λ as it starts.
-        smoothing: Of the regrets that move λ.
-        floor: Share of λ that is spread evenly, so that no domain is forgotten.
-        every: Steps between two looks at the rows set aside.
+        steps: Number of AdamW steps; the learning rate decays to zero along a cosine.
+        learning_rate: AdamW's peak learning rate.
+        weight_decay: AdamW's weight decay.
+        rate_lambda: η; 0 leaves λ at its start.
+        smoothing: Smoothing factor of the regrets that move λ.
+        floor: Share of λ that is spread evenly, so that every domain keeps some weight.
+        every: Steps between two evaluations on held-out rows.
     """
 
     steps: int = 2000
@@ -48,12 +48,12 @@ class MinimaxSettings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MinimaxResult:
-    """How a game ended.
+    """The result of a game.
 
     Attributes:
-        weights: λ ``(K,)`` at the step whose weights stay.
-        regrets: ℓ_k − ref_k ``(K,)`` of those weights on rows set aside, in nats.
-        step: That step; 0 for the weights it began with.
+        weights: λ ``(K,)`` at the step whose parameters are kept.
+        regrets: ℓ_k − ref_k ``(K,)`` of these parameters on held-out rows, in nats.
+        step: That step; 0 for the initial parameters.
     """
 
     weights: Tensor
@@ -72,19 +72,19 @@ def minimax(
     elsewhere: Callable[[], Tensor] | None = None,
     progress: Progress | None = None,
 ) -> MinimaxResult:
-    """Play the game over a module's parameters; leave the best weights in it.
+    """Play the game over a module's parameters; leave the best parameters in it.
 
-    Best is what has the smallest worst regret on rows set aside; where λ does not move, the
-    smallest regret under it.
+    The best have the smallest worst regret on held-out rows; if λ is fixed, the smallest regret
+    under it.
 
     Args:
-        module: Whose parameters descend.
+        module: The module whose parameters descend.
         losses: → ℓ ``(K,)`` with its graph, of a fresh batch of every domain.
-        aside: → ℓ ``(K,)`` on rows set aside.
+        aside: → ℓ ``(K,)`` on held-out rows.
         reference: ref ``(K,)``.
-        settings: How.
-        start: λ at first ``(K,)``; by default every domain alike.
-        elsewhere: → what is descended beside the game.
+        settings: The settings.
+        start: The initial λ ``(K,)``; uniform by default.
+        elsewhere: → a loss that is added to that of the game.
         progress: Called with (steps done, steps in all).
     """
     optimizer = AdamW(module.parameters(), weight_decay=settings.weight_decay)
@@ -116,7 +116,7 @@ def minimax(
 def move_lambda(weights: Tensor, regret: Tensor, *, rate: float, floor: float) -> Tensor:
     """Return λ ``(K,)`` after a multiplicative step along the regrets ``(K,)``, floored.
 
-    λ ← (1 − e) softmax(log λ + η s) + e/K; a domain of weight 0 comes back through the floor.
+    λ ← (1 − e) softmax(log λ + η s) + e/K; the floor e lets a domain recover from weight 0.
     """
     moved = torch.softmax(weights.log() + rate * regret, dim=0)
     return (1 - floor) * moved + floor / len(moved)

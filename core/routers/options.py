@@ -1,4 +1,4 @@
-"""Router kinds with options, as one word: ``topk:k=2,noise=0.1``."""
+"""Router kinds with options as one string: ``topk:k=2,noise=0.1``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_options(
     """Return the options of a kind as numbers.
 
     Raises:
-        UsageError: If one is unknown, no number, or negative.
+        UsageError: If one is unknown, not a number, or negative.
     """
     read: dict[str, int | float] = {}
     for name, value in given.items():
@@ -44,7 +44,7 @@ def read_options(
                 expected="a whole number" if known[name] is int else "a number",
                 found=repr(value),
             ) from e
-        if not read[name] >= 0:  # NaN as well
+        if not read[name] >= 0:  # catches NaN as well
             raise UsageError(
                 f"option {name!r} of router {kind!r}", expected="0 or more", found=value
             )

@@ -1,11 +1,11 @@
-"""The quadratic router: the statistics router, but every domain has a covariance of its own.
+"""The quadratic router: the statistics router with a separate covariance for every domain.
 
     Σ_k = (1 − γ) Σ + γ Σ_k^own, shrunk         regularised discriminants, Friedman 1989
     δ_y(z) = log π_y − ½ log |Σ_k| − ½ (z − μ_y)ᵀ Σ_k⁻¹ (z − μ_y)
     logit_k(z) = logsumexp over y of k of δ_y(z)
 
-Domains differ in how they spread, not only in where they lie: a background of everything else is
-wide where an expert's texts are narrow. Still sums alone, still no gradient step.
+Domains differ in spread as well as in location: a background of all other texts is wide where an
+expert's texts are narrow. It too needs only sums, and no gradient step.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .base import ColumnData, LabelledRouter
 from .domain_statistics import Statistics, shrunk, within_scatter
 
 OWN = 0.2
-"""γ, the share of a domain's own covariance; chosen on validation rows of 20 Newsgroups, where
-anything from .1 to .4 is within a third of a point."""
+"""γ, the weight of a domain's own covariance; chosen on validation rows of 20 Newsgroups, where
+all values from .1 to .4 are within a third of a point."""
 
 
 NUMBERS = 2**18
-"""At most so many numbers at once in a forward pass, where one column alone needs no more: what
-stays in the caches is up to five times as fast."""
+"""Limit on the numbers held at once in a forward pass, unless a single column needs more. What fits
+into the CPU's caches is up to five times as fast."""
 
 
 class QuadraticRouter(LabelledRouter):
@@ -36,7 +36,7 @@ class QuadraticRouter(LabelledRouter):
 
     ``whitener`` holds A_k with A_kᵀ A_k = Σ_k⁻¹, ``(K, D, D)``; ``center`` A_k μ_y, ``(Y, D)``;
     ``bias`` log π_y − ½ log |Σ_k|, ``(Y,)``; ``covariance`` the pooled Σ, ``(D, D)``, and
-    ``freedom`` the number of degrees behind it.
+    ``freedom`` its degrees of freedom.
     """
 
     kind = "quadratic"
@@ -68,16 +68,16 @@ class QuadraticRouter(LabelledRouter):
         return torch.stack(logits, dim=-1)
 
     def log_density(self, z: Tensor) -> Tensor:
-        """Return log Σ_k p_k(z) over the experts, ``(B,)``: the backbone's column is no expert."""
+        """Return log Σ_k p_k(z) over the experts, without the backbone column, ``(B,)``."""
         own = [k for k, column in enumerate(self.columns) if column != BACKBONE]
         return torch.logsumexp(self.log_densities(z)[:, own], dim=-1)
 
     def log_densities(self, z: Tensor) -> Tensor:
-        """Return log p_k(z) ``(B, K)``: these logits, whatever a subclass makes of them."""
+        """Return log p_k(z) ``(B, K)``: this class's logits, also in subclasses."""
         return QuadraticRouter.forward(self, z)
 
     def _pieces(self, labels: int) -> Iterator[tuple[int, int]]:
-        """Yield runs of columns with at most so many labels together, or of one column."""
+        """Yield runs of columns with at most so many labels in all, or single columns."""
         first = 0
         for past in range(1, len(self.columns) + 1):
             last = past == len(self.columns)
@@ -86,7 +86,7 @@ class QuadraticRouter(LabelledRouter):
                 first = past
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Set every column's Gaussians; with `only`, the pooled Σ stays and only those move."""
+        """Set every column's Gaussians; with `only`, keep the pooled Σ and set only those."""
         if only is None:
             scatter, freedom = within_scatter([d.statistics for d in columns])
             self.covariance.data = (scatter / freedom).to(torch.float32)

@@ -1,15 +1,15 @@
-"""The ridge router: one regression onto everybody's labels, solved from the cards' sums.
+"""The ridge router: one regression onto the labels of all experts, solved from the cards' sums.
 
     logit_k(z) = log Σ over y of k of exp(β (w_yᵀ z + b_y − (1 − κ) n_y / N))
 
-The weights are those of one head trained on all rows (`routers.least_squares`), but it only says
-whose text it is: what an expert answers stays its own. A forward pass is one product of (Y, D),
-where the quadratic router has one of (D, D) for each column. λ, β and κ are chosen by the
-likelihood of the cards' rows, each as if it were not among the sums.
+The weights are those of one head trained on all rows (`routers.least_squares`), but they are used
+only for routing; the answers are the experts'. A forward pass takes one product of (Y, D), where
+the quadratic router takes one of (D, D) for each column. λ, β and κ are chosen by the likelihood of
+the cards' rows, each evaluated as if left out of the sums.
 
-A regression knows no density. What is declined is judged by the discriminants of the statistics
-router over the first numbers of z alone, which on wide features are the pooled states: a covariance
-of all of them would take longer to read than the text.
+A regression has no density. Declining therefore uses the discriminants of the statistics router
+over the first dimensions of z, which on wide features are the pooled states. A covariance of all
+dimensions would take longer to read than the text.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from .statistics import StatisticsRouter
 from .topk import keep_top
 
 DENSE = 768
-"""How many numbers of z a density is of, at most."""
+"""The most dimensions of z that the density uses."""
 
 MOST_ROWS = 2048
-"""Most rows, of all cards, that λ, β and κ are chosen by: each costs a product with a
+"""The most rows, of all cards, used to choose λ, β and κ: each costs a product with a
 (D, D) matrix for every λ."""
 
 SLACK = 0.5
-"""Standard errors by which rows may be less likely under a larger λ that is taken: a card's few
-rows flatter small ones. Best of 0, ½ and 1 on validation rows of three corpora."""
+"""Accepted loss of likelihood for a larger λ, in standard errors: on the few rows of a card small λ
+look too good. Best of 0, ½ and 1 on validation rows of three corpora."""
 
 
 class RidgeRouter(LabelledRouter):
-    """A row of weights for each (column, label); ``scale`` holds λ, β and κ, ``(3,)``.
+    """One row of weights for each (column, label); ``scale`` holds λ, β and κ, ``(3,)``.
 
-    ``density`` tells how likely z's first numbers are. With k the k largest logits alone are kept;
-    0 keeps all.
+    ``density`` estimates the density of z's first dimensions. With k, only the k largest logits are
+    kept; 0 keeps all.
     """
 
     kind = "ridge"
@@ -77,20 +77,20 @@ class RidgeRouter(LabelledRouter):
         return keep_top(logits, self.chosen, by=self.expecting(logits))
 
     def log_density(self, z: Tensor) -> Tensor:
-        """Return log Σ_k p_k of z's first W numbers over the experts ``(B,)``, times √(D / W).
+        """Return log Σ_k p_k of z's first W dimensions over the experts ``(B,)``, times √(D / W).
 
-        So it spreads as much as one of all D numbers would.
+        The factor gives it the spread that a density over all D dimensions would have.
         """
         width = self.density.width
         return self.density.log_density(z[:, :width]) * math.sqrt(self.width / width)
 
     def log_densities(self, z: Tensor) -> Tensor:
-        """Return log p_k of z's first W numbers ``(B, K)``, times √(D / W)."""
+        """Return log p_k of z's first W dimensions ``(B, K)``, times √(D / W)."""
         width = self.density.width
         return self.density.log_densities(z[:, :width]) * math.sqrt(self.width / width)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Solve the regression: one joins or leaves by its sums, and every weight follows."""
+        """Solve the regression; adding or removing an expert's sums changes every weight."""
         columns = _evened(columns)
         found = choose_regression(columns)
         self.scale = torch.tensor([found.penalty, found.beta, found.kappa])
@@ -105,19 +105,19 @@ class RidgeRouter(LabelledRouter):
         self.density.solve([dataclasses.replace(d, statistics=s) for d, s in known])
 
     def learnt_shares(self, columns: Sequence[ColumnData]) -> Tensor:
-        """Return the columns' shares of the rows: the regression has each row once."""
+        """Return the columns' shares of the rows, as the regression counts each row once."""
         rows = torch.tensor([float(_rows(d)) for d in _evened(columns)], dtype=torch.float64)
         return rows / rows.sum()
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the weights from a file, those of the density by their own names."""
+        """Set the weights from a file; those of the density have a name prefix."""
         super().load_tensors(tensors)
         prefix = "density."
         own = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         self.density.load_tensors(own)
 
     def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
-        """Raise: weights that never saw a newcomer's rows would claim them.
+        """Raise: old weights would assign a new column's rows to other columns.
 
         Raises:
             UsageError: Always.
@@ -131,9 +131,10 @@ class RidgeRouter(LabelledRouter):
 
 
 def _evened(columns: Sequence[ColumnData]) -> list[ColumnData]:
-    """Return the columns with no more rows of nobody's than the largest expert has.
+    """Return the columns, the backbone's cut to as many rows as the largest expert has.
 
-    Among experts of a few rows each, texts of nobody's would be what every row most likely is.
+    Among experts with a few rows each, the background would otherwise be the most probable column
+    for every row.
     """
     most = max((_rows(d) for d in columns if d.column != BACKBONE), default=0)
     return [_first(d, most) if d.column == BACKBONE and _rows(d) > most else d for d in columns]
@@ -152,7 +153,7 @@ def _first(data: ColumnData, rows: int) -> ColumnData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Regression:
-    """A regression onto the labels of all columns, and what makes its scores logits."""
+    """A regression onto the labels of all columns, and the numbers that scale scores to logits."""
 
     solved: LeastSquares
     penalty: float
@@ -161,17 +162,18 @@ class Regression:
 
 
 def choose_regression(columns: Sequence[ColumnData], *, by_label: bool = False) -> Regression:
-    """Return the regression under which the cards' rows are likeliest, or one like it.
+    """Return the regression that maximises the likelihood of the cards' rows, or nearly so.
 
     Args:
-        columns: What each is known by.
-        by_label: Whether rows have to be given their label, by the very likeliest; by default
-            their column, by one of the largest λ that is `SLACK` from it.
+        columns: The training data of each column.
+        by_label: Whether the likelihood is that of the rows' labels; then the maximum is taken. By
+            default it is that of their columns, and the largest λ within `SLACK` of the best is
+            taken.
     """
     parts = [d.statistics for d in columns]
     known = Statistics.union(parts)
     shown = [(k, d) for k, d in enumerate(columns) if d.labels]
-    if len(shown) < 2:  # noqa: PLR2004  (rows of one column tell nothing apart)
+    if len(shown) < 2:  # noqa: PLR2004  (rows of one column cannot discriminate)
         penalty = SHARE * float(known.counts.sum())
         return Regression(solved=LeastSquares.solve(known, penalty=penalty), penalty=penalty)
     groups = torch.cat([torch.full((len(p.labels),), k) for k, p in enumerate(parts)])

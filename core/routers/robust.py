@@ -1,12 +1,12 @@
-"""The robust router: the smallest worst regret over domains, whatever the traffic (seed 002).
+"""The robust router: the smallest worst regret over domains, for any traffic mix (seed 002).
 
     min over θ of max over λ in the simplex of Σ_k λ_k (ℓ_k(θ) − ref_k)
     ℓ_k = −mean over rows of domain k of log Σ_j g_j(z) p_j(y|x)
 
-p_j are frozen, so log p_j(y|x) is computed once. ref_k is expert k's own loss on its own domain.
-The game is played twice, from the ordinary linear router and from nothing, since where rows are few
-a finished classifier is too sure of itself to be moved; the weights with the smallest worst regret
-on rows set aside stay (`core.routers.minimax`). It answers with the mixture it was trained for.
+The p_j are frozen, so log p_j(y|x) is computed once. ref_k is expert k's own loss on its own
+domain. The game is played twice, from the ordinary linear router and from zero, because with few
+rows a trained classifier is too confident to be moved. The weights with the smaller worst regret on
+held-out rows are kept (`core.routers.minimax`). It answers with the mixture it was trained for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .minimax import MinimaxResult, MinimaxSettings, minimax, mixture_losses
 
 BATCH = 128
 ROUNDS = 10
-"""Steps of the game for every step of the ordinary training: a saddle point takes longer."""
+"""Steps of the game for each step of the ordinary training: a saddle point takes longer."""
 
 
 class RobustRouter(LinearRouter):
@@ -44,9 +44,9 @@ class RobustRouter(LinearRouter):
         steps: int,
         progress: Progress | None = None,
     ) -> None:
-        """Play the game over the columns whose answers are known, and set `minimax_report`."""
+        """Play the game over the columns with known answers, and set `minimax_report`."""
         known = [(k, d, p) for k, d in enumerate(columns) if (p := d.likelihood) is not None]
-        if len(known) < 2:  # noqa: PLR2004  (there is no mixture to be robust against)
+        if len(known) < 2:  # noqa: PLR2004  (one domain has no mixtures)
             return
         rows = [AnswerLikelihoods(z=d.z, likelihood=p) for _, d, p in known]
         aside = [_logged(d.gate or r) for (_, d, _), r in zip(known, rows, strict=True)]
@@ -84,7 +84,7 @@ class RobustRouter(LinearRouter):
         )
 
     def _elsewhere(self, others: Sequence[tuple[int, Tensor]]) -> Tensor:
-        """Return the loss that keeps columns without answers, the backbone's too, to their rows."""
+        """Return the loss that teaches columns without answers, as the backbone's, their rows."""
         total = self.bias.new_zeros(())
         for k, z in others:
             mass = torch.softmax(self(z), dim=-1)[:, k]
@@ -93,7 +93,7 @@ class RobustRouter(LinearRouter):
 
 
 def from_two_starts(router: nn.Module, play: Callable[[], MinimaxResult]) -> MinimaxResult:
-    """Play from a router's weights and from nothing; leave those with the smaller worst regret."""
+    """Play from a router's weights and from zero; keep those with the smaller worst regret."""
     played = play()
     ordinary = copy.deepcopy(router.state_dict())
     with torch.no_grad():
@@ -107,7 +107,7 @@ def from_two_starts(router: nn.Module, play: Callable[[], MinimaxResult]) -> Min
 
 
 def minimax_report(names: Sequence[str], played: MinimaxResult) -> MinimaxReport:
-    """Return what a receipt holds of a game over domains."""
+    """Return the part of a receipt that describes a game over domains."""
     worst = int(played.regrets.argmax())
     return MinimaxReport(
         mixture=dict(zip(names, played.weights.tolist(), strict=True)),

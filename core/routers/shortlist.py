@@ -1,4 +1,4 @@
-"""The shortlist router: two levels, for hosts with more experts than a row can be run through.
+"""The shortlist router: two levels, for hosts with too many experts to run all on every row.
 
     s_k(z)  = μ_kᵀ Σ⁻¹ z − ½ μ_kᵀ Σ⁻¹ μ_k            every column: one product, (B, K)
     M(z)    = the m columns of largest s_k          the shortlist
@@ -6,13 +6,13 @@
     logit_k = g_k + log N(e_k; home_k) − log N(e_k; away_k)
     α       = softmax over the k largest, zero elsewhere
 
-μ_k is the mean of column k's rows, Σ their covariance within columns, shrunk, and Σ_k mixes in the
-column's own (Friedman 1989), of which r directions are kept: with A whitening Σ (A Σ Aᵀ = I),
+μ_k is the mean of column k's rows, Σ the covariance within columns, shrunk. Σ_k mixes in the
+column's own (Friedman 1989), of which r directions are kept. With A whitening Σ (A Σ Aᵀ = I):
 
     A Σ_k Aᵀ = c_k I + U_kᵀ diag(d_k) U_k,   U_k (r, D) orthonormal
 
-so a column is (r + 2) · D numbers where the quadratic router keeps D². Only experts on the
-shortlist are queried (`core.bus.signals`): an idle one costs its row of s, no more. Closed form.
+A column thus needs (r + 2) · D numbers, where the quadratic router needs D². Only experts on the
+shortlist are queried (`core.bus.signals`); any other expert costs only its row of s. Closed form.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from .topk import keep_top, top_mask
 
 OWN = 0.5
 """Largest share of a column's own covariance in Σ_k: ½ ν / (ν + D) for ν degrees of freedom. On
-gate rows of 20 Newsgroups .2 is best with 256 rows a team, .4 with all of them (D = 384)."""
+gate rows of 20 Newsgroups .2 is best with 256 rows a team, .4 with all rows (D = 384)."""
 
 AXES = 32
-"""r; there 32 directions lose a point at most against all of them, 8 lose up to three."""
+"""r; there, 32 directions lose at most a point compared with all of them, 8 lose up to three."""
 
 NUMBERS = 2**19
-"""Of the axes, at most so many are gathered in one go: in the caches that is twice as fast."""
+"""Limit on the numbers of the axes gathered at once; fitting the caches is twice as fast."""
 
 UNKNOWN = (0.0, 1.0, 0.0, 1.0)
-"""The moments of a column without confidences: the same at home and away, so they say nothing."""
+"""Moments of a column without confidences: equal at home and away, so the ratio is neutral."""
 
 
 class ShortlistRouter(Router):
-    """A linear discriminant for each column, then the confidences of those in front.
+    """A linear discriminant for each column, then the confidences of the top columns.
 
     Args:
         width: D.
         columns: The columns.
-        seed: Of nothing: the form is closed.
+        seed: Unused: the solution is in closed form.
         k: How many columns get a weight.
-        m: How many are queried before that is decided.
+        m: How many experts are queried before the k are chosen.
     """
 
     kind = "shortlist"
@@ -100,7 +100,7 @@ class ShortlistRouter(Router):
         return nn.functional.linear(z, self.weight, self.bias)
 
     def densities(self, z: Tensor, mask: Tensor) -> Tensor:
-        """Return g ``(B, K)``, the second level, where the mask asks; −∞ elsewhere."""
+        """Return g ``(B, K)``, the second level, where the mask is set; −∞ elsewhere."""
         white = z @ self.whitener.T
         g = white.new_full(mask.shape, -torch.inf)
         some = max(1, NUMBERS // self.axes[0].numel())
@@ -114,7 +114,7 @@ class ShortlistRouter(Router):
         return g
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Set discriminants, densities and moments; with `only`, only those columns move."""
+        """Set discriminants, densities and moments; with `only`, only of those columns."""
         moving = [k for k, d in enumerate(columns) if only is None or d.column in only]
         with torch.no_grad():
             if only is None:
@@ -148,7 +148,7 @@ class ShortlistRouter(Router):
     def _moments(self, columns: Sequence[ColumnData], moving: Sequence[int]) -> Tensor:
         """Return mean and variance of moving columns' confidences, at home and away, ``(M, 4)``.
 
-        Away is where a column stands on the shortlist of somebody else's row: nobody else's rows
+        Away are the rows of other columns that have this column on their shortlist: no other rows
         will ever query it.
         """
         who = torch.zeros(len(self.columns), dtype=torch.bool)
@@ -171,7 +171,7 @@ class ShortlistRouter(Router):
         return normal[list(moving)].to(self.voice.dtype)
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return what has a row for each column: all but the whitener."""
+        """Return all parameters with a row for each column: all but the whitener."""
         return tuple(p for p in self.parameters() if p is not self.whitener)
 
 
@@ -182,7 +182,7 @@ class _Moments:
         self.count, self.sum, self.square = torch.zeros(3, columns, dtype=torch.float64)
 
     def add(self, confidences: Tensor, mask: Tensor) -> None:
-        """Add the confidences ``(N, K)`` where the mask is."""
+        """Add the confidences ``(N, K)`` where the mask is set."""
         at = torch.where(mask, confidences, 0.0).double()
         self.count += mask.sum(0)
         self.sum += at.sum(0)

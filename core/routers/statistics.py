@@ -1,10 +1,10 @@
 """The statistics router: Gaussian discriminants over the experts' labels, in closed form.
 
-μ_y = s_y / n_y and one shared within-class covariance Σ, shrunk; then
+With μ_y = s_y / n_y and one shared within-class covariance Σ, shrunk:
 
     δ_y(z) = μ_yᵀ Σ⁻¹ z − ½ μ_yᵀ Σ⁻¹ μ_y + log π_y,    logit_k(z) = logsumexp over y of k of δ_y(z)
 
-No gradient step; from rows or from sums alone; adding and removing experts adds and subtracts.
+No gradient step. Rows or sums suffice, and experts are added and removed by adding and subtracting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .topk import keep_top
 class StatisticsRouter(LabelledRouter):
     """One discriminant for each (column, label); a column's logit is their logsumexp.
 
-    With k the k largest logits alone are kept; 0 keeps all.
+    With k, only the k largest logits are kept; 0 keeps all.
     """
 
     kind = "statistics"
@@ -54,17 +54,17 @@ class StatisticsRouter(LabelledRouter):
         return column_scores(z, self.weight, self.bias, self._runs)
 
     def log_density(self, z: Tensor) -> Tensor:
-        """Return log Σ_k p_k(z) over the experts, ``(B,)``; all δ leave out − ½ zᵀ Σ⁻¹ z."""
+        """Return log Σ_k p_k(z) over the experts, ``(B,)``, adding the term − ½ zᵀ Σ⁻¹ z to δ."""
         own = [k for k, column in enumerate(self.columns) if column != BACKBONE]
         norm = ((z @ self.precision) * z).sum(-1)
         return torch.logsumexp(self._logits(z)[:, own], dim=-1) - 0.5 * norm
 
     def log_densities(self, z: Tensor) -> Tensor:
-        """Return log p_k(z) ``(B, K)``, likewise."""
+        """Return log p_k(z) ``(B, K)``, with the same term."""
         return self._logits(z) - 0.5 * ((z @ self.precision) * z).sum(-1, keepdim=True)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Set Σ⁻¹ and the discriminants; with `only`, Σ stays and only those columns move."""
+        """Set Σ⁻¹ and the discriminants; with `only`, keep Σ and set only those columns."""
         if only is None:
             factor = torch.linalg.cholesky(within_covariance([d.statistics for d in columns]))
             precision = torch.cholesky_inverse(factor)

@@ -1,11 +1,11 @@
-"""The sparse router: only the k heaviest columns get a weight (Shazeer et al. 2017).
+"""The sparse router: only the k columns with the largest weights are used (Shazeer et al. 2017).
 
     logits = W_r z + b
     α      = softmax over the k largest logits, exactly zero elsewhere
 
-Trained before the cut: cross-entropy of all logits to the row's column, on which noise may be
-laid, with the balance loss of the Switch Transformer (Fedus et al. 2021) over what the cut would
-choose. So every column gets a gradient, and the cut itself gets none: it is not pretended to.
+Training is on the logits before the cut: cross-entropy of all logits to the row's column, with
+optional noise, and the balance loss of the Switch Transformer (Fedus et al. 2021) on the columns
+that the cut would choose. So every column gets a gradient, and none is approximated for the cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .linear import LinearRouter
 
 
 def top_mask(logits: Tensor, k: int) -> Tensor:
-    """Say which are the k largest of ``(B, K)``; ties go to the first column."""
+    """Return a mask of the k largest of ``(B, K)``; ties go to the first column."""
     least = logits.topk(k, dim=-1).values[..., -1:]
     above, equal = logits > least, logits == least
     left = k - above.sum(-1, keepdim=True)
@@ -29,7 +29,7 @@ def top_mask(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top(logits: Tensor, k: int, *, by: Tensor | None = None) -> Tensor:
-    """Return logits ``(B, K)`` with all but the k largest at −∞: the largest of `by`, if given."""
+    """Return logits ``(B, K)``, all but the k largest set to −∞: the largest of `by`, if given."""
     return logits.masked_fill(~top_mask(logits if by is None else by, k), -torch.inf)
 
 
@@ -39,10 +39,10 @@ class TopKRouter(LinearRouter):
     Args:
         width: D.
         columns: The columns.
-        seed: Of the noise.
-        k: How many columns get a weight; all where there are fewer.
+        seed: The seed of the noise.
+        k: How many columns get a weight; all if there are fewer.
         balance: Weight of the balance loss K · Σ f_i P_i, which is 1 at uniform use.
-        noise: Standard deviation of the noise on the logits while training.
+        noise: Standard deviation of the noise on the logits in training.
     """
 
     kind = "topk"
@@ -81,7 +81,7 @@ class TopKRouter(LinearRouter):
         return logits + self.noise * torch.randn(logits.shape, generator=generator).to(logits)
 
     def penalty(self, logits: Tensor, weight: Tensor) -> Tensor:
-        """Return balance · K · Σ f_i P_i, ``()``: f what the cut chooses, P mean probabilities."""
+        """Return balance · K · Σ f_i P_i, ``()``: f shares of the cut, P mean probabilities."""
         if not self.balance:
             return super().penalty(logits, weight)
         used = (weight[:, None] * top_mask(logits.detach(), self.k)).sum(0) / self.k
@@ -90,7 +90,7 @@ class TopKRouter(LinearRouter):
 
 
 class HardRouter(TopKRouter):
-    """The heaviest column alone, at unit scale: α is one-hot."""
+    """Only the column with the largest logit, at unit scale: α is one-hot."""
 
     kind = "hard"
     options: ClassVar[Mapping[str, type[int] | type[float]]] = {}
