@@ -1,12 +1,12 @@
-"""Ways to compose modules: 24 mechanisms of seed 003, each small, each with its contract.
+"""Module composition: 24 small mechanisms of seed 003, each with a stated contract.
 
 Legend for shapes in every file: D width (D_in, D_out where they differ), E experts or parts, k
 chosen experts, N rows, R and W heads, H width of a head; ``(..., D)`` stands for any leading
 dimensions, none and empty ones included.
 
-Conventions: options are keyword-only and parts are passed in built; layers that a mechanism builds
-itself, and all noise, draw from a `torch.Generator`; `forward` stores nothing; a mechanism has
-`input_width` and `output_width`, so it can be a part of the next one.
+Conventions: options are keyword-only, and parts are passed in as built modules. Layers that a
+mechanism builds itself, and all noise, draw from a `torch.Generator`. `forward` stores nothing. A
+mechanism has `input_width` and `output_width`, so it can be a part of another one.
 """
 
 from .adaptive_graft import AdaptiveGraft, ProjectionMode

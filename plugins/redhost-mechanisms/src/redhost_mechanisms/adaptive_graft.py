@@ -1,4 +1,4 @@
-"""Adaptive graft: a projection where two widths differ, nothing where they do not.
+"""Adaptive graft: a projection if two widths differ, the identity if they are equal.
 
     linear    y = W x + b
     mlp       y = W₂ gelu(W₁ x + b₁) + b₂,   of hidden width (D_in + D_out) / 2
@@ -20,20 +20,20 @@ from .widths import check_width
 __all__ = ["AdaptiveGraft", "ProjectionMode"]
 
 ProjectionMode = Literal["linear", "mlp"]
-"""How widths are adapted: by one layer, or by two."""
+"""How widths are adapted: with one layer, or with two."""
 
 
 class AdaptiveGraft(nn.Module):
-    """Brings one width to another; for equal widths it is the identity and has no parameters.
+    """Maps one width to another; for equal widths it is the identity and has no parameters.
 
     Args:
-        input_width: D_in, the width there is.
-        output_width: D_out, the width that is wanted.
+        input_width: D_in, the given width.
+        output_width: D_out, the required width.
         mode: The kind of projection.
-        generator: Where its initial weights come from.
+        generator: Generator of its initial weights.
 
     Raises:
-        ValueError: The mode is unknown, whether or not it would be needed.
+        ValueError: The mode is unknown (checked for equal widths too).
     """
 
     def __init__(

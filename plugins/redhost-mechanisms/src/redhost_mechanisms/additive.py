@@ -1,4 +1,4 @@
-"""Additive composition: every part adds to what the base gives.
+"""Additive composition: every part's output is added to the base's.
 
     y = base(x) + Σ_i f_i(x)
 
@@ -19,14 +19,14 @@ __all__ = ["Additive"]
 
 
 class Additive(nn.Module):
-    """A base and the sum of parts that all read the same x.
+    """A base plus the sum of parts that all take the same x as input.
 
-    Parts that give zero leave the base's answer as it is, bit for bit. The order of the parts
+    If all parts return zero, the output is bitwise identical to the base's. The order of the parts
     makes no difference beyond the rounding of a sum.
 
     Args:
         base: Maps ``(..., D_in)`` to ``(..., D_out)``; `nn.Identity` for a residual.
-        parts: Map the same widths; may be empty.
+        parts: Modules that map the same widths; may be empty.
     """
 
     def __init__(self, *, base: nn.Module, parts: Iterable[nn.Module] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Blend: a weighted average of two parts, or of many.
+"""Blend: a weighted average of two or more parts.
 
     y = α · first(x) + (1 − α) · second(x)               α in [0, 1]
     y = Σ_i w_i · f_i(x)                                 w = softmax(logits), or given
@@ -24,15 +24,15 @@ _ROUNDING = 1e-6
 
 
 class Blend(nn.Module):
-    """The blend of two parts, at exactly the α it was given.
+    """The blend of two parts, with exactly the given α.
 
-    A learned α is a plain number, clamped to [0, 1] where it is used; the gradient passes the
-    clamp (straight through), so an α at the border can come back.
+    A learned α is an unconstrained parameter, clamped to [0, 1] in `forward`. The gradient passes
+    the clamp unchanged (straight-through), so an α at the border can move back inside.
 
     Args:
-        first: Maps ``(..., D_in)`` to ``(..., D_out)``.
-        second: Maps the same widths.
-        alpha: The share of `first`.
+        first: A module that maps ``(..., D_in)`` to ``(..., D_out)``.
+        second: A module that maps the same widths.
+        alpha: The weight of `first`.
         learnable: Whether α is trained.
 
     Raises:
@@ -68,13 +68,13 @@ class MultiBlend(nn.Module):
     """The blend of any number of parts; the weights do not depend on x.
 
     Args:
-        parts: All map ``(..., D_in)`` to ``(..., D_out)``.
-        weights: One for each part, at least 0, summing to 1; without them all are equal.
-        learnable: Whether they are trained, as the logits of a softmax. A weight of 0 would
-            stay 0 then, so it is refused.
+        parts: Modules that all map ``(..., D_in)`` to ``(..., D_out)``.
+        weights: One for each part, at least 0, summing to 1; equal by default.
+        learnable: Whether the weights are trained, as the logits of a softmax. A weight of 0
+            would then stay 0, so it is refused.
 
     Raises:
-        ValueError: The weights are not such weights, or the widths differ.
+        ValueError: The weights do not satisfy this, or the widths differ.
     """
 
     weights: Tensor

@@ -1,9 +1,9 @@
-"""Competitive parts: the winner takes all, and the losers still teach the selector.
+"""Competitive parts (winner takes all); the selector's gradient includes the parts not chosen.
 
     y = Σ_i w_i f_i(x),   w = onehot(argmax p),   ∂w/∂θ := ∂p/∂θ,   p = softmax(selector(x))
 
 Source: seed 003, section "Competitive Modules (Winner-Take-All)", which claims a straight-through
-gradient and has none; Bengio et al. 2013.
+gradient but does not implement one; Bengio et al. 2013.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["WinnerTakesAll"]
 
 
 class WinnerTakesAll(nn.Module):
-    """Parts of which each row gets exactly one, chosen by a selector that is trained.
+    """Parts with a trained selector that chooses exactly one of them for each row.
 
-    All parts run on all rows, so that the selector's gradient compares them; `HardRouting` runs
-    only the chosen one, and learns from it alone.
+    All parts run on all rows, so that the selector's gradient compares them. `HardRouting` runs
+    only the chosen part, and its gradient depends on that part alone.
 
     Args:
-        selector: Maps ``(..., D_in)`` to logits ``(..., E)``.
+        selector: A module that maps ``(..., D_in)`` to logits ``(..., E)``.
         parts: E parts from D_in to D_out.
     """
 
@@ -41,13 +41,13 @@ class WinnerTakesAll(nn.Module):
         self.input_width, self.output_width = widths.input, widths.output
 
     def selection(self, x: Tensor) -> Tensor:
-        """Return one-hot weights ``(..., E)`` for x ``(..., D_in)``, softmax in their gradient."""
+        """Return one-hot weights ``(..., E)`` for x ``(..., D_in)``, with softmax's gradient."""
         p = probabilities(self.selector(x))
         one_hot = torch.zeros_like(p).scatter(-1, p.argmax(dim=-1, keepdim=True), 1.0)
         return straight_through(one_hot, p)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the winners' answers ``(..., D_out)`` for x ``(..., D_in)``."""
+        """Return the chosen parts' outputs ``(..., D_out)`` for x ``(..., D_in)``."""
         check_width(x, self.input_width, who="WinnerTakesAll")
         answers = torch.stack([part(x) for part in self.parts], dim=-2)  # (..., E, D_out)
         weights = self.selection(x).unsqueeze(-1).to(answers.dtype)  # (..., E, 1)

@@ -1,9 +1,9 @@
-"""Cooperative parts: attention over the answers of all.
+"""Cooperative parts: attention over the outputs of all parts.
 
     a = softmax(q·k_i / √H),   q = Q x,   k_i = K f_i(x),   y = Σ_i a_i f_i(x)
 
 Source: seed 003, section "Cooperative Modules (Attention Over Outputs)", whose keys take the width
-of x and not that of the answers; Vaswani et al. 2017, "Attention is all you need", equation 1.
+of x and not that of the outputs; Vaswani et al. 2017, "Attention is all you need", equation 1.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["AttentiveEnsemble"]
 
 
 class AttentiveEnsemble(nn.Module):
-    """Parts whose answers are weighed by how well they fit a question asked of x.
+    """Parts whose outputs are weighted by attention: the query comes from x, the keys from them.
 
-    The output lies in the convex hull of the answers, and does not depend on the parts' order.
+    The output lies in the convex hull of the parts' outputs, and does not depend on their order.
 
     Args:
         parts: E parts from D_in to D_out.
         hidden_width: H, the width of queries and keys.
-        generator: Where the projections' initial weights come from.
+        generator: Generator of the projections' initial weights.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AttentiveEnsemble(nn.Module):
         self.key = seeded_linear(widths.output, hidden_width, generator=generator)
 
     def attention(self, x: Tensor, answers: Tensor) -> Tensor:
-        """Return the weights ``(..., E)`` of answers ``(..., E, D_out)`` to x ``(..., D_in)``."""
+        """Return the weights ``(..., E)`` of outputs ``(..., E, D_out)`` for x ``(..., D_in)``."""
         query: Tensor = self.query(x)  # (..., H)
         keys: Tensor = self.key(answers)  # (..., E, H)
         scores = (keys * query.unsqueeze(-2)).sum(dim=-1)

@@ -1,9 +1,9 @@
-"""Dispatch: rows to the experts that were chosen for them, and the answers back in order.
+"""Dispatch: send rows to their chosen experts, and return the outputs in the rows' order.
 
     out[n, j] = expert_{indices[n, j]}(rows[n])
 
-Every chosen expert is called once, on its own rows; the others are not called at all. Source: seed
-003, section "Sparse Gating"; Shazeer et al. 2017, section 3.1.
+Every chosen expert is called once, on its own rows; experts without rows are not called. Source:
+seed 003, section "Sparse Gating"; Shazeer et al. 2017, section 3.1.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["dispatch", "probabilities"]
 def probabilities(logits: Tensor) -> Tensor:
     """Return softmax(logits) over the last dimension, in float32 at least.
 
-    The router in full precision, the experts in theirs: Fedus et al. 2021, "Switch Transformer",
-    section 2.4.
+    The router computes in full precision, the experts in their own: Fedus et al. 2021, "Switch
+    Transformer", section 2.4.
 
     Args:
         logits: ``(..., E)``.
@@ -30,7 +30,7 @@ def probabilities(logits: Tensor) -> Tensor:
 
 
 def dispatch(experts: nn.ModuleList, rows: Tensor, indices: Tensor, *, output_width: int) -> Tensor:
-    """Return what each row's experts answer.
+    """Return the outputs of each row's chosen experts.
 
     Args:
         experts: E parts from D_in to D_out.
@@ -39,7 +39,7 @@ def dispatch(experts: nn.ModuleList, rows: Tensor, indices: Tensor, *, output_wi
         output_width: D_out.
 
     Returns:
-        The answers ``(N, k, D_out)``.
+        The outputs ``(N, k, D_out)``.
     """
     chosen = indices.flatten()
     order = chosen.argsort(stable=True)

@@ -15,12 +15,12 @@ __all__ = ["Encapsulated"]
 
 
 class Encapsulated(nn.Module):
-    """A part and the contract it keeps; what is inside is nobody's business.
+    """A part with checked input and output widths; its implementation is opaque.
 
-    This is also how a module that does not say its widths becomes a part of the other mechanisms.
+    It also makes a module that does not state its widths usable as a part of other mechanisms.
 
     Args:
-        part: Maps ``(..., D_in)`` to ``(..., D_out)``.
+        part: A module that maps ``(..., D_in)`` to ``(..., D_out)``.
         input_width: D_in.
         output_width: D_out.
     """
@@ -34,13 +34,13 @@ class Encapsulated(nn.Module):
         """Return ``(..., D_out)`` for x ``(..., D_in)``.
 
         Raises:
-            ValueError: x or the part's answer has another shape than the contract says.
+            ValueError: x or the part's output does not have the shape of the contract.
         """
         inner = type(self.part).__name__
         check_width(x, self.input_width, who=f"Encapsulated({inner})")
         y: Tensor = self.part(x)
         promised = (*x.shape[:-1], self.output_width)
-        # All of the shape: a part that averages over its rows keeps the last dimension.
+        # Compare the whole shape: a part that averages over its rows keeps the last dimension.
         if y.shape != promised:
             raise ValueError(
                 f"Encapsulated({inner}) promised shape {promised}, found {tuple(y.shape)}"

@@ -1,4 +1,4 @@
-"""Independent ensemble: parts that know nothing of each other.
+"""Independent ensemble: parts without any interaction, combined by a fixed rule.
 
     mean    y = 1/E Σ_i f_i(x)        sum    y = Σ_i f_i(x)        concat    y = [f_1(x), …, f_E(x)]
 
@@ -19,15 +19,15 @@ from .widths import check_width, common_widths, parallel_widths
 __all__ = ["Combiner", "IndependentEnsemble"]
 
 Combiner = Literal["mean", "sum", "concat"]
-"""What becomes of the outputs of an ensemble."""
+"""How the outputs of an ensemble are combined."""
 
 
 class IndependentEnsemble(nn.Module):
-    """Parts that all read x, their answers put together without any weights.
+    """Parts that all take x as input; their outputs are combined without learned weights.
 
     Args:
-        parts: Map ``(..., D_in)`` to ``(..., D_out)``; for `concat` each to a width of its own.
-        combiner: How the answers are put together.
+        parts: Modules from ``(..., D_in)`` to ``(..., D_out)``; with `concat`, D_out may differ.
+        combiner: How the outputs are combined.
 
     Raises:
         ValueError: The combiner is unknown, or widths differ.
@@ -47,7 +47,7 @@ class IndependentEnsemble(nn.Module):
             self.input_width, self.output_width = common.input, common.output
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``(..., D_out)`` for x ``(..., D_in)``; `concat` gives the sum of the widths."""
+        """Return ``(..., D_out)`` for x ``(..., D_in)``; for `concat`, D_out is the widths' sum."""
         check_width(x, self.input_width, who="IndependentEnsemble")
         answers: list[Tensor] = [part(x) for part in self.parts]
         match self.combiner:

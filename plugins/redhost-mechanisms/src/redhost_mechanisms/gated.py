@@ -1,4 +1,4 @@
-"""Gated composition: a gate can only take away from the base, and begins by taking nothing.
+"""Gated composition: a gate that can only attenuate the base's output, and starts fully open.
 
     y = base(x) ⊙ g(s · gate(x)),   g(r) = min(1, 2σ(r)),   s = 0 at first
 
@@ -18,9 +18,9 @@ __all__ = ["Gated", "open_gate"]
 
 
 def open_gate(logits: Tensor) -> Tensor:
-    """Return min(1, 2σ(logits)): in [0, 1], and exactly 1 from 0 on.
+    """Return min(1, 2σ(logits)): in [0, 1], and exactly 1 for logits ≥ 0.
 
-    Above 0 the gradient is that at 0 (straight through), so that an open gate can close again.
+    Above 0 the gradient is that at 0 (straight-through), so that an open gate can close again.
 
     Args:
         logits: Of any shape ``(...)``.
@@ -32,15 +32,15 @@ def open_gate(logits: Tensor) -> Tensor:
 
 
 class Gated(nn.Module):
-    """A base under a gate that is learned from the same x.
+    """A base multiplied by a gate that is computed from the same x.
 
-    At `strength` 0 the output is the base's, bit for bit, whatever the gate. The first gradient
-    then reaches `strength` only; the gate's own weights follow once it is not 0.
+    At `strength` 0 the output is bitwise identical to the base's for any gate. The first gradient
+    then reaches `strength` only; the gate's own weights get one once `strength` is not 0.
 
     Args:
-        base: Maps ``(..., D_in)`` to ``(..., D_out)``.
-        gate: Maps the same widths; its outputs are logits.
-        strength: s, learned; 1 for a gate that was trained before.
+        base: A module that maps ``(..., D_in)`` to ``(..., D_out)``.
+        gate: A module that maps the same widths; its outputs are logits.
+        strength: s, learned; use 1 for an already trained gate.
     """
 
     def __init__(self, *, base: nn.Module, gate: nn.Module, strength: float = 0.0) -> None:

@@ -23,7 +23,7 @@ class GLU(nn.Module):
     Args:
         input_width: D_in.
         output_width: D_out.
-        generator: Where the initial weights come from.
+        generator: Generator of the initial weights.
     """
 
     def __init__(self, *, input_width: int, output_width: int, generator: torch.Generator) -> None:

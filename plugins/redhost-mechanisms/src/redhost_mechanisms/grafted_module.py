@@ -1,9 +1,9 @@
-"""Grafted module: a part that reads one layer of a host and writes into another.
+"""Grafted module: a part that reads one layer of a host network and writes into another.
 
     host:  … → h_source → … → h_target ← output_graft(h_target, part(input_graft(h_source))) → …
 
-Source: seed 003, section "Grafting Semantics". The host's code is not changed: forward hooks, there
-for the time of a call only, do the tapping and the writing back.
+Source: seed 003, section "Grafting Semantics". The host's code is not changed: forward hooks, which
+are registered for the duration of a call only, read the source and write to the target.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["GraftedModule"]
 
 
 class GraftedModule(nn.Module):
-    """A host and a part, called like the host.
+    """A host with a grafted part, called like the host.
 
-    Not for two threads that call the same host: the hooks of one call act on both.
+    Not thread-safe: if two threads call the same host, the hooks of one call act on both.
 
     Args:
-        host: Any module; its `source` and `target` layers give tensors.
-        part: From the input graft's width to the output graft's.
-        input_graft: Where the part reads.
-        output_graft: Where it writes, in the same layer or one that runs later.
+        host: Any module; its `source` and `target` layers return tensors.
+        part: A module from the input graft's width to the output graft's.
+        input_graft: The layer that the part reads.
+        output_graft: The layer that it writes to: the same layer, or one that runs later.
 
     Raises:
         ValueError: The host has no such layer, or widths differ.
@@ -62,7 +62,7 @@ class GraftedModule(nn.Module):
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Graft for the time of a ``with`` block, in which the host may be called in any way.
+        """Graft for the duration of a ``with`` block, in which the host may be called in any way.
 
         Raises:
             ValueError: The target ran before the source, or not at all.
@@ -95,9 +95,9 @@ class GraftedModule(nn.Module):
                 hook.remove()
 
     def forward(self, *inputs: object, **options: object) -> object:
-        """Return what the host returns for these arguments, with the part at work.
+        """Return the host's output for these arguments, with the part grafted.
 
-        A host that says its width has it checked on its first argument, ``(..., D_in)``.
+        If the host states its width, it is checked on the first argument, ``(..., D_in)``.
         """
         if self.host_width is not None and inputs and isinstance(inputs[0], Tensor):
             check_width(inputs[0], self.host_width, who="GraftedModule's host")
@@ -108,7 +108,7 @@ class GraftedModule(nn.Module):
 def _stated_input(host: nn.Module) -> int | None:
     try:
         widths = widths_of(host)
-    except ValueError:  # Most hosts take tokens or images, and no width.
+    except ValueError:  # Most hosts take tokens or images and state no width.
         return None
     return None if widths is None else widths.input
 

@@ -2,12 +2,12 @@
 
     y = f_e(x),   e = argmax_i p_i,   p = softmax(router(x))
 
-Training rule: y is multiplied by a 1 that carries the gradient of p_e (straight through), so
-∂L/∂p_e = ⟨∂L/∂y, f_e(x)⟩ although the value is exactly the expert's.
+Training rule: y is multiplied by a 1 that carries the gradient of p_e (straight-through), so
+∂L/∂p_e = ⟨∂L/∂y, f_e(x)⟩, while the value is exactly the expert's.
 
-Source: seed 003, section "Selective (Routing)", whose router has no gradient; the rule is Fedus et
-al. 2021, "Switch Transformer", equation 2, with the scale taken out of the value by Bengio et al.
-2013.
+Source: seed 003, section "Selective (Routing)", whose router has no gradient. The rule is Fedus et
+al. 2021, "Switch Transformer", equation 2, with the scale removed from the value by the
+straight-through estimator of Bengio et al. 2013.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["HardRouting", "check_router"]
 
 
 def check_router(router: nn.Module, experts: nn.ModuleList, *, name: str, who: str) -> None:
-    """Check that a router reads what the experts read, and gives one logit for each of them.
+    """Check that a router takes the experts' input width, and returns one logit for each expert.
 
     Raises:
-        ValueError: It does not; says both widths.
+        ValueError: It does not; the message names both widths.
     """
     found = parallel_widths({"expert 0": experts[0], name: router}, who=who)[name]
     if found.output != len(experts):
@@ -40,12 +40,12 @@ def check_router(router: nn.Module, experts: nn.ModuleList, *, name: str, who: s
 
 
 class HardRouting(nn.Module):
-    """Experts of which every row sees the most probable one, at unit scale.
+    """Experts with a router that sends every row to the most probable one, at weight 1.
 
     Only chosen experts run, each on its own rows: the rows of all calls sum to N.
 
     Args:
-        router: Maps ``(..., D_in)`` to logits ``(..., E)``.
+        router: A module that maps ``(..., D_in)`` to logits ``(..., E)``.
         experts: E parts from D_in to D_out.
     """
 

@@ -1,7 +1,7 @@
-"""Numbers for the ways in which a mixture collapses; entropy, distance and flips are the host's.
+"""Measures of mixture collapse; the host itself measures entropy, distance and flips.
 
 Source: seed 003, section "Expert Specialization vs Collapse"; the coefficient of variation is
-Shazeer et al. 2017, equation 7. Of no rows nothing can be computed: NaN.
+Shazeer et al. 2017, equation 7. For an empty batch the usage is NaN.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def load_imbalance(weights: Tensor) -> float:
-    """Return the coefficient of variation of the usage: 0 for equal shares, √(E − 1) at collapse.
+    """Return the coefficient of variation of the usage: 0 for equal usage, √(E − 1) at collapse.
 
     Args:
         weights: ``(N, E)``.
@@ -40,6 +40,6 @@ def dead_experts(weights: Tensor, *, floor: float = 0.01) -> tuple[int, ...]:
 
     Args:
         weights: ``(N, E)``.
-        floor: In shares of the whole, 0 … 1.
+        floor: A fraction of the total usage, 0 … 1.
     """
     return tuple(i for i, share in enumerate(usage(weights).tolist()) if share < floor)

@@ -1,11 +1,11 @@
-"""Initialisation for grafting: a part that does not disturb its host at the first step.
+"""Initialisation for grafting: a part that leaves its host's output unchanged at the first step.
 
     zero        f(x) = 0                 W_last = 0, b_last = 0
-    identity    f(x) = x                 x + f(x) with f as under zero
+    identity    f(x) = x                 x + f(x) with f initialised as in zero
     small       f(x) ≈ 0                 W_last ∼ N(0, std²), b_last = 0
 
-Only the last layer is touched, so that everything before it keeps the scale it was made with, and
-that layer has a gradient at once. Which layer is last shows when the part runs, not in its names.
+Only the last layer is changed: everything before it keeps its initial scale, and the last layer has
+a gradient at once. The last layer is found by running the part, not from the layers' names.
 Source: seed 003, section "Initialization for Stable Grafting"; Zhang et al. 2019, "Fixup
 initialization".
 """
@@ -27,7 +27,7 @@ from .widths import widths_of
 __all__ = ["InitMode", "init_for_grafting"]
 
 InitMode = Literal["zero", "identity", "small"]
-"""What a grafted module computes before it is trained: nothing, its input, or nearly nothing."""
+"""What a grafted module computes before training: zero, its input, or nearly zero."""
 
 
 def init_for_grafting(
@@ -37,21 +37,21 @@ def init_for_grafting(
     std: float = 0.01,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Initialise a part in place, and return what to graft.
+    """Initialise a part in place, and return the module to graft.
 
     That is the part itself, with two exceptions. `identity` puts the part on a residual stream. A
-    part whose last layer cannot make it 0 with a gradient left, because it ends in a sigmoid or a
-    ReLU or adds its own input, gets a zero linear layer behind it.
+    zero linear layer is appended to a part whose last layer cannot make it 0 and keep a gradient,
+    because the part ends in a sigmoid or a ReLU, or adds its own input.
 
     Args:
-        part: Says its widths; its buffers and modes are left alone.
+        part: A module that states its widths; its buffers and modes are not changed.
         mode: See the equations above.
         std: The standard deviation for `small`.
-        generator: Where the weights for `small` come from.
+        generator: Generator of the weights for `small`.
 
     Raises:
         ValueError: The mode is unknown, `small` has no generator, the widths of an `identity`
-            differ, or the part says no width.
+            differ, or the part states no width.
     """
     check_name(mode, get_args(InitMode), what="mode")
     widths = widths_of(part)
@@ -75,7 +75,7 @@ def init_for_grafting(
 
 
 def _zero_last_layer(part: nn.Module, x: Tensor) -> nn.Module | None:
-    """Zero the latest layer that makes the part 0 and can still learn; None if there is none."""
+    """Zero the last layer that makes the part 0 and keeps a gradient; None if there is none."""
     for layer in reversed(_layers_as_they_run(part, x)):
         weights = _trainable(layer)
         before = [w.detach().clone() for w in weights]
@@ -91,12 +91,12 @@ def _zero_last_layer(part: nn.Module, x: Tensor) -> nn.Module | None:
 
 
 def _is_mute(part: nn.Module, layer: nn.Module, x: Tensor) -> bool:
-    """Return whether the part gives 0 while the layer has a gradient."""
+    """Return whether the part's output is 0 while the layer has a gradient."""
     with _evaluating(part), torch.enable_grad():
         y: Tensor = part(x)
         if not y.requires_grad:
             return False
-        # The plain sum would miss layers whose answers are centred.
+        # A plain sum would miss layers whose outputs are centred.
         slope = torch.linspace(1, 2, y.numel()).to(y).reshape(y.shape)
         gradients = torch.autograd.grad((slope * y).sum(), _trainable(layer), allow_unused=True)
     return not y.any() and any(g is not None and bool(g.any()) for g in gradients)
@@ -120,7 +120,7 @@ def _layers_as_they_run(part: nn.Module, x: Tensor) -> list[nn.Module]:
 
 @contextmanager
 def _evaluating(part: nn.Module) -> Iterator[None]:
-    """Run in eval mode: no running statistics move, no dropout draws."""
+    """Run in eval mode: running statistics do not change, and dropout draws nothing."""
     modes = [(m, m.training) for m in part.modules()]
     part.eval()
     try:
@@ -143,5 +143,5 @@ def _draw(layer: nn.Module, *, std: float, generator: torch.Generator | None) ->
     for name, weight in layer.named_parameters(recurse=False):
         if weight.dim() > 1:
             nn.init.normal_(weight, std=std, generator=generator)
-        elif "bias" not in name:  # A norm at the very end: its scale is the part's.
+        elif "bias" not in name:  # If the part ends in a norm, the norm's scale is the part's.
             nn.init.constant_(weight, std)

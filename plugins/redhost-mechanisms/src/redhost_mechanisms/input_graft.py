@@ -1,4 +1,4 @@
-"""Input graft: where a new part taps a host network.
+"""Input graft: the layer of a host network that a new part reads.
 
     x = transform(activations[source])
 
@@ -18,12 +18,12 @@ __all__ = ["InputGraft"]
 
 
 class InputGraft(nn.Module):
-    """The name of a host's layer, its width, and what is done to its output.
+    """The name of a host's layer, its width, and a transform of its output.
 
     Args:
         source: The layer's name, as in `nn.Module.named_modules`.
         width: D, the width of the layer's output.
-        transform: Maps ``(..., D)`` to what the part takes; trained along with the graft.
+        transform: A module from ``(..., D)`` to the part's input; trained along with the graft.
 
     Raises:
         ValueError: The transform takes another width.
@@ -42,7 +42,7 @@ class InputGraft(nn.Module):
         self.input_width, self.output_width = widths.input, widths.output
 
     def forward(self, activations: Mapping[str, Tensor]) -> Tensor:
-        """Return what the part reads, ``(..., D_out)``.
+        """Return the part's input, ``(..., D_out)``.
 
         Args:
             activations: The outputs of layers by name; that of `source` is ``(..., D)``.

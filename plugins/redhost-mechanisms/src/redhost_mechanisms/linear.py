@@ -1,4 +1,4 @@
-"""Linear layers whose initial weights come from a generator, never from global random state."""
+"""Linear layers initialised from a generator, never from the global random state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def seeded_linear(
     """Return a linear layer with PyTorch's usual initial distribution: U(±1/√input).
 
     Args:
-        input_width: What it takes.
-        output_width: What it gives.
-        generator: Where the weights come from; on the CPU.
-        bias: Whether it adds one.
+        input_width: D_in.
+        output_width: D_out.
+        generator: Generator of the weights; on the CPU.
+        bias: Whether the layer has a bias.
     """
     layer = _without_weights(input_width, output_width, bias=bias)
     bound = 1 / math.sqrt(input_width)
@@ -29,7 +29,7 @@ def seeded_linear(
 
 
 def zero_linear(input_width: int, output_width: int) -> nn.Linear:
-    """Return a linear layer that gives 0 until it is trained."""
+    """Return a linear layer with all weights 0: its output is 0 until it is trained."""
     layer = _without_weights(input_width, output_width, bias=True)
     for tensor in layer.parameters():
         nn.init.zeros_(tensor)

@@ -23,19 +23,19 @@ __all__ = ["SparseMixture"]
 
 
 class SparseMixture(nn.Module):
-    """Experts of which every row sees k; only those run, each once on all its rows.
+    """Experts with k chosen for every row; only those run, each once on all its rows.
 
-    `route` and `combine` are the two halves of `forward`. A training loop calls them one by one,
-    to have the probabilities and indices that `load_balancing_loss` takes.
+    `route` and `combine` are the two halves of `forward`. A training loop calls them separately
+    to get the probabilities and indices that `load_balancing_loss` takes.
 
     Args:
-        gate: Maps ``(..., D_in)`` to logits ``(..., E)``.
+        gate: A module that maps ``(..., D_in)`` to logits ``(..., E)``.
         experts: E parts from D_in to D_out.
-        k: How many of them a row sees.
+        k: Number of experts chosen for a row.
         renormalise: As in `top_k`.
         noise: The standard deviation of the noise on the logits, while training only. A module
             from D_in to E learns it: softplus(noise(x)), Shazeer's equation 4.
-        generator: Where the noise comes from.
+        generator: Generator of the noise.
 
     Raises:
         ValueError: Widths differ, k is not from 1 to E, or noise has no generator.
@@ -64,7 +64,7 @@ class SparseMixture(nn.Module):
         self.k, self.renormalise, self.generator = k, renormalise, generator
 
     def route(self, x: Tensor) -> Routing:
-        """Return where the rows of x ``(..., D_in)`` go."""
+        """Return the routing of the rows of x ``(..., D_in)``."""
         check_width(x, self.input_width, who="SparseMixture")
         return noisy_top_k(
             self.gate(x),
@@ -76,7 +76,7 @@ class SparseMixture(nn.Module):
         )
 
     def combine(self, x: Tensor, routing: Routing) -> Tensor:
-        """Return the weighted answers ``(..., D_out)`` for x ``(..., D_in)``."""
+        """Return the weighted sum of outputs ``(..., D_out)`` for x ``(..., D_in)``."""
         check_width(x, self.input_width, who="SparseMixture")
         rows, k = x.reshape(-1, self.input_width), routing.indices.shape[-1]  # (N, D_in)
         indices = routing.indices.reshape(len(rows), k)
@@ -91,7 +91,7 @@ class SparseMixture(nn.Module):
         return self.combine(x, self.route(x))
 
     def _noise(self, x: Tensor) -> float | Tensor:
-        if not self.training:  # What nobody adds need not be computed.
+        if not self.training:  # No noise is added, so it is not computed either.
             return 0.0
         if isinstance(self.noise, nn.Module):
             return nn.functional.softplus(self.noise(x))

@@ -15,7 +15,7 @@ def check_name(name: str, known: Collection[str], *, what: str) -> None:
     """Check that a name is known.
 
     Raises:
-        ValueError: It is not; says the closest and all known names.
+        ValueError: It is not; the message lists the closest and all known names.
     """
     if name not in known:
         raise ValueError(
@@ -24,5 +24,5 @@ def check_name(name: str, known: Collection[str], *, what: str) -> None:
 
 
 def numbered(parts: Sequence[nn.Module], *, what: str = "part") -> dict[str, nn.Module]:
-    """Return the parts by the names that messages give them: ``part 0``, ``part 1``, …."""
+    """Return the parts by their names in messages: ``part 0``, ``part 1``, …."""
     return {f"{what} {index}": part for index, part in enumerate(parts)}

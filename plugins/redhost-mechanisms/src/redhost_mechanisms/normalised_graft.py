@@ -1,4 +1,4 @@
-"""Normalised graft: a part whose input and output keep their scale whatever the host's.
+"""Normalised graft: a part whose input and output scales are independent of the host's.
 
     y = LN_out(f(LN_in(x))),   either norm may be left out
 
@@ -16,15 +16,15 @@ __all__ = ["NormalisedGraft"]
 
 
 class NormalisedGraft(nn.Module):
-    """A part with a norm before it, after it, or both; each has the width of its own side.
+    """A part with a norm before it, after it, or both; each norm has the width of its side.
 
     Args:
-        part: Maps ``(..., D_in)`` to ``(..., D_out)``; says its widths.
+        part: A module from ``(..., D_in)`` to ``(..., D_out)`` that states its widths.
         pre_norm: Whether x is normalised.
-        post_norm: Whether the part's answer is.
+        post_norm: Whether the part's output is normalised.
 
     Raises:
-        ValueError: Neither norm is wanted, or the part says no width.
+        ValueError: Neither norm is enabled, or the part states no width.
     """
 
     def __init__(self, *, part: nn.Module, pre_norm: bool = True, post_norm: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Output graft: how a part's answer is merged into a host's layer.
+"""Output graft: how a part's output is merged into a host's layer.
 
     add        y = host + α · part
     replace    y = (1 − α) · host + α · part             α clamped to [0, 1]
@@ -24,27 +24,27 @@ from .widths import check_width
 __all__ = ["GraftMode", "OutputGraft"]
 
 GraftMode = Literal["add", "replace", "concat", "gate"]
-"""How what is grafted meets the output that was there."""
+"""How the part's output is combined with the layer's own output."""
 
 
 class OutputGraft(nn.Module):
     """The name of a host's layer and the way a part changes its output.
 
-    At α = 0 the host's values are as they were, bit for bit; `concat` then appends zeros. A part
-    that starts at zero (`init_for_grafting`) needs an α other than 0: were both 0, neither would
+    At α = 0 the host's values are bitwise unchanged; `concat` then appends zeros. A part that
+    starts at zero (`init_for_grafting`) needs an α other than 0: if both were 0, neither would
     have a gradient.
 
     Args:
         target: The layer's name, as in `nn.Module.named_modules`.
         width: D, the width of the layer's output.
-        part_width: P, the width of the part's answer; D where not given. Only `concat` takes
-            another one, and what comes after the layer must then expect D + P.
+        part_width: P, the width of the part's output; D by default. Only `concat` supports
+            another width, and the layers after it must then accept D + P.
         mode: See the equations above.
-        alpha: α at the start.
+        alpha: The initial α.
         learnable: Whether α is trained.
 
     Raises:
-        ValueError: The mode is unknown, or does not take this part's width.
+        ValueError: The mode is unknown, or does not support this part's width.
     """
 
     alpha: Tensor
@@ -77,7 +77,7 @@ class OutputGraft(nn.Module):
 
     @property
     def output_width(self) -> int:
-        """What the layer gives with the graft: D, or D + P for `concat`."""
+        """The layer's output width with the graft: D, or D + P for `concat`."""
         return self.width + self.part_width if self.mode == "concat" else self.width
 
     def forward(self, host: Tensor, part: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class OutputGraft(nn.Module):
 
         Args:
             host: The layer's own output, ``(..., D)``.
-            part: The part's answer, ``(..., P)``.
+            part: The part's output, ``(..., P)``.
 
         Returns:
             ``(..., D)``, or ``(..., D + P)`` for `concat`.

@@ -1,4 +1,4 @@
-"""Residual stream: a bus that parts read from and add to, one after the other.
+"""Residual stream: a bus that parts read and add to, one after the other.
 
     s_0 = x,   s_{i+1} = s_i + f_i(s_i)
 
@@ -19,14 +19,14 @@ __all__ = ["ResidualStream"]
 
 
 class ResidualStream(nn.Module):
-    """Parts on a stream of one width. Parts that give zero leave it as it is, bit for bit.
+    """Parts on a stream of one width. A part that returns zero leaves it bitwise unchanged.
 
     Args:
         width: D, the width of the stream.
-        parts: Map ``(..., D)`` to ``(..., D)``; may be empty.
+        parts: Modules that map ``(..., D)`` to ``(..., D)``; may be empty.
 
     Raises:
-        ValueError: A part has other widths; names its index.
+        ValueError: A part has other widths; the message names its index.
     """
 
     def __init__(self, *, width: int, parts: Iterable[nn.Module]) -> None:

@@ -1,4 +1,4 @@
-"""Composable sequence: parts that feed each other.
+"""Composable sequence: each part's output is the next part's input.
 
     y = (f_n ∘ … ∘ f_1)(x)
 
@@ -17,13 +17,13 @@ __all__ = ["ComposableSequence"]
 
 
 class ComposableSequence(nn.Module):
-    """Parts one after the other, their interfaces checked when they are put together.
+    """Parts one after the other; the widths are checked on construction.
 
     Args:
-        parts: At least one of them says its widths.
+        parts: At least one of them states its widths.
 
     Raises:
-        ValueError: A part takes another width than it is given; names its index.
+        ValueError: A part does not take the width it is given; the message names its index.
     """
 
     def __init__(self, *, parts: Iterable[nn.Module]) -> None:

@@ -1,4 +1,4 @@
-"""Replaceable slot: a place in a network where any part with the right interface fits.
+"""Replaceable slot: a place in a network that takes any part with the right widths.
 
     y = f(x), or 0 while the slot is empty
 
@@ -16,14 +16,14 @@ __all__ = ["Slot"]
 
 
 class Slot(nn.Module):
-    """Holds one part, or none. Changing it touches nothing outside the slot.
+    """Holds one part, or none. Exchanging the part changes nothing outside the slot.
 
     The state dict of a slot is its part's, under ``part.``; that of an empty slot has no entries.
 
     Args:
-        input_width: D_in, what the part takes.
-        output_width: D_out, what it gives.
-        part: What the slot holds first.
+        input_width: D_in, the part's input width.
+        output_width: D_out, the part's output width.
+        part: The initial part, if any.
     """
 
     anchor: Tensor
@@ -34,7 +34,7 @@ class Slot(nn.Module):
     ) -> None:
         super().__init__()
         self.input_width, self.output_width = input_width, output_width
-        # Knows the device of an empty slot, since it moves along with `to`.
+        # Records the device of an empty slot, since `to` moves buffers as well.
         self.register_buffer("anchor", torch.empty(0), persistent=False)
         self.register_module("part", None)
         if part is not None:
@@ -43,16 +43,16 @@ class Slot(nn.Module):
     def attach(self, part: nn.Module) -> nn.Module | None:
         """Put a part into the slot, on the slot's device and in its mode.
 
-        Its dtype stays: a slot does not round other people's weights.
+        The part keeps its dtype: a slot never rounds weights.
 
         Args:
-            part: Takes and gives the slot's widths.
+            part: A module with the slot's widths.
 
         Returns:
-            The part that was there before.
+            The previous part, if any.
 
         Raises:
-            ValueError: The widths differ; the slot is as it was.
+            ValueError: The widths differ; the slot is then unchanged.
         """
         found = widths_of(part) or Widths(input=self.input_width, output=self.input_width)
         if found != Widths(input=self.input_width, output=self.output_width):
@@ -64,7 +64,7 @@ class Slot(nn.Module):
         return previous
 
     def detach(self) -> nn.Module | None:
-        """Empty the slot and return what was in it."""
+        """Empty the slot and return its part, if any."""
         previous, self.part = self.part, None
         return previous
 

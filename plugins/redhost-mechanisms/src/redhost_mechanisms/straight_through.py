@@ -1,4 +1,4 @@
-"""Straight-through estimator: one value forward, another one's gradient backward.
+"""Straight-through estimator: one tensor's value forward, another one's gradient backward.
 
     y = value,   ∂y/∂θ := ∂through/∂θ
 
@@ -14,11 +14,11 @@ __all__ = ["straight_through"]
 
 
 def straight_through(value: Tensor, through: Tensor) -> Tensor:
-    """Return `value` bit for bit, with the gradient of `through`.
+    """Return a tensor bitwise equal to `value`, with the gradient of `through`.
 
     Args:
-        value: What the result is, ``(...)``.
-        through: Finite, of the same shape; what the gradient flows through.
+        value: The value of the result, ``(...)``.
+        through: Finite, of the same shape; the gradient flows through it.
 
     Returns:
         A tensor ``(...)``.

@@ -1,8 +1,8 @@
-"""Stream read and write heads: a part of its own width on a stream of another.
+"""Stream read and write heads: a part on a residual stream of another width.
 
     read(s)_r = R_r s,   write(s, c) = s + Σ_w W_w c_w,   y = write(s, f(read(s)))
 
-The write heads start at zero, so the stream is untouched until they are trained. Source: seed 003,
+The write heads start at zero, so the stream is unchanged until they are trained. Source: seed 003,
 section "Residual Streams as Communication Bus" (`StreamReadWrite`); Elhage et al. 2021, "A
 mathematical framework for transformer circuits".
 """
@@ -22,12 +22,12 @@ class StreamHeads(nn.Module):
     """A part between read heads and write heads.
 
     Args:
-        part: Maps ``(..., R·H)`` to ``(..., W·H)``: all heads it reads, all it writes.
+        part: A module from ``(..., R·H)`` to ``(..., W·H)``: all read heads to all write heads.
         width: D, the width of the stream.
         head_width: H, the width of one head.
         read_heads: R.
         write_heads: W.
-        generator: Where the read heads' initial weights come from.
+        generator: Generator of the read heads' initial weights.
 
     Raises:
         ValueError: The part has other widths.
@@ -58,7 +58,7 @@ class StreamHeads(nn.Module):
         self.write_heads_projection = zero_linear(given, width)
 
     def read(self, stream: Tensor) -> Tensor:
-        """Return what the heads read, ``(..., R, H)``, of a stream ``(..., D)``."""
+        """Return the read heads' outputs ``(..., R, H)`` for a stream ``(..., D)``."""
         check_width(stream, self.input_width, who="StreamHeads")
         content: Tensor = self.read_heads_projection(stream)
         return content.reshape(*stream.shape[:-1], self.read_heads, self.head_width)
@@ -67,7 +67,7 @@ class StreamHeads(nn.Module):
         """Return the stream ``(..., D)`` with the content ``(..., W, H)`` added to it.
 
         Raises:
-            ValueError: The content is not of W heads of width H.
+            ValueError: The content does not have W heads of width H.
         """
         heads = (self.write_heads, self.head_width)
         if content.shape[-2:] != heads:

@@ -1,10 +1,10 @@
-"""Top-k gating, plain and noisy: which k experts a row sees, and with what weights.
+"""Top-k gating, plain and noisy: the k experts chosen for a row, and their weights.
 
     p = softmax(H),   H = logits + ε ⊙ noise, ε ∼ N(0, 1) while training only
     weights = p_i / Σ_{top k} p_j   for k ≥ 2,        weights = p_i   for k = 1
 
-A single weight divided by itself is 1 whatever the gate says, so the gate would never learn; at
-k = 1 the weight is therefore the probability itself, as in Switch. At k = E both are the softmax.
+A single weight divided by itself is 1 for any gate, so the gate would have no gradient. At k = 1
+the weight is therefore the probability itself, as in Switch. At k = E both are the softmax.
 
 Source: seed 003, sections "Sparse Gating" and "Expert Specialization vs Collapse"; Shazeer et al.
 2017, "Outrageously large neural networks", equations 3 to 5; Fedus et al. 2021, "Switch
@@ -25,12 +25,12 @@ __all__ = ["Routing", "check_k", "noisy_logits", "noisy_top_k", "top_k"]
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """Where rows go.
+    """The routing of rows to experts.
 
     Attributes:
         probabilities: The softmax over all experts, ``(..., E)``.
         indices: The chosen experts, most probable first, ``(..., k)``.
-        weights: What their answers are multiplied by, ``(..., k)``.
+        weights: The weights of the chosen experts' outputs, ``(..., k)``.
     """
 
     probabilities: Tensor
@@ -38,15 +38,15 @@ class Routing:
     weights: Tensor
 
     def dense_weights(self) -> Tensor:
-        """Return the weights of all experts, ``(..., E)``; 0 where one was not chosen."""
+        """Return the weights of all experts, ``(..., E)``; 0 for those not chosen."""
         return torch.zeros_like(self.probabilities).scatter(-1, self.indices, self.weights)
 
 
 def check_k(k: int, *, experts: int, renormalise: bool | None) -> None:
-    """Check that k of so many experts can be chosen and their weights learned.
+    """Check that k experts can be chosen, and that their weights can be learned.
 
     Raises:
-        ValueError: k is out of range, or is 1 of several experts and to be renormalised.
+        ValueError: k is out of range, or k is 1 of several experts with renormalisation.
     """
     if not 1 <= k <= experts:
         raise ValueError(f"k is between 1 and {experts}, the number of experts, found {k}")
@@ -60,11 +60,11 @@ def top_k(logits: Tensor, *, k: int, renormalise: bool | None = None) -> Routing
     Args:
         logits: ``(..., E)``.
         k: From 1 to E.
-        renormalise: Whether the chosen weights are made to sum to 1. None, the default, does it
-            from k = 2 on; False gives the softmax's own entries.
+        renormalise: Whether the chosen weights are scaled to sum to 1. None, the default, does
+            so for k ≥ 2; False returns the softmax's own entries.
 
     Raises:
-        ValueError: k is out of range, or is 1 of several experts and to be renormalised.
+        ValueError: k is out of range, or k is 1 of several experts with renormalisation.
     """
     check_k(k, experts=logits.shape[-1], renormalise=renormalise)
     p = probabilities(logits)
@@ -80,7 +80,7 @@ def noisy_logits(logits: Tensor, *, noise: float | Tensor, generator: torch.Gene
     Args:
         logits: ``(..., E)``.
         noise: The standard deviation, a number or ``(..., E)``.
-        generator: Where ε comes from; on any device.
+        generator: Generator of ε; on any device.
 
     Returns:
         Noisy logits ``(..., E)``.
@@ -100,18 +100,18 @@ def noisy_top_k(
     training: bool,
     renormalise: bool | None = None,
 ) -> Routing:
-    """Choose k experts by noisy logits, and weigh them by the same noisy logits.
+    """Choose k experts by noisy logits, and weight them by the same noisy logits.
 
     Args:
         logits: ``(..., E)``.
         k: From 1 to E.
         noise: The standard deviation, a number or ``(..., E)``.
-        generator: Where the noise comes from; None where `noise` is 0.
-        training: Without it there is no noise.
+        generator: Generator of the noise; may be None if `noise` is 0.
+        training: Whether noise is added; False adds none.
         renormalise: As in `top_k`.
 
     Raises:
-        ValueError: As `top_k`, or there is noise to draw and no generator.
+        ValueError: As `top_k`, or noise is needed and there is no generator.
     """
     if training and (isinstance(noise, Tensor) or noise != 0):
         if generator is None:

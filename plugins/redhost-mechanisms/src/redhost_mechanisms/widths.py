@@ -1,4 +1,4 @@
-"""The interface contract: a part takes ``(..., input)`` and gives ``(..., output)``.
+"""The interface contract: a part maps ``(..., input)`` to ``(..., output)``.
 
 Source: seed 003, sections "Modularity Principles" and "Shape Matching". Every mechanism states its
 widths as `input_width` and `output_width`, so a mechanism can be a part of another one.
@@ -25,16 +25,16 @@ _KEEP_WIDTH = (
     *(nn.ELU, nn.SELU, nn.CELU, nn.LeakyReLU, nn.Softplus, nn.Softsign, nn.Sigmoid, nn.Tanh),
     *(nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.LogSigmoid, nn.Softmax, nn.LogSoftmax),
 )
-"""What works at any width and does not change it."""
+"""Layers that accept any width and preserve it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Widths:
-    """What a part takes and gives.
+    """The input and output width of a part.
 
     Attributes:
-        input: The last dimension of what it takes.
-        output: The last dimension of what it gives.
+        input: The last dimension of its input.
+        output: The last dimension of its output.
     """
 
     input: int
@@ -42,14 +42,14 @@ class Widths:
 
 
 def widths_of(part: nn.Module) -> Widths | None:
-    """Return a part's widths, or None when it keeps whatever width it is given.
+    """Return a part's widths, or None if it accepts and preserves any width.
 
     Args:
         part: A mechanism or any module with `input_width` and `output_width`, a linear layer, a
             norm, an activation, a dropout, or an `nn.Sequential` of these.
 
     Raises:
-        ValueError: The part does not say its widths, or contradicts itself inside.
+        ValueError: The part does not state its widths, or its layers contradict each other.
     """
     stated = getattr(part, "input_width", None), getattr(part, "output_width", None)
     match part, stated:
@@ -74,12 +74,12 @@ def check_width(x: Tensor, width: int, *, who: str) -> None:
     """Check that x is ``(..., width)``.
 
     Args:
-        x: What `who` was given.
-        width: What it takes.
+        x: The input of `who`.
+        width: The width that `who` takes.
         who: The name for the message.
 
     Raises:
-        ValueError: Another width, or a scalar.
+        ValueError: x has another width, or is a scalar.
     """
     if not x.dim() or x.shape[-1] != width:
         found = f"width {x.shape[-1]}" if x.dim() else "a scalar"
@@ -87,10 +87,10 @@ def check_width(x: Tensor, width: int, *, who: str) -> None:
 
 
 def chained_widths(parts: Iterable[nn.Module], *, who: str) -> Widths | None:
-    """Return the widths of parts that feed each other, or None when all keep any width.
+    """Return the widths of parts in sequence, or None if all of them preserve any width.
 
     Raises:
-        ValueError: A part takes another width than the ones before it give; says which.
+        ValueError: A part does not take the previous parts' output width; the message names it.
     """
     whole: Widths | None = None
     for index, part in enumerate(parts):
@@ -107,16 +107,16 @@ def chained_widths(parts: Iterable[nn.Module], *, who: str) -> Widths | None:
 
 
 def parallel_widths(parts: Mapping[str, nn.Module], *, who: str) -> dict[str, Widths]:
-    """Return each part's widths where all parts are given the same input.
+    """Return each part's widths if all parts take the same input.
 
-    A part that keeps any width takes that of the others.
+    A part that preserves any width gets the width of the other parts.
 
     Args:
-        parts: The parts by the name that a message gives them.
+        parts: The parts by their names in messages.
         who: The mechanism's name.
 
     Raises:
-        ValueError: Inputs differ, or no part says a width.
+        ValueError: Input widths differ, or no part states a width.
     """
     stated = {name: widths_of(part) for name, part in parts.items()}
     known = {name: widths.input for name, widths in stated.items() if widths is not None}
@@ -135,7 +135,7 @@ def common_widths(parts: Mapping[str, nn.Module], *, who: str) -> Widths:
     """Return the widths that all parts share: same input, same output.
 
     Raises:
-        ValueError: Inputs or outputs differ, or no part says a width.
+        ValueError: Input or output widths differ, or no part states a width.
     """
     widths = parallel_widths(parts, who=who)
     first, common = next(iter(widths.items()))

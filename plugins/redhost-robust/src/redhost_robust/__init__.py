@@ -1,9 +1,9 @@
 """Robust gates: one model for the worst mixture of the experts' domains, with a certificate.
 
-Finite games are solved exactly (`solve_gate`, `solve_constant`, `capacity`), larger ones by samples
-(`primal_dual`). Legend for shapes and the game itself: `game`. All values are in nats.
+Finite games are solved exactly (`solve_gate`, `solve_constant`, `capacity`), larger ones on samples
+(`primal_dual`). The game and the legend for shapes are in `game`. All values are in nats.
 
-What not to claim: an exact expert gains nothing from a gate that looks at x, and no normalised
+Limits of the theory: exact experts gain nothing from an input-dependent gate, and no normalised
 model, modular or not, has a worst-case KL below the capacity C of the domains.
 
 Source: seed 002 (arXiv 2602.17554) with the repairs of `MATH` section 1.

@@ -1,17 +1,19 @@
-"""One model or several: what the cards of installed experts say, before anybody trains anything.
+"""One model or several: an estimate from the cards of composed experts, before any training.
 
-On the cards' gate rows, which nobody learnt from, with r_k(x) = p_k(x)/p̄(x) from a calibrated
-classifier of domains that is solved from the fit rows (K of them, all alike in p̄):
+The figures are computed on the cards' gate rows, which no expert was trained on. The density ratio
+r_k(x) = p_k(x)/p̄(x) comes from a calibrated classifier of the K domains, solved from the fit rows
+(p̄ is the uniform mixture of the domains):
 
     JSD    = 1/K Σ_k E_k[log r_k / mean_j r_j]               how far apart the texts are
     C      = max over λ of Σ_k λ_k E_k[log r_k / Σ_j λ_j r_j]   the same at the hardest mixture
-    cost_k = E_k KL(p_k(y|x) ‖ Σ_j w_j(x) p_j(y|x)),  w_j ∝ r_j   what merging costs domain k
+    cost_k = E_k KL(p_k(y|x) ‖ Σ_j w_j(x) p_j(y|x)),  w_j ∝ r_j   loss of domain k by merging
 
-cost_k is what the best model that is not given the domain loses on it, one model or a router over
-several, if every expert is right about its own domain; it is 0 where domains never share a text, or
-agree on those they share. JSD and C are estimates from below, since a classifier is not perfect.
-The last figure is `theorem`'s bound at λ = 1/K, with ε_k the expert's own loss (a row has one right
-label), and the overlap E_k[−log σ_k r_k p_k(y|x) / Σ_j σ_j r_j p_j(y|x)] at the hardest mixture.
+cost_k is the loss on domain k of the best model that is not given the domain (one model, or several
+with a router), if every expert is exact on its own domain. It is 0 if domains share no text, or
+agree on shared ones. JSD and C are estimates from below, since the classifier is not perfect.
+The last figure is the bound of `theorem` at λ = 1/K, where ε_k is the expert's own loss (a row has
+one correct label) and the overlap at the hardest mixture is
+E_k[−log σ_k r_k p_k(y|x) / Σ_j σ_j r_j p_j(y|x)].
 
 Source: seed 002 (arXiv 2602.17554), Theorem 3 and the Jensen–Shannon gap; C by Blahut–Arimoto.
 """
@@ -37,10 +39,10 @@ from redhost.core.types import Encode
 __all__ = ["Advice", "advise", "capacity_of", "information", "merging_costs", "weighed"]
 
 AGREE = 0.01
-"""Nats of the worst domain below which merging is taken to cost nothing."""
+"""Cost on the worst domain, in nats, up to which merging counts as free."""
 
 CLASH = 0.1
-"""Nats above which a text has to come with its domain."""
+"""Cost on the worst domain, in nats, above which the caller has to name a text's domain."""
 
 STEPS = 2000
 LEAST = 1e-12
@@ -59,18 +61,18 @@ SENTENCES: dict[Choice, str] = {
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cards say of merging.
+    """Advice on merging, computed from the cards.
 
     Attributes:
         choice: ``either``, ``several`` or ``several, and named``.
         sentence: The same in plain words.
-        rows: Gate rows by domain.
-        divergence: JSD of the domains' texts, all alike, nats.
-        most: log K, the largest that it can be.
+        rows: Number of gate rows by domain.
+        divergence: JSD of the domains' texts with uniform weights, nats.
+        most: log K, the largest possible `divergence`.
         capacity: C, nats.
-        hardest: λ of C, by domain.
-        costs: What merging costs each domain, nats.
-        bound: Theorem 3's bound of the divergence under all domains alike, nats.
+        hardest: The maximising λ of C, by domain.
+        costs: Cost of merging for each domain, nats.
+        bound: Theorem 3's bound on the divergence under the uniform mixture of domains, nats.
     """
 
     choice: Choice
@@ -90,15 +92,16 @@ def advise(
     encode: Encode,
     plugins: redhost.plugins.Plugins,
 ) -> Advice:
-    """Say whether the domains of a composition should be one model or several.
+    """Report whether the domains of a composition should be one model or several.
 
     Args:
-        composed: The composition; it is left as it is.
+        composed: The composition; it is not changed.
         encode: Texts → h.
-        plugins: Who makes routers.
+        plugins: The plugins that build routers.
 
     Raises:
-        redhost.UsageError: If it answers no labels, or fewer than two domains have gate rows.
+        redhost.UsageError: If the composition has no labels, or fewer than two domains have gate
+            rows.
     """
     head = composed.bus.task.head
     if head.vocabulary or not head.distribution:
@@ -133,14 +136,14 @@ def advise(
 
 
 def _log_ratio(bus: redhost.Bus, h: Tensor, owner: Tensor, *, count: int) -> Tensor:
-    """Return log r ``(N, K)`` of features ``(N, D)``: a classifier's posterior, calibrated."""
+    """Return log r ``(N, K)`` for features ``(N, D)``: a classifier's calibrated posterior."""
     signals = bus.signals(bus.norm(h), reads=bus.router.reads)
     logits = bus.router(signals.z, signals)[:, :count].double()
     return torch.log_softmax(logits / fit_temperature(logits, owner), -1) + math.log(count)
 
 
 def _read(p: Tensor, log_ratio: Tensor, owner: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cost of merging ``(B,)`` and log p_k of the right label ``(B, K)`` of rows."""
+    """Return each row's cost of merging ``(B,)`` and log p_k of its correct label ``(B, K)``."""
     right = p.gather(2, answers[:, None, None].expand(-1, p.shape[1], 1))[..., 0].log()
     return merging_costs(log_ratio, owner, p), right
 
@@ -148,14 +151,14 @@ def _read(p: Tensor, log_ratio: Tensor, owner: Tensor, answers: Tensor) -> tuple
 def weighed(
     ids: Sequence[str], owner: Tensor, log_ratio: Tensor, cost: Tensor, right: Tensor
 ) -> Advice:
-    """Return the advice.
+    """Return the advice for measured rows.
 
     Args:
-        ids: The domains, K of them.
+        ids: The K domains.
         owner: The row's domain, ``(N,)``.
         log_ratio: log r, ``(N, K)``.
-        cost: What merging costs the row, ``(N,)``.
-        right: log p_k of the row's right label, ``(N, K)``.
+        cost: Cost of merging on the row, ``(N,)``.
+        right: log p_k of the row's correct label, ``(N, K)``.
     """
     alike = torch.full((len(ids),), 1 / len(ids), dtype=torch.float64)
     divergence = float(alike @ information(log_ratio, owner, alike))
@@ -204,7 +207,7 @@ def capacity_of(log_ratio: Tensor, owner: Tensor, *, tol: float = 1e-6) -> tuple
     Args:
         log_ratio: log r_k(x) of each row, ``(N, K)``.
         owner: The row's domain, ``(N,)``.
-        tol: Stop when no domain's D is so far above the mean, nats.
+        tol: Stop once every domain's D is less than this above the λ-weighted mean, nats.
     """
     count = log_ratio.shape[1]
     lam = torch.full((count,), 1 / count, dtype=torch.float64)

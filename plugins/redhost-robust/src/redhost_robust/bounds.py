@@ -1,4 +1,4 @@
-"""The certificate that every exact solver keeps, and when to stop closing it."""
+"""The certificate that every exact solver keeps, and the stopping rule on its gap."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Bounds", "best_of", "until_closed"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bounds:
-    """Two numbers with the value of a game between them, and the moves that prove them.
+    """A lower and an upper bound on the value of a game, and the moves that attain them.
 
     Attributes:
-        lower: What nature can force, nats.
-        upper: What the host can hold nature to, nats.
+        lower: The value that nature can guarantee, nats.
+        upper: The value that the host can guarantee not to exceed, nats.
         lam: λ of the lower bound, ``(K,)``.
         host: The host's move of the upper bound: a model ``(X,)`` or weights ``(K',)``.
     """
@@ -33,7 +33,7 @@ class Bounds:
 
 
 def best_of(bounds: Iterable[Bounds]) -> Bounds:
-    """Return the largest lower and the smallest upper bound, each with its own proof."""
+    """Return the largest lower and the smallest upper bound, each with its own move."""
     every = list(bounds)
     low, high = max(every, key=lambda b: b.lower), min(every, key=lambda b: b.upper)
     return Bounds(lower=low.lower, upper=high.upper, lam=low.lam, host=high.host)
@@ -42,13 +42,13 @@ def best_of(bounds: Iterable[Bounds]) -> Bounds:
 def until_closed(
     steps: Iterator[Bounds], *, tol: float, most: int, patience: int | None = None
 ) -> tuple[Bounds, int]:
-    """Follow bounds that only get better; return the last ones and the number of steps.
+    """Iterate bounds that never get worse; return the last ones and the number of steps.
 
     Args:
-        steps: Bounds for ever.
-        tol: Where to stop: the gap, nats.
-        most: Steps at most, at least 1.
-        patience: Give up once the gap has not halved in so many steps; None to go on.
+        steps: An endless iterator of bounds.
+        tol: Stop once the gap is below this, nats.
+        most: Maximum number of steps, at least 1.
+        patience: Stop once the gap has not halved in so many steps; None never stops early.
     """
     best = next(steps)
     gaps = [best.gap]
@@ -61,6 +61,6 @@ def until_closed(
 
 
 def _uncrossed(best: Bounds) -> Bounds:
-    """Return the bounds with 0 ≤ lower ≤ upper: solved to the last bit, rounding can cross them."""
+    """Clip the bounds to 0 ≤ lower ≤ upper: rounding can cross them once the gap is closed."""
     upper = max(best.upper, 0.0)
     return replace(best, lower=min(max(best.lower, 0.0), upper), upper=upper)

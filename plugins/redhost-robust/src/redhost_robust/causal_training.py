@@ -1,9 +1,9 @@
-"""A causal gate that is trained: the student for sequences too many to enumerate.
+"""Training of a causal gate: the student where there are too many sequences to enumerate.
 
     k ∼ uniform,  x ∼ π_k,  weight K·g(x,k),    loss −Σ_t log Σ_k γ(k | x_<t) π_k(x_t | x_<t)
 
-The weighted mean of the loss is the cross-entropy of the student under the teacher, so its minimum
-over γ is the smallest KL(π_g ‖ π_γ) there is, at or below that of the closed form in `distill`.
+The weighted mean of the loss is the cross-entropy of the student under the teacher. Its minimum
+over γ attains the smallest possible KL(π_g ‖ π_γ), at or below that of `distill`'s closed form.
 
 Source: seed 002 (arXiv 2602.17554), Structural Distillation; `MATH` section 1.
 """
@@ -26,13 +26,13 @@ __all__ = ["CausalGate", "Distilled", "distillation_loss", "train_causal_gate"]
 
 
 class CausalGate(nn.Module):
-    """A GRU over the symbols so far: position t sees x_<t, the first one nothing.
+    """A GRU over the prefix: position t takes x_<t as input; the first position has no input.
 
     Args:
         symbols: A.
         experts: K.
         hidden: Width of the state.
-        seed: Where the GRU's weights come from; the last layer starts at 0, the uniform gate.
+        seed: Seed of the GRU's weights; the last layer starts at 0, the uniform gate.
     """
 
     def __init__(self, symbols: int, experts: int, *, hidden: int = 16, seed: int = 0) -> None:
@@ -96,11 +96,11 @@ def train_causal_gate(
         student: The causal gate.
         gate: The teacher's g, ``(X, K)``, with Z_g = 1.
         experts: π_k over all paths, ``(K, X)``.
-        sequences: What the paths are.
-        steps: Steps of Adam, whose rate falls to 0.
+        sequences: The enumeration of the paths.
+        steps: Steps of Adam; the learning rate falls linearly to 0.
         rows: B.
-        learning_rate: At the start.
-        seed: Where the samples come from.
+        learning_rate: The initial learning rate.
+        seed: Seed of the samples.
     """
     generator = torch.Generator().manual_seed(seed)
     paths = torch.from_numpy(sequences.paths)

@@ -1,4 +1,4 @@
-"""`redhost advise`, as a command; torch is imported when it runs."""
+"""The command `redhost advise`; torch is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["advise"]
 @device_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def advise(*, home: Path | None, device: str | None, as_json: bool) -> None:
-    """Say whether what is composed should be one model or several.
+    """Report whether the composed domains should be one model or several.
 
-    From the cards' gate rows: how far apart the domains' texts are, what one model that is not
-    given the domain would lose, and Theorem 3's bound.
+    Computed from the cards' gate rows: how far apart the domains' texts are, the loss of one model
+    that is not given the domain, and Theorem 3's bound.
     """
     from redhost_robust.advise import advise as advise_on
 
@@ -39,7 +39,7 @@ def advise(*, home: Path | None, device: str | None, as_json: bool) -> None:
 
 
 def lines(found: Advice) -> list[str]:
-    """Return the advice as it is printed."""
+    """Return the printed lines of the advice."""
     worst = max(found.costs, key=lambda name: found.costs[name])
     mean = sum(found.costs.values()) / len(found.costs)
     share = found.divergence / found.most

@@ -1,4 +1,4 @@
-"""Constant gates: one weight for each expert, whatever x is.
+"""Constant gates: one weight for each expert, independent of x.
 
     V(constant) = min over w in the simplex of max_k KL(p_k ‖ Σ_j w_j π_j)
 
@@ -30,12 +30,12 @@ def log_sum_exp(values: Array) -> float:
 
 
 def disjoint_value(divergences: Array) -> float:
-    """Return log Σ_k e^{ε_k}, nats: V(constant) of disjoint supports, above it for any other."""
+    """Return log Σ_k e^{ε_k}, nats: V(constant) for disjoint supports, else an upper bound."""
     return log_sum_exp(divergences)
 
 
 def disjoint_weights(divergences: Array) -> Array:
-    """Return softmax(ε), ``(K,)``: the weights that reach `disjoint_value`."""
+    """Return softmax(ε), ``(K,)``: the weights that attain `disjoint_value`."""
     scaled = np.exp(divergences - divergences.max())
     return np.asarray(scaled / scaled.sum())
 
@@ -56,12 +56,12 @@ def solve_constant(game: Game, *, tol: float = 1e-8, max_steps: int = 200) -> Co
     """Solve min over w of max_k KL(p_k ‖ π_w), with the same kind of certificate as `solve_gate`.
 
     Args:
-        game: Domains and experts, any numbers of both.
-        tol: Where to stop: upper − lower, nats, at least 1e-12.
-        max_steps: Newton steps at most, at least 1.
+        game: Domains and experts, any number of each.
+        tol: Stop once upper − lower is below this, nats; at least 1e-12.
+        max_steps: Maximum number of Newton steps, at least 1.
 
     Raises:
-        GameError: If a domain emits what no expert can: the value is ∞.
+        GameError: If a domain emits a symbol that no expert can: the value is ∞.
     """
     game.require_covered()
     check_tolerance(tol)

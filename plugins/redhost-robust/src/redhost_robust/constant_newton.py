@@ -1,4 +1,4 @@
-"""Primal-dual interior points for constant gates.
+"""A primal-dual interior-point method for constant gates.
 
     minimise t over w in the simplex, f_k(w) = KL(p_k ‖ Σ_j w_j π_j) ≤ t
 
@@ -6,9 +6,10 @@
 
     lower bound for any w and λ in the simplex:  λ·f(w) − log max_j r_j,  r_j = Σ_x p_λ π_j / π_w
 
-by Jensen: Σ p_λ log(π_w'/π_w) ≤ log Σ_j w'_j r_j ≤ log max_j r_j. It is tight at the optimum.
+The lower bound follows from Jensen's inequality, Σ p_λ log(π_w'/π_w) ≤ log Σ_j w'_j r_j
+≤ log max_j r_j, and is tight at the optimum.
 
-Derived for this project; the method as in Nocedal and Wright 2006, chapter 19.
+Derived for this project; the method is that of Nocedal and Wright 2006, chapter 19.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _HALVINGS = 30
 _LONG = 0.5
 _SPREAD = 100.0
 _LEAST_TAU = 1e-13  # divided by K + K': below any tolerance
-_RIDGE = 1e-14  # keeps the system regular for duplicates; bends a step, never the optimum
+_RIDGE = 1e-14  # keeps the system regular for duplicates; changes a step, never the optimum
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Iterate:
-    """One point with what it proves.
+    """One primal-dual point, with the quantities that its bounds need.
 
     Attributes:
         weights: w, ``(K',)``, above 0.
@@ -57,7 +58,7 @@ class _Iterate:
 
     @property
     def bounds(self) -> Bounds:
-        """What λ proves by Jensen, and max_k KL(p_k ‖ π_w), nats."""
+        """The lower bound of λ by Jensen, and the upper bound max_k KL(p_k ‖ π_w), nats."""
         lower = float(self.lam @ self.losses) - math.log(float((self.lam @ self.scores).max()))
         upper = float(self.losses.max())
         return Bounds(lower=lower, upper=upper, lam=self.lam, host=self.weights)
@@ -71,7 +72,7 @@ class _Iterate:
 class _Constant:
     """Evaluates f, its gradient and the Lagrangian's curvature.
 
-    Symbols that no domain emits are left out.
+    Symbols that no domain emits are dropped.
     """
 
     def __init__(self, game: Game) -> None:
@@ -101,7 +102,7 @@ class _Constant:
 
 
 def constant_bounds(game: Game) -> Iterator[Bounds]:
-    """Yield the best certificate after each step, from uniform weights and uniform λ on."""
+    """Yield the best certificate after each step, starting from uniform weights and uniform λ."""
     problem = _Constant(game)
     count, parts = len(game.domains), len(game.experts)
     lam, w = np.full(count, 1 / count), np.full(parts, 1 / parts)
@@ -112,16 +113,16 @@ def constant_bounds(game: Game) -> Iterator[Bounds]:
     while True:
         yield best
         here, length = _newton(problem, here, tau)
-        # Near the centre the certificate's gap is at most (K + K') τ: τ waits for it.
+        # τ decreases only near the centre, where the certificate's gap is at most (K + K') τ.
         if length == 0 or length > _LONG:
             tau = min(tau, max(_SHRINK * here.bounds.gap, _LEAST_TAU) / (count + parts))
         best = best_of([best, here.bounds])
 
 
 def _newton(problem: _Constant, here: _Iterate, tau: float) -> tuple[_Iterate, float]:
-    """Take one step towards the centre of τ; return its length, too.
+    """Take one step towards the centre of τ; return the new point and the step length.
 
-    The unknowns are Δw/w, λ'/λ, Δt and ν: so scaled, and with λ' kept as an unknown, the system
+    The unknowns are Δw/w, λ'/λ, Δt and ν. With this scaling, and with λ' as an unknown, the system
     stays regular for duplicated experts and for losses that are far below t.
     """
     w, lam, z, s = here.weights, here.lam, here.multipliers, here.slack
@@ -147,16 +148,16 @@ def _newton(problem: _Constant, here: _Iterate, tau: float) -> tuple[_Iterate, f
 
 
 def _central(values: Array, centre: Array) -> Array:
-    """Keep multipliers within a factor of their central values."""
+    """Clip multipliers to within a factor of their central values."""
     return np.asarray(np.clip(values, centre / _SPREAD, centre * _SPREAD))
 
 
 def _search(
     problem: _Constant, here: _Iterate, dw: Array, dt: float
 ) -> tuple[Array, float, float] | None:
-    """Return the first w and t along the step that stay well inside, and its length.
+    """Return the first w and t along the step that stay well inside, and the step length.
 
-    On thousands of random games it saved no step to ask that the barrier falls as well.
+    Also requiring the barrier to decrease saved no step on thousands of random games.
     """
     w, s = here.weights, here.slack
     length = _BOUNDARY / max(float((-dw / w).max()), _BOUNDARY)

@@ -1,11 +1,11 @@
-"""Structural distillation: from a gate that sees all of x to one that sees only what came before.
+"""Structural distillation: from a gate that sees the whole of x to a causal one that sees x_<t.
 
     teacher   P(k, x) = g(x,k) π_k(x), a joint law when Z_g = 1;    r_k(x) = g(x,k) π_k(x) / π_g(x)
     student   π_γ(x) = Π_t Σ_k γ(k | x_<t) π_k(x_t | x_<t)
     γ*(k | x_<t) = P(k | x_<t) = E[r_k | x_<t]
 
 γ* minimises −Σ_t Σ_k r_k log γ_k. A constant gate w gives γ* ∝ w_k π_k(x_<t), and then π_γ = π_w
-exactly; any other gate leaves KL(π_g ‖ π_γ), which has to be reported. Distillation voids the
+exactly. Any other gate leaves a gap KL(π_g ‖ π_γ), which has to be reported. Distillation voids the
 minimax guarantee: measure the student's worst domain again (`worst_kl`).
 
 Source: seed 002 (arXiv 2602.17554), Structural Distillation; `MATH` section 1.
@@ -50,7 +50,7 @@ def causal_gate(gate: Array, experts: Array, sequences: Sequences) -> Array:
     Args:
         gate: The teacher's g, ``(X, K)``, rows in the simplex.
         experts: π_k over all paths, ``(K, X)``.
-        sequences: What the paths are.
+        sequences: The enumeration of the paths.
 
     Returns:
         γ*; uniform after a prefix that the teacher cannot emit.
@@ -72,10 +72,10 @@ def constant_causal_gate(weights: Array, experts: Array, sequences: Sequences) -
     Args:
         weights: w, ``(K,)``, in the simplex.
         experts: π_k over all paths, ``(K, X)``.
-        sequences: What the paths are.
+        sequences: The enumeration of the paths.
 
     Raises:
-        GameError: If the weights are no point of the experts' simplex.
+        GameError: If the weights are not in the experts' simplex.
     """
     w = probability_vector("weights", weights)
     if len(w) != len(experts):
@@ -89,7 +89,7 @@ def student_model(causal: Array, experts: Array, sequences: Sequences) -> Array:
     Args:
         causal: γ, ``(T, X, K)``.
         experts: π_k over all paths, ``(K, X)``.
-        sequences: What the paths are.
+        sequences: The enumeration of the paths.
     """
     return np.asarray(
         np.einsum("txk,ktx->tx", causal, sequences.conditionals(experts)).prod(axis=0)
@@ -97,13 +97,13 @@ def student_model(causal: Array, experts: Array, sequences: Sequences) -> Array:
 
 
 def distillation_gap(gate: Array, causal: Array, experts: Array, sequences: Sequences) -> float:
-    """Return KL(π_g ‖ π_γ), nats: what the student loses by not seeing the future.
+    """Return KL(π_g ‖ π_γ), nats: the student's loss from not seeing the rest of the sequence.
 
     Args:
         gate: The teacher's g, ``(X, K)``, with Z_g = 1.
         causal: The student's γ, ``(T, X, K)``.
         experts: π_k over all paths, ``(K, X)``.
-        sequences: What the paths are.
+        sequences: The enumeration of the paths.
     """
     teacher = model_of_gate(gate, experts)
     return float(kl(teacher[None], student_model(causal, experts, sequences))[0])

@@ -32,7 +32,7 @@ def kl(domains: Array, model: Array) -> Array:
         model: π, ``(X,)`` or one for each row ``(K, X)``; need not sum to 1.
 
     Returns:
-        ``(K,)``; ∞ where p_k emits what π cannot.
+        ``(K,)``; ∞ where p_k emits a symbol that π cannot.
     """
     seen = domains > 0
     with np.errstate(divide="ignore"):
@@ -63,5 +63,5 @@ def payoff(weights: Array, domains: Array, model: Array) -> float:
 
 
 def worst_kl(domains: Array, model: Array) -> float:
-    """Return max_k KL(p_k ‖ π), nats: what π loses on its worst mixture."""
+    """Return max_k KL(p_k ‖ π), nats: the loss of π on its worst mixture."""
     return float(kl(domains, model).max())

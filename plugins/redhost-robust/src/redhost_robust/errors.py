@@ -1,4 +1,4 @@
-"""What is wrong with a game: a usage error that is a ValueError too."""
+"""The error for an invalid game: a usage error that is also a ValueError."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["GameError"]
 
 
 class GameError(UsageError, ValueError):
-    """A game, a gate or a setting cannot mean anything as written."""
+    """A game, a gate or a setting is invalid as written."""

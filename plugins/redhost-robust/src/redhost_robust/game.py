@@ -1,11 +1,11 @@
 """A finite game: the domains that traffic may come from, and the frozen experts.
 
-Nature mixes the domains p_k, the host mixes the experts π_j at every symbol x by a gate:
+Nature mixes the domains p_k; the host mixes the experts π_j by a gate at every symbol x:
 
     min over gates g of max over λ of KL(p_λ ‖ π_g),   p_λ = Σ_k λ_k p_k,   π_g = Σ_j g(x,j) π_j(x)
 
-X is the whole alphabet. With X = ∪ supp p_k, as the seed has it, there may be no normalised gate at
-all: p = δ_a with the expert (.9, .1) leaves Z = .9 (`MATH` section 1, repairs).
+X is the whole alphabet. With X = ∪ supp p_k, as in the seed, a normalised gate may not exist:
+p = δ_a with the expert (.9, .1) gives Z = .9 (`MATH` section 1, repairs).
 
 Legend for shapes in this package: K domains, K' experts (K' = K where expert k is domain k's own),
 X symbols, T steps of a sequence, B rows of a batch. All values are in nats.
@@ -35,7 +35,7 @@ class Game:
         experts: π_j, ``(K', X)``, likewise.
 
     Raises:
-        GameError: If a row is no probability vector, or the alphabets differ.
+        GameError: If a row is not a probability vector, or the alphabets differ.
     """
 
     domains: Array
@@ -73,7 +73,7 @@ class Game:
         return int(self.domains.shape[1])
 
     def require_own_experts(self) -> None:
-        """Refuse a game whose experts are not one for each domain.
+        """Refuse a game that does not have one expert for each domain.
 
         Raises:
             GameError: If K' ≠ K.
@@ -86,7 +86,7 @@ class Game:
             )
 
     def require_covered(self) -> None:
-        """Refuse a game of value ∞: a domain emits what no expert can.
+        """Refuse a game of value ∞, in which a domain emits a symbol that no expert can.
 
         Raises:
             GameError: If some p_k(x) > 0 where every π_j(x) = 0.
@@ -107,7 +107,7 @@ def floored(experts: Array, *, weight: float) -> Array:
 
     Args:
         experts: π, ``(K', X)``.
-        weight: η in [0, 1), the share of the uniform distribution; 0 changes nothing.
+        weight: η in [0, 1), the weight of the uniform distribution; 0 changes nothing.
 
     Raises:
         GameError: If η is not in [0, 1).

@@ -1,4 +1,4 @@
-"""A game as JSON: ``{"domains": [[…]], "experts": [[…]]}`` in, value and gate out."""
+"""Solve a game given as JSON: ``{"domains": [[…]], "experts": [[…]]}`` to value and gate."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def solve_json(data: bytes, *, tol: float = 1e-8) -> dict[str, Any]:
 
     Args:
         data: UTF-8 JSON, an object with ``domains`` and ``experts``, K rows of X probabilities
-            each, and optionally ``floor``, the share of the uniform distribution that is mixed
-            into every expert (0 when left out).
-        tol: Where to stop: upper − lower, nats.
+            each, and optionally ``floor``, the weight of the uniform distribution that is mixed
+            into every expert (0 by default).
+        tol: Stop once upper − lower is below this, nats.
 
     Returns:
         ``value``, ``lower``, ``upper`` (nats), ``lambda`` (K numbers), ``gate`` (X rows of K
-        numbers) and ``iterations``: plain numbers and lists.
+        numbers) and ``iterations``, as plain numbers and lists.
 
     Raises:
         GameError: If the data is not such a game; the message names the row.
@@ -62,7 +62,7 @@ def read_game(data: bytes) -> Game:
 
 
 def _load(data: bytes) -> Any:
-    """Parse strict JSON: no NaN, no Infinity, no key twice."""
+    """Parse strict JSON: no NaN, no Infinity, no duplicate keys."""
     try:
         return json.loads(data, parse_constant=_refuse, object_pairs_hook=_once)
     except GameError:
@@ -85,7 +85,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_rows(key: str, rows: Any) -> None:
-    """Refuse what numpy would quietly turn into numbers: text, true, null, nested lists."""
+    """Refuse values that numpy would silently convert to numbers: text, true, null, nested ones."""
     if not isinstance(rows, list):
         raise GameError(key, expected="a list of rows", found=_kind(rows), hint=_EXAMPLE)
     for n, row in enumerate(rows):
@@ -103,7 +103,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """Return what a JSON value is called."""
+    """Return the name of a JSON value's type, for messages."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
     return "null" if value is None else names.get(type(value), "a number")
 

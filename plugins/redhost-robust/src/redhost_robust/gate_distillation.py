@@ -1,11 +1,11 @@
-"""Distil a trained gate into a smaller one, by the teacher's posterior over experts.
+"""Distil a trained gate into a smaller one, with the teacher's posterior over experts as target.
 
     r_j(z, y) = g_j(z) p_j(y|x) / Σ_i g_i(z) p_i(y|x)
     loss      = −Σ_k λ_k mean over rows of domain k of Σ_j r_j log γ_j(z)
 
-The teacher judges each row knowing its answer; the student γ sees z alone (seed 002, structural
-distillation, with z for the prefix). Distillation voids the minimax guarantee: play the game on
-the student afterwards (`minimax`), and measure its worst regret before and after.
+The teacher's posterior r uses the row's answer y; the student γ takes z alone as input (seed 002,
+structural distillation, with z for the prefix). Distillation voids the minimax guarantee: run
+`minimax` on the student afterwards, and measure its worst regret before and after.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["distil_gate"]
 
 Rows = Sequence[tuple[Tensor, Tensor]]
 EVERY = 10
-"""Steps between two looks at the rows set aside."""
+"""Steps between two evaluations on the held-out rows."""
 
 
 def distil_gate(
@@ -33,19 +33,19 @@ def distil_gate(
     steps: int = 400,
     learning_rate: float = 5e-3,
 ) -> float:
-    """Train a student gate in place, keeping what is best on rows set aside.
+    """Train a student gate in place, keeping the weights that are best on held-out rows.
 
     Args:
-        student: z ``(B, D)`` → logits ``(B, K)``; its weights are where it begins.
-        teacher: The same shapes; left as it is.
+        student: z ``(B, D)`` → logits ``(B, K)``; training starts from its current weights.
+        teacher: A gate of the same shapes; it is not changed.
         rows: By domain: z ``(N, D)``, and log p_j(y|x) of the rows' answers ``(N, K)``.
-        aside: The same, of rows that are not learnt from.
-        weights: λ ``(K,)``, what each domain counts.
-        steps: Of AdamW over all rows at once, its rate decayed to zero along a cosine.
-        learning_rate: AdamW's peak.
+        aside: The same for held-out rows, which are not trained on.
+        weights: λ ``(K,)``, the weight of each domain in the loss.
+        steps: Full-batch AdamW steps; the learning rate decays to zero along a cosine.
+        learning_rate: AdamW's peak learning rate.
 
     Returns:
-        The loss on the rows set aside, in nats.
+        The smallest loss on the held-out rows, in nats.
     """
     learnt, held_out = (_targets(student, teacher, r, weights) for r in (rows, aside))
     optimizer = torch.optim.AdamW(student.parameters(), lr=learning_rate, weight_decay=0.0)
@@ -65,7 +65,7 @@ def distil_gate(
 def _targets(
     student: nn.Module, teacher: nn.Module, rows: Rows, weights: Tensor
 ) -> Callable[[], Tensor]:
-    """Return → the student's loss on rows; what the teacher says is computed once."""
+    """Return a function → the student's loss on rows; the teacher's posterior is computed once."""
     z = torch.cat([z for z, _ in rows])
     share = torch.cat(
         [torch.full((len(z),), float(w) / len(z)) for w, (z, _) in zip(weights, rows, strict=True)]

@@ -1,7 +1,7 @@
-"""Gates that are trained by gradient: a table for small alphabets, a network over features of x.
+"""Gates trained by gradient: a table for small alphabets, a network over features of x.
 
-Both start as the uniform gate (θ = 0 in the last layer), give logits, and hold no state besides
-their parameters.
+Both start as the uniform gate (θ = 0 in the last layer), return logits, and hold no state other
+than their parameters.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class TabularGate(nn.Module):
 
 
 class NetworkGate(nn.Module):
-    """A hidden layer over features of x.
+    """One tanh hidden layer over features of x.
 
     Args:
         features: F, the width of a feature vector.
         experts: K'.
         hidden: Units of the hidden layer.
-        seed: Where the first layer's weights come from.
+        seed: Seed of the first layer's weights.
     """
 
     def __init__(self, features: int, experts: int, *, hidden: int = 32, seed: int = 0) -> None:

@@ -1,10 +1,10 @@
-"""Normalised gates G1, and the models they can make.
+"""Normalised gates G1, and the set of models that they can express.
 
     Z_g = Σ_x Σ_j g(x,j) π_j(x),     G1 = {g : Z_g = 1}
     {π_g : g ∈ G1} = {π : m ≤ π ≤ M, Σ_x π(x) = 1},     m = min_j π_j,  M = max_j π_j
 
-At one symbol the simplex of gates reaches exactly the interval [m(x), M(x)], and two experts, the
-largest and the smallest, suffice for any point of it.
+At one symbol the gates in the simplex reach exactly the interval [m(x), M(x)]. The experts of
+largest and smallest probability suffice for any point of it.
 
 Source: seed 002 (arXiv 2602.17554), definition of G1; the box is derived in `MATH` section 1.
 """
@@ -52,7 +52,7 @@ def gate_of_model(model: Array, experts: Array) -> Array:
         experts: π_j, ``(K', X)``.
 
     Returns:
-        g, ``(X, K')``, rows in the simplex; where all experts agree, the first has weight 1.
+        g, ``(X, K')``, rows in the simplex. Where all experts agree, the first has weight 1.
     """
     m, M = envelope(experts)
     rows, width = np.arange(len(m)), M - m

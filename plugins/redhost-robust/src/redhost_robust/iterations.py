@@ -4,7 +4,7 @@
 
 Step size 1 is safe, and D(λ) never decreases: D(λ') ≥ D(λ) + d·(λ' − λ) − KL(λ' ‖ λ), because
 min_π KL(p ‖ π) is convex in p and KL(p_λ' ‖ p_λ) ≤ KL(λ' ‖ λ). So V − D(λ_t) ≤ log K / t, and the
-running mean of π_λ is as good from above. Steps ∝ 1/√t are hundreds of times slower.
+running mean of π_λ gives an upper bound as good. Steps ∝ 1/√t are hundreds of times slower.
 
 Source: Arimoto 1972 and Blahut 1972 for m = 0, M = 1; `MATH` section 1, exact solver.
 """
@@ -23,7 +23,7 @@ from .saddle import BoxGame, Point
 __all__ = ["plain_bounds", "plain_points", "plain_step"]
 
 _LEAST_LOG = -500.0
-"""Smallest log λ: λ stays above 0, so that π_λ is above 0 wherever a domain is."""
+"""Smallest log λ: λ stays above 0, so that π_λ is positive wherever a domain is."""
 
 
 def plain_step(point: Point) -> Array:
@@ -34,7 +34,7 @@ def plain_step(point: Point) -> Array:
 
 
 def plain_points(game: BoxGame) -> Iterator[Point]:
-    """Yield the iterates from the uniform λ on, for ever; their values never decrease."""
+    """Yield the iterates from the uniform λ, without end; their values never decrease."""
     count = len(game.domains)
     lam = np.full(count, 1 / count)
     while True:
@@ -44,7 +44,7 @@ def plain_points(game: BoxGame) -> Iterator[Point]:
 
 
 def plain_bounds(game: BoxGame) -> Iterator[Bounds]:
-    """Yield the best certificate after each iterate, the running mean's upper bound included."""
+    """Yield the best certificate after each iterate, including the running mean's upper bound."""
     best: list[Bounds] = []
     total = np.zeros_like(game.lower)
     for count, point in enumerate(plain_points(game), start=1):

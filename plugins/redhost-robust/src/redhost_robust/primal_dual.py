@@ -1,4 +1,4 @@
-"""Stochastic primal-dual: the robust gate from samples, for alphabets that cannot be enumerated.
+"""Stochastic primal-dual training of the robust gate, for alphabets that cannot be enumerated.
 
     θ ← Adam(Σ_k λ_k ℓ_k + (μ + ρ (Z₂ − 1)) Z₁),      ℓ_k = −E_{p_k} log Σ_j g_j π_j
     μ ← μ + η ((Z₁ + Z₂)/2 − 1)
@@ -6,13 +6,13 @@
 
 Z_g = Σ_j E_{x∼π_j}[g(x, j)] is unbiased; Z₁ and Z₂ come from independent batches, so that the
 gradient of the penalty ½ρ(Z − 1)² is unbiased too. H_k, the domain's entropy or a reference loss,
-must be subtracted: plain cross-entropy plays another game, in which the noisiest domain wins.
+must be subtracted: plain cross-entropy defines another game, won by the noisiest domain.
 
 Source: seed 002 (arXiv 2602.17554), Stochastic Primal-Dual algorithm, and `MATH` section 1, with
-two changes, measured on random games (K ≤ 8, X ≤ 64). μ moves by the mean of both batches, which
-costs nothing and halves the variance that Z has from sampling. And e is 1e-4: at 1e-3 a domain that
-λ* leaves out keeps about e/(K η Δ) of λ, Δ being its distance from the worst (.006 nats above the
-exact value in the median instead of .002).
+two changes, measured on random games (K ≤ 8, X ≤ 64). First, μ moves by the mean of both batches,
+which costs nothing and halves the sampling variance of Z. Second, e is 1e-4: at 1e-3 a domain with
+λ*_k = 0 keeps about e/(K η Δ) of λ, where Δ is its distance from the worst domain (a median of .006
+nats above the exact value instead of .002).
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class PrimalDualSettings:
-    """The working constants.
+    """Hyperparameters of `primal_dual`.
 
     Attributes:
         rows: B, rows of every domain and of every expert in a step.
         steps: T.
-        learning_rate: Adam's, at the start; it falls to 0 along a cosine.
-        rate: η, of μ and of λ.
+        learning_rate: Adam's initial learning rate; it falls to 0 along a cosine.
+        rate: η, the step size of μ and of λ.
         penalty: ρ.
-        explore: e, the share of the uniform mixture in λ.
-        every: Steps between two readings of the gate for its average.
+        explore: e, the weight of the uniform mixture in λ.
+        every: Steps between two samples of the gate for its average.
 
     Raises:
         GameError: If a number is outside its range.
@@ -87,7 +87,7 @@ def normaliser_estimate(log_gate: Tensor) -> Tensor:
 
 
 def mixture_step(lam: Tensor, regrets: Tensor, *, rate: float, explore: float) -> Tensor:
-    """Return λ ∝ λ exp(η r), mixed with a share e of the uniform mixture, ``(K,)``."""
+    """Return λ ∝ λ exp(η r), mixed with the uniform mixture at weight e, ``(K,)``."""
     grown = (lam.log() + rate * regrets).softmax(0)
     return (1 - explore) * grown + explore / len(lam)
 
@@ -102,15 +102,16 @@ def primal_dual(
 ) -> tuple[Tensor, Tensor]:
     """Train the gate in place against the worst mixture.
 
-    The last iterate keeps circling the optimum, so the gate is left with its parameters' average
-    over the second half; for networks that is no theorem, but as good as the average of the gates.
+    The last iterate keeps circling the optimum. The gate therefore ends with the average of its
+    parameters over the second half. For networks no theorem supports this, but it is as good as the
+    average of the gates.
 
     Args:
         source: Rows of domains and experts.
         gate: x → logits ``(…, K')``.
         reference: H_k, or the loss that domain k is measured against, ``(K,)``, nats.
-        read: Called in the second half; what it returns is averaged, e.g. the gate's table.
-        settings: The constants.
+        read: Called in the second half; its results are averaged, e.g. the gate's table.
+        settings: The hyperparameters.
 
     Returns:
         The averages of `read()` and of λ over the second half.
@@ -156,12 +157,12 @@ class _Means:
 
 
 def _decay(done: float) -> float:
-    """Return the share of the learning rate at a share of the steps."""
+    """Return the factor of the learning rate after a fraction `done` of the steps."""
     return (1 + math.cos(math.pi * done)) / 2
 
 
 def _estimates(source: Source, gate: nn.Module, *, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ℓ ``(K,)`` and two independent estimates of Z, all in one call of the gate."""
+    """Return ℓ ``(K,)`` and two independent estimates of Z, from a single call of the gate."""
     inputs, log_experts = source.domain_batch(rows)
     first, second = source.expert_batch(rows), source.expert_batch(rows)
     log_gate = gate(torch.cat([inputs, first, second])).log_softmax(-1)

@@ -1,4 +1,4 @@
-"""The stochastic algorithm on a finite game, measured exactly."""
+"""The stochastic algorithm on a finite game, evaluated exactly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PrimalDualResult", "solve_stochastic"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrimalDualResult:
-    """A gate from samples, with exact sums over the alphabet. No certificate: compare `solve_gate`.
+    """A gate trained on samples, evaluated exactly. It has no certificate: compare `solve_gate`.
 
     Attributes:
         gate: The average gate, ``(X, K')``, rows in the simplex.
@@ -45,14 +45,14 @@ def solve_stochastic(
     settings: PrimalDualSettings | None = None,
     seed: int = 0,
 ) -> PrimalDualResult:
-    """Play the game by samples.
+    """Solve the game approximately on samples.
 
     Args:
         game: Domains and experts.
-        gate: Trained in place; a new `TabularGate` when left out.
-        features: What the gate sees of each symbol, ``(X, F)``; its index when left out.
-        settings: The constants.
-        seed: Where the samples come from.
+        gate: Trained in place; a new `TabularGate` by default.
+        features: The gate's input for each symbol, ``(X, F)``; by default the symbol's index.
+        settings: The hyperparameters.
+        seed: Seed of the samples.
 
     Raises:
         GameError: If the game's value is ∞, or the features do not fit.

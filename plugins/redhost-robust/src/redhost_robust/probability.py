@@ -1,8 +1,8 @@
-"""Rows of probabilities over one alphabet: checked once, then exact to rounding.
+"""Validation of rows of probabilities over one alphabet.
 
-Exact solvers are numpy float64: they need no gradient, the closing steps are small linear systems,
-and a game is solved without loading torch's autograd. Only what is trained by gradient
-(`primal_dual`, `causal_training`) is torch.
+Exact solvers use numpy float64: they need no gradient, their last steps are small linear systems,
+and a game is solved without loading torch's autograd. Only the gradient-trained parts
+(`primal_dual`, `causal_training`) use torch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .errors import GameError
 __all__ = ["LEAST", "SUM_TOLERANCE", "Array", "numbers", "probability_rows", "probability_vector"]
 
 Array = NDArray[np.float64]
-"""What every function here takes and returns."""
+"""The array type that every function here takes and returns."""
 
 SUM_TOLERANCE = 1e-9
-"""How far a row's sum may be from 1; rows are then divided by their sum."""
+"""How far a row's sum may be from 1; accepted rows are divided by their sum."""
 
 LEAST = 1e-200
 """Probabilities below this count as 0: their reciprocals overflow."""
@@ -30,7 +30,7 @@ def probability_rows(name: str, rows: Any) -> Array:
     """Return the rows as a read-only array that sums to 1 along its last axis.
 
     Args:
-        name: Who is asked for, e.g. ``domains``; errors name the row as ``domains[2]``.
+        name: The argument's name, e.g. ``domains``; errors name the row as ``domains[2]``.
         rows: K vectors of one length X ≥ 1, finite, not negative, each with sum 1.
 
     Returns:
@@ -83,7 +83,7 @@ def probability_vector(name: str, values: Any) -> Array:
 
 
 def numbers(name: str, values: Any) -> Array:
-    """Return the values as a float64 array, or say that they are no numbers."""
+    """Return the values as a float64 array; raise `GameError` if they are not numbers."""
     try:
         return np.array(values, dtype=np.float64)
     except OverflowError as e:

@@ -1,10 +1,11 @@
-"""The game over a box of models, as nature sees it: one concave function of λ.
+"""The game over a box of models in its dual form: one concave function of λ.
 
     D(λ) = min over {π : m ≤ π ≤ M, Σπ = 1} of Σ_k λ_k KL(p_k ‖ π),    V = max_λ D(λ)
     ∂D/∂λ_k = KL(p_k ‖ π_λ),    π_λ = clip(p_λ/μ, m, M)
 
-D(λ) is a lower bound of V for every λ, max_k KL(p_k ‖ π) an upper one for every π in the box: the
-certificate. m = 0 and M = 1 is the capacity, m and M of the experts is G1.
+For every λ, D(λ) is a lower bound of V; for every π in the box, max_k KL(p_k ‖ π) is an upper one.
+The two form the certificate. With m = 0 and M = 1, V is the capacity; with m and M of the experts,
+V is the value over G1.
 
 Source: `MATH` section 1; Sion 1958 for the exchange of min and max, and Danskin for the gradient.
 """
@@ -25,7 +26,7 @@ __all__ = ["BoxGame", "Point"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Point:
-    """What one λ tells.
+    """The dual function evaluated at one λ.
 
     Attributes:
         lam: λ, ``(K,)``.
@@ -46,7 +47,7 @@ class Point:
 
     @property
     def bounds(self) -> Bounds:
-        """D(λ) below, max_k d_k above, nats."""
+        """The lower bound D(λ) and the upper bound max_k d_k, nats."""
         upper = float(self.losses.max())
         return Bounds(lower=self.value, upper=upper, lam=self.lam, host=self.model)
 
@@ -57,7 +58,7 @@ class BoxGame:
     Args:
         domains: p_k, ``(K, X)``.
         lower: m, ``(X,)``.
-        upper: M, ``(X,)``, above 0 wherever a domain is.
+        upper: M, ``(X,)``, positive wherever a domain is.
     """
 
     def __init__(self, domains: Array, lower: Array, upper: Array) -> None:
@@ -65,13 +66,13 @@ class BoxGame:
         self._entropies = entropies(domains)
 
     def losses(self, model: Array) -> Array:
-        """Return KL(p_k ‖ π) = −H(p_k) − Σ p_k log π, ``(K,)``, by one matrix product."""
+        """Return KL(p_k ‖ π) = −H(p_k) − Σ p_k log π, ``(K,)``, with one matrix product."""
         empty = model <= 0
         d = -self._entropies - self.domains @ np.log(np.where(empty, 1.0, model))
         return np.where((self.domains[:, empty] > 0).any(axis=1), np.inf, d)
 
     def at(self, lam: Array) -> Point:
-        """Return the best response to λ, all of whose entries are above 0."""
+        """Return the best response to λ; all entries of λ have to be above 0."""
         mixture = lam @ self.domains
         model = water_filling(mixture, self.lower, self.upper)
         return Point(lam=lam, mixture=mixture, model=model, losses=self.losses(model))

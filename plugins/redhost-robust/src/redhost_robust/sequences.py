@@ -1,6 +1,6 @@
-"""Sequences of T symbols, all enumerated: a finite alphabet X = Aᵀ with prefixes.
+"""All sequences of T symbols, enumerated: a finite alphabet X = Aᵀ with prefixes.
 
-Small on purpose: what holds for every prefix can be checked at every prefix.
+The number is small on purpose: a property of all prefixes can be checked at every prefix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_PATHS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """All sequences, the first step slowest: path n has the digits of n to the base A.
+    """All sequences, the first step varying slowest: path n has the digits of n in base A.
 
     Attributes:
         symbols: A, at least 1.
@@ -51,7 +51,7 @@ class Sequences:
         """Return the mass of x_<t for t = 0 … T at every path, ``(K, T + 1, X)``.
 
         Args:
-            measures: Non-negative numbers for every path, ``(K, X)``; need not sum to 1.
+            measures: A non-negative number for every path, ``(K, X)``; rows need not sum to 1.
 
         Raises:
             GameError: If there is not one number for each path.
@@ -67,7 +67,7 @@ class Sequences:
         return np.stack(masses, axis=1)
 
     def conditionals(self, experts: Array) -> Array:
-        """Return π_k(x_t | x_<t) at every path, ``(K, T, X)``; 0 after a prefix that cannot be."""
+        """Return π_k(x_t | x_<t) at every path, ``(K, T, X)``; 0 after an impossible prefix."""
         masses = self.prefix_masses(experts)
         before, after = masses[:, :-1], masses[:, 1:]
         return np.asarray(after / np.where(before > 0, before, 1.0))

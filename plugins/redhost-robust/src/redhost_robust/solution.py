@@ -1,4 +1,4 @@
-"""What a solver returns: a value, and the two numbers that prove it."""
+"""The result of a solver: a value with its certificate, a lower and an upper bound."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Certificate", "ConstantSolution", "GateSolution", "check_tolerance"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Certificate:
-    """A solved game. The true value is between `lower` and `upper`, whatever `converged` says.
+    """A solved game. The true value is between `lower` and `upper`, converged or not.
 
     Attributes:
-        lower: What nature can force with `lambda_`, nats.
-        upper: max_k KL(p_k ‖ `model`), what the host can hold nature to, nats.
+        lower: The value that nature can guarantee with `lambda_`, nats.
+        upper: max_k KL(p_k ‖ `model`), which the host can guarantee not to exceed, nats.
         lambda_: λ*, the worst mixture of domains, ``(K,)``.
         model: π*, the robust model, ``(X,)``; sums to 1.
-        iterations: Steps that were taken, of both kinds together.
+        iterations: Total number of steps, plain and Newton.
         converged: Whether upper − lower < tol.
     """
 
@@ -32,7 +32,7 @@ class Certificate:
 
     @property
     def value(self) -> float:
-        """The middle of the certificate: off by at most half its width, nats."""
+        """The midpoint of the certificate, nats; its error is at most half the gap."""
         return (self.lower + self.upper) / 2
 
     @property
@@ -54,7 +54,7 @@ class GateSolution(Certificate):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConstantSolution(Certificate):
-    """The solution over gates that do not look at x.
+    """The solution over gates that do not depend on x.
 
     Attributes:
         weights: w with Σ_j w_j π_j = `model`, ``(K',)``, in the simplex.
@@ -67,7 +67,7 @@ def check_tolerance(tol: float) -> None:
     """Refuse a tolerance that rounding cannot reach.
 
     Raises:
-        GameError: If it is below 1e-12 or no number.
+        GameError: If it is below 1e-12 or not a number.
     """
     if not tol >= 1e-12:  # noqa: PLR2004 - NaN as well
         raise GameError("tol", expected="at least 1e-12 nats", found=f"{tol}")

@@ -1,7 +1,7 @@
-"""The exact solver for normalised gates, and the floor below it: the capacity.
+"""The exact solver for normalised gates, and the capacity, which bounds their value from below.
 
-Plain iterations first; once their gap stops halving, Newton on the concave dual. Both keep the same
-certificate, so the switch can cost time but never truth.
+Plain iterations run first; once their gap stops halving, Newton on the concave dual takes over.
+Both keep the same certificate, so the switch can cost time but not correctness.
 
 Source: seed 002 (arXiv 2602.17554), the minimax game over G1; `MATH` section 1, exact solver.
 """
@@ -22,7 +22,7 @@ from .solution import Certificate, GateSolution, check_tolerance
 __all__ = ["capacity", "solve_gate"]
 
 _PATIENCE = 20
-"""Plain iterations in which the gap has to halve; usual games halve it in 5 to 15."""
+"""Plain iterations within which the gap has to halve; usual games halve it in 5 to 15."""
 
 
 def solve_gate(
@@ -31,13 +31,13 @@ def solve_gate(
     """Solve min over g ∈ G1 of max over λ of KL(p_λ ‖ π_g).
 
     Args:
-        game: Domains and experts, any numbers of both.
-        tol: Where to stop: upper − lower, nats, at least 1e-12.
-        max_plain: Plain iterations at most, at least 1.
-        max_newton: Newton steps at most, when the plain ones stall; 0 for none.
+        game: Domains and experts, any number of each.
+        tol: Stop once upper − lower is below this, nats; at least 1e-12.
+        max_plain: Maximum number of plain iterations, at least 1.
+        max_newton: Maximum number of Newton steps once the plain ones stall; 0 for none.
 
     Raises:
-        GameError: If a domain emits what no expert can: the value is ∞.
+        GameError: If a domain emits a symbol that no expert can: the value is ∞.
     """
     game.require_covered()
     lower, upper = envelope(game.experts)
@@ -50,9 +50,8 @@ def solve_gate(
 def capacity(domains: Array, *, tol: float = 1e-8) -> Certificate:
     """Solve C = max_λ JSD_λ, the capacity of the channel k → x, nats.
 
-    No normalised model has a smaller worst-case KL, whatever it is made of:
-    C ≤ V(G1) ≤ V(constant).
-    Exact experts gain nothing from a gate that looks at x: then V(G1) = V(constant) = C.
+    No normalised model of any kind has a smaller worst-case KL: C ≤ V(G1) ≤ V(constant).
+    Exact experts gain nothing from a gate that depends on x: then V(G1) = V(constant) = C.
 
     Args:
         domains: p_k, ``(K, X)``.
@@ -67,7 +66,7 @@ def capacity(domains: Array, *, tol: float = 1e-8) -> Certificate:
 
 
 def _solve_box(box: BoxGame, *, tol: float, max_plain: int, max_newton: int) -> Certificate:
-    """Close the certificate of a box by plain iterations, then by Newton."""
+    """Close the certificate of a box with plain iterations, then with Newton."""
     check_tolerance(tol)
     best, steps = until_closed(plain_bounds(box), tol=tol, most=max_plain, patience=_PATIENCE)
     if best.gap >= tol and max_newton > 0:

@@ -1,4 +1,4 @@
-"""Where the stochastic algorithm gets its samples: rows of every domain and of every expert."""
+"""Samples for the stochastic algorithm: rows of every domain and of every expert."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FiniteSource", "Source", "draw", "running_sums"]
 
 
 class Source(Protocol):
-    """Samples x with the experts' log-probabilities. Gates see x, as whatever `inputs` are."""
+    """Samples x with the experts' log-probabilities. Gates take `inputs`, any encoding of x."""
 
     domains: int
     experts: int
@@ -33,8 +33,8 @@ class FiniteSource:
 
     Args:
         game: Domains and experts.
-        features: What the gate sees of each symbol, ``(X, F)``; None for the symbol's index.
-        seed: Where the samples come from.
+        features: The gate's input for each symbol, ``(X, F)``; None for the symbol's index.
+        seed: Seed of the samples.
 
     Raises:
         GameError: If there is not one feature vector for each symbol, or the game's value is ∞.
@@ -65,12 +65,12 @@ class FiniteSource:
 
 
 def draw(sums: Tensor, rows: int, *, generator: torch.Generator) -> Tensor:
-    """Draw symbols by inverting the distribution functions: ``(K, X)`` → ``(K, B)``, int64."""
+    """Draw symbols by inverting the cumulative distributions ``(K, X)``: ``(K, B)``, int64."""
     u = torch.rand(len(sums), rows, dtype=sums.dtype, generator=generator)
     return torch.searchsorted(sums, u, right=True)
 
 
 def running_sums(rows: Tensor) -> Tensor:
-    """Return Σ_{x' ≤ x} p(x') ``(K, X)``; exactly 1 from the last symbol that has a chance on."""
+    """Return Σ_{x' ≤ x} p(x') ``(K, X)``; exactly 1 from the last symbol with p(x) > 0 on."""
     sums = rows.cumsum(dim=1)
     return sums / sums[:, -1:]

@@ -1,12 +1,12 @@
-"""Theorem 3: what the robust gate guarantees on every mixture.
+"""Theorem 3: the robust gate's guarantee on every mixture.
 
     KL(p_λ ‖ π_g*) ≤ log Σ_k e^{ε_k} − H_σ^{λ*}(K|X) − JSD_λ        for all λ
 
     ε_k = KL(p_k ‖ π_k),  σ = softmax(ε),  π_σ = Σ_k σ_k π_k,
     H_σ^λ(K|X) = Σ_k λ_k E_{x∼p_k}[−log(σ_k π_k(x) / π_σ(x))]
 
-Why: the first two terms are L̃(λ*, π_σ), the constant gate σ's pay-off at nature's best mixture;
-g* is not worse there, and L̃(λ, π_g*) is largest at λ*. JSD_λ is the identity of `divergences`.
+Why: the first two terms are L̃(λ*, π_σ), the constant gate σ's pay-off at nature's best mixture.
+g* is not worse there, and L̃(λ, π_g*) is largest at λ*. JSD_λ comes from `divergences`' identity.
 
 Source: seed 002 (arXiv 2602.17554), Theorem 3; `MATH` section 1.
 """
@@ -39,7 +39,7 @@ def expert_divergences(game: Game) -> Array:
 def conditional_entropy(game: Game, *, mixture: Array, weights: Array) -> float:
     """Return H_w^λ(K|X) = Σ_k λ_k E_{p_k}[−log(w_k π_k(x)/π_w(x))], nats, never negative.
 
-    It is how much overlap the experts have left: 0 for disjoint supports.
+    It measures how much the experts overlap: 0 for disjoint supports.
 
     Args:
         game: One expert for each domain.
@@ -47,7 +47,7 @@ def conditional_entropy(game: Game, *, mixture: Array, weights: Array) -> float:
         weights: w, ``(K,)``; σ in Theorem 3.
 
     Returns:
-        The entropy; ∞ where λ has a domain that its own expert cannot emit, or w leaves out.
+        The entropy; ∞ if λ_k > 0 for a domain k that its own expert cannot emit, or with w_k = 0.
 
     Raises:
         GameError: If the experts are not one for each domain, or a vector does not fit.
@@ -64,7 +64,7 @@ def conditional_entropy(game: Game, *, mixture: Array, weights: Array) -> float:
 
 
 def theorem3_bound(game: Game, *, lambda_star: Array, mixture: Array) -> float:
-    """Return log Σ e^{ε_k} − H_σ^{λ*}(K|X) − JSD_λ: a bound of KL(p_λ ‖ π_g*), nats.
+    """Return log Σ e^{ε_k} − H_σ^{λ*}(K|X) − JSD_λ: an upper bound of KL(p_λ ‖ π_g*), nats.
 
     Args:
         game: One expert for each domain.
@@ -72,7 +72,7 @@ def theorem3_bound(game: Game, *, lambda_star: Array, mixture: Array) -> float:
         mixture: λ, the mixture that the bound is for, ``(K,)``.
 
     Returns:
-        The bound; ∞ where an expert cannot emit what its domain does.
+        The bound; ∞ if an expert cannot emit a symbol that its domain emits.
 
     Raises:
         GameError: If the experts are not one for each domain, or a vector does not fit.

@@ -3,8 +3,8 @@
     argmin over {π : m ≤ π ≤ M, Σπ = 1} of KL(p ‖ π)  =  clip(p/μ, m, M),   one scalar μ
 
 The Lagrangian of −Σ p log π + μ(Σπ − 1) is separable, and its minimum on [m, M] is p/μ clipped.
-With the level s = 1/μ, Σ clip(s p, m, M) is piecewise linear and never decreases in s: Newton's
-step solves the right piece exactly, bisection on log μ keeps it in its bracket.
+With the level s = 1/μ, Σ clip(s p, m, M) is piecewise linear and never decreases in s. Newton's
+step solves the correct piece exactly, and bisection on log μ keeps it in its bracket.
 
 Source: `MATH` section 1, facts.
 """
@@ -33,12 +33,12 @@ def water_filling(p: Array, lower: Array, upper: Array) -> Array:
         upper: M ≥ m, ``(X,)``, with ΣM ≥ 1.
 
     Returns:
-        π; where p is 0 everywhere that is left below M, the rest is spread in proportion to M − m.
+        π. If every symbol with p > 0 is at M, the remaining mass is spread in proportion to M − m.
     """
     seen = p > 0
     most = np.where(seen, upper, lower)
     missing = 1 - most.sum()
-    if missing >= 0:  # every symbol of p is at its M, and the rest cannot matter to KL
+    if missing >= 0:  # every symbol with p > 0 is at its M; the other symbols do not affect KL
         return most + _share(missing, np.where(seen, 0.0, upper - lower))
     if lower.sum() >= 1:
         return lower.copy()
@@ -46,7 +46,7 @@ def water_filling(p: Array, lower: Array, upper: Array) -> Array:
 
 
 def _share(missing: float, room: Array) -> Array:
-    """Spread a mass over the room there is."""
+    """Spread a mass in proportion to the available room."""
     total = room.sum()
     return room * min(1.0, missing / total) if total > 0 else room
 
@@ -70,9 +70,9 @@ def _level(p: Array, lower: Array, upper: Array) -> float:
 
 
 def _middle(low: float, high: float) -> float:
-    """Return the middle of a bracket on the log scale; an open end moves by ever larger steps.
+    """Return the geometric mean of a bracket; an open end moves by increasing steps.
 
-    The first level tried is 1: a bracket that is open above has low ≥ 1, one open below high ≤ 1.
+    The first level tried is 1, so a bracket open above has low ≥ 1, and one open below high ≤ 1.
     """
     if high == math.inf:
         return min(4 * low * low, _LARGEST)
