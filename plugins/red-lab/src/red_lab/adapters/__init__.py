@@ -1,1 +1,1 @@
-"""Adapters trained apart on real texts, and who chooses among them."""
+"""Adapters trained independently on real texts, and ways to choose among them."""

@@ -1,6 +1,6 @@
-"""Every author alone: a backbone's package, and adapters that were trained apart from each other.
+"""Independent authors: a backbone's package, and adapters trained separately from each other.
 
-What is finished is not trained again, and what was stopped goes on.
+Finished adapters are not trained again, and interrupted training resumes.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from redhost.core.training.adapter import TrainedAdapterRecipe
 __all__ = ["AdapterAuthors", "open_authors"]
 
 TOKENS = 64
-"""Where texts are cut."""
+"""Maximum number of tokens of a text."""
 
 BLOCKS, RANK, EPOCHS = 2, 8, 3
-"""Of every adapter: top blocks of six, R, and passes over its rows at most."""
+"""For every adapter: top blocks (of six), R, and the maximum number of epochs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdapterAuthors:
-    """What the authors work with, and what they made.
+    """The authors' backbone, rows and packages.
 
     Attributes:
-        context: The backbone and what goes with it.
+        context: The backbone and its authoring context.
         folder: The backbone package's folder.
-        parts: Each author's rows, as the product sets them aside.
+        parts: Each author's rows, split as the product splits them.
         packages: Each author's package.
-        work: Where all that lies.
+        work: The folder that holds all of this.
     """
 
     context: redhost.authoring.AuthoringContext
@@ -53,14 +53,14 @@ def open_authors(
     learn: int = tasks.LEARN,
     source: Path | None = None,
 ) -> AdapterAuthors:
-    """Make the backbone's package, and train what is not trained yet.
+    """Make the backbone's package, and train missing adapters.
 
     Args:
-        work: Where packages and features are kept.
+        work: The folder for packages and features.
         names: The tasks; by default all.
-        epochs: Passes over an author's rows, at most.
-        learn: Rows of a label, at most.
-        source: The folder of the sentence encoder; by default as its package carries it.
+        epochs: Maximum number of epochs.
+        learn: Maximum number of training rows of a label.
+        source: The folder of the sentence encoder; by default that of its package.
     """
     torch.set_num_threads(1)
     folder = _backbone(work, source or encoder())

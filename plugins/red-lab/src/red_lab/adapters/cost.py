@@ -1,6 +1,6 @@
-"""What an adapter that was chosen costs, beside PEFT, and what it costs to choose among many.
+"""Time of a pass with a chosen adapter, compared with PEFT, and time of a choice among many.
 
-Systems take turns, round by round: of a busy machine only ratios within a round tell anything.
+Systems take turns, round by round: on a busy machine only ratios within a round are meaningful.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from redhost.core.training.lora_run import fresh_adapter
 __all__ = ["measure_cost"]
 
 BATCHES: Mapping[int, int] = {1: 3, 8: 1, 64: 1}
-"""Texts at once → rounds for each that was asked for; short ones are repeated."""
+"""Batch size → rounds for each requested round; small batches are repeated."""
 
 TOKENS = 16
-"""Of a text."""
+"""Tokens of a text."""
 
 MANY = 10_000
-"""Adapters to choose among, a row of the router for each; the numbers are random."""
+"""Number of adapters to choose among: random router rows, one for each."""
 
 STEP_ROUNDS = 8
-"""Tokens that are timed for each round asked for."""
+"""Tokens that are timed for each requested round."""
 
 
 def measure_cost(opened: Study, *, runs: int) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def measure_cost(opened: Study, *, runs: int) -> dict[str, Any]:
 
     Args:
         opened: The study.
-        runs: Rounds.
+        runs: Number of rounds.
     """
     return {
         "schema": "red-lab.adapters-cost/1",
@@ -62,7 +62,7 @@ def measure_cost(opened: Study, *, runs: int) -> dict[str, Any]:
 
 
 def _passes(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
-    """Time passes of texts: the backbone's, with an adapter, with one for each, and PEFT's."""
+    """Time passes: of the backbone, with one adapter, with one for each text, and PEFT's."""
     bare = opened.context.backbone
     trunk, texts = bare.trunk, _texts(opened, batch)
     half = [expert_of(files_of(p)).intervention(bare) for p in opened.adapters.values()]
@@ -101,7 +101,7 @@ def _passes(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
 
 
 def _step(opened: Study, *, rounds: int) -> dict[str, Any]:
-    """Time a token of generation with a named adapter: ours, and PEFT's."""
+    """Time a token of generation with a named adapter: redhost's and PEFT's."""
     bare, adapter = opened.context.backbone, next(iter(opened.adapters.values()))
     acts, peft = expert_of(files_of(adapter)).intervention(bare), _in_peft(opened)
     prompt, head = torch.tensor([opened.valid[0].ids]), bare.classifier
@@ -135,7 +135,7 @@ def _step(opened: Study, *, rounds: int) -> dict[str, Any]:
 
 
 def _choice(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
-    """Time a choice among many, beyond the backbone's pass: the router on rows that are read."""
+    """Time the router's choice among `MANY` adapters, without the backbone's pass."""
     width = 3 * opened.context.backbone.width
     columns = (*(f"expert{n:05d}" for n in range(MANY)), BACKBONE)
     router, generator = RidgeRouter(width=width, columns=columns, k=1), torch.Generator()
@@ -148,14 +148,14 @@ def _choice(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
 
 
 def _cpu_seconds(work: Callable[[], object]) -> float:
-    """Return what a thread computes for; others may have the machine in between."""
+    """Return CPU seconds, which exclude the time that other processes take."""
     start = process_time()
     work()
     return process_time() - start
 
 
 def _texts(opened: Study, batch: int) -> list[str]:
-    """Return texts of as many tokens each."""
+    """Return texts of `TOKENS` tokens each."""
     trunk = opened.context.backbone.trunk
     found = [str(trunk.tokenizer.decode(list(e.ids[1 : 1 + TOKENS]))) for e in opened.valid]
     same = [t for t in found if len(trunk.tokens(t)) == TOKENS]
@@ -163,7 +163,7 @@ def _texts(opened: Study, batch: int) -> list[str]:
 
 
 def _in_peft(opened: Study) -> Any:
-    """Return PEFT's model with every adapter in it, the first of them active."""
+    """Return PEFT's model with every adapter loaded, the first one active."""
     from peft import PeftModel
 
     first, *others = opened.adapters.items()
@@ -177,6 +177,6 @@ def _in_peft(opened: Study) -> Any:
 
 @torch.inference_mode()
 def _forward(model: Any, ids: Tensor, **options: Any) -> Tensor:
-    """Run transformers' model, or PEFT's; the head on the last token alone, as little as it can."""
+    """Run transformers' model, or PEFT's, with the head on the last token alone."""
     made: Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=1, **options).logits
     return made

@@ -1,8 +1,8 @@
-"""Kinds of text that a language model of mostly English has something to learn of.
+"""Text domains that a mostly English language model can be adapted to.
 
-Messages of Django and Wagtail in fifteen languages, the same in all of them, so nothing but the
-language tells them apart; sources of C++ and Python, tales, newswire, and a television series.
-Whole documents are dealt to parts, as in the study of generating experts.
+Messages of Django and Wagtail in fifteen languages, the same in all of them, so that only the
+language distinguishes them; C++ and Python sources, tales, newswire, and a television series.
+Whole documents are assigned to parts, as in the study of generative experts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["DOMAINS", "LANGUAGES", "DomainTexts", "Part", "background", "read_te
 Part = Literal["train", "card", "valid", "test"]
 
 PARTS: Mapping[Part, float] = {"train": 0.6, "card": 0.14, "valid": 0.08, "test": 0.18}
-"""Part → its share of a domain's characters: what an adapter learns from, what its author shows,
-where settings are chosen, and what nobody learns from."""
+"""Part → its fraction of a domain's characters: an adapter's training, its author's card, the
+choice of settings, and held-out tests."""
 
 LANGUAGES: Mapping[str, str] = {
     "catalan": "ca",
@@ -54,13 +54,13 @@ DOMAINS = (*sorted((*LANGUAGES, *OWN, "newswire", "series")),)
 """All of them."""
 
 SIZES: Mapping[Part, int] = {"card": 400, "valid": 900, "test": 900}
-"""Part → about how many characters a passage has."""
+"""Part → approximate number of characters of a passage."""
 
 MOST = 120_000
-"""Characters of a domain to learn from."""
+"""Maximum number of training characters of a domain."""
 
 NOBODYS = ("books", "posts", "reference", "web")
-"""Kinds of general text, for the backbone's card, that no domain is of."""
+"""Kinds of general text outside every domain, for the backbone's card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ class DomainTexts:
     """One domain.
 
     Attributes:
-        train: Whole documents, joined until there are enough.
-        passages: Pieces of the other parts' documents, of each in turn.
+        train: Whole documents, joined up to the maximum.
+        passages: Passages of the other parts, taken from their documents in turn.
     """
 
     train: str
@@ -81,7 +81,7 @@ def read_texts(name: str, *, find: Find = find) -> DomainTexts:
 
     Args:
         name: One of `DOMAINS`.
-        find: Says where a distribution's files lie.
+        find: Returns the location of a distribution's files.
 
     Raises:
         redhost.MissingError: If a package is not installed.
@@ -96,7 +96,7 @@ def read_texts(name: str, *, find: Find = find) -> DomainTexts:
 
 
 def background(count: int, *, find: Find = find) -> list[str]:
-    """Return passages that are of no domain, of each kind in turn."""
+    """Return passages outside every domain, of each kind in turn."""
     found = read_general(sizes=Sizes(passage=SIZES["card"]), find=find).background
     kinds = [[p.text for p in found if p.domain == kind] for kind in NOBODYS]
     return [text for row in zip(*kinds, strict=False) for text in row][:count]
@@ -116,7 +116,7 @@ def _documents(name: str, find: Find) -> list[Document]:
 
 
 def _episodes(package: SourcePackage, *, domain: str) -> Iterator[Document]:
-    """Yield the episodes of the series: who says what, a line each."""
+    """Yield the episodes of the series: one line of dialogue with its speaker per line."""
     rows = rows_of(package.file(f"{DATASETS}/friends-transcripts.tab"))
     for number, lines in groupby(rows, key=lambda r: r["Season & Episode"]):
         text = "".join(f"{r['Author']}: {r['Quote'].strip()}\n" for r in lines)

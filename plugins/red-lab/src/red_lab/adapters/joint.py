@@ -1,7 +1,7 @@
-"""One adapter of everybody's texts: what authors would have to train who share them.
+"""One adapter trained on all authors' texts, which they would have to share.
 
-It learns the very windows that the authors' own adapters learn, all of them, shuffled, in as many
-steps, and has the ranks of all of them summed.
+It is trained on the union of the authors' training windows, shuffled, in as many steps as all of
+their adapters together, at the sum of their ranks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["shuffled_windows", "train_joint"]
 
 
 def shuffled_windows(texts: Mapping[str, str], steps: Mapping[str, int], tokenizer: Any) -> Tensor:
-    """Return what all authors' adapters learn ``(S · BATCH, WINDOW)``, in random order.
+    """Return all authors' training windows ``(S · BATCH, WINDOW)``, in random order.
 
     Args:
-        texts: What each author trains on.
-        steps: For how long.
+        texts: Each author's training text.
+        steps: Each author's number of steps.
         tokenizer: The language model's.
     """
     rows = torch.cat([training_windows(t, tokenizer, steps=steps[n]) for n, t in texts.items()])
@@ -32,6 +32,6 @@ def shuffled_windows(texts: Mapping[str, str], steps: Mapping[str, int], tokeniz
 
 
 def train_joint(folder: Path, learnt: Tensor, *, model: Any, authors: int) -> Path:
-    """Train the joint adapter of so many authors, unless that is done; return where it is."""
+    """Train the joint adapter of so many authors, unless it exists; return its folder."""
     train_stranger(folder, learnt, model=model, rank=authors * RANK, progress=shown("joint"))
     return folder

@@ -1,6 +1,6 @@
-"""Bits per byte of what follows a prompt, under an adapter, none, or a mixture of PEFT's.
+"""Bits per byte of a prompt's continuation: with an adapter, without, or with a PEFT mixture.
 
-All adapters of the study act in the same top blocks, so what is below them is computed once.
+All adapters of the study act in the same top blocks, so the states below are computed once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Read = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Judge:
-    """What the continuation of an excerpt costs.
+    """Computes the bits of an excerpt's continuation.
 
     Attributes:
         backbone: The language model.
-        acts: Any adapter of the study: they begin at the same block.
+        acts: Any adapter of the study: all start at the same block.
     """
 
     backbone: redhost.Backbone
@@ -37,12 +37,12 @@ class Judge:
     below: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def bare(self, ids: Tensor, states: Tensor) -> Tensor:
-        """Read without an adapter."""
+        """Compute the last states without an adapter."""
         with from_states(self.backbone.trunk, states, block=self.acts.lowest - 1):
             return self.backbone.trunk.hidden_states(ids)
 
     def through(self, acts: Intervention) -> Read:
-        """Return what reads with an adapter."""
+        """Return a reader with an adapter."""
         trunk = self.backbone.trunk
         return lambda ids, states: moved_states(trunk, ids, acts, states=states)
 
@@ -57,7 +57,7 @@ class Judge:
         return float(nats) / math.log(2)
 
     def states(self, excerpt: Excerpt) -> Tensor:
-        """Return the states ``(1, T, D)`` below all adapters, remembered."""
+        """Return the states ``(1, T, D)`` below all adapters, cached."""
         if excerpt.ids not in self.below:
             trunk, ids = self.backbone.trunk, torch.tensor([excerpt.ids])
             with torch.inference_mode():

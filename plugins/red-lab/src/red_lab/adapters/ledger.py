@@ -1,4 +1,4 @@
-"""Bits that were counted, kept in a file: whoever asks again, after a stop too, gets them."""
+"""Measured bits, cached in a file, so that a repeated or resumed run does not recompute them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from red_lab.adapters.study import Excerpt
 __all__ = ["Ledger"]
 
 EVERY = 25
-"""Counts between two writes."""
+"""Measurements between two writes."""
 
 
 class Ledger:
-    """The bits of excerpts under models by name.
+    """The bits of excerpts under named models.
 
     Args:
-        folder: Where files are kept, one for these excerpts.
-        judge: Who counts.
-        excerpts: What is judged.
-        models: Name → makes what reads.
+        folder: The folder of the cache, which has one file for these excerpts.
+        judge: Computes the bits.
+        excerpts: The excerpts to measure.
+        models: Name → factory of a reader.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Ledger:
         return found
 
     def bits(self, names: Sequence[str]) -> list[float]:
-        """Return each excerpt's bits under the model that is named for it."""
+        """Return each excerpt's bits under the model named at its index."""
         order = sorted(range(len(names)), key=lambda n: names[n])  # one model after the other
         missing = [n for n in order if str(n) not in self.known.get(names[n], {})]
         for count, n in enumerate(missing, 1):

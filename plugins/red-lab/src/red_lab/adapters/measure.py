@@ -34,12 +34,12 @@ XLORA, JOINT = "X-LoRA", "joint adapter"
 
 
 def run(*, out: Path, work: Path, runs: int) -> Path:
-    """Train what is not trained, measure, and write the metrics and their page.
+    """Train missing adapters, measure, and write the metrics and their page.
 
     Args:
-        out: Where the results go.
-        work: Where adapters, features and counts are kept.
-        runs: Rounds of what is timed.
+        out: The folder for results.
+        work: The folder for adapters, features and measured bits.
+        runs: Rounds of timed measurements.
     """
     opened = open_study(work)
     path = write_json(measure(opened, work=work), out / "metrics.json")
@@ -50,7 +50,7 @@ def run(*, out: Path, work: Path, runs: int) -> Path:
 
 
 def measure(opened: Study, *, work: Path) -> dict[str, Any]:
-    """Measure on the test excerpts; how much a merge weighs is chosen on others."""
+    """Measure on the test excerpts; the weight of a merge is chosen on validation excerpts."""
     bare, test = opened.context.backbone, opened.test
     first = next(iter(opened.adapters.values()))
     judge = Judge(backbone=bare, acts=expert_of(files_of(first)).intervention(bare))
@@ -85,7 +85,7 @@ def measure(opened: Study, *, work: Path) -> dict[str, Any]:
 
 
 def _models(opened: Study, judge: Judge, gate: Path) -> dict[str, Callable[[], Read]]:
-    """Return what makes each model that an excerpt may be read with."""
+    """Return a factory of each model that an excerpt can be read with."""
 
     def of(files: Callable[[], Files]) -> Read:
         return judge.through(expert_of(files()).intervention(judge.backbone))
@@ -122,12 +122,12 @@ def _merge(way: str, weight: float) -> str:
 
 
 def _weights(way: str, count: int) -> tuple[float, ...]:
-    """Return what each of so many adapters may weigh in a merge."""
+    """Return the candidate weights of each of `count` adapters in a merge."""
     return (1 / count,) if way == "uniform merge" else (1 / count, 1.0)
 
 
 def _best_weight(ledger: Ledger, way: str, count: int) -> float:
-    """Return the weight under which excerpts that are not for tests take the fewest bits."""
+    """Return the weight with the fewest bits on the validation excerpts."""
     first, *others = _weights(way, count)
     if not others:
         return first
@@ -136,7 +136,7 @@ def _best_weight(ledger: Ledger, way: str, count: int) -> float:
 
 
 def _choices(opened: Study, selection: Selection) -> dict[str, list[str]]:
-    """Return the adapter that each way to choose names for each excerpt."""
+    """Return the adapter that each selection method names for each excerpt."""
     test, names = opened.test, selection.names
     found = {
         ORACLE: [e.domain for e in test],
@@ -149,19 +149,19 @@ def _choices(opened: Study, selection: Selection) -> dict[str, list[str]]:
 
 
 def _named(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return whose adapter reads on: nobody's, where the backbone's column was chosen."""
+    """Return the model for each choice: no adapter if the backbone's column was chosen."""
     return [c if c in names else NONE for c in chosen]
 
 
 def _auto(selection: Selection) -> dict[str, Any]:
-    """Return which router a host takes by itself, and by what."""
+    """Return the router that `auto` chooses, with the scores compared."""
     routers = {k: selection.router(k, names=selection.names)[0] for k in ROUTERS[:2]}
     found = compare_routers(routers, [*selection.data.values()])
     return {"kind": found.kind, "tried": dict(found.tried)}
 
 
 def _change(selection: Selection, opened: Study, ledger: Ledger) -> dict[str, Any]:
-    """Let the last adapter leave, join, and leave again; say what moved."""
+    """Remove the last adapter, add it, and remove it again; return the changes."""
     *others, newcomer = names = selection.names
     before = digests(opened.adapters)
     made = [selection.router(ROUTERS[0], names=some) for some in (others, names, others)]

@@ -1,4 +1,4 @@
-"""Adapters as one, merged by PEFT."""
+"""Adapters merged into one by PEFT."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["combined", "in_peft"]
 
 
 def in_peft(model: Any, adapters: Mapping[str, Path]) -> Any:
-    """Return PEFT's model with every adapter in it, by its name.
+    """Return PEFT's model with every adapter loaded under its name.
 
     Args:
-        model: What they adapt; it is wrapped in place.
-        adapters: Where PEFT's files of each lie.
+        model: The adapted model; it is wrapped in place.
+        adapters: The folder of each adapter's PEFT files.
     """
     from peft import PeftModel
 
@@ -39,14 +39,14 @@ def in_peft(model: Any, adapters: Mapping[str, Path]) -> Any:
 def combined(
     made: Any, names: Sequence[str], how: str, *, weight: float, options: Mapping[str, float]
 ) -> Files:
-    """Return adapters as one.
+    """Return several adapters merged into one.
 
     Args:
-        made: What `in_peft` gives.
-        names: Which.
-        how: PEFT's way; ``cat`` is the sum of the updates themselves, ``linear`` that of factors.
-        weight: What each weighs.
-        options: Of that way.
+        made: The model from `in_peft`.
+        names: The adapters to merge.
+        how: PEFT's type: ``cat`` sums the updates themselves, ``linear`` sums the factors.
+        weight: The weight of each adapter.
+        options: Options of that type.
     """
     from peft import get_peft_model_state_dict
 
@@ -62,7 +62,7 @@ def combined(
         made.delete_adapter("merged")
     weights = {name: t.contiguous() for name, t in state.items()}
     with tempfile.TemporaryDirectory() as folder:
-        # `made.save_pretrained` writes a card as well, and wants a model of transformers for it.
+        # `made.save_pretrained` also writes a model card, which needs a transformers model.
         config.save_pretrained(folder)
         written = Path(folder, CONFIG).read_bytes()
     return {CONFIG: written, WEIGHTS: safetensors.torch.save(weights, metadata=FORMAT)}

@@ -1,6 +1,6 @@
-"""All adapters as one: merged by PEFT, or mixed token by token by its Arrow.
+"""All adapters as one model: merged by PEFT, or mixed token by token by PEFT's Arrow.
 
-PEFT's model is the upper blocks alone: what all adapters share below them is known.
+PEFT's model holds the upper blocks alone: the states below them are shared and precomputed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MERGES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "TIES merge": ("ties", {"density": 0.2}),
     "DARE merge": ("dare_linear", {"density": 0.5}),
 }
-"""Name → PEFT's way to combine, with its options; `cat` is the sum of the updates themselves."""
+"""Name → PEFT's combination type and its options; `cat` is the sum of the updates themselves."""
 
 
 def merged(adapters: Mapping[str, Path], way: str, *, weight: float) -> Files:
-    """Return all adapters as one, merged by PEFT.
+    """Return all adapters merged into one by PEFT.
 
     Args:
-        adapters: Where PEFT saved them.
+        adapters: The folders that PEFT saved.
         way: One of `MERGES`.
-        weight: What each weighs.
+        weight: The weight of each adapter.
     """
     how, options = MERGES[way]
     made = _all_in_peft(tuple(adapters.items()))
@@ -48,7 +48,7 @@ def merged(adapters: Mapping[str, Path], way: str, *, weight: float) -> Files:
 
 
 def arrow(adapters: Mapping[str, Path]) -> Read:
-    """Return what reads through PEFT's Arrow: each layer weighs adapters for each token."""
+    """Return a reader with PEFT's Arrow: each layer weights the adapters for each token."""
     from peft import ArrowConfig, create_arrow_model
 
     with (
@@ -57,7 +57,7 @@ def arrow(adapters: Mapping[str, Path]) -> Read:
         tempfile.TemporaryDirectory() as folder,
     ):
         warnings.simplefilter("ignore")
-        # Arrow takes the ends of modules' names for the modules, and would route all blocks.
+        # Arrow matches modules by the ends of their names, and would route all blocks.
         paths = [_lowered(path, Path(folder, name)) for name, path in adapters.items()]
         model = language_model()[0]
         model.model.layers = model.model.layers[-BLOCKS:]
@@ -77,12 +77,12 @@ def arrow(adapters: Mapping[str, Path]) -> Read:
 
 @cache
 def _all_in_peft(adapters: tuple[tuple[str, Path], ...]) -> Any:
-    """Return PEFT's model with every adapter in it, by its name."""
+    """Return PEFT's model with every adapter loaded under its name."""
     return in_peft(language_model()[0], dict(adapters))
 
 
 def _lowered(adapter: Path, folder: Path) -> Path:
-    """Write an adapter of the top blocks as one of a model that has no others."""
+    """Rewrite an adapter of the top blocks for a model that has only these blocks."""
     files, shift = files_of(adapter), 30 - BLOCKS
     config = {**json.loads(files[CONFIG]), "layers_to_transform": list(range(BLOCKS))}
     tensors = safetensors.torch.load(files[WEIGHTS])

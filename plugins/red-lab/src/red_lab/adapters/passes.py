@@ -1,6 +1,6 @@
-"""What adapters make of texts, from states that are known.
+"""Passes of adapters over texts, from cached states.
 
-All adapters act in the same top blocks, so what is below them is computed once for a text.
+All adapters act in the same top blocks, so the states below are computed once for a text.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def expert_of(files: Files) -> LoraExpert:
 
 @dataclass(eq=False)
 class Passes:
-    """The passes above the states that all adapters start from.
+    """Passes from the states at which all adapters start.
 
     Attributes:
         backbone: The backbone.
-        acts: Any adapter of the study: they start alike.
+        acts: Any adapter of the study: all start at the same block.
     """
 
     backbone: redhost.Backbone
@@ -53,7 +53,7 @@ class Passes:
     known: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def below(self, ids: Tensor) -> Tensor:
-        """Return the states ``(B, T, D)`` of tokens ``(B, T)``, remembered text by text."""
+        """Return the states ``(B, T, D)`` of tokens ``(B, T)``, cached text by text."""
         rows = [tuple(row) for row in ids.tolist()]
         if any(row not in self.known for row in rows):
             states = states_below(self.backbone.trunk, ids, self.acts)
@@ -71,7 +71,7 @@ class Passes:
 
 
 def shuffled(files: Files, seed: int) -> dict[str, bytes]:
-    """Return an adapter of the same shapes whose numbers are dealt at random within each tensor."""
+    """Return an adapter of the same shapes with the values of each tensor permuted at random."""
     generator = torch.Generator().manual_seed(seed)
     made = {
         name: t.flatten()[torch.randperm(t.numel(), generator=generator)].reshape(t.shape)

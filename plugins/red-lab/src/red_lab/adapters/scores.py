@@ -1,4 +1,4 @@
-"""What counted bits come to: by domain, and as a share of what the oracle gains."""
+"""Scores from measured bits: by domain, and as a fraction of the oracle's gain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from red_lab.adapters.study import Excerpt
 __all__ = ["Bits", "bits_by_domain", "mistakes", "score"]
 
 Bits = npt.NDArray[np.float64]
-"""Of each excerpt, ``(N,)``."""
+"""Bits of each excerpt, ``(N,)``."""
 
 DRAWS = 2000
 """Bootstrap samples."""
@@ -30,15 +30,15 @@ def bits_by_domain(bits: Bits, excerpts: Sequence[Excerpt]) -> dict[str, float]:
 
 
 def score(bits: Bits, excerpts: Sequence[Excerpt], *, base: Bits, best: Bits) -> dict[str, Any]:
-    """Return bits per byte, and what is kept of the gain of the best over the base.
+    """Return bits per byte, and the fraction of the best system's gain over the base.
 
-    Means are over domains; the interval, 95 %, is over excerpts drawn anew within each domain.
+    Means are over domains; the 95 % interval is a bootstrap over excerpts within each domain.
 
     Args:
-        bits: Of the system.
-        excerpts: What was judged.
-        base: Without any adapter.
-        best: With each domain's own.
+        bits: The system's bits.
+        excerpts: The measured excerpts.
+        base: The bits without any adapter.
+        best: The bits with each domain's own adapter.
     """
     sizes = np.array([e.size for e in excerpts], dtype=np.float64)
     domains = np.array([e.domain for e in excerpts])
@@ -65,6 +65,6 @@ def score(bits: Bits, excerpts: Sequence[Excerpt], *, base: Bits, best: Bits) ->
 
 
 def mistakes(chosen: Sequence[str], excerpts: Sequence[Excerpt]) -> dict[str, int]:
-    """Return whose excerpts were given to whom, and how often."""
+    """Return the count of each wrong choice, by the excerpt's domain and the chosen adapter."""
     pairs = zip(excerpts, chosen, strict=True)
     return dict(Counter(f"{e.domain} → {c}" for e, c in pairs if c != e.domain))

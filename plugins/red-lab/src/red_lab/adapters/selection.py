@@ -1,4 +1,4 @@
-"""Who chooses an adapter for a prompt: the host's routers, centroids, chance, or who knows."""
+"""Ways to choose an adapter for a prompt: the host's routers, centroids, or at random."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from redhost.core.routers.cards import Card, background_data, column_data
 __all__ = ["ROUTERS", "Selection", "digests"]
 
 ROUTERS = ("ridge:k=1", "statistics:k=1", "centroid")
-"""Of the host: those that it compares by itself where adapters are composed, and one more."""
+"""The host's router kinds: the two that `auto` compares for composed adapters, and one more."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Selection:
-    """What a host may know: cards, and the backbone's states of prompts.
+    """Selection from the inputs that a host has: cards, and the backbone's states of prompts.
 
     Attributes:
         study: The study.
@@ -42,7 +42,7 @@ class Selection:
 
     @cached_property
     def data(self) -> Mapping[str, ColumnData]:
-        """What a router learns of each column: of every token of the cards' fit passages."""
+        """A router's training data for each column: all tokens of the cards' fit passages."""
         context, made = self.study.context, dict[str, ColumnData]()
         for name in self.names:
             rows = [
@@ -58,7 +58,7 @@ class Selection:
         return {**made, BACKBONE: others}
 
     def router(self, kind: str, *, names: Sequence[str]) -> tuple[Router, float]:
-        """Return a router of these adapters and nobody, as a host solves it, and the seconds."""
+        """Return a router over these adapters and the backbone, solved as a host does; seconds."""
         columns = (*sorted(names), BACKBONE)
         width = 3 * self.study.context.backbone.width  # z, and its means over two horizons
         router = build_router(kind, redhost.BusConfig(width=width, labels=()), columns, 0)
@@ -68,13 +68,13 @@ class Selection:
         return router, perf_counter() - start
 
     def chosen(self, router: Router, excerpts: Sequence[Excerpt]) -> list[str]:
-        """Return the column with the largest weight after each prompt; `backbone` for none."""
+        """Return the column of largest weight after each prompt; `backbone` means no adapter."""
         with torch.inference_mode():
             best = router.weights(self.prompts(excerpts)).argmax(-1).tolist()
         return [router.columns[k] for k in best]
 
     def nearest(self, excerpts: Sequence[Excerpt]) -> list[str]:
-        """Return whose card's mean state has the largest cosine with a prompt's."""
+        """Return the adapter whose card's mean state has the largest cosine with a prompt's."""
         width = self.study.context.backbone.width
         means = torch.stack([self.data[n].z[:, :width].mean(0) for n in self.names])
         prompts = torch.stack([self._prompt(e)[:, :width].mean(0) for e in excerpts])
@@ -82,17 +82,17 @@ class Selection:
         return [self.names[k] for k in cosine.argmax(-1).tolist()]
 
     def at_random(self, excerpts: Sequence[Excerpt]) -> list[str]:
-        """Return an adapter drawn for each prompt."""
+        """Return a random adapter for each prompt."""
         generator = torch.Generator().manual_seed(0)
         picked = torch.randint(len(self.names), (len(excerpts),), generator=generator)
         return [self.names[k] for k in picked.tolist()]
 
     def prompts(self, excerpts: Sequence[Excerpt]) -> Tensor:
-        """Return what a router reads after the last token of each prompt, ``(N, 3·D)``."""
+        """Return the router input after the last token of each prompt, ``(N, 3·D)``."""
         return torch.stack([self._prompt(e)[-1] for e in excerpts])
 
     def _prompt(self, excerpt: Excerpt) -> Tensor:
-        """Return what a router reads of a prompt's tokens ``(PROMPT, 3·D)``, remembered."""
+        """Return the router input of a prompt's tokens ``(PROMPT, 3·D)``, cached."""
         known = self._prompts
         if excerpt.ids not in known:
             trunk, ids = self.study.context.backbone.trunk, torch.tensor([excerpt.ids[:PROMPT]])
@@ -105,11 +105,11 @@ class Selection:
         return {}
 
     def _read(self, texts: Sequence[str]) -> Tensor:
-        """Return the same of the tokens of texts ``(N, 3·D)``, one after the other."""
+        """Return the router input of the texts' tokens ``(N, 3·D)``, concatenated."""
         return torch.cat([self._rows(self.study.context.encode([t])) for t in texts])
 
     def _rows(self, h: Tensor) -> Tensor:
-        """Return [z | c] ``(T, 3·D)`` of a text's states ``(T, D)``."""
+        """Return [z | c] ``(T, 3·D)`` for a text's states ``(T, D)``."""
         eps = self.study.context.backbone.eps
         z = torch.nn.functional.layer_norm(h, h.shape[-1:], eps=eps)
         return torch.cat([z, redhost.authoring.contexts(h, eps=eps)], dim=1)

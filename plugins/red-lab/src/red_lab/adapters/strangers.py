@@ -1,6 +1,6 @@
-"""Adapters as strangers train them: PEFT's own LoRA in transformers' own model, each alone.
+"""Adapters as third parties train them: PEFT's LoRA in transformers' model, each independently.
 
-What is finished is not trained again, and what was stopped goes on from its last checkpoint.
+Finished adapters are not trained again; interrupted training resumes from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 BLOCKS, RANK = 15, 8
-"""Of every adapter: top blocks of 30, and R; α is twice as much."""
+"""For every adapter: top blocks (of 30), and R; α is 2 R."""
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -37,7 +37,7 @@ WINDOW, BATCH = 256, 2
 """Tokens of a window, windows of a step."""
 
 RATE = 2e-3
-"""Its first rate, which falls to nothing in a straight line; not tuned."""
+"""The initial learning rate, which decays linearly to zero; not tuned."""
 
 EVERY = 16
 """Steps between checkpoints."""
@@ -65,15 +65,15 @@ def train_stranger(
     rank: int = RANK,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Train an adapter and save it as PEFT does, unless that is done.
+    """Train an adapter and save it as PEFT does, unless it exists.
 
     Args:
-        folder: Where PEFT's two files go.
-        learnt: What `training_windows` gives, ``(S · BATCH, WINDOW)``.
-        model: The language model, in bfloat16; it is left as it was.
+        folder: The folder for PEFT's two files.
+        learnt: The windows from `training_windows`, ``(S · BATCH, WINDOW)``.
+        model: The language model, in bfloat16; it is not changed.
         rank: R; an adapter of another rank than the others is scaled by α / √R as they are
             (rsLoRA, Kalajdzievski 2023, arXiv 2312.03732).
-        progress: Called with (steps done, steps in all).
+        progress: Called with (steps done, total steps).
     """
     from peft import LoraConfig, get_peft_model
 
@@ -103,12 +103,12 @@ def train_stranger(
 
 
 class _Run:
-    """A training that goes on where its checkpoint ends.
+    """A training run that resumes from its checkpoint.
 
     Args:
         model: PEFT's model.
-        steps: How many.
-        checkpoint: Where it is kept.
+        steps: Total number of steps.
+        checkpoint: The checkpoint's file.
     """
 
     def __init__(self, model: Any, *, steps: int, checkpoint: Path) -> None:
@@ -124,7 +124,7 @@ class _Run:
             self.done = int(state["done"])
 
     def step(self, ids: Tensor) -> None:
-        """Learn from tokens ``(B, T)``."""
+        """Take a training step on tokens ``(B, T)``."""
         for group in self.optimizer.param_groups:
             group["lr"] = RATE * (1 - self.done / self.steps)
         self.model(input_ids=ids, labels=ids).loss.backward()
@@ -152,9 +152,9 @@ def windows(text: str, tokenizer: Any) -> Tensor:
 
 
 def training_windows(text: str, tokenizer: Any, *, steps: int) -> Tensor:
-    """Return what so many steps learn ``(steps · BATCH, WINDOW)``: windows in random order.
+    """Return the windows of all steps, ``(steps · BATCH, WINDOW)``, in random order.
 
-    All windows of the text come once before any comes again.
+    Every window of the text is used once before any is repeated.
     """
     rows = windows(text, tokenizer)
     generator = torch.Generator().manual_seed(0)

@@ -1,6 +1,6 @@
-"""The study's setting: a language model, strangers' adapters of it, and what is judged.
+"""The study's setting: a language model, independent authors' adapters for it, and the test texts.
 
-Every adapter is trained alone (`strangers`); what is finished is not trained again.
+Every adapter is trained alone (`strangers`); finished adapters are not trained again.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from redhost.core.backbones.tokens import start_of, tokenize
 __all__ = ["PROMPT", "Excerpt", "Study", "open_study"]
 
 PROMPT, LEAST, LONGEST = 64, 80, 128
-"""Tokens that are routed, and of an excerpt at least and at most: the rest of it is judged."""
+"""Tokens of the prompt, which is routed, and least and most of an excerpt: the rest is scored."""
 
 TESTED, VALID = 6, 1
-"""Excerpts of a domain to judge on, and of every second one to choose settings on."""
+"""Test excerpts of each domain, and validation excerpts of every second domain."""
 
 STEPS, EARLY = (48, 24), 9
-"""Authors differ in how long they train: so many steps the first ones by name, and the others."""
+"""Authors differ in training length: `EARLY` authors, first by name, take the first `STEPS`."""
 
 SHOWN = 24
-"""Passages of a card that routers learn from."""
+"""Passages of a card, on which routers are trained."""
 
 BACKGROUND = 24
-"""Passages of the backbone's card that are nobody's."""
+"""Passages outside every expert's domain, in the backbone's card."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Excerpt:
-    """The beginning of a passage nobody learnt from.
+    """The beginning of a held-out passage.
 
     Attributes:
-        domain: Whose it is.
+        domain: Its domain.
         ids: Its tokens, the start token first, ``LEAST`` to ``LONGEST`` of them.
-        size: Bytes of UTF-8 that the tokens after the prompt stand for.
+        size: Bytes of UTF-8 that the tokens after the prompt encode.
     """
 
     domain: str
@@ -56,16 +56,16 @@ class Excerpt:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
-    """What everything is measured with.
+    """The adapters, cards and excerpts of the study.
 
     Attributes:
-        context: The backbone and what goes with it.
-        adapters: Where PEFT saved each domain's adapter.
-        joint: The same of one adapter of everybody's texts.
-        learnt: The windows that it learnt, in order.
-        cards: Each domain's passages that routers learn from.
-        test: What is judged.
-        valid: What settings are chosen on.
+        context: The backbone and its authoring context.
+        adapters: The folder in which PEFT saved each domain's adapter.
+        joint: The folder of one adapter trained on all domains' texts.
+        learnt: The training windows of `joint`, in order.
+        cards: Each domain's passages for routers to train on.
+        test: The test excerpts.
+        valid: The excerpts on which settings are chosen.
     """
 
     context: redhost.authoring.AuthoringContext
@@ -78,10 +78,10 @@ class Study:
 
 
 def open_study(work: Path, *, names: Sequence[str] = DOMAINS) -> Study:
-    """Open the study, and train what is not trained yet.
+    """Open the study, and train missing adapters.
 
     Args:
-        work: Where adapters, the backbone's package and features are kept.
+        work: The folder for adapters, the backbone's package and features.
         names: The domains.
     """
     torch.set_num_threads(1)
@@ -105,7 +105,7 @@ def open_study(work: Path, *, names: Sequence[str] = DOMAINS) -> Study:
 
 
 def _train(work: Path, texts: Mapping[str, str]) -> tuple[dict[str, Path], Path, Tensor]:
-    """Train each domain's adapter and the joint one; return where they are, and all windows."""
+    """Train each domain's adapter and the joint one; return their folders, and all windows."""
     model, tokenizer = language_model(dtype=torch.bfloat16)
     steps = {name: STEPS[DOMAINS.index(name) >= EARLY] for name in texts}
     adapters = {name: work / "strangers" / name for name in texts}
@@ -134,12 +134,12 @@ def _backbone(project: Path) -> Path:
 def _excerpts(
     context: redhost.authoring.AuthoringContext, domain: str, passages: Sequence[str], most: int
 ) -> list[Excerpt]:
-    """Return the first passages that are long enough, cut."""
+    """Return excerpts of the first passages that are long enough."""
     trunk, found = context.backbone.trunk, list[Excerpt]()
     for text in passages:
         ids = [start_of(trunk), *tokenize(trunk, text)][:LONGEST]
         if len(ids) >= LEAST and len(found) < most:
-            # A token of byte-level pairs is written with one sign for each byte.
+            # A byte-level BPE token is written with one character for each byte.
             size = sum(map(len, trunk.tokenizer.convert_ids_to_tokens(ids[PROMPT:])))
             found.append(Excerpt(domain=domain, ids=tuple(ids), size=size))
     return found

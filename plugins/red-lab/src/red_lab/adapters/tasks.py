@@ -1,7 +1,7 @@
-"""Tasks of two labels each, from real texts that an installable package carries.
+"""Tasks of two labels each, on real texts from an installable package.
 
-Posts to newsgroups, wires of 1987, tweets, Slovene comments and lines of a television series: what
-`red_lab.text.corpora` reads, in pairs of labels that are hard to tell apart. No label is in two.
+Newsgroup posts, newswire of 1987, tweets, Slovene comments and lines of a television series, read
+by `red_lab.text.corpora`, in pairs of labels that are hard to distinguish. Labels are disjoint.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TASKS: Mapping[str, tuple[str, str, str]] = {
 """Task → corpus and labels."""
 
 LEARN, JUDGE = 100, 12
-"""Texts of a label to learn from, and to judge on, at most; those of the smallest hash."""
+"""Maximum number of training and of test texts of a label; those of the smallest hash."""
 
 OTHERS = 96
 """Texts of the backbone's background card."""
@@ -54,9 +54,9 @@ def rows(part: str, *, learn: int = LEARN, judge: int = JUDGE) -> dict[str, list
     """Return the rows of every task.
 
     Args:
-        part: ``train`` or ``test``; test rows came later, or were set aside by hash.
-        learn: Of a label, at most, to learn from.
-        judge: Likewise, to judge on.
+        part: ``train`` or ``test``; test rows are later in time, or were held out by hash.
+        learn: Maximum number of training rows of a label.
+        judge: Maximum number of test rows of a label.
     """
     most = learn if part == "train" else judge
     return {
@@ -70,7 +70,7 @@ def rows(part: str, *, learn: int = LEARN, judge: int = JUDGE) -> dict[str, list
 
 
 def background() -> Sequence[redhost.authoring.BackgroundRow]:
-    """Return texts that are no task's business: excerpts of books and tales."""
+    """Return texts outside every task's domain: excerpts of books and tales."""
     return list(CORPORA["newswire"].background())[:OTHERS]
 
 

@@ -1,8 +1,9 @@
-"""X-LoRA over the authors' adapters: all of them run on every token, weighed by a trained gate.
+"""X-LoRA over the authors' adapters: all of them run on every token, weighted by a trained gate.
 
-PEFT's own (Buehler and Buehler 2024, arXiv 2402.07148): a pass without adapters, whose last state
-of a token gives that token's weights by one linear layer, then a pass with all adapters weighed.
-The gate learns from windows of the authors' training texts, which they would have to share.
+PEFT's implementation (Buehler and Buehler 2024, arXiv 2402.07148) makes two passes: one without
+adapters, from whose last states a linear layer computes each token's weights, and one with all
+adapters at these weights. The gate is trained on windows of the authors' texts, which they would
+have to share.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from red_lab.progress import shown
 __all__ = ["train_xlora", "xlora"]
 
 STEPS = 100
-"""Windows that the gate learns from, one a step."""
+"""Training windows of the gate, one a step."""
 
 RATE = 1e-3
-"""AdamW's first rate, which falls to nothing in a straight line."""
+"""AdamW's initial learning rate, which decays linearly to zero."""
 
 EVERY = 20
 """Steps between checkpoints."""
 
 
 def train_xlora(folder: Path, adapters: Sequence[Path], learnt: Tensor) -> Path:
-    """Train the gate, or go on from its checkpoint, unless that is done; return its file.
+    """Train the gate, or resume from its checkpoint, unless it exists; return its file.
 
     Args:
-        folder: Where its file and its checkpoint go.
-        adapters: Where PEFT saved each adapter.
-        learnt: Windows ``(N, T)`` in the order that they are learnt, N at least `STEPS`.
+        folder: The folder for the gate and its checkpoint.
+        adapters: The folder in which PEFT saved each adapter.
+        learnt: Training windows ``(N, T)`` in order, N at least `STEPS`.
     """
     file, checkpoint = folder / "gate.safetensors", folder / "gate.part"
     if file.exists():
@@ -75,7 +76,7 @@ def train_xlora(folder: Path, adapters: Sequence[Path], learnt: Tensor) -> Path:
 
 
 def xlora(adapters: Sequence[Path], file: Path) -> Read:
-    """Return what reads through X-LoRA with the gate of a file."""
+    """Return a reader with X-LoRA and the gate of a file."""
     made = _untrained(adapters)
     made.base_model.internal_xlora_classifier.load_state_dict(safetensors.torch.load_file(file))
 
@@ -87,7 +88,7 @@ def xlora(adapters: Sequence[Path], file: Path) -> Read:
 
 
 def _untrained(adapters: Sequence[Path]) -> Any:
-    """Return X-LoRA over saved adapters; only its gate learns."""
+    """Return X-LoRA over saved adapters; only its gate is trainable."""
     model = language_model()[0].requires_grad_(False)
     model.config.use_cache = False
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):

@@ -1,1 +1,1 @@
-"""Generative experts: real text by domain, and a tiny causal language model to carry them."""
+"""Generative experts: real text by domain, and a tiny causal language model as their backbone."""

@@ -1,4 +1,4 @@
-"""Message catalogues of Django and Wagtail: what a translator wrote, one document a catalogue."""
+"""Message catalogues of Django and Wagtail: the translations, one document per catalogue."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["catalogues", "messages"]
 def catalogues(
     packages: Sequence[SourcePackage], *, domain: str, languages: Sequence[str]
 ) -> Iterator[Document]:
-    """Yield the catalogues of some languages; a message stands in the first one that has it.
+    """Yield the catalogues of some languages; a message is kept only in the first one that has it.
 
     Args:
         packages: Packages whose folder has the distribution's name.
-        domain: What the documents are called.
+        domain: The documents' domain.
         languages: Names of folders, such as ``fr``.
     """
     seen: set[str] = set()
@@ -34,7 +34,7 @@ def catalogues(
 
 
 def messages(path: Path) -> Iterator[str]:
-    """Yield what a catalogue's messages say: no header, nothing fuzzy, obsolete or empty.
+    """Yield the text of a catalogue's messages, without headers, fuzzy, obsolete or empty ones.
 
     Raises:
         redhost.MissingError: If polib is not installed.

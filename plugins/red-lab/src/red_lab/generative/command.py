@@ -1,4 +1,4 @@
-"""`redhost lab generative`, as a command."""
+"""The command `redhost lab generative`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The texts of the generative study: five domains in five parts each, and texts in no domain.
 
-Documents are dealt whole; passages are pieces of them. No passage stands in two parts, and none
-that anything may learn from holds a pair of operands which is held out (`red_lab.arithmetic`).
+Documents are assigned to parts as a whole; passages are pieces of them. No passage is in two parts,
+and no training passage contains a held-out pair of operands (`red_lab.arithmetic`).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ PARTS: Mapping[Part, float] = {
     "gate": 0.12,
     "test": 0.12,
 }
-"""Part → its share of a domain's characters: an expert's training, the choice of its settings,
-the two halves of its card, and what nobody learns from."""
+"""Part → its fraction of a domain's characters: an expert's training, the choice of its settings,
+the two halves of its card, and held-out tests."""
 
 GENERAL_PARTS: Mapping[GeneralPart, float] = {"base": 0.88, "valid": 0.04, "background": 0.08}
-"""Part → its share: the backbone's training, its loss, and its background card."""
+"""Part → its fraction: the backbone's training, its loss, and its background card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is taken, in characters.
+    """Amounts of text, in characters.
 
     Attributes:
-        passage: About how long a passage is; 400 are 100 to 300 tokens.
-        train: At most, of each domain; so are the next four.
-        background: At most, in all, of every kind as many.
+        passage: Approximate length of a passage; 400 are 100 to 300 tokens.
+        train: Maximum for each domain; so are the next four.
+        background: Maximum in total, of every kind as many.
     """
 
     passage: int = 400
@@ -58,14 +58,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class General:
-    """Texts in nobody's domain.
+    """Texts outside every expert's domain.
 
     Attributes:
-        base: Whole documents for the tiny backbone to learn from.
-        valid: Documents to judge it on.
+        base: Whole documents to train the tiny backbone on.
+        valid: Documents to evaluate it on.
         background: Passages for a background card.
         source: Distribution → version.
-        digest: Over all of it.
+        digest: Digest over all of it.
     """
 
     base: tuple[Document, ...]
@@ -80,11 +80,11 @@ class Corpora:
     """All texts of the study.
 
     Attributes:
-        domains: By name.
+        domains: The domains by name.
         passages: Domain → part → passages.
-        background: Passages in nobody's domain.
+        background: Passages outside every expert's domain.
         sources: Distribution → version.
-        digest: Over domains, parts and texts.
+        digest: Digest over domains, parts and texts.
     """
 
     domains: Mapping[str, Domain]
@@ -105,8 +105,8 @@ def read_corpora(
 
     Args:
         names: Domains, of `DOMAINS`.
-        sizes: How much is taken.
-        find: Says where a distribution's files lie.
+        sizes: The amounts of text.
+        find: Returns the location of a distribution's files.
 
     Raises:
         redhost.MissingError: If a package is not installed.
@@ -131,11 +131,11 @@ def read_corpora(
 def read_general(
     *, sizes: Sizes | None = None, find: Find = find, seen: Iterable[str] = ()
 ) -> General:
-    """Read the texts in nobody's domain.
+    """Read the texts outside every expert's domain.
 
     Args:
-        sizes: How much is taken for the background.
-        find: Says where a distribution's files lie.
+        sizes: The amount of text for the background.
+        find: Returns the location of a distribution's files.
         seen: Texts that no passage of the background may repeat.
 
     Raises:
@@ -164,7 +164,7 @@ def read_general(
 
 
 def _parts(domain: Domain, *, sizes: Sizes, seen: set[str]) -> dict[Part, tuple[Passage, ...]]:
-    """Return the passages of every part; only tests may hold what is held out."""
+    """Return the passages of every part; only tests may contain held-out pairs."""
     dealt = deal(domain.documents, shares=PARTS)
     return {
         part: passages(

@@ -1,6 +1,6 @@
-"""Documents and passages: who may learn from what, decided by whole documents.
+"""Documents and passages: whole documents are assigned to training and test parts.
 
-A document lies in one part, never in two; a passage is a piece of one document.
+A document is in exactly one part; a passage is a piece of one document.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ P = TypeVar("P", bound=str)
 
 
 class Document(NamedTuple):
-    """One text of a domain, whole; `name` tells it from the domain's others."""
+    """One whole text of a domain; `name` is unique within the domain."""
 
     domain: str
     name: str
@@ -27,7 +27,7 @@ class Document(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """One training text: piece number `place` of the document called `document`."""
+    """One training text: piece number `place` of the document named `document`."""
 
     domain: str
     document: str
@@ -36,15 +36,15 @@ class Passage(NamedTuple):
 
 
 def deal(documents: Iterable[Document], *, shares: Mapping[P, float]) -> dict[P, list[Document]]:
-    """Give every document, whole, to one part.
+    """Assign every document, as a whole, to one part.
 
-    One after the other goes to the part that lacks most characters of its share, in the order of
-    their hashes. Only those that would fill the smallest part alone come first, longest first: so
-    every part has documents where they are few and of very uneven size.
+    In the order of their hashes, documents go to the part that lacks the most characters of its
+    share. Documents that would fill the smallest part on their own come first, longest first, so
+    that every part gets documents even if they are few and of very uneven size.
 
     Args:
-        documents: Of one domain, names distinct.
-        shares: Part → its share of the domain's characters; they add up to 1.
+        documents: The documents of one domain, with distinct names.
+        shares: Part → its fraction of the domain's characters; they sum to 1.
 
     Returns:
         Part → its documents.
@@ -65,8 +65,8 @@ def deal(documents: Iterable[Document], *, shares: Mapping[P, float]) -> dict[P,
 def cut(text: str, *, size: int) -> list[str]:
     """Cut a text into consecutive pieces of about ``size`` characters; joined they are the text.
 
-    A piece ends with a line, or with a word where a line is too long; a rest that is shorter than
-    a quarter of ``size`` stays with the piece before.
+    A piece ends at the end of a line, or of a word if a line is too long. A remainder shorter than
+    a quarter of ``size`` is added to the piece before.
     """
     chunks, last = [""], size // 4
     for bit in _bits(text, size=size):
@@ -84,11 +84,11 @@ def passages(
     """Return passages of documents, one of each in turn, until there are enough characters.
 
     Args:
-        documents: Of one part, in the order to take them.
-        size: About how many characters a passage has.
-        most: Characters after which nothing more is taken.
-        seen: What was taken before; no text is taken twice. What is taken now joins it.
-        held: Leave out what contains a pair of operands held out; None keeps all.
+        documents: The documents of one part, in the order to take them.
+        size: Approximate number of characters of a passage.
+        most: Maximum number of characters; no passage is taken beyond it.
+        seen: Texts taken before, which are not taken again; updated in place.
+        held: Drop passages that contain a held-out pair of operands; None keeps all.
     """
     taken: list[Passage] = []
     length = 0
@@ -105,7 +105,7 @@ def passages(
 
 
 def _in_turn(documents: Sequence[Document], *, size: int) -> Iterator[Passage]:
-    """Yield one passage of every document, then another of every one, each from anywhere in it."""
+    """Yield one passage of every document in turn; within a document the order is random."""
     for row in itertools.zip_longest(*(_shuffled(d, size=size) for d in documents)):
         yield from (passage for passage in row if passage is not None)
 
@@ -126,5 +126,5 @@ def _bits(text: str, *, size: int) -> Iterator[str]:
 
 
 def hashed(text: str) -> str:
-    """Return what orders texts without regard to what they say."""
+    """Return a sort key that is independent of a text's content."""
     return hashlib.sha256(text.encode()).hexdigest()

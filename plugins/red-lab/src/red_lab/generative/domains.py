@@ -1,4 +1,4 @@
-"""Five domains of freely licensed text that Python and installable packages carry."""
+"""Five domains of freely licensed text from Python itself and from installable packages."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Domain:
     """One domain with all its documents.
 
     Attributes:
-        name: A word.
-        sentence: What it is, for a manifest.
-        license: Of its texts.
+        name: One word.
+        sentence: Its description, for a manifest.
+        license: The licence of its texts.
         source: Distribution → version.
-        documents: Names distinct.
+        documents: Its documents, with distinct names.
     """
 
     name: str
@@ -43,9 +43,9 @@ class DomainRecipe:
     """How a domain is read.
 
     Attributes:
-        sentence: What it is.
-        license: Of its texts.
-        packages: Distributions that carry it; none for what we write ourselves.
+        sentence: Its description.
+        license: The licence of its texts.
+        packages: Distributions that contain it; none for generated texts.
         read: Makes the documents from the packages' files.
     """
 
@@ -56,7 +56,7 @@ class DomainRecipe:
 
 
 def shipped_split() -> Split:
-    """Return the folds that everything which ships holds out: 0, 1 and 2."""
+    """Return the folds that all shipped packages hold out: 0, 1 and 2."""
     return Split.numbered(0)
 
 
@@ -99,7 +99,7 @@ def read_domain(name: str, *, find: Find = find) -> Domain:
 
     Args:
         name: One of `DOMAINS`.
-        find: Says where a distribution's files lie.
+        find: Returns the location of a distribution's files.
 
     Raises:
         redhost.errors.UnknownNameError: If there is no such domain.

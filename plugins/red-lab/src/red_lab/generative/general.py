@@ -1,4 +1,4 @@
-"""General texts, in nobody's domain: what the tiny backbone learns from, and its background card.
+"""General texts, outside every expert's domain: the tiny backbone's training and background card.
 
 Reference prose of Python, books, newswire of 1987, posts of newsgroups, web pages of Django and
 catalogues of other languages. Python's reference is parsed, not imported.
@@ -22,7 +22,7 @@ TABLES = {
     "newswire": ("reuters-r52-train.tab", 1_400_000),
     "posts": ("20newsgroups-train.tab", 1_400_000),
 }
-"""Kind → its table, and how many characters of it are read."""
+"""Kind → its table, and the number of characters read from it."""
 
 WEB = ("*.html", "*.js", "*.css")
 LANGUAGES = ("ca", "da", "de", "es", "it", "nl", "pl", "pt_BR", "ro", "sv")
@@ -51,7 +51,7 @@ def reference(package: SourcePackage) -> Iterator[Document]:
 
 
 def _web(package: SourcePackage) -> Iterator[Document]:
-    """Yield pages, scripts and styles that people wrote."""
+    """Yield pages, scripts and styles that are not generated."""
     for pattern in WEB:
         for name, path in package.files(package.name, pattern):
             if "vendor" not in name and ".min." not in name:

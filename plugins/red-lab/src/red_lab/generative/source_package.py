@@ -1,4 +1,4 @@
-"""Where the texts lie: distributions as folders of files; nothing of them is imported."""
+"""Locations of the texts: distributions as folders of files, which are never imported."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SourcePackage:
     """A distribution's files.
 
     Attributes:
-        name: Of the distribution; `PYTHON` is Python itself.
+        name: The distribution's name; `PYTHON` is Python itself.
         version: The installed version.
-        root: The folder that its packages lie in.
+        root: The folder that contains its packages.
     """
 
     name: str
@@ -35,7 +35,7 @@ class SourcePackage:
         """Return a file or folder.
 
         Raises:
-            redhost.MissingError: If it is not there.
+            redhost.MissingError: If it does not exist.
         """
         found = self.root / path
         if not found.exists():
@@ -43,7 +43,7 @@ class SourcePackage:
         return found
 
     def files(self, folder: str, pattern: str) -> Iterator[tuple[str, Path]]:
-        """Yield name, relative to the root, and path of files that match, by name."""
+        """Yield name (relative to the root) and path of the matching files, sorted by name."""
         for path in sorted(self.file(folder).rglob(pattern)):
             yield path.relative_to(self.root).as_posix(), path
 
@@ -52,7 +52,7 @@ Find = Callable[[str], SourcePackage]
 
 
 def find(name: str) -> SourcePackage:
-    """Return where a distribution's files lie.
+    """Return the location of a distribution's files.
 
     Raises:
         redhost.MissingError: If it is not installed.

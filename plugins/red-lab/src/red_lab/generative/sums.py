@@ -1,4 +1,4 @@
-"""Sheets of worked exercises in arithmetic, without a pair of operands that is held out."""
+"""Sheets of worked exercises in arithmetic, without held-out pairs of operands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Line = Callable[[random.Random], str]
 
 
 def sheets(split: Split, *, count: int, seed: int) -> Iterator[Document]:
-    """Yield sheets of 20 to 60 exercises, each a document of its own."""
+    """Yield sheets of 20 to 60 exercises, one document per sheet."""
     for number in range(count):
         yield Document("sums", f"sheet {number:04d}", sheet(split, number=number, seed=seed))
 
@@ -22,8 +22,8 @@ def sheets(split: Split, *, count: int, seed: int) -> Iterator[Document]:
 def sheet(split: Split, *, number: int, seed: int) -> str:
     """Return one sheet; it depends on the seed and its number alone.
 
-    Every sum and difference is written out with its operands side by side, so that
-    `Split.allows` sees each pair; what it refuses is drawn again.
+    Every sum and difference is written with its operands next to each other, so that
+    `Split.allows` finds each pair; exercises that it refuses are drawn again.
     """
     rng = random.Random(f"sheet {seed} {number}")  # noqa: S311  (no secret)
     names = rng.sample(sorted(KINDS), rng.randint(2, len(KINDS)))
@@ -43,7 +43,7 @@ def _allowed(rng: random.Random, split: Split, kinds: Sequence[Line]) -> str:
 
 
 def _number(rng: random.Random) -> int:
-    """Return a number of one, two or three digits, each length as often."""
+    """Return a number of one, two or three digits, each length equally often."""
     return rng.randrange(10 ** rng.randint(1, 3))
 
 

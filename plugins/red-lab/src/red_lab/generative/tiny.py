@@ -1,8 +1,8 @@
 """The tiny generative backbone: a causal Qwen3 of a million weights, pretrained on general text.
 
 None of its text is of the five domains (`red_lab.generative.domains`). Every batch depends on the
-seed and the step alone, so a run that was stopped goes on where its last checkpoint is and ends
-with the weights of one that was not (same machine and threads).
+seed and the step alone. An interrupted run therefore resumes from its last checkpoint, and ends
+with the weights of an uninterrupted one (on the same machine and number of threads).
 
 Shapes: B batch, T tokens, W vocabulary.
 """
@@ -39,7 +39,7 @@ __all__ = [
 
 RECORD = "training.json"
 SCORED_CHARACTERS = 800
-"""Characters of a text to judge on: with the vocabulary of general text it fits the window."""
+"""Characters of an evaluation text: with the vocabulary of general text it fits the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class GenerativeShape:
     """The size of the tiny generative model.
 
     Attributes:
-        vocabulary: W, at most.
+        vocabulary: The maximum W.
         width: D, the model width.
         blocks: Transformer blocks.
-        heads: Attention heads, each with a key and a value of its own.
+        heads: Attention heads, each with its own key and value.
         inner: Width of the blocks' feed-forward layer.
-        longest: Positions it can read.
+        longest: Maximum number of positions.
     """
 
     vocabulary: int = 1024
@@ -65,15 +65,15 @@ class GenerativeShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerativePretraining:
-    """How it trains.
+    """Settings of its training.
 
     Attributes:
         steps: Steps of AdamW.
-        batch: B, windows a step.
+        batch: B, windows per step.
         window: T, tokens of a window.
-        learning_rate: At its peak (`red_lab.training.rate`).
+        learning_rate: The peak learning rate (`red_lab.training.rate`).
         warmup: Steps of linear warm-up.
-        weight_decay: AdamW's.
+        weight_decay: AdamW's weight decay.
         every: Steps between two checkpoints.
     """
 
@@ -95,22 +95,22 @@ def tiny_language_model(
     general: General | None = None,
     progress: TextIO | None = None,
 ) -> Path:
-    """Return the folder of the tiny generative backbone; pretrain it where it is not there yet.
+    """Return the folder of the tiny generative backbone; pretrain it if it does not exist yet.
 
     Args:
-        work: Where the folder and its checkpoint are kept.
-        seed: Initial weights and order of the text.
+        work: The parent of the folder and its checkpoint.
+        seed: Seed of the initial weights and of the order of the text.
         shape: Size of the model.
-        settings: How it trains.
-        general: What it learns from and is judged on; `read_general` if not given.
-        progress: Where the bar is written; stderr if not given.
+        settings: Training settings.
+        general: Its training and evaluation texts; `read_general` by default.
+        progress: The stream of the progress bar; stderr by default.
 
     Returns:
-        A folder that AutoModelForCausalLM and AutoTokenizer load, with `training.json` beside:
-        what it learned from, for how long, and bits per byte on documents it has not seen.
+        A folder that AutoModelForCausalLM and AutoTokenizer load. Its `training.json` records the
+        training texts, the duration, and bits per byte on held-out documents.
 
     Raises:
-        redhost.MissingError: If a package that carries the text is not installed.
+        redhost.MissingError: If a package that contains the text is not installed.
         ValueError: If ``work`` holds a checkpoint of another run.
     """
     shape, settings = shape or GenerativeShape(), settings or GenerativePretraining()
@@ -160,14 +160,14 @@ def make_language_model(
 
 
 def token_stream(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Tensor:
-    """Return the tokens of all texts in one row, a start before each."""
+    """Return the tokens of all texts in one row, each text after a start token."""
     start = words.bos_token_id
     found = words.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return torch.tensor([token for text in found for token in (start, *text.ids)])
 
 
 def bits_per_byte(model: nn.Module, words: PreTrainedTokenizerFast, texts: Sequence[str]) -> float:
-    """Return −log₂ p of texts, each after a start, over the number of their bytes."""
+    """Return −log₂ p of texts, each after a start token, divided by their number of bytes."""
     bits, size = 0.0, 0
     with torch.inference_mode():
         for text in texts:
@@ -186,7 +186,7 @@ def _pretrained(
     checkpoint: Path,
     progress: TextIO | None,
 ) -> Qwen3ForCausalLM:
-    """Train a model on windows of a row of tokens, or go on from a checkpoint."""
+    """Train a model on windows of a row of tokens, or resume from a checkpoint."""
     optimizer = adamw(model, weight_decay=settings.weight_decay)
     first = resume(checkpoint, model, optimizer, run=run)
     bar = Bar("pretraining", total=settings.steps, stream=progress)
@@ -206,7 +206,7 @@ def _pretrained(
 
 
 def _windows(stream: Tensor, settings: GenerativePretraining, *, seed: int, step: int) -> Tensor:
-    """Return windows ``(B, T)`` from anywhere in the stream, a start before each."""
+    """Return windows ``(B, T)`` from random positions in the stream, each after a start token."""
     rng = random.Random(f"windows {seed} {step}")  # noqa: S311  (no secret)
     inside = settings.window - 1
     places = [rng.randrange(len(stream) - inside + 1) for _ in range(settings.batch)]
@@ -214,7 +214,7 @@ def _windows(stream: Tensor, settings: GenerativePretraining, *, seed: int, step
 
 
 def _loss(model: nn.Module, ids: Tensor, *, total: bool = False) -> Tensor:
-    """Return the mean loss on the tokens ``(B, T)`` after the first, in nats, or their sum."""
+    """Return the mean loss in nats on the tokens ``(B, T)`` after the first, or its sum."""
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # (B, T - 1, W)
     kind = "sum" if total else "mean"
     return nn.functional.cross_entropy(
@@ -227,7 +227,7 @@ def _facts(general: General) -> dict[str, Any]:
 
 
 def _same(file: Path, requested: dict[str, Any]) -> bool:
-    """Say whether a finished folder is what is asked for."""
+    """Return whether a finished folder matches the request."""
     record = json.loads(file.read_text("utf-8"))
     return bool({key: record.get(key) for key in requested} == requested)
 
@@ -239,7 +239,7 @@ def _saved(
     *,
     record: dict[str, Any],
 ) -> Path:
-    """Write the folder; it stands under its name only when it is whole."""
+    """Write the folder, under a temporary name until it is complete."""
     fresh = folder.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
     model.save_pretrained(fresh)

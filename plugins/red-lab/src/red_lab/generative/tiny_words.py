@@ -1,4 +1,4 @@
-"""The tiny backbone's tokenizer: bytes, joined into the pairs that general texts repeat."""
+"""The tiny backbone's tokenizer: byte-level BPE, trained on general texts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from transformers import PreTrainedTokenizerFast
 __all__ = ["START", "learn_tokenizer"]
 
 START = "<|start|>"
-"""Stands before every text; writing it ends one."""
+"""The token before every text; generating it ends a text."""
 
 
 def learn_tokenizer(
     texts: Iterable[str], *, vocabulary: int, longest: int
 ) -> PreTrainedTokenizerFast:
-    """Return a byte-level tokenizer: any text comes back from its tokens, digits are single.
+    """Return a byte-level tokenizer: lossless for any text, with one token for each digit.
 
     Args:
-        texts: What it learns from.
-        vocabulary: Tokens at most; all 256 bytes and the start are among them.
-        longest: Tokens a model can read.
+        texts: Its training texts.
+        vocabulary: Maximum number of tokens, including all 256 bytes and the start token.
+        longest: Maximum number of tokens that a model can read.
     """
     core = Tokenizer(BPE())
     core.pre_tokenizer = Sequence(

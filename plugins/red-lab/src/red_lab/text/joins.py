@@ -1,9 +1,9 @@
-"""Who gets in: honest newcomers to a composition, and newcomers that take what is another's.
+"""Acceptance of newcomers: honest ones, and hijacks, which claim another expert's domain.
 
-The teams of a corpus, and the same labels dealt anew, so that no threshold was set on what is
-judged here. Experts are solved linear heads under the router that the default chooses on these
-texts; composing and refusing are the product's. Members are read once a deal, and every newcomer
-is composed once, accepted or not: what the gate says of it is asked afterwards.
+Labels of a corpus are assigned to teams anew, so that no threshold was tuned on the cases evaluated
+here. Experts are solved linear heads under the router that the default chooses on these texts;
+composition and refusal are the product's. Members are loaded once for each deal. Every newcomer is
+composed once, accepted or not, and the gate is evaluated afterwards.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from redhost.core.model.build import LoadedExpert
 __all__ = ["HIJACKS", "by_kind", "deal_joins"]
 
 KIND = "ridge"
-"""What `recompose` chooses on these texts."""
+"""The router kind that `recompose` chooses on these texts."""
 
 SCALE = 20
-"""How many times too many rows a card claims, or too loud an expert is."""
+"""Factor by which a card overstates its rows, or an expert its confidence."""
 
 EACH = 2
-"""Hijacks that each team tries, in turn."""
+"""Number of hijacks that each team tries; the kinds are taken in turn."""
 
 OTHERS = "other rows of another's domain"
-"""The one hijack that is no forged card: an expert trained as all are, on what another knows."""
+"""The one hijack without a forged card: an expert trained honestly, on another's domain."""
 
 Tensors = dict[str, Tensor]
 Package = tuple[dict[str, Any], Tensors]
@@ -49,15 +49,15 @@ Package = tuple[dict[str, Any], Tensors]
 
 
 def deal_joins(desk: Desk, deal: int, *, hijacks: int = EACH) -> list[dict[str, Any]]:
-    """Let every team of a deal join the others: as it is, and in ways that are none of its own.
+    """Let every team of a deal join the others: honestly, and as hijacks.
 
     Args:
         desk: The corpus.
-        deal: In which way labels are dealt to teams.
-        hijacks: In how many ways of a hijack each team comes, in turn.
+        deal: The number of the assignment of labels to teams.
+        hijacks: Number of hijacks that each team tries.
 
     Returns:
-        A record for each: who joined whom and how, whether it was let in, and what was reason.
+        A record of each attempt: the team, the kind, whether it was accepted, and the reason.
     """
     teams = dealt(desk.corpus, deal)
     where = f"{desk.corpus.name}-deal-{deal}"
@@ -89,7 +89,7 @@ def _authored(desk: Desk, team: str, rows: redhost.authoring.DataSplits, *, wher
 
 
 def _renamed(desk: Desk, labels: Sequence[str]) -> redhost.authoring.DataSplits:
-    """Return texts of some labels that no team has learnt from, under names of their own."""
+    """Return texts of some labels that no team was trained on, under new label names."""
     rows = [r for r in desk.test if r.label in labels]
     return redhost.authoring.split_rows(
         [redhost.Row(text=r.text, label=f"my {r.label}") for r in rows]
@@ -97,7 +97,7 @@ def _renamed(desk: Desk, labels: Sequence[str]) -> redhost.authoring.DataSplits:
 
 
 class _Host:
-    """Who is there when a newcomer comes.
+    """A composition of members that a newcomer joins.
 
     Args:
         desk: The corpus.
@@ -121,7 +121,7 @@ class _Host:
         self.right = self._right(self.before)
 
     def joined(self, folder: Path, *, kind: str) -> dict[str, Any]:
-        """Let one join, and return what came of it; `fall` is the worst team's on test rows."""
+        """Compose a newcomer; return the outcome. `fall` is the worst team's drop on test rows."""
         reason, fall, gates = "", None, dict[str, Any]()
         try:
             newcomer = inputs_of(self.desk, [folder]).candidates.experts
@@ -163,13 +163,13 @@ def _composed(inputs: RecomposeInputs) -> RecomposeResult:
 
 
 def _forged(own: Path, victim: Path, forge: Callable[[Package, Package], Package]) -> Path:
-    """Return a copy of a package that is forged from a victim's, with digests that agree."""
+    """Return a copy of a package with parts forged from a victim's, and matching digests."""
     project = own.parents[1].parent / f"{own.parents[1].name}-forged"
     shutil.rmtree(project, ignore_errors=True)
     folder = project / "src" / own.name
     shutil.copytree(own.parents[1], project)
     manifest, tensors = forge(_read(own), _read(victim))
-    if manifest["labels"] != _read(own)[0]["labels"]:  # then it answers as the victim does
+    if manifest["labels"] != _read(own)[0]["labels"]:  # then it uses the victim's weights
         for name in ("expert.safetensors", "canary.safetensors"):
             shutil.copy(victim / name, folder / name)
     card = folder / manifest["card"]["file"]
@@ -190,24 +190,24 @@ def _read(folder: Path) -> Package:
 
 
 def _card(forge: Callable[[Tensors, Tensors], Tensors]) -> Callable[[Package, Package], Package]:
-    """Return what changes a card alone."""
+    """Return a forgery that changes only the card."""
     return lambda own, victim: (own[0], forge(own[1], victim[1]))
 
 
 def _rows(own: Tensors, victim: Tensors) -> Tensors:
-    """Show another's rows, and its sums, under labels of one's own."""
+    """Use the victim's rows and sums under the package's own labels."""
     return _sums(own, victim) | _shown(own, victim)
 
 
 def _shown(own: Tensors, victim: Tensors) -> Tensors:
-    """Return another's rows under labels of one's own."""
+    """Return the victim's rows under the package's own labels."""
     labels = len(own["counts"])
     vectors = {k: victim[k] for k in ("fit_z", "gate_z", "gate_shift", "gate_scale")}
     return vectors | {k: victim[k] % labels for k in ("fit_label", "gate_label")}
 
 
 def _sums(own: Tensors, victim: Tensors) -> Tensors:
-    """Show one's own rows and claim another's sums; labels too many are of one row, its mean."""
+    """Keep the own rows, but claim the victim's sums; each spare label gets one row, the mean."""
     labels, others = len(own["counts"]), len(victim["counts"])
     dealt_to = torch.arange(others) % labels
     counts = torch.zeros_like(own["counts"]).index_add_(0, dealt_to, victim["counts"])
@@ -220,7 +220,7 @@ def _sums(own: Tensors, victim: Tensors) -> Tensors:
 
 
 def _added(own: Tensors, victim: Tensors) -> Tensors:
-    """Claim another's sums beside one's own, and show rows of both."""
+    """Claim the victim's sums in addition to the own ones, with rows of both."""
     claimed = _sums(own, victim)
     both = {k: own[k] + claimed[k] for k in SUMS}
     half = {k: torch.cat([own[k][::2], _shown(own, victim)[k][::2]]) for k in ROWS}
@@ -228,17 +228,17 @@ def _added(own: Tensors, victim: Tensors) -> Tensors:
 
 
 def _many(own: Tensors, victim: Tensors) -> Tensors:  # noqa: ARG001
-    """Claim many times as many rows as there are."""
+    """Claim `SCALE` times the actual number of rows."""
     return own | {k: own[k] * SCALE for k in SUMS}
 
 
 def _heavy(own: Tensors, victim: Tensors) -> Tensors:
-    """Claim many times as many rows as there are, a third of them another's."""
+    """Claim `SCALE` times the rows of `_added`, the victim's among them."""
     return _many(_added(own, victim), victim)
 
 
 def _moved(own: Tensors, victim: Tensors) -> Tensors:
-    """Claim sums whose every label has the mean of another's rows."""
+    """Claim sums that are shifted so that their mean is that of the victim's rows."""
     mean = victim["sums"].sum(0) / victim["counts"].sum()
     shift = mean - own["sums"].sum(0) / own["counts"].sum()
     sums = own["sums"] + own["counts"][:, None] * shift
@@ -248,18 +248,18 @@ def _moved(own: Tensors, victim: Tensors) -> Tensors:
 
 
 def _huge(own: Tensors, victim: Tensors) -> Tensors:  # noqa: ARG001
-    """Show rows, and claim sums, that are a hundred times as long."""
+    """Scale the vectors of rows and sums by a hundred."""
     rows = {k: 100 * own[k] for k in ("fit_z", "gate_z", "sums")}
     return own | rows | {"scatter": 1e4 * own["scatter"]}
 
 
 def _loud(own: Package, victim: Package) -> Package:
-    """Answer another's rows with all the confidence there is."""
+    """Use the victim's rows and sums, with a temperature lowered by `SCALE`."""
     return own[0] | {"temperature": own[0]["temperature"] / SCALE}, _rows(own[1], victim[1])
 
 
 def _relabelled(own: Package, victim: Package) -> Package:
-    """Answer with another's labels, on its rows, each a place further."""
+    """Use the victim's expert and card, with its labels shifted by one."""
     labels = victim[0]["labels"]
     theirs = {k: victim[0][k] for k in ("weights", "canary", "temperature", "card")}
     return own[0] | theirs | {"labels": [*labels[1:], labels[0]]}, victim[1]
@@ -284,7 +284,7 @@ HIJACKS: Mapping[str, Callable[[Package, Package], Package]] = {
 def by_kind(
     found: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
-    """Yield each kind that was tried, honest ones first, with its records."""
+    """Yield each tried kind with its records, the honest one first."""
     for kind in ("honest", *HIJACKS, OTHERS):
         if some := [x for x in found if x["kind"] == kind]:
             yield kind, some

@@ -1,7 +1,6 @@
-"""What teams' experts answer under routers, beside what needs none of them.
+"""Accuracy of the teams' experts under routers, compared with systems without experts.
 
-The authors' path is the one users have (`split_rows`, `train_package`), the composition is
-`redhost.compose`.
+Authors use the public path (`split_rows`, `train_package`); the composition is `redhost.compose`.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ __all__ = [
 ]
 
 KINDS = ("ridge", "statistics", "centroid", "linear", "mlp")
-"""Router kinds beside the default; those with a covariance for each column are too large."""
+"""Router kinds in addition to the default; those with a covariance per column are too large."""
 
 CURVE = (8, 16, 32, 64, 128, 256, 512)
 """Rows of a team; the last point is all of them."""
 
 SETS = 0.9
-"""How often the right label is to be in a label set."""
+"""The coverage that label sets are asked for."""
 
 
 def monoliths(desk: Desk) -> dict[str, list[float]]:
-    """Return the hits of models trained on everybody's rows: 0 or 1 for each test row."""
+    """Return the hits of models trained on pooled rows: 0 or 1 for each test row."""
     return {name: fit(desk) for name, (_, fit) in MONOLITHS.items()}
 
 
@@ -56,7 +55,7 @@ def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
     """Train the experts and measure everything on the test rows.
 
     Returns:
-        Hits by system, 0 or 1 for each test row, and what came out beside them.
+        Hits by system, 0 or 1 for each test row, and the other measurements.
     """
     settings = redhost.authoring.ExpertSettings(space="labels", seed=seed)
     folders = [
@@ -88,11 +87,11 @@ def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
 
 
 def curve(desk: Desk, rows: int | None) -> dict[str, Any]:
-    """Let every team have so many rows: the composition beside a monolith and no expert.
+    """Limit every team to so many rows; compare the composition, a monolith and no expert.
 
     Args:
         desk: The corpus.
-        rows: Of each team; None for all.
+        rows: Rows of each team; None for all.
     """
     some = desk.having(rows)
     settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
@@ -119,7 +118,7 @@ def shuffled(composed: redhost.ComposedModel, *, seed: int) -> redhost.ComposedM
         with torch.no_grad():
             for p in other.state_dict().values():
                 p.copy_(p.flatten()[torch.randperm(p.numel(), generator=generator)].view_as(p))
-    # A bus of their own: one that is made keeps products and stacks of the weights as they were.
+    # A new bus: an existing one holds precomputed products and stacks of the old weights.
     backbone, norm = composed.backbone, composed.bus.norm
     bus = Bus(
         norm=norm.norm if isinstance(norm, WideNorm) else norm,
@@ -161,7 +160,7 @@ def _form(folder: Path) -> str:
 
 
 def _strangers(desk: Desk, composed: redhost.ComposedModel) -> dict[str, dict[str, float]]:
-    """Return how often texts of other sources are declined, and the experts' own."""
+    """Return how often texts of other sources, and the experts' own, are declined."""
     found = {}
     for source, texts in desk.corpus.outside().items():
         report = evaluate_ood(composed, texts, desk.test, encode=desk.context.encode)
@@ -175,7 +174,7 @@ def _strangers(desk: Desk, composed: redhost.ComposedModel) -> dict[str, dict[st
 
 
 def _sets(desk: Desk, composed: redhost.ComposedModel) -> dict[str, float]:
-    """Return how often label sets hold the right label, and how many they have."""
+    """Return how often label sets contain the correct label, and their mean size."""
     answers = composed.answer([r.text for r in desk.test], sets=SETS)
     sets = [a.labels or () for a in answers]
     right = [r.label in some for r, some in zip(desk.test, sets, strict=True)]
@@ -183,7 +182,7 @@ def _sets(desk: Desk, composed: redhost.ComposedModel) -> dict[str, float]:
 
 
 def domain_right(desk: Desk, composed: redhost.ComposedModel) -> float:
-    """Return the share of test rows whose heaviest column is their own."""
+    """Return the fraction of test rows whose column of largest weight is their own."""
     heaviest = judge(composed, desk.h(desk.test), desk.test).heaviest.tolist()
     own = [composed.bus.columns[k] == r.domain for k, r in zip(heaviest, desk.test, strict=True)]
     return _mean(own)
@@ -194,7 +193,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def of_seeds(measured: Sequence[Mapping[str, Any]], *names: str) -> float:
-    """Return the mean over seeds of what lies under names."""
+    """Return the mean over seeds of the value at a path of keys."""
     values = list[float]()
     for found in measured:
         value: Any = found

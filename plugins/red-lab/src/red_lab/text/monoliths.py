@@ -1,7 +1,7 @@
-"""What teams could not do: one model that learns from everybody's rows, cards' rows included.
+"""Monoliths: single models trained on all teams' rows, cards' rows included, which no team can do.
 
-All but the last read the features that experts read; settings are chosen on the rows that experts
-stop on.
+All but the last take the experts' features as input. Settings are chosen on the rows that experts
+use for early stopping.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from redhost.core.training.linear_head import solve_linear_head
 __all__ = ["MONOLITHS"]
 
 INVERSE = (0.0003, 0.001, 0.003, 0.01, 0.03)
-"""C of logistic regression on features, each number of which has variance 1."""
+"""C of logistic regression on features of unit variance."""
 
 WORDS = (3.0, 10.0, 30.0, 100.0)
 """C of logistic regression on tf-idf."""
 
 
 def residual_head(desk: Desk) -> list[float]:
-    """Train one expert of the form that `train-expert` trains, with all ranks summed."""
+    """Train one expert of the form that `train-expert` trains, at the sum of all ranks."""
     rank = len(desk.parts) * (desk.context.backbone.width // 4)
     everyone, valid = list(every_row(desk.parts)), _valid(desk)
     labels = sorted({r.label for r in everyone})
@@ -50,9 +50,9 @@ def residual_head(desk: Desk) -> list[float]:
 
 
 def ridge(desk: Desk) -> list[float]:
-    """Solve the linear head that experts are solved as, on every row there is."""
+    """Solve one linear head, as experts are solved, on all rows."""
     everyone = [*every_row(desk.parts), *_valid(desk)]
-    # λ is chosen on the first rows: let them be of every team.
+    # λ is chosen on the first rows: the order by hash mixes the teams.
     everyone.sort(key=lambda r: hashlib.sha256(r.text.encode()).hexdigest())
     labels = sorted({r.label for r in everyone})
     solved = solve_linear_head(desk.z(everyone), [r.label for r in everyone], labels)
@@ -80,7 +80,7 @@ def words(desk: Desk) -> list[float]:
 def _fitted(
     desk: Desk, features: Callable[[Sequence[redhost.Row]], Any], choices: Sequence[float]
 ) -> list[float]:
-    """Fit with each C, take the best on validation rows, and fit that on all rows."""
+    """Fit with each C, take the best on validation rows, and refit with it on all rows."""
     regression: Any = import_module("sklearn.linear_model").LogisticRegression
     everyone, valid = list(every_row(desk.parts)), _valid(desk)
     x, y = features(everyone), np.array([r.label for r in everyone])

@@ -1,4 +1,4 @@
-"""What noise in cards of sums costs: the same experts, cards with less and less in them."""
+"""The cost of noise in cards of sums: the same experts, with increasingly noisy cards."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ DELTA = 1e-5
 
 
 def noise(desk: Desk) -> list[dict[str, Any]]:
-    """Compose solved linear heads whose cards are sums alone, with one draw of noise for each ε.
+    """Compose solved linear heads whose cards hold sums alone, with one draw of noise for each ε.
 
     Returns:
-        For each ε, accuracies on the test rows.
+        Accuracies on the test rows for each ε.
     """
     settings = redhost.authoring.ExpertSettings(form="linear", space="labels")
     where = f"{desk.corpus.name}-noise"
@@ -66,7 +66,7 @@ def noise(desk: Desk) -> list[dict[str, Any]]:
 
 
 def _sums(desk: Desk, team: str, epsilon: float | None) -> Card:
-    """Return a team's card of sums over all its rows, as `statistics_card` makes it."""
+    """Return a team's card of sums over all its rows, made by `statistics_card`."""
     rows = desk.parts[team].rows
     z, labels = desk.z(rows), [r.label for r in rows]
     if epsilon is None:

@@ -1,4 +1,4 @@
-"""Whether probabilities are right: of composed answers, and of every expert's own.
+"""Calibration of probabilities: of composed answers, and of every expert's own answers.
 
 ECE = Σ_b (n_b / N) · |accuracy of b − mean confidence of b|, fifteen bins of equal width
                                                  `core.evaluation.reliability`
@@ -19,13 +19,13 @@ __all__ = ["probabilities"]
 
 
 def probabilities(desk: Desk) -> dict[str, Any]:
-    """Compose the teams as they are; return calibration errors on the test rows.
+    """Compose the corpus's own teams; return calibration errors on the test rows.
 
-    Experts are solved linear heads, which `train-expert` takes most often on these texts.
+    Experts are solved linear heads, which `train-expert` chooses most often on these texts.
 
     Returns:
-        Of composed answers to all rows, and of each expert's answers to its own: how many rows, the
-        error, mean confidence and accuracy.
+        For composed answers to all rows, and for each expert's answers to its own rows: the number
+        of rows, the error, mean confidence and accuracy.
     """
     settings = redhost.authoring.ExpertSettings(form="linear", space="labels")
     where = f"{desk.corpus.name}-linear"

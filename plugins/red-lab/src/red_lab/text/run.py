@@ -1,4 +1,4 @@
-"""Run the study on a corpus, step by step, and write what came out as metrics beside a page."""
+"""Run the study on a corpus, step by step, and write the results as metrics and a page."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from red_lab.text.report import page
 __all__ = ["PARTS", "Extent", "run", "summarise"]
 
 JOINING: Mapping[str, int] = {"newsgroups": 2, "newswire": 5}
-"""Corpora whose labels are dealt anew for newcomers, and the first deal that is judged: the rule
-that refuses was made on those before. Of mixed sources each is one of a kind."""
+"""Corpora whose labels are reassigned for newcomers → the first deal that is evaluated: the rule
+that refuses newcomers was tuned on earlier deals. Mixed sources differ in kind and are left out."""
 JOIN = ("deal", "team", "kind", "accepted", "fall", "reason")
-"""What is kept of a join."""
+"""The fields of a join that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """How much is measured.
+    """The extent of a measurement.
 
     Attributes:
         encoder: One of `ENCODERS`.
-        parts: Of `PARTS`; what a page knows of others it keeps.
-        seeds: How many; the split is the data's own.
-        deals: In how many ways labels are dealt to teams for newcomers.
-        validation: Judge on training rows set aside; test files are not opened.
+        parts: Names from `PARTS`; existing results of other parts are kept.
+        seeds: Number of seeds; the split is the data's own.
+        deals: Number of random assignments of labels to teams for newcomers.
+        validation: Evaluate on held-out training rows; test files are not opened.
     """
 
     encoder: str
@@ -51,13 +51,13 @@ class Extent:
 
 
 def run(names: Sequence[str], extent: Extent, *, out: Path, work: Path) -> Path:
-    """Measure corpora, and write their metrics beside those of others, with a page of them all.
+    """Measure corpora, and add their metrics to the others', with a page of all of them.
 
     Args:
-        names: Of the corpora.
-        extent: How much.
-        out: Where the results go.
-        work: Where packages, features and finished steps are kept.
+        names: Names of the corpora.
+        extent: The extent of the measurement.
+        out: The folder for results.
+        work: The folder for packages, features and finished steps.
     """
     for name in names:
         measured = _measured(name, extent, work=work)
@@ -67,7 +67,7 @@ def run(names: Sequence[str], extent: Extent, *, out: Path, work: Path) -> Path:
 
 
 def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
-    """Do what is not done yet of a corpus."""
+    """Measure the parts of a corpus that are not measured yet."""
     work.mkdir(parents=True, exist_ok=True)
     desk = open_desk(CORPORA[name], encoder=extent.encoder, work=work, validation=extent.validation)
     steps, found = _Steps(desk=desk, extent=extent), dict[str, Any]()
@@ -85,19 +85,19 @@ def _measured(name: str, extent: Extent, *, work: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
-    """What is measured of a corpus, part by part; each step that is done is not done again."""
+    """The measurements of a corpus, part by part; finished steps are not repeated."""
 
     desk: Desk
     extent: Extent
 
     def once(self, step: str, make: Callable[[], Any]) -> Any:
-        """Return what a step found; it is kept as a file."""
+        """Return the result of a step, which is cached as a file."""
         rows = "validation" if self.extent.validation else "test"
         start = f"{self.desk.corpus.name}-{self.extent.encoder}-{rows}"
         return cached_json(self.desk.work / f"{start}-{step}.json", make)
 
     def sizes(self, points: Sequence[int]) -> list[int]:
-        """Return those numbers of rows that some team has more than."""
+        """Return the numbers of rows that are below the largest team's."""
         most = max(len(p.rows) for p in self.desk.parts.values())
         return [n for n in points if n < most]
 
@@ -109,12 +109,12 @@ class _Steps:
         return summarise(self.desk, measured, whole)
 
     def curve(self) -> dict[str, Any]:
-        """Return accuracy by the rows of a team."""
+        """Return accuracy by the number of rows of a team."""
         sizes = [*self.sizes(CURVE), None]  # the last point is all of them
         return {"curve": [self.once(f"of-{n}", partial(curve, self.desk, n)) for n in sizes]}
 
     def probabilities(self) -> dict[str, Any]:
-        """Return calibration errors; also on training rows set aside, of the same time."""
+        """Return calibration errors, also on held-out training rows of the same period."""
         name, encoder, work = self.desk.corpus.name, self.extent.encoder, self.desk.work
 
         def aside() -> dict[str, Any]:
@@ -127,11 +127,11 @@ class _Steps:
         }
 
     def noise(self) -> dict[str, Any]:
-        """Return what private sums cost."""
+        """Return the accuracy that private sums cost."""
         return {"noise": self.once("noise", partial(noise, self.desk))}
 
     def adapters(self) -> dict[str, Any]:
-        """Return what a second pass is worth."""
+        """Return the value of a second pass."""
         sizes, desk = self.sizes(SIZES), self.desk
         points = [self.once(f"adapters-of-{n}", partial(adapters, desk, n)) for n in sizes]
         return {
@@ -140,7 +140,7 @@ class _Steps:
         }
 
     def joins(self) -> dict[str, Any]:
-        """Return which newcomers are let in; of mixed sources each is one of a kind."""
+        """Return which newcomers are accepted; corpora outside `JOINING` have none."""
         first = JOINING.get(self.desk.corpus.name)
         if first is None:
             return {}
@@ -158,7 +158,7 @@ PARTS: Mapping[str, Callable[[_Steps], dict[str, Any]]] = {
     "adapters": _Steps.adapters,
     "joins": _Steps.joins,
 }
-"""What can be measured of a corpus, each by itself."""
+"""The parts that can be measured of a corpus, independently of each other."""
 
 
 def summarise(

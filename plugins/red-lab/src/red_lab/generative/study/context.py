@@ -1,4 +1,4 @@
-"""The backbone, the texts and their states: computed once, read a part of a domain at a time.
+"""The backbone, the texts and their states, which are computed once and read part by part.
 
 Shapes: N tokens, T tokens of a passage, D model width, V vocabulary, K domains.
 """
@@ -22,12 +22,12 @@ from red_lab.progress import Bar
 __all__ = ["PassageTokens", "StudyContext", "draw", "shown", "slices"]
 
 NUMBERS = 2**24
-"""About so many logits, 64 MiB of them, at once."""
+"""Approximate number of logits computed at once, 64 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PassageTokens:
-    """Some passages, a row for each token.
+    """The tokens of some passages, a row for each token.
 
     Attributes:
         h: The states that the tokens are predicted from, ``(N, D)``.
@@ -50,18 +50,18 @@ class PassageTokens:
         return len(self) / (sum(self.sizes) * math.log(2))
 
     def by_passage(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Cut rows ``(N, …)`` into the passages'."""
+        """Split rows ``(N, …)`` by passage."""
         return torch.split(rows, list(self.lengths))
 
 
 class StudyContext:
-    """Everything that all seeds share.
+    """The data that all seeds share.
 
     Args:
         backbone: A bare generating backbone.
         corpora: The texts.
-        setting: How much of them.
-        folder: Where states are remembered.
+        setting: The study's sizes and training settings.
+        folder: The folder of cached states.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class StudyContext:
 
     @cached_property
     def learning_head(self) -> Tensor:
-        """The head as training multiplies by it."""
+        """The head in the precision that training uses."""
         return self.head.bfloat16() if self.setting.half else self.head
 
     @cached_property
     def background(self) -> list[str]:
-        """Texts in nobody's domain, of every kind in turn."""
+        """Texts outside every expert's domain, of every kind in turn."""
         kinds: dict[str, list[str]] = {}
         for passage in self.corpora.background:
             kinds.setdefault(passage.domain, []).append(passage.text)
@@ -100,7 +100,7 @@ class StudyContext:
         return self.some(mixed, most=self.setting.background)
 
     def texts(self, domain: str, part: Part) -> list[str]:
-        """Return the passages of a part that fit into its tokens."""
+        """Return the passages of a part that fit into its maximum number of tokens."""
         key = (domain, part)
         if key not in self._texts:
             found = self.corpora.texts(domain, part)
@@ -108,7 +108,7 @@ class StudyContext:
         return self._texts[key]
 
     def some(self, texts: Iterable[str], *, most: int) -> list[str]:
-        """Return the first texts, as many as `most` tokens hold, one at least."""
+        """Return the first texts, as many as fit into `most` tokens, but at least one."""
         taken, total = list[str](), 0
         for text in texts:
             total += self.count(text)
@@ -118,7 +118,7 @@ class StudyContext:
         return taken
 
     def count(self, text: str) -> int:
-        """Return how many tokens a text has."""
+        """Return the number of tokens of a text."""
         return len(self.backbone.unit_rows([redhost.Row(text=text, label="")]))
 
     def part(self, domain: str, part: Part) -> PassageTokens:
@@ -126,7 +126,7 @@ class StudyContext:
         return self.tokens(self.texts(domain, part))
 
     def tokens(self, texts: Sequence[str]) -> PassageTokens:
-        """Return the tokens of texts, their states computed where they are not remembered."""
+        """Return the tokens of texts; states that are not cached are computed."""
         rows = [redhost.Row(text=text, label="") for text in texts]
         each = [[int(r.label) for r in self.backbone.unit_rows([row])] for row in rows]
         return PassageTokens(
@@ -137,7 +137,7 @@ class StudyContext:
         )
 
     def router_input(self, tokens: PassageTokens) -> Tensor:
-        """Return what a router reads, [z | c] ``(N, 3·D)``, passage by passage."""
+        """Return the router input [z | c] ``(N, 3·D)``, computed passage by passage."""
         eps = self.backbone.eps
         context = [redhost.authoring.contexts(h, eps=eps) for h in tokens.by_passage(tokens.h)]
         return torch.cat([self.norm(tokens.h), torch.cat(context)], dim=1)
@@ -148,7 +148,7 @@ class StudyContext:
         return added @ self.head.T
 
     def remember(self, parts: Iterable[Part]) -> None:
-        """Compute all states that are not remembered yet."""
+        """Compute all states that are not cached yet."""
         texts = [t for d in self.domains for p in parts for t in self.texts(d, p)]
         missing = self.cache.missing([*texts, *self.background])
         show = shown("states", total=len(missing))
@@ -160,19 +160,19 @@ class StudyContext:
 
 
 def draw(tokens: PassageTokens, rows: int, generator: torch.Generator) -> PassageTokens:
-    """Return some tokens drawn with replacement; the passages they stand in are forgotten."""
+    """Return tokens drawn with replacement; their division into passages is dropped."""
     index = torch.randint(len(tokens), (rows,), generator=generator)
     return PassageTokens(h=tokens.h[index], target=tokens.target[index], lengths=(), sizes=())
 
 
 def slices(rows: int, *, cost: int) -> Iterator[slice]:
-    """Yield slices over rows, each of which costs so many numbers."""
+    """Yield slices over rows of `cost` numbers each, at most `NUMBERS` at once."""
     step = max(1, NUMBERS // cost)
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 
 
 def shown(label: str, *, total: int) -> Callable[[int], None]:
-    """Return what shows a bar; nothing where there is nothing to do."""
+    """Return a function that shows a progress bar, or nothing if `total` is 0."""
     bar = Bar(label, total=total)
     return bar.update if total else lambda _: None

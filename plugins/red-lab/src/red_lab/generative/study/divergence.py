@@ -1,9 +1,9 @@
-"""How far apart the domains are, by the experts that stand in for them: Jensen–Shannon.
+"""Jensen–Shannon divergence of the domains, estimated with their experts.
 
     JSD_λ = Σ_k λ_k E_{x∼p_k} [ log π_k(x) − log π_λ(x) ],    λ uniform
 
-of whole passages it is at most H(λ) = log K: a passage that is surely of one domain tells no more.
-Of one token it is the mean over tokens of the divergence of the experts' next-token distributions.
+For whole passages it is at most H(λ) = log K, reached when every passage identifies its domain. For
+one token it is the mean over tokens of the divergence of the experts' next-token distributions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["divergences", "passage_divergence", "token_divergence"]
 
 
 def passage_divergence(log_p: Sequence[Tensor]) -> float:
-    """Return JSD in nats a passage.
+    """Return the JSD in nats per passage.
 
     Args:
-        log_p: Of every domain k: log π_j(x) of its passages under every expert, ``(P, K)``.
+        log_p: For every domain k: log π_j(x) of its passages under every expert, ``(P, K)``.
     """
     count = len(log_p)
     per_passage = [
@@ -45,7 +45,7 @@ def token_divergence(log_p: Tensor) -> Tensor:
 def divergences(
     context: StudyContext, tables: Tables, experts: Mapping[str, redhost.Expert]
 ) -> dict[str, Any]:
-    """Return the divergence of the domains on test texts: a passage, a byte, a token."""
+    """Return the divergence of the domains on test texts: per passage, per byte, per token."""
     whole, tokens, scales, sizes, alike = [], [], list[float](), 0, 0
     for domain in context.domains:
         part = context.part(domain, "test")

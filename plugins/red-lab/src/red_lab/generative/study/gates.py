@@ -1,13 +1,13 @@
-"""Every router of the study: one linear form on [z | c], and how each is trained.
+"""The routers of the study: all are linear in [z | c], and differ in their training.
 
-average        least loss under the traffic, λ = its frequencies
-balanced       least loss with every domain alike, λ = 1/K
-robust         least worst regret: λ moves, the reference is the own expert on the same rows
-robust shares  the same with each regret in units of what its own expert gains on the base
-distilled      the posterior over experts of the whole passage, taught to a student that sees a part
+average        minimises the loss under the traffic, λ = its frequencies
+balanced       minimises the loss with all domains at equal weight, λ = 1/K
+robust         minimises the worst regret: λ moves; the reference is the own expert, same rows
+robust shares  the same with each regret in units of its own expert's gain over the base
+distilled      the whole passage's posterior over experts, distilled into a causal student
 statistics     closed form, Gaussians with one covariance
-Losses and regrets are bits per byte. All start from nothing, learn from `fit` rows and keep the
-step that is best on `gate` rows by their own yardstick.
+Losses and regrets are bits per byte. All start from zero, are trained on `fit` rows, and keep the
+step that is best on `gate` rows by their own objective.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from red_lab.generative.study.tensor_cache import cached_tensors
 __all__ = ["LEAST", "RARER", "GateRows", "TrainedGates", "frequencies", "gate_rows_of", "regret_of"]
 
 RARER = 100
-"""How many bytes of any other domain the traffic has for one of the rare domain."""
+"""Bytes of each other domain in the traffic for one byte of the rare domain."""
 BATCH = 128
 LEAST = 0.01
-"""A gain, in bits per byte, below which a domain is taken to have that one."""
+"""Smallest gain, in bits per byte; smaller gains are raised to it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GateRows:
-    """What a router sees of a part of a domain.
+    """A router's inputs for a part of a domain.
 
     Attributes:
         x: [z | c] ``(N, 3·D)``.
@@ -58,12 +58,12 @@ class GateRows:
         return GateRows(x=self.x[:rows], log_p=self.log_p[:rows], lengths=(), scale=self.scale)
 
     def passages(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Cut rows ``(N, …)`` into the passages'."""
+        """Split rows ``(N, …)`` by passage."""
         return torch.split(rows, list(self.lengths))
 
 
 def gate_rows_of(context: StudyContext, tables: Tables, domain: str, part: Part) -> GateRows:
-    """Return what a router sees of a part."""
+    """Return a router's inputs for a part."""
     tokens = context.part(domain, part)
     return GateRows(
         x=context.router_input(tokens),
@@ -80,10 +80,10 @@ def frequencies(domains: Sequence[str], rare: str) -> Tensor:
 
 
 def regret_of(gate: nn.Module, rows: Sequence[GateRows]) -> Tensor:
-    """Return each domain's loss less that of its own expert on the same rows ``(K,)``, bits a byte.
+    """Return each domain's loss minus its own expert's on the same rows ``(K,)``, bits per byte.
 
-    Another part's loss would not do for a reference: how hard its texts are differs by more than
-    the regrets that λ is to follow.
+    The loss on another part cannot serve as the reference: parts differ in difficulty by more than
+    the regrets that λ has to follow.
     """
     losses = mixture_losses(gate, [(h.x, h.log_p) for h in rows])
     own = torch.stack([-h.log_p[:, k].mean() for k, h in enumerate(rows)])
@@ -96,8 +96,8 @@ class TrainedGates:
     Args:
         context: The texts.
         tables: Likelihoods of this seed's experts.
-        seed: Of the batches.
-        folder: Where trained routers are kept.
+        seed: Seed of the batches.
+        folder: The folder of trained routers.
     """
 
     def __init__(self, context: StudyContext, tables: Tables, *, seed: int, folder: Path) -> None:
@@ -107,12 +107,12 @@ class TrainedGates:
 
     @cached_property
     def fit(self) -> list[GateRows]:
-        """The rows that routers learn from, by domain."""
+        """The rows that routers are trained on, by domain."""
         return [gate_rows_of(self.context, self.tables, d, "fit") for d in self.context.domains]
 
     @cached_property
     def aside(self) -> list[GateRows]:
-        """The rows by which their best step is chosen, by domain."""
+        """The rows on which the best step is chosen, by domain."""
         return [gate_rows_of(self.context, self.tables, d, "gate") for d in self.context.domains]
 
     def average(self, rare: str, *, few: bool = False) -> redhost.Router:
@@ -121,21 +121,21 @@ class TrainedGates:
         return self._played(_name("average", rare, few), start, rare=rare if few else None)
 
     def balanced(self) -> redhost.Router:
-        """Return the router for which every domain counts alike."""
+        """Return the router trained with all domains at equal weight."""
         return self._played("balanced", self.even)
 
     def robust(self, *, few: str | None = None) -> redhost.Router:
-        """Return the robust router; `few` names a domain of which there are few rows."""
+        """Return the robust router; `few` names a domain that has few rows."""
         name = "robust" if few is None else _name("robust", few, True)
         return self._played(name, self.even, moves=True, rare=few)
 
     def shares(self) -> redhost.Router:
-        """Return the robust router whose regrets are shares of the own expert's gain."""
+        """Return the robust router with regrets as fractions of the own expert's gain."""
         return self._played("robust shares", self.even, moves=True, unit=self.gains)
 
     @cached_property
     def gains(self) -> Tensor:
-        """By how much every domain's own expert beats the base on gate rows, bits per byte."""
+        """Gain of every domain's own expert over the base on gate rows, bits per byte."""
         gained = [
             float((rows.log_p[:, k] - self.tables.column(BASE, d, "gate")).mean()) * rows.scale
             for k, (d, rows) in enumerate(zip(self.context.domains, self.aside, strict=True))
@@ -143,7 +143,7 @@ class TrainedGates:
         return torch.tensor(gained).clamp_min(LEAST)
 
     def distilled(self) -> redhost.Router:
-        """Return the student of the posterior over whole passages, every domain alike."""
+        """Return the student of the posterior of whole passages, all domains at equal weight."""
 
         def make(gate: redhost.Router) -> None:
             distil_gate(
@@ -158,7 +158,7 @@ class TrainedGates:
         return self._cached("distilled", "linear", make)
 
     def statistics(self) -> redhost.Router:
-        """Return the closed form."""
+        """Return the closed-form router."""
 
         def make(gate: redhost.Router) -> None:
             redhost.plugins.train_router(
@@ -212,7 +212,7 @@ class TrainedGates:
         )
 
     def _seen(self, rare: str | None) -> list[GateRows]:
-        """Return the fit rows; of a domain that is rare also in rows, one in `RARER`."""
+        """Return the fit rows; a domain that is rare in rows too has one in `RARER` of them."""
         return [
             h.first(max(2, len(h.x) // RARER)) if d == rare else h
             for d, h in zip(self.context.domains, self.fit, strict=True)
@@ -225,7 +225,7 @@ class TrainedGates:
     def _cached(
         self, name: str, kind: str, make: Callable[[redhost.Router], None]
     ) -> redhost.Router:
-        """Return a router from its file, or train it and write it down."""
+        """Return a router from its file, or train and save it."""
 
         def trained() -> dict[str, Tensor]:
             fresh = self._fresh(kind)
@@ -246,7 +246,7 @@ class TrainedGates:
 
 
 class _ZeroGate(nn.Module):
-    """A gate that adds nothing of its own, so that what is distilled is the posterior itself."""
+    """A gate of zero logits, so that the distilled target is the posterior itself."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from red_lab.generative.study.tables import BASE, Tables, residual_log_p
 __all__ = ["bits_of", "judge_rarity", "judge_systems", "mixture_bits", "sums"]
 
 RESIDUAL = ("balanced", "robust", "robust shares")
-"""Routers that are also judged with the residual sum, which takes a head product for each token."""
+"""Routers also evaluated with the residual sum, which takes a head product for each token."""
 CHECKED = 64
 """Rows of every domain whose mixture is summed over the vocabulary."""
 
@@ -39,11 +39,11 @@ def judge_systems(
     gates: Mapping[str, redhost.Router],
     experts: Mapping[str, redhost.Expert],
 ) -> dict[str, Any]:
-    """Judge the base, the experts, and every router.
+    """Evaluate the base, the experts, and every router.
 
     Returns:
-        `bits`: system → by domain; `sums`: system → largest |Σ p − 1|; `distilled`: how far the
-        student is from its teacher.
+        `bits`: system → by domain; `sums`: system → largest |Σ p − 1|; `distilled`: the student's
+        distance from its teacher.
     """
     results = [_judge(context, tables, gates, experts, d) for d in context.domains]
     return {
@@ -58,7 +58,7 @@ def judge_systems(
 
 @dataclass(frozen=True)
 class _DomainResult:
-    """What was found on one domain."""
+    """The measurements on one domain."""
 
     bits: dict[str, float]
     sums: dict[str, float]
@@ -120,7 +120,7 @@ def sums(
 
 
 def _alone(tables: Tables, rows: GateRows, domain: str) -> dict[str, float]:
-    """Judge the base, every expert alone, and the domain's own."""
+    """Evaluate the base, every expert alone, and the domain's own."""
     domains = tables.context.domains
     base = tables.column(BASE, domain, "test")
     found = {BASE: bits_of(base, rows.scale)}

@@ -1,4 +1,4 @@
-"""The experts of a seed as packages, written as any author's would be."""
+"""The experts of a seed as packages, written with the public authoring API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANARIES = 8
 
 
 def write_backbone(context: StudyContext, project: Path) -> Path:
-    """Write the backbone's package, its card some of the study's background."""
+    """Write the backbone's package; its card is a part of the study's background."""
     if not project.exists():
         part = project.with_suffix(".part")
         redhost.authoring.new_backbone(
@@ -43,7 +43,7 @@ def write_experts(
     seed: int,
     folder: Path,
 ) -> dict[str, Path]:
-    """Write the experts' packages that are not there yet; the backbone is opened once."""
+    """Write the experts' missing packages; the backbone is opened once."""
     projects = {domain: folder / domain for domain in experts}
     missing = [d for d, project in projects.items() if not project.exists()]
     if missing:
@@ -74,7 +74,7 @@ def _write_expert(
     seed: int,
     project: Path,
 ) -> None:
-    """Write the package of an expert, its card from the passages that routers learn from."""
+    """Write an expert's package; its card holds the passages that routers are trained on."""
     module = redhost.authoring.write_project(
         project, kind="expert", package_id=domain, summary=f"tells the next token of {domain}"
     )

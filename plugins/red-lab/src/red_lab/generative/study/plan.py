@@ -1,4 +1,4 @@
-"""What is ahead: how much work, and how long it takes at the speed measured here and now."""
+"""An estimate of the work ahead, and of its time at the speed measured on this machine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from red_lab.generative.study.training import domain_losses, untrained
 __all__ = ["plan", "work"]
 
 PROBE = 128
-"""Tokens that a speed is measured with."""
+"""Tokens with which a speed is measured."""
 RESIDUAL = 3
-"""Routers judged with a head product for each token."""
+"""Routers evaluated with a head product for each token."""
 DOCUMENT = 150
-"""Tokens of a document that changes its domain, about."""
+"""Approximate number of tokens of a document that switches its domain."""
 CARDS, EVALUATIONS = 2, 3
-"""Parts of a card; compositions that are made and judged."""
+"""Parts of a card; compositions that are made and evaluated."""
 
 
 def plan(context: StudyContext, *, seeds: int) -> str:
-    """Return lines that say what is ahead and about how many minutes it takes, all afresh."""
+    """Return lines with the stages ahead and their approximate minutes, nothing cached."""
     planned, speed = work(context, seeds=seeds), _speeds(context)
     minutes = {name: tokens / speed[kind] / 60 for name, (kind, tokens) in planned.items()}
     lines = [
@@ -38,7 +38,7 @@ def plan(context: StudyContext, *, seeds: int) -> str:
 
 
 def work(context: StudyContext, *, seeds: int) -> dict[str, tuple[str, int]]:
-    """Return, by stage, which speed it goes at and how many tokens it takes."""
+    """Return, by stage, the applicable speed and the number of tokens."""
     s, count = context.setting, len(context.domains)
     sizes: Mapping[Part, int] = s.tokens
     evaluated = sizes["fit"] + sizes["gate"] + sizes["test"]
@@ -62,7 +62,7 @@ def work(context: StudyContext, *, seeds: int) -> dict[str, tuple[str, int]]:
 
 
 def _speeds(context: StudyContext) -> dict[str, float]:
-    """Return tokens a second of the trunk, of a head product, and of a training step."""
+    """Return tokens per second of the trunk, of a head product, and of a training step."""
     text = context.texts(context.domains[0], "train")[0]
     h = context.backbone.encode([text])
     trunk = _rate(len(h), lambda: context.backbone.encode([text]))

@@ -1,10 +1,10 @@
-"""Which expert's passage is this: after all of it, and after every token of it.
+"""The posterior over experts of a passage: given all of it, and given every prefix.
 
     teacher   P(k|x) ∝ w_k π_k(x)           sees the whole passage
     exact     γ(k|x_<t) ∝ w_k π_k(x_<t)     the same law, causal: its mixture is Σ_k w_k π_k(x)
 
-Passages of a domain's test texts stand in for x ∼ π_k. Source: seed 002, structural distillation;
-`redhost_robust.constant_causal_gate` is the same on a finite alphabet.
+Passages of a domain's test texts are used as samples x ∼ π_k. Source: seed 002, structural
+distillation; `redhost_robust.constant_causal_gate` is the same on a finite alphabet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def passage_posterior(log_p: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
 
 
 def bayes_gate(log_p: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
-    """Return log γ(k|x_<t) ``(T, K)`` for each passage: row t has seen the tokens before t.
+    """Return log γ(k|x_<t) ``(T, K)`` for each passage: row t depends on the tokens before t.
 
     Args:
         log_p: log π_k(x_t|x_<t) of each passage's tokens, ``(T, K)``.
@@ -49,11 +49,11 @@ def bayes_gate(log_p: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
 def shift_from_teacher(
     log_p: Sequence[Tensor], log_gate: Sequence[Tensor], weights: Tensor
 ) -> tuple[float, float]:
-    """Return how far a causal gate is from the teacher, over some passages.
+    """Return the distance of a causal gate from the teacher, over some passages.
 
     Returns:
-        The mean of log π_w(x) − log π_γ(x), nats a passage: an estimate of KL(π_w ‖ π_γ); and the
-        mean over tokens of KL(P(·|x) ‖ γ(·|x_<t)), nats a token.
+        The mean of log π_w(x) − log π_γ(x), nats per passage, which estimates KL(π_w ‖ π_γ); and
+        the mean over tokens of KL(P(·|x) ‖ γ(·|x_<t)), nats per token.
     """
     models, gates, count = 0.0, 0.0, 0
     for rows, gate, teacher in zip(log_p, log_gate, passage_posterior(log_p, weights), strict=True):

@@ -1,6 +1,6 @@
-"""The product's own path: packages written, composed under the causal router, judged by its bus.
+"""The product's path: packages are written, composed under the causal router, and evaluated.
 
-Then one expert fewer, with it, and without it again; and all of them declined.
+An expert is then left out, added, and left out again; and all experts are declined.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["through_packages"]
 Answer = Callable[[redhost.Bus, Tensor], tuple[Tensor, Tensor]]
 
 COLUMN = "backbone"
-"""The column that changes nothing."""
+"""The column that leaves the base unchanged."""
 
 
 def through_packages(
@@ -34,13 +34,13 @@ def through_packages(
     seed: int,
     folder: Path,
 ) -> dict[str, Any]:
-    """Compose the experts of a seed as anybody would, and measure what comes out.
+    """Compose the experts of a seed through the public API, and measure the result.
 
     Args:
         context: The texts.
-        experts: By domain.
-        seed: Of the router.
-        folder: Where the packages are written.
+        experts: The experts by domain.
+        seed: Seed of the router.
+        folder: The folder for the packages.
     """
     backbone = write_backbone(context, folder / "backbone")
     packages = write_experts(context, backbone, experts, seed=seed, folder=folder / f"seed{seed}")
@@ -77,7 +77,7 @@ def _compose(
     *,
     cache: Path,
 ) -> tuple[redhost.RecomposeResult, float]:
-    """Compose all packages but one; return the seconds as well."""
+    """Compose all packages but one; return the result and the seconds."""
     start = perf_counter()
     chosen = [p for d, p in packages.items() if d != leave]
     made = redhost.compose(backbone, chosen, options=options, cache=cache)
@@ -92,7 +92,7 @@ def _change(
     whole: redhost.RecomposeResult,
     after: redhost.RecomposeResult,
 ) -> dict[str, Any]:
-    """Return what adding a domain and removing it again did to the others."""
+    """Return the effect on the other domains of adding a domain and removing it again."""
     metrics: dict[str, Any] = {
         when: _judge(context, outcome, leave=domain)["bits"]
         for when, outcome in (("before", before), ("after", after))
@@ -111,7 +111,7 @@ def _directly(bus: redhost.Bus, h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mixture(bus: redhost.Bus, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Answer as router `causal-mixture` does, whose weights are the same."""
+    """Answer as the router `causal-mixture` does, which has the same weights."""
     z = bus.norm(h)
     alpha = bus.weights(z)
     return bus.mixture(h, z, alpha), alpha
@@ -124,7 +124,7 @@ def _judge(
     leave: str | None = None,
     answer: Answer = _directly,
 ) -> dict[str, Any]:
-    """Return bits per byte by domain of a bus's answers, and how much it declines."""
+    """Return bits per byte by domain of a bus's answers, and the mean weight of declining."""
     composed = outcome.composed
     cache = redhost.authoring.FeatureCache(
         context.features, backbone=composed.backbone, fingerprint=composed.fingerprint
@@ -155,7 +155,7 @@ def _judge(
 
 
 def _declined(context: StudyContext, composed: redhost.ComposedModel, wide: Tensor) -> bool:
-    """Say whether logits are the base's, bit for bit, with all weight on the backbone."""
+    """Return whether logits are bitwise the base's with all weight on the backbone."""
     bus = composed.bus
     alpha = torch.zeros(len(wide), len(bus.columns))
     alpha[:, bus.columns.index(COLUMN)] = 1.0
@@ -165,7 +165,7 @@ def _declined(context: StudyContext, composed: redhost.ComposedModel, wide: Tens
 
 
 def _digests_equal(outcomes: Sequence[redhost.RecomposeResult]) -> bool:
-    """Say whether no composition changed an expert or the backbone, nor found another one."""
+    """Return whether every composition kept all experts and the backbone unchanged."""
     first = outcomes[0].receipt
     for receipt in (o.receipt for o in outcomes):
         changes = [receipt.backbone, *receipt.experts.values()]

@@ -1,4 +1,4 @@
-"""`redhost lab generative`: seeds of one backbone, written down as they finish, and one page."""
+"""`redhost lab generative`: seeds of one backbone, saved as they finish, and one page."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ log = logging.getLogger("red_lab")
 def run(
     *, source: str, seeds: int, out: Path, work: Path, say: Callable[[str], None] = log.info
 ) -> Path:
-    """Measure what is not on disk yet; write metrics.json, the page and the figures.
+    """Measure missing results; write metrics.json, the page and the figures.
 
     Args:
         source: ``tiny``, ``smollm2``, ``gguf:FILE`` or ``hf:NAME``.
-        seeds: How many.
-        out: Where the results go; a folder of the backbone's name is made in it.
-        work: Where states, experts and tables are kept.
-        say: Called with what is being done.
+        seeds: Number of seeds.
+        out: The folder for results; a folder with the backbone's name is made in it.
+        work: The folder for states, experts and tables.
+        say: Called with progress messages.
 
     Returns:
         The path of metrics.json.
@@ -73,10 +73,10 @@ def study(
     folder: Path,
     say: Callable[[str], None] = log.info,
 ) -> Path:
-    """Measure every seed, and write what was found.
+    """Measure every seed, and write the results.
 
-    Stages are kept under a name made of backbone, texts and setting, so that none of another
-    study is ever taken for one of this.
+    Stages are cached under a digest of backbone, texts and setting, so that results of another
+    study are never reused.
     """
     own = folder / f"{name}-{_digest(context)}"
     own.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def study(
 
 
 def open_source(source: str, *, work: Path) -> redhost.Backbone:
-    """Open the bare backbone that a source names; `tiny` is pretrained where it is not yet."""
+    """Open the bare backbone of a source; `tiny` is pretrained if it does not exist yet."""
     if source == "tiny":
         source = f"hf:{tiny_language_model(work)}"
     if source == "smollm2":
@@ -107,7 +107,7 @@ def open_source(source: str, *, work: Path) -> redhost.Backbone:
 
 
 def name_of(source: str) -> str:
-    """Return what the results of a source are called."""
+    """Return the name of a source's results."""
     if source in {"tiny", "smollm2"}:
         return source
     return re.sub(r"[^a-z0-9.]+", "-", Path(source.partition(":")[2]).stem.lower()).strip("-")
@@ -126,7 +126,7 @@ def _write(
 
 
 def _facts(context: StudyContext) -> dict[str, Any]:
-    """Return what the study was made on."""
+    """Return the facts of the study: backbone, texts and setting."""
     width, count = context.backbone.width, len(context.domains)
     adapters = 2 * width * context.setting.rank * count
     return {

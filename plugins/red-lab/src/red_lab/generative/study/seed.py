@@ -1,4 +1,4 @@
-"""One seed, stage by stage; every stage is a file, so a run goes on where it was stopped."""
+"""One seed, stage by stage; every stage is a file, so an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MONOLITHS = (
     "monolith, regret game",
 )
 ROWS = 256
-"""Tokens of every domain whose gradients are compared."""
+"""Tokens of every domain on which gradients are compared."""
 
 
 def one_seed(context: StudyContext, *, seed: int, folder: Path, say: Say) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def one_seed(context: StudyContext, *, seed: int, folder: Path, say: Say) -> dic
     Args:
         context: The texts.
         seed: Initial weights, batches, and which domain is rare.
-        folder: Where stages are kept.
-        say: Called with what is being done.
+        folder: The folder of cached stages.
+        say: Called with progress messages.
     """
     own = folder / f"seed{seed}"
     rare = context.domains[seed % len(context.domains)]
@@ -79,7 +79,7 @@ def one_seed(context: StudyContext, *, seed: int, folder: Path, say: Say) -> dic
 
 
 def _experts(context: StudyContext, *, seed: int, own: Path, say: Say) -> dict[str, redhost.Expert]:
-    """Return every domain's expert, trained where it is not yet."""
+    """Return every domain's expert; missing ones are trained."""
     found = {}
     for domain in context.domains:
         say(f"expert {domain}")
@@ -101,7 +101,7 @@ def _tables(
     own: Path,
     say: Say,
 ) -> Tables:
-    """Compute all tables that are missing."""
+    """Compute all missing tables."""
     tables = Tables(context, experts, shared=folder, own=own)
     say("log p of base and experts")
     for part in SCORED_PARTS:
@@ -123,7 +123,7 @@ def _routers(gates: TrainedGates, rare: str) -> dict[str, redhost.Router]:
 
 
 def _rarity(context: StudyContext, tables: Tables, gates: TrainedGates) -> dict[str, Any]:
-    """Let every domain be rare in turn: in weight, then also in rows."""
+    """Make every domain rare in turn: in weight, then also in rows."""
     found: dict[str, redhost.Router] = {"robust": gates.robust()}
     for rare in context.domains:
         found[f"average, rare {rare}"] = gates.average(rare)
@@ -141,7 +141,7 @@ def _monoliths(
     own: Path,
     say: Say,
 ) -> dict[str, list[float]]:
-    """Train every monolith and judge it; return bits per byte by domain."""
+    """Train and evaluate every monolith; return bits per byte by domain."""
     count = len(context.domains)
     even = torch.full((count,), 1 / count)
     plans = {
@@ -193,14 +193,14 @@ def _conflict(context: StudyContext, made: Monolith, *, seed: int) -> dict[str, 
 
 
 def _seconds(own: Path, domains: Sequence[str]) -> dict[str, float]:
-    """Return how long every training took."""
+    """Return the duration of every training."""
     found = {f"expert {d}": seconds_of(own / d / "expert.safetensors") for d in domains}
     found |= {name: seconds_of(own / name / "expert.safetensors") for name in MONOLITHS}
     return found | {f.stem: seconds_of(f) for f in sorted((own / "gates").glob("*.safetensors"))}
 
 
 def _peak(own: Path) -> float:
-    """Return the most memory that the process used up to here, MiB."""
+    """Return the peak memory of the process so far, MiB."""
     measured = cached_json(
         own / "memory.json",
         lambda: {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024},

@@ -1,6 +1,6 @@
-"""How large the study is, and how everything in it is trained; chosen on validation texts.
+"""The study's sizes and training settings, chosen on validation texts.
 
-The searches behind the numbers stand in `docs/lab-notes.md`, section "Generative experts".
+The searches behind the numbers are in `docs/lab-notes.md`, section "Generative experts".
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ __all__ = ["SMOLLM2", "TINY", "StudySetting"]
 
 @dataclass(frozen=True, kw_only=True)
 class StudySetting:
-    """One study.
+    """The settings of one study.
 
     Attributes:
-        sizes: What is read of the texts, in characters.
-        tokens: Part → tokens at most, of every domain; a passage that would go beyond is left out.
-        background: Tokens at most of the background.
+        sizes: Amounts of text to read, in characters.
+        tokens: Part → maximum tokens of every domain; a passage that would exceed it is dropped.
+        background: Maximum tokens of the background.
         rank: R of an expert; a monolith has K·R.
-        learning_rate: Peak of AdamW, for experts.
+        learning_rate: AdamW's peak learning rate, for experts.
         monolith_rate: The same for monoliths.
-        weight_decay: AdamW's.
-        dropout: Share of z dropped while an expert or a monolith trains.
-        batch: Tokens a step.
-        epochs: Passes of an expert over its tokens; a monolith takes as many visits in all.
+        weight_decay: AdamW's weight decay.
+        dropout: Dropout rate on z while an expert or a monolith trains.
+        batch: Tokens per step.
+        epochs: Epochs of an expert; a monolith processes as many tokens as all experts together.
         off_domain: Weight of ‖W_c Δ‖² on the background.
         half: Whether training multiplies by the head in bfloat16.
         gate_steps: Steps of every router.
-        gate_rate: Peak of AdamW, for routers.
-        gate_decay: AdamW's weight decay there.
-        gate_every: Steps between two looks at the gate rows.
+        gate_rate: AdamW's peak learning rate, for routers.
+        gate_decay: AdamW's weight decay, for routers.
+        gate_every: Steps between two evaluations on the gate rows.
         lessons: Steps of the distilled router, each over all fit rows.
-        card: Tokens at most of each part of an expert's card, and of the backbone's.
+        card: Maximum tokens of each part of an expert's card, and of the backbone's.
         switches: Documents for every ordered pair of domains.
         divergence: Tokens of a domain whose next-token distributions are compared.
-        host_steps: Of the product's router, before its game.
-        products: How many of the seeds also go through packages.
+        host_steps: Steps of the product's router, before its minimax game.
+        products: Number of seeds that are also measured through packages.
         draws: Mixtures drawn from the simplex.
     """
 

@@ -1,6 +1,6 @@
-"""Over all mixtures of traffic: bits per byte are linear in λ, the shares of bytes.
+"""Bits per byte over all mixtures of traffic, in which they are linear (λ are fractions of bytes).
 
-So the worst mixture is one domain alone, and the mean over the simplex is the mean over domains.
+The worst mixture is therefore a single domain, and the mean over the simplex that over domains.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def regrets(bits: Sequence[float], own: Sequence[float]) -> list[float]:
-    """Return by how much each domain's bits per byte exceed those of its own expert."""
+    """Return the excess of each domain's bits per byte over those of its own expert."""
     return [b - o for b, o in zip(bits, own, strict=True)]
 
 
 def recovered(
     bits: Sequence[float], *, base: Sequence[float], own: Sequence[float]
 ) -> list[float | None]:
-    """Return the share (base − system) / (base − own) of every domain; None without a gain."""
+    """Return (base − system) / (base − own) of every domain; None if the expert has no gain."""
     rows = zip(bits, base, own, strict=True)
     return [(b - s) / (b - o) if b > o else None for s, b, o in rows]
 
@@ -39,10 +39,10 @@ def over_simplex(
     """Return mean and worst of bits per byte and of regret, and quantiles over Dirichlet(1).
 
     Args:
-        bits: By domain, of the system.
-        own: By domain, of its own expert.
-        draws: Mixtures drawn.
-        seed: Of the draws.
+        bits: The system's bits per byte, by domain.
+        own: The own expert's bits per byte, by domain.
+        draws: Number of mixtures drawn.
+        seed: Seed of the draws.
     """
     lam = np.random.default_rng(seed).dirichlet(np.ones(len(bits)), size=draws)
     above = regrets(bits, own)

@@ -1,7 +1,7 @@
-"""Documents that change their domain half-way: how soon a router follows.
+"""Documents that switch their domain half-way, and the number of tokens until a router follows.
 
-Half a passage of one domain, then half a passage of another; a row counts the tokens of the second
-half that were read before it, so row 0 is predicted from the first half alone.
+A document is half a passage of one domain, then half a passage of another. Rows are numbered by the
+tokens of the second half before them, so row 0 is predicted from the first half alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from red_lab.generative.study.tables import answer_log_p
 __all__ = ["AFTER", "BEFORE", "Switch", "follow", "switched", "tokens_until"]
 
 BEFORE, AFTER = 16, 48
-"""Tokens before and after the switch that the trajectory shows."""
+"""Tokens before and after the switch in the trajectory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Switch:
 
     Attributes:
         first: The domain of its first half.
-        second: That of its second half.
+        second: The domain of its second half.
         head: The first half.
         tail: The second half.
     """
@@ -45,7 +45,7 @@ class Switch:
 
 
 def switched(context: StudyContext) -> list[Switch]:
-    """Return documents of every ordered pair of domains, made of test passages."""
+    """Return documents for every ordered pair of domains, made of test passages."""
     return [
         Switch(
             first=one,
@@ -59,7 +59,7 @@ def switched(context: StudyContext) -> list[Switch]:
 
 
 def tokens_until(alpha: Tensor, owner: int) -> int | None:
-    """Return after how many rows a column first has the largest weight; None if never."""
+    """Return the first row at which a column has the largest weight; None if there is none."""
     own = (alpha.argmax(dim=1) == owner).nonzero()
     return int(own[0, 0]) if len(own) else None
 
@@ -67,12 +67,12 @@ def tokens_until(alpha: Tensor, owner: int) -> int | None:
 def follow(
     context: StudyContext, experts: Mapping[str, redhost.Expert], gates: Mapping[str, nn.Module]
 ) -> dict[str, Any]:
-    """Return, router by router, how soon it follows, its weights around the switch, and bits.
+    """Return, by router, the tokens until it follows, its weights around the switch, and bits.
 
     Args:
         context: The texts.
-        experts: By domain.
-        gates: By name; `bayes` is added.
+        experts: The experts by domain.
+        gates: The routers by name; `bayes` is added.
     """
     curves = {name: _SwitchCurves() for name in (*gates, "bayes")}
     bits = dict.fromkeys(("base", "own expert", *curves), 0.0)
@@ -106,7 +106,7 @@ def _weights(
 
 
 class _SwitchCurves:
-    """What one router did on all documents."""
+    """The weights of one router on all documents."""
 
     def __init__(self) -> None:
         self.until: list[int | None] = []
@@ -123,7 +123,7 @@ class _SwitchCurves:
             curve.append(window.tolist())
 
     def summary(self) -> dict[str, Any]:
-        """Return median and 90 % quantile of the tokens until, and mean weights; None is never."""
+        """Return median and 90 % quantile of tokens to follow (None: never), and mean weights."""
         never = math.inf
         until = sorted(never if u is None else u for u in self.until)
         return {
@@ -140,18 +140,18 @@ def _finite(value: float) -> float | None:
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float | None]:
-    """Return the mean over documents of every place; None where no document reaches."""
+    """Return the mean over documents at every position; None where no document is long enough."""
     found = torch.tensor(rows).nanmean(0).tolist()
     return [None if math.isnan(x) else x for x in found]
 
 
 def _turn(texts: Sequence[str], place: int) -> str:
-    """Return a text, counted round and round."""
+    """Return the text at an index modulo the number of texts."""
     return texts[place % len(texts)]
 
 
 def _half(text: str) -> tuple[str, str]:
-    """Return a text's two halves, cut at the end of a line or a word."""
+    """Return a text's two halves, cut after a line or a word."""
     chunks = cut(text, size=max(1, len(text) // 8))
     middle = max(1, len(chunks) // 2)
     return "".join(chunks[:middle]), "".join(chunks[middle:]) or text

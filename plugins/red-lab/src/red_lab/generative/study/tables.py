@@ -1,6 +1,6 @@
-"""How well every system alone tells every token: log p(x_t+1 | x_≤t), computed once.
+"""Log-likelihoods of all tokens under every system alone: log p(x_t+1 | x_≤t), computed once.
 
-A file for each system and part of a domain, so that a run goes on wherever it was stopped.
+There is one file for each system and part of a domain, so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Tables:
 
     Args:
         context: The texts.
-        experts: By domain, one seed's.
-        shared: Where the base's tables lie.
-        own: Where this seed's lie.
+        experts: One seed's experts by domain.
+        shared: The folder of the base's tables.
+        own: The folder of this seed's tables.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Tables:
 def cached_column(
     context: StudyContext, expert: redhost.Expert | None, folder: Path, domain: str, part: Part
 ) -> Tensor:
-    """Return log p ``(N,)`` of one system on one part, from its file where there is one."""
+    """Return log p ``(N,)`` of one system on one part, from its file if it exists."""
     found, _ = cached_tensors(
         folder / f"{part}-{domain}.safetensors",
         lambda: {"log_p": answer_log_p(context, context.part(domain, part), expert)},
@@ -88,13 +88,13 @@ def answer_log_p(
 def residual_log_p(
     context: StudyContext, tokens: PassageTokens, alpha: Tensor, experts: Sequence[redhost.Expert]
 ) -> Tensor:
-    """Return log p ``(N,)`` of softmax(W_c (h + Σ_j α_j Δ_j(z))), one head product a token.
+    """Return log p ``(N,)`` of softmax(W_c (h + Σ_j α_j Δ_j(z))), one head product per token.
 
     Args:
-        context: The head.
+        context: The study's data, with the head.
         tokens: The rows.
         alpha: Weights ``(N, K)``.
-        experts: In the order of the weights.
+        experts: The experts in the order of the weights.
     """
     log_p = []
     with torch.inference_mode():
@@ -107,7 +107,7 @@ def residual_log_p(
 
 
 def totals(tokens: PassageTokens, log_p: Tensor) -> Tensor:
-    """Return log p of whole passages ``(P, …)`` for tokens' ``(N, …)``."""
+    """Return log p of whole passages ``(P, …)`` from that of tokens ``(N, …)``."""
     return torch.stack([rows.double().sum(0) for rows in tokens.by_passage(log_p)])
 
 

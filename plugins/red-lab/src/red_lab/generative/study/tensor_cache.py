@@ -1,4 +1,4 @@
-"""Tensors that were made once: a file each, written whole or not at all."""
+"""A cache of computed tensors: one file each, written atomically."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import redhost
 __all__ = ["Made", "cached_expert", "cached_tensors", "seconds_of"]
 
 Made = tuple[dict[str, Tensor], float]
-"""Tensors by name, and the seconds they took."""
+"""Tensors by name, and the seconds of their computation."""
 
 
 def cached_tensors(file: Path, make: Callable[[], Mapping[str, Tensor]]) -> Made:
-    """Return what a file holds; make it and write it down where there is none."""
+    """Return the contents of a file; compute and save them if it does not exist."""
     if not file.exists():
         start = perf_counter()
         tensors = {name: t.detach().contiguous() for name, t in make().items()}
@@ -33,7 +33,7 @@ def cached_tensors(file: Path, make: Callable[[], Mapping[str, Tensor]]) -> Made
 
 
 def seconds_of(file: Path) -> float:
-    """Return how long the tensors of a file took to make."""
+    """Return the seconds that the tensors of a file took to compute."""
     return _read(file)[1]
 
 

@@ -1,8 +1,9 @@
-"""Experts, each alone on its domain, and monoliths of the same size on all of them.
+"""Training of experts, each on its domain alone, and of monoliths of the same size on all domains.
 
 A monolith is one adapter of rank K·R. Its steps take the same number of tokens of every domain and
-descend Σ λ_k ℓ_k, ℓ in bits per byte: λ stays as given, or goes where the loss (group DRO) or the
-regret against the domain's own expert is. All visit as many tokens as the experts together.
+minimise Σ λ_k ℓ_k, ℓ in bits per byte. λ is fixed, or moves towards the domains of largest loss
+(group DRO) or of largest regret against their own expert. Every monolith processes as many tokens
+as all experts together.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from red_lab.generative.study.context import PassageTokens, StudyContext, draw, 
 __all__ = ["Monolith", "domain_losses", "settings_of", "train_monolith", "train_one", "untrained"]
 
 VALIDATION_TOKENS = 600
-"""Tokens of every domain that a monolith is looked at on."""
+"""Tokens of every domain on which a monolith is validated."""
 
 
 def settings_of(context: StudyContext, *, seed: int) -> redhost.authoring.ExpertSettings:
-    """Return how an expert is trained."""
+    """Return the training settings of an expert."""
     s = context.setting
     return redhost.authoring.ExpertSettings(
         rank=s.rank,
@@ -43,7 +44,7 @@ def settings_of(context: StudyContext, *, seed: int) -> redhost.authoring.Expert
 
 
 def train_one(context: StudyContext, domain: str, *, seed: int, checkpoint: Path) -> redhost.Expert:
-    """Train the expert of a domain; a run that was stopped goes on from its last epoch."""
+    """Train the expert of a domain; an interrupted run resumes from its last epoch."""
     train, valid = context.part(domain, "train"), context.part(domain, "valid")
     show = shown(f"expert {domain}", total=context.setting.epochs)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -66,10 +67,10 @@ def train_one(context: StudyContext, domain: str, *, seed: int, checkpoint: Path
 
 @dataclass(kw_only=True, eq=False)
 class Monolith:
-    """A monolith on its way.
+    """A monolith in training.
 
     Attributes:
-        adapter: Of rank K·R.
+        adapter: The adapter, of rank K·R.
         stages: Copies of it at the start and half-way.
     """
 
@@ -100,8 +101,8 @@ def train_monolith(
 
     Args:
         context: The texts.
-        name: What the bar says.
-        start: λ at first ``(K,)``.
+        name: The label of the progress bar.
+        start: The initial λ ``(K,)``.
         moves: Whether λ moves.
         reference: Experts whose own losses are subtracted; None subtracts nothing.
         seed: Initial weights and order of the tokens.
@@ -141,7 +142,7 @@ def domain_losses(
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return ℓ of every domain's tokens ``(K,)``, nats a token, with its graph."""
+    """Return ℓ of every domain's tokens ``(K,)``, nats per token, with its autograd graph."""
     h = torch.cat([p.h for p in parts])
     z = context.norm(h)
     if dropout:
@@ -162,7 +163,7 @@ def _staged(
     steps: int,
     generator: torch.Generator,
 ) -> Callable[[], Tensor]:
-    """Return → ℓ in bits per byte of a fresh batch; keeps copies of the adapter on the way."""
+    """Return a function → ℓ of a new batch, in bits per byte; it also keeps adapter copies."""
     scale = torch.tensor([p.scale for p in parts])
     taken = 0
 
@@ -184,7 +185,7 @@ def _staged(
 def _validation_losses(
     context: StudyContext, experts: Sequence[nn.Module], parts: Sequence[PassageTokens]
 ) -> Tensor:
-    """Return bits per byte of one adapter a part ``(K,)``."""
+    """Return bits per byte of one adapter per part ``(K,)``."""
     losses = []
     with torch.no_grad():
         for expert, part in zip(experts, parts, strict=True):
@@ -199,7 +200,7 @@ def _validation_losses(
 
 
 def _first(tokens: PassageTokens, most: int) -> PassageTokens:
-    """Return the first tokens, with the scale of all."""
+    """Return the first tokens, with the scale of all tokens."""
     share = min(most, len(tokens)) / len(tokens)
     return PassageTokens(
         h=tokens.h[:most],
