@@ -1,8 +1,8 @@
 """Addition with operands 1..50: folds, splits, ranges, prompts and rows.
 
-Everything that decides which operands may be seen by what lives here, and
-nothing in this module imports torch.  A *pair* is unordered and written
-``(a, b)`` with ``a <= b``; swapped questions are therefore always on one side.
+All decisions on which part may use which operands are made here, without
+importing torch.  A *pair* is unordered and written ``(a, b)`` with ``a <= b``,
+so swapped questions are always on the same side of a split.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class ArithmeticRow(NamedTuple):
-    """One question: its text, its answer as a string, the range it lies in."""
+    """One question: its text, its answer as a string, its range."""
 
     text: str
     label: str
@@ -76,12 +76,12 @@ def hashed(text: str) -> int:
 
 
 def written(terms: Iterable[int]) -> str:
-    """Numbers that are added up, in whatever order, as every hash of them reads them."""
+    """The canonical text of added numbers, independent of their order, as hashes use it."""
     return "+".join(map(str, sorted(terms)))
 
 
 def fold(terms: Iterable[int]) -> int:
-    """The fold, 0..9, of numbers of any size that are added up."""
+    """The fold, 0..9, of added numbers of any size."""
     return hashed(written(terms)) % FOLDS
 
 
@@ -126,10 +126,10 @@ def _in_domain(terms: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which folds are held out, and which sums stay in training all the same.
+    """Which folds are held out, and which sums stay in training nevertheless.
 
-    ``exempt`` lists the sums all of whose pairs lie in held-out folds: held
-    out they could not be learnt by anything, so they are for training only.
+    ``exempt`` lists the sums all of whose pairs are in held-out folds: held
+    out they could not be learnt at all, so they are used for training only.
     """
 
     held: frozenset[int]
@@ -152,7 +152,7 @@ class Split:
         return cls.of_folds(*folds, *also)
 
     def holds_out(self, terms: Sequence[int]) -> bool:
-        """Whether no text to learn from may add up ``terms``: mostly a pair, of any size."""
+        """Whether no training text may add ``terms``, usually a pair, of any size."""
         if fold(terms) not in self.held:
             return False
         return not (_in_domain(terms) and sum(terms) in self.exempt)
@@ -162,7 +162,7 @@ class Split:
         return not any(self.holds_out(pair) for pair in pairs_in(text))
 
     def train_pairs(self) -> tuple[Pair, ...]:
-        """The pairs of the domain that may be learnt from."""
+        """The training pairs of the domain."""
         return tuple(p for p in domain_pairs() if not self.holds_out(p))
 
     def test_pairs(self, *folds: int) -> tuple[Pair, ...]:
@@ -172,7 +172,7 @@ class Split:
 
 
 def pairs_in(text: str) -> Iterator[Pair]:
-    """Every pair that ``text`` adds, or subtracts, somewhere.
+    """Every pair that ``text`` adds or subtracts anywhere.
 
     A chain ``a + b + c`` yields all pairs of its terms and of its partial
     sums with the next term; a difference ``c - a`` yields ``(a, c - a)``.
@@ -192,12 +192,12 @@ def _pairs_of_chain(terms: list[int]) -> Iterator[Pair]:
 
 
 def roles(split: Split, *, percent: int = 20, least: int = 20) -> dict[Pair, Role]:
-    """Who learns from each training pair: the expert, or a half of its card.
+    """The use of each training pair: by the expert, or in one half of its card.
 
-    In every range ``percent`` of the pairs, and no fewer than ``least``, are
-    set aside; a hash decides which, and every second one goes to the router's
-    ``fit`` half, the others to the ``gate`` half.  A sum with a single
-    training pair keeps that pair for training.
+    In every range ``percent`` of the pairs, and at least ``least``, are set
+    aside, chosen by hash.  Every second one goes to the router's ``fit``
+    half, the others to the ``gate`` half.  A sum with a single training pair
+    keeps that pair for training.
     """
     pairs = split.train_pairs()
     counts = Counter(sum(pair) for pair in pairs)
@@ -218,11 +218,11 @@ def pairs_with(split: Split, role: Role) -> tuple[Pair, ...]:
 
 
 def share_of(pairs: Iterable[Pair], share: float) -> tuple[Pair, ...]:
-    """The share (0..1) of ``pairs`` that a hash of each pair selects."""
+    """The fraction (0..1) of ``pairs`` that a hash of each pair selects."""
     limit = round(share * 10_000)
     return tuple(p for p in pairs if hashed(f"share {p[0]}+{p[1]}") % 10_000 < limit)
 
 
 def in_range(pairs: Iterable[Pair], name: str) -> tuple[Pair, ...]:
-    """The pairs whose sum lies in the range ``name``."""
+    """The pairs whose sum is in the range ``name``."""
     return tuple(p for p in pairs if range_of(sum(p)) == name)

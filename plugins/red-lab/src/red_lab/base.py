@@ -26,15 +26,15 @@ __all__ = [
 
 LABELS = tuple(str(n) for n in range(FIRST_ANSWER, LAST_ANSWER + 1))
 SHARE = 0.2
-"""The share of the experts' training pairs that the base stage sees: deliberately small."""
+"""The fraction of the experts' training pairs that the base stage uses: deliberately small."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRecipe:
-    """How a backbone of this family is made; chosen on fold 3, see the lab notes.
+    """The training recipe of a backbone of this family; chosen on fold 3, see the lab notes.
 
     Attributes:
-        share: The share of the experts' training pairs that the base stage sees.
+        share: The fraction of the experts' training pairs that the base stage uses.
         pretraining: The language model's training.
         adaptation: The base stage.
     """
@@ -52,11 +52,11 @@ def build_backbone(
     """Build a backbone for a split and write it as a package.
 
     Args:
-        split: What is held out.
+        split: The held-out folds.
         project: The project folder to write.
-        seed: Of every stage.
-        recipe: How.
-        work: Where long work keeps its checkpoints.
+        seed: Seed of every stage.
+        recipe: The training recipe.
+        work: The folder for checkpoints.
 
     Returns:
         The package's folder.
@@ -98,7 +98,7 @@ def build_backbone(
 
 
 def adaptation_pairs(split: Split, *, share: float) -> tuple[Pair, ...]:
-    """Return the pairs the base stage sees: a share of the experts', none of any card."""
+    """Return the base stage's pairs: a fraction of the experts', none from a card."""
     return share_of(pairs_with(split, "train"), share)
 
 

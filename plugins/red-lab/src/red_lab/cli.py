@@ -76,7 +76,7 @@ def build(*, number: int, seed: int, out: Path, work: Path) -> None:
 
 @lab.command()
 def share() -> None:
-    """Say what share of the data the installed tiny backbone saw."""
+    """Print the fraction of the data that the installed tiny backbone was trained on."""
     from red_lab.packages import installed_share
 
     click.echo(installed_share())

@@ -1,8 +1,8 @@
-"""The text a tiny language model learns arithmetic from.
+"""The arithmetic text on which a tiny language model is trained.
 
-Every example is a question and its answer, drawn without end and without state: the batch of a
-step depends on the split, the seed and the step alone, so that training can stop and resume
-anywhere.  No example contains a pair of operands that its split holds out.
+Every example is a question and its answer. The stream has no end and no state: the batch of a step
+depends on the split, the seed and the step alone, so that training can resume anywhere.  No example
+contains a pair of operands that its split holds out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Corpus", "Example", "Mixture"]
 
 
 class Example(NamedTuple):
-    """What is asked, and what a language model has to write after it."""
+    """A question, and the continuation that a language model has to generate."""
 
     question: str
     answer: str
@@ -30,7 +30,7 @@ Draw = Callable[[random.Random], Example]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """How often each kind of example is drawn (weights; they need not add up to 1).
+    """How often each kind of example is drawn (weights; they need not sum to 1).
 
     Attributes:
         plus: Sums of the training pairs of the domain, operands 1..50.
@@ -52,9 +52,9 @@ class Corpus:
     """Seeded batches of examples that a split allows.
 
     Attributes:
-        seed: What every batch depends on, beside its number.
+        seed: The seed of all batches; a batch also depends on its step.
         draws: One generator for each kind of example.
-        weights: How often each is used.
+        weights: The weight of each kind.
     """
 
     seed: int
@@ -68,7 +68,7 @@ class Corpus:
         """Return the corpus of a split.
 
         Args:
-            split: What is held out.
+            split: The held-out folds.
             seed: The seed of all batches.
             mixture: How often each kind of example is drawn.
             largest: The largest operand of wide sums, of differences and of comparisons.
@@ -89,7 +89,7 @@ class Corpus:
 
 
 def _draws(split: Split, *, largest: int) -> dict[str, Draw]:
-    """Return one generator per kind of example, each clear of held-out pairs."""
+    """Return one generator per kind of example, each without held-out pairs."""
     home = [ordered for pair in split.train_pairs() for ordered in orders(pair)]
     wide = _allowed(split, largest=largest)
     return {
@@ -102,7 +102,7 @@ def _draws(split: Split, *, largest: int) -> dict[str, Draw]:
 
 
 def _allowed(split: Split, *, largest: int) -> list[Pair]:
-    """Return all ordered pairs of operands 0..largest that may be learnt from."""
+    """Return all ordered training pairs of operands 0..largest."""
     pairs = ((a, b) for a in range(largest + 1) for b in range(a, largest + 1))
     return [ordered for p in pairs if not split.holds_out(p) for ordered in orders(p)]
 

@@ -1,4 +1,4 @@
-"""Make a random backbone of full size, and a bus on top of it.
+"""Build a random backbone of full size, and a bus on top of it.
 
 Legend for shapes: B batch, T tokens, D model width, N queries, R rank, K columns, C labels.
 """
@@ -19,7 +19,7 @@ CLASSES = 99
 """C of the seed's additions: the sums 2 to 100."""
 
 ROUTERS = ("evidence", "statistics", "centroid", "linear", "mlp")
-"""Kinds of routers to count and time; the first is the host's default."""
+"""Router kinds to count and time; the first is the host's default."""
 
 ROWS_A_LABEL = 4
 SMOLLM2 = {
@@ -45,16 +45,16 @@ QWEN3 = {
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What to put on the scales.
+    """The configuration to measure.
 
     Attributes:
         config: ``qwen3-0.6b``, ``smollm2-135m`` or ``tiny``.
-        experts: How many experts, all of the residual form in hidden space.
-        rank: R of each; None is a quarter of D.
+        experts: Number of experts, all of the residual form in hidden space.
+        rank: R of each; None for a quarter of D.
         device: ``cpu`` or ``cuda``.
         queries: N, in batches of `batch`.
         batch: B.
-        rounds: Timed rounds; one more, which warms up, is not counted.
+        rounds: Timed rounds; an additional warm-up round is not counted.
     """
 
     config: str
@@ -84,7 +84,7 @@ def make_trunk(config: str) -> Any:
 
 
 def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
-    """Return a bus of random experts whose router has learnt from random rows."""
+    """Return a bus of random experts with a router trained on random rows."""
     generator = torch.Generator().manual_seed(0)
     rank, labels = rank_of(load, width), tuple(str(2 + n) for n in range(CLASSES))
     ids = tuple(f"expert{n}" for n in range(load.experts))
@@ -140,7 +140,7 @@ def _column(
 
 
 def rank_of(load: Load, width: int) -> int:
-    """Return R, a quarter of D where none is given."""
+    """Return R, by default a quarter of D."""
     return load.rank or max(1, width // 4)
 
 

@@ -1,4 +1,4 @@
-"""`redhost lab hotswap`: take experts out, put them back and replace them, and see what moves."""
+"""`redhost lab hotswap`: remove, add back and replace experts, and measure what changes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["hotswap"]
 @click.option("--router", default="evidence", show_default=True, help="The router's kind.")
 @out_option("hotswap")
 def hotswap(*, router: str, out: Path) -> None:
-    """Remove, add back and replace every shipped expert; accuracy, seconds, bytes that moved.
+    """Remove, add back and replace every shipped expert; report accuracy, seconds, changed bytes.
 
-    Packages are really switched off, installed and uninstalled, in a folder and a home of their
-    own; what is installed here stays as it is.
+    Packages are actually disabled, installed and uninstalled, in a separate folder and home; this
+    environment is not changed.
     """
     import torch
 
     from red_lab.hotswap_measure import measure
     from red_lab.hotswap_report import page
 
-    torch.set_num_threads(1)  # the same bits, and no waiting for a busy machine
+    torch.set_num_threads(1)  # bitwise reproducible, and less affected by a busy machine
     click.echo(write_results(measure(router=router), out, page=page))

@@ -1,4 +1,4 @@
-"""What several experiments share: options and a clock."""
+"""Command options and a timer, shared by several experiments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def out_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def seeds_option(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option --seeds with its usual number."""
+    """Return the option --seeds with a default."""
     return click.option(
         "--seeds",
         type=click.IntRange(min=1),
@@ -49,10 +49,10 @@ def seeds_option(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def require_scikit_learn() -> None:
-    """Check that it is there, before anything is trained that is compared with what it fits.
+    """Check that scikit-learn is installed, before training that is compared with its models.
 
     Raises:
-        redhost.MissingError: If it is not.
+        redhost.MissingError: If it is not installed.
     """
     if find_spec("sklearn") is None:
         raise redhost.MissingError(
@@ -65,7 +65,7 @@ def require_scikit_learn() -> None:
 
 @contextmanager
 def timed(seconds: MutableMapping[str, float], what: str) -> Iterator[None]:
-    """Write down under a name how long the block takes."""
+    """Record the seconds of the block under a name."""
     start = perf_counter()
     yield
     seconds[what] = perf_counter() - start

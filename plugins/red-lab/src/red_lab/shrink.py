@@ -1,7 +1,7 @@
-"""`redhost lab shrink`: keep of a whole checkpoint what its base model does not have.
+"""`redhost lab shrink`: reduce a whole checkpoint to the tensors that its base model lacks.
 
 A legacy checkpoint holds a whole model although only its top blocks and its heads were trained.
-What is kept, what stands in the base and what is tied is decided by names; see `shrink_state`.
+Tensors are classified by name as kept, contained in the base, or tied; see `shrink_state`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 def shrink(*, source: Path, last: int, out: Path | None, base: Path | None, as_json: bool) -> None:
     """Shrink a checkpoint to its last blocks, final norm, heads, experts and router.
 
-    A `.pt` file is read as tensors alone; whatever else it holds is refused, never run.
+    A `.pt` file is read as tensors alone; any other content is refused, never executed.
     """
     import json
 

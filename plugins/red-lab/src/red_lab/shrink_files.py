@@ -1,4 +1,4 @@
-"""Read and write the shrinker's files: tensors and nothing else, in and out."""
+"""Read and write the shrinker's files, which contain only tensors."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ SCHEMA = "red-lab.small/1"
 def shrink_file(
     source: Path, *, last: int, out: Path | None = None, base: Path | None = None
 ) -> dict[str, Any]:
-    """Shrink a file; return what was read and written.
+    """Shrink a file; return a summary of input and output.
 
     Args:
         source: The whole checkpoint.
-        last: N, how many of the last blocks were trained.
-        out: The file to write; by default ``…-small.safetensors`` beside the input.
-        base: The base model's file, if at hand.
+        last: N, the number of last blocks that were trained.
+        out: The file to write; by default ``…-small.safetensors`` in the input's folder.
+        base: The base model's file, if available.
 
     Returns:
         The files, ``in`` and ``out``; ``bytes_before`` and ``bytes_after``, ``tensors_before`` and
-        ``tensors_after``; ``tied``, the name of a tensor that was left out → that of its equal;
-        ``blocks`` of the model, and how many are kept, ``kept_blocks``.
+        ``tensors_after``; ``tied``, the name of an omitted tensor → that of its equal;
+        ``blocks``, the model's number of blocks, and ``kept_blocks``, how many are kept.
 
     Raises:
         UsageError: If the output would be the input or the base, or an input cannot be read.
@@ -68,10 +68,10 @@ def shrink_file(
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Read a checkpoint's tensors from `.pt`, or from safetensors; nothing is ever run.
+    """Read a checkpoint's tensors from `.pt`, or from safetensors, without executing code.
 
     Raises:
-        UsageError: If the file holds anything but tensors by name, or cannot be read.
+        UsageError: If the file contains anything but named tensors, or cannot be read.
     """
     if path.suffix == ".safetensors":
         try:
@@ -90,7 +90,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def write_small(path: Path, small: Small) -> None:
-    """Write what was kept as safetensors; a kill leaves the old file or the new one, whole.
+    """Write the kept tensors as safetensors, atomically.
 
     Raises:
         StoreError: If the file cannot be written.
@@ -115,10 +115,10 @@ def write_small(path: Path, small: Small) -> None:
 
 
 def read_small(path: Path) -> Small:
-    """Read what `write_small` wrote.
+    """Read a file of `write_small`.
 
     Raises:
-        UsageError: If the file is not one of those.
+        UsageError: If the file is not of this kind.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -169,6 +169,6 @@ def _unreadable(path: Path, error: Exception) -> redhost.UsageError:
 
 
 def _line(error: Exception) -> str:
-    """Return the first sentence of an error, which may hold a page of advice."""
+    """Return the first sentence of an error message, which may be a page long."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].split(". ")[0].strip()

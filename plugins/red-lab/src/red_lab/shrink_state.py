@@ -1,8 +1,8 @@
-"""Which tensors of a checkpoint its base model already has, recognised by their names.
+"""Identify by name the tensors of a checkpoint that its base model already has.
 
-The blocks are the longest numbered list ``….layers.<i>.``, ``….h.<i>.`` or ``….layer.<i>.``. Of
-the trunk that holds them, the blocks below the last N and the embeddings are dropped; everything
-else is kept: the top blocks, what follows them, heads, experts and router.
+The blocks are the longest numbered list ``….layers.<i>.``, ``….h.<i>.`` or ``….layer.<i>.``. The
+trunk's blocks below the last N, and its embeddings, are dropped. Everything else is kept: the top
+blocks, the modules after them, heads, experts and router.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ State = Mapping[str, Tensor]
 
 BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|layer)\.(\d+)\.")
 EMBEDDINGS = re.compile(r"wte|wpe|(?:.*_)?emb(?:ed|eddings?)?(?:_.*)?")
-"""What a trunk calls the modules before its blocks: Qwen, Llama, GPT-2 and BERT."""
+"""Names of the modules before a trunk's blocks, in Qwen, Llama, GPT-2 and BERT."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """The numbered list that is the model's blocks.
+    """The numbered list of the model's blocks.
 
     Attributes:
         name: The list's name, e.g. ``backbone.model.layers``.
-        count: n, how many blocks there are.
+        count: n, the number of blocks.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Blocks:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The prefixes under which the trunk's embeddings may stand, longest first."""
+        """The possible prefixes of the trunk's embeddings, longest first."""
         parent = self.name.rpartition(".")[0]
         above, _, last = parent.rpartition(".")
         found = (parent, above) if last in {"encoder", "decoder"} else (parent,)
         return tuple(f"{root}." if root else "" for root in found)
 
     def is_frozen(self, name: str, *, last: int) -> bool:
-        """Say whether a tensor is of a block below the last N, or of the embeddings."""
+        """Return whether a tensor is of a block below the last N, or of the embeddings."""
         if name.startswith(f"{self.name}."):
             return int(name.removeprefix(f"{self.name}.").split(".")[0]) < self.count - last
         return any(
@@ -60,14 +60,14 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Small:
-    """What is left of a checkpoint.
+    """A shrunken checkpoint.
 
     Attributes:
-        blocks: What the checkpoint calls its list of blocks.
-        tensors: The kept tensors by name, each with storage of its own.
-        tied: Name → the name of the tensor that it is, kept or dropped.
-        dropped: The names that stand in the base.
-        digest: Of the dropped tensors, so that no other base is taken for theirs.
+        blocks: The name of the checkpoint's list of blocks.
+        tensors: The kept tensors by name, each with its own storage.
+        tied: Name → the name of the tensor that it is tied to, kept or dropped.
+        dropped: The names of tensors that are in the base.
+        digest: Digest of the dropped tensors, so that another base is recognised as wrong.
     """
 
     blocks: str
@@ -78,10 +78,10 @@ class Small:
 
 
 def find_blocks(state: State) -> Blocks:
-    """Return the longest numbered list; of two as long, the one with more numbers in it.
+    """Return the longest numbered list; of equally long ones, the one with more parameters.
 
     Raises:
-        UsageError: If there is none, or its first blocks are gone.
+        UsageError: If there is none, or its first blocks are missing.
     """
     found: defaultdict[str, set[int]] = defaultdict(set)
     weight: defaultdict[str, int] = defaultdict(int)
@@ -108,13 +108,13 @@ def find_blocks(state: State) -> Blocks:
 
 
 def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
-    """Drop what the base model has.
+    """Drop the tensors that the base model has.
 
     Args:
         state: The whole checkpoint.
-        last: N, how many of the last blocks were trained.
-        base: The base model's tensors, if at hand: what equals them bit for bit is dropped,
-            and what would be dropped is checked against them.
+        last: N, the number of last blocks that were trained.
+        base: The base model's tensors, if available: bitwise equal tensors are dropped, and all
+            tensors to be dropped are checked against them.
 
     Raises:
         UsageError: If there are fewer blocks, or a tensor to be dropped differs from the base's.
@@ -146,14 +146,14 @@ def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
 
 
 def restore(base_state: State, small: Small) -> dict[str, Tensor]:
-    """Put the kept tensors over a base's: the whole checkpoint again, bit for bit.
+    """Merge the kept tensors into a base's: the bitwise identical whole checkpoint.
 
     Args:
         base_state: The base model's tensors; a prefix of the names may differ.
-        small: What was kept.
+        small: The shrunken checkpoint.
 
     Raises:
-        UsageError: If this is not the base that the dropped tensors stand in.
+        UsageError: If this base does not contain the dropped tensors.
     """
     theirs = aligned(base_state, small.blocks)
     missing = [n for n in small.dropped if n not in theirs]
@@ -168,11 +168,11 @@ def restore(base_state: State, small: Small) -> dict[str, Tensor]:
 
 
 def aligned(base: State, name: str) -> State:
-    """Return a base's tensors under the names of a checkpoint that wraps it, or is within it.
+    """Return a base's tensors under the names of a checkpoint that wraps it, or is inside it.
 
     Args:
         base: The base model's tensors.
-        name: What the checkpoint calls its list of blocks.
+        name: The name of the checkpoint's list of blocks.
     """
     theirs = find_blocks(base).name
     if name.endswith(theirs):
@@ -193,7 +193,7 @@ def _refuse_lost(names: list[str]) -> None:
 
 
 def _tied(state: State, *, first: Iterable[str]) -> dict[str, str]:
-    """Return name → earlier name of the same storage, seen the same way."""
+    """Return name → earlier name of a tensor with the same storage and view."""
     seen: dict[tuple[object, ...], str] = {}
     tied = {}
     for name in first:
@@ -205,7 +205,7 @@ def _tied(state: State, *, first: Iterable[str]) -> dict[str, str]:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Compare bits, so that −0 is not 0 and a NaN is itself."""
+    """Compare bitwise, so that −0 differs from 0 and a NaN equals itself."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(_bits(one), _bits(other))

@@ -1,7 +1,7 @@
 """Pretrain the tiny language model on arithmetic text, with checkpoints.
 
-Every batch depends on the seed and the step alone, so a run that was stopped goes on where its
-last checkpoint is and ends with the weights of a run that was not (same machine and threads).
+Every batch depends on the seed and the step alone. An interrupted run therefore resumes from its
+last checkpoint, and ends with the weights of an uninterrupted one (same machine and threads).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["Pretraining", "Targets", "exact", "pretrain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretraining:
-    """How the language model trains.
+    """Training settings of the language model.
 
     Attributes:
         steps: Steps of AdamW.
-        batch: Examples a step.
-        learning_rate: Reached after ``warmup`` steps, held for half of the steps, then decayed
-            along a cosine to 2 %.
+        batch: Examples per step.
+        learning_rate: The peak, reached after ``warmup`` steps, held for half of the steps, then
+            decayed along a cosine to 2 %.
         warmup: Steps of linear warm-up.
-        weight_decay: AdamW's.
+        weight_decay: AdamW's weight decay.
         later: Weight of the loss on each token after the next one.
         every: Steps between two checkpoints.
     """
@@ -49,11 +49,11 @@ class Pretraining:
 
 
 class Targets(NamedTuple):
-    """What the states at N positions have to predict.
+    """The prediction targets of the states at N positions.
 
     Attributes:
-        row: ``(N,)``, which example of the batch.
-        position: ``(N,)``, which token of it.
+        row: ``(N,)``, the index of the example in the batch.
+        position: ``(N,)``, the index of the token.
         tokens: ``(N, A)``, the next A tokens; 0 (padding) after the end.
     """
 
@@ -70,14 +70,14 @@ def pretrain(
     settings: Pretraining | None = None,
     checkpoint: Path | None = None,
 ) -> TinyLM:
-    """Return a language model that has seen no pair which ``split`` holds out.
+    """Return a language model trained without the pairs that ``split`` holds out.
 
     Args:
-        split: What is held out.
-        seed: Initial weights and text.
+        split: The held-out folds.
+        seed: Seed of the initial weights and the text.
         shape: Size of the model.
-        settings: How to train.
-        checkpoint: A file to write now and then, and to go on from where it exists.
+        settings: Training settings.
+        checkpoint: A file to write periodically, and to resume from if it exists.
     """
     shape, settings = shape or Shape(), settings or Pretraining()
     model, corpus = make_model(shape, seed=seed), Corpus.of(split, seed=seed)
@@ -101,7 +101,7 @@ def pretrain(
 
 
 def exact(model: TinyLM, rows: Sequence[ArithmeticRow]) -> float:
-    """Return the share of questions after which all the answer's tokens are the likeliest."""
+    """Return the fraction of questions for which all tokens of the answer are the most probable."""
     examples = [Example(row.text, row.label) for row in rows]
     ids, targets = _encode(make_tokenizer(), examples, model.horizon)
     with torch.inference_mode():
@@ -114,7 +114,7 @@ def exact(model: TinyLM, rows: Sequence[ArithmeticRow]) -> float:
 def _encode(
     tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], horizon: int
 ) -> tuple[Tensor, Targets]:
-    """Return token ids ``(B, T)`` and what every answer position has to predict."""
+    """Return token ids ``(B, T)`` and the targets of every answer position."""
     texts = [example.question + example.answer + END for example in examples]
     ids = pad_right(tokenizer(texts)["input_ids"], extra=horizon)  # (B, T + A)
     places = [

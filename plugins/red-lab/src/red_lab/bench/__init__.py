@@ -1,1 +1,1 @@
-"""`redhost lab bench`: speed and size, side by side with what else there is."""
+"""`redhost lab bench`: speed and size, compared side by side with other libraries."""

@@ -1,4 +1,4 @@
-"""`redhost lab bench [SECTION…]`: torch and peers are imported by the sections that need them."""
+"""`redhost lab bench [SECTION…]`; sections import torch and other libraries as needed."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def bench(
 ) -> None:
     """Measure speed and size, section by section (all of them, unless some are named).
 
-    The section adapters, which trains 20 of them, has a page of its own and runs if it is named.
-    With --serve: one query over HTTP against a call in process, and what micro-batching gives.
+    The section adapters, which trains 20 of them, has its own page and runs only if it is named.
+    With --serve: one query over HTTP against a call in process, and the gain of micro-batching.
     """
     if serve:
         from red_lab.serving import command

@@ -1,8 +1,8 @@
-"""Section `decode`: what experts and a causal router add to a step of generation.
+"""Section `decode`: the time that experts and a causal router add to a step of generation.
 
-A step is one token: the trunk with its cache of keys and values, and the product with the head.
-Systems take turns, token by token, each with a cache of its own, so contexts grow alike. Weights of
-the experts are random, for seconds depend on shapes alone; the backbones are real.
+A step is one token: the trunk with its KV cache, and the product with the head. Systems take turns,
+token by token, each with its own cache, so contexts grow equally. The experts' weights are random,
+since the time depends on shapes alone; the backbones are real.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TITLE = "What experts add to a decoded token"
 CONTEXTS = (32, 256)
 SYSTEMS = (("causal", 1), ("causal", 4), ("causal", 16), ("robust", 4))
 TARGET, AIMED = 0.05, ("causal", 4)
-"""What this system may add to a step of SmolLM2."""
+"""The overhead that this system may add to a step of SmolLM2."""
 
 STEPS = 3
-"""Tokens that count, for each round asked for."""
+"""Counted tokens for each requested round."""
 
 TOKEN = 7
-"""What is fed: any will do."""
+"""The token that is fed; its value does not matter."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def measure_on(
 
     Args:
         trunk: The backbone; its head is its embedding.
-        rounds: How many steps count.
-        systems: A router's kind and how many experts there are.
-        contexts: How many tokens stand before the first step.
+        rounds: Number of counted steps.
+        systems: The router's kind and the number of experts of each system.
+        contexts: Numbers of tokens before the first step.
     """
     made = {(kind, experts): compose(trunk, kind, experts) for kind, experts in systems}
     head = _head(trunk)
@@ -68,7 +68,7 @@ def measure_on(
 
 
 def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> redhost.ComposedModel:
-    """Return a composition of random experts, a quarter of the width in rank, with even weights."""
+    """Return a composition of random experts of rank D/4, with equal weights."""
     width, rank, head = trunk.width, max(1, trunk.width // 4), _head(trunk)
     generator = torch.Generator().manual_seed(0)
     parts = {
@@ -129,14 +129,14 @@ def _timed(
 
 
 def _bus_step(composed: redhost.ComposedModel, ids: list[int]) -> Callable[[], Tensor]:
-    """Return what decodes one token more with experts."""
+    """Return a function that decodes one more token with experts."""
     session = DecodingSession(composed)
     session.step(ids)
     return lambda: session.step([TOKEN])[0]
 
 
 def _backbone_step(trunk: redhost.authoring.TextEncoder, ids: list[int]) -> Callable[[], Tensor]:
-    """Return what decodes one token more with the backbone alone: its step, the head's product."""
+    """Return a function that decodes one more token with the backbone and its head alone."""
     head, cache = _head(trunk), None
 
     @torch.inference_mode()
@@ -150,7 +150,7 @@ def _backbone_step(trunk: redhost.authoring.TextEncoder, ids: list[int]) -> Call
 
 
 def _peak(step: Callable[[], object]) -> int:
-    """Return the most bytes that one step holds beyond what it began with."""
+    """Return the peak bytes of one step beyond those at its start."""
     step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
@@ -162,7 +162,7 @@ def _peak(step: Callable[[], object]) -> int:
 
 
 def _head(trunk: redhost.authoring.TextEncoder) -> Tensor:
-    """Return the embedding, which both backbones tell tokens with."""
+    """Return the embedding, which is the head of both backbones."""
     embedding: Any = trunk.model.get_input_embeddings()
     weight: Tensor = embedding.weight.detach()
     return weight
@@ -213,7 +213,7 @@ def _floor(measured: Mapping[str, Any], context: int) -> Mapping[str, float]:
 
 
 def _aims(found: Mapping[str, Any]) -> Iterator[str]:
-    """Say whether the aim is met, at the worst of the contexts."""
+    """Yield lines on whether the aim is met, at the worst context."""
     for row in (
         r
         for name, measured in found["backbones"].items()

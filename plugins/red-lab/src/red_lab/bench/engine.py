@@ -1,12 +1,12 @@
-"""Section `engine`: what two workers give, and what handing out a job costs.
+"""Section `engine`: the speedup of two workers, and the overhead of a job.
 
-Training is timed as whole commands, start-up of every worker and all writing included, alternately
+Training is timed as whole commands, with the start-up of every worker and all writing, alternately
 in the same rounds: 20 experts of 1,500 rows on the tiny backbone with one worker, with two, and
-with two of Ray where it is installed. A job that does nothing shows what an engine costs.
+with two of Ray if it is installed. Jobs that do nothing measure an engine's overhead.
 
-Alternating does not help against a busy machine here: two processes get a larger share of it than
-one. So the processor time of the commands is measured beside: one worker that has less than .9 of
-a core to itself means that the ratios say nothing, and the page then says that.
+Alternating does not protect against a busy machine here: two processes get a larger share of it
+than one. The commands' processor time is therefore measured as well. If one worker has less than .9
+of a core to itself, the ratios are not meaningful, and the page states that.
 
 On a quiet machine with two cores a round takes about three minutes with Ray, two without:
 ``redhost lab bench engine --runs 3``.
@@ -39,11 +39,11 @@ TITLE = "More workers"
 EXPERTS, ROWS, EPOCHS = 20, 1500, 60
 JOBS, SHARED = 200, 2**20
 IDLE_CORES = 0.9
-"""Cores that one worker keeps busy on a machine that does nothing else."""
+"""Minimum number of cores that one worker keeps busy on an otherwise idle machine."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Time both; every round trains all experts anew and compares their digests."""
+    """Time all pools; every round trains all experts anew and compares their digests."""
     pools = {"local, 1 worker": ("local", 1), "local, 2 workers": ("local", 2)}
     if find_spec("ray") and find_spec("redhost_ray"):
         pools["ray, 2 workers"] = ("ray", 2)
@@ -115,10 +115,10 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
     """Write projects, their rows and a plan that trains them; return the plan.
 
     Args:
-        folder: Where.
-        experts: How many.
-        rows: Of each.
-        epochs: Of each, at most.
+        folder: The folder to write to.
+        experts: Number of experts.
+        rows: Rows of each expert.
+        epochs: Maximum epochs of each expert.
     """
     lines = []
     for n in range(experts):
@@ -138,7 +138,7 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
 
 
 def _overhead(engine: str, workers: int) -> dict[str, float]:
-    """Return seconds until the first of many empty jobs is done, and for each one after it."""
+    """Return seconds until the first of many empty jobs is done, and per job after it."""
     jobs = redhost.jobs.JobBatch()
     shared = jobs.put("shared", {"input": bytes(SHARED)})
     for n in range(JOBS):
@@ -160,13 +160,13 @@ def _overhead(engine: str, workers: int) -> dict[str, float]:
 def _worker_pool(engine: str, workers: int) -> redhost.jobs.WorkerPool:
     if engine != "ray":
         return redhost.jobs.choose_pool(redhost.plugins.Plugins(()), engine=engine, workers=workers)
-    from redhost_ray.engine import RayEngine  # this process trusts it by importing it
+    from redhost_ray.engine import RayEngine  # importing it is this process's consent to trust it
 
     return redhost.jobs.WorkerPool(name=engine, engine=RayEngine(), workers=workers)
 
 
 def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Return the lower quartile, median and upper quartile of how many times as fast."""
+    """Return the lower quartile, median and upper quartile of the speedup."""
     ratios = [b / o for b, o in zip(base, other, strict=True)]
     if len(ratios) == 1:
         return ratios * 3
@@ -174,7 +174,7 @@ def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
 
 
 def _processor_seconds() -> float:
-    """Return the processor time of all processes that ended below this one."""
+    """Return the processor time of all finished child processes."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 

@@ -1,9 +1,9 @@
-"""Section `growth`: what solving a router, asking it, and a card's sums cost, and how that grows.
+"""Section `growth`: the cost of solving a router, of a query and of a card's sums, by size.
 
-One number at a time moves: experts, labels, the width of h, rows. Cards and weights are random, for
-seconds and bytes follow from shapes alone; texts are what the tiny backbone reads. The router is
-`ridge`, the one that wide features get, and experts are linear: every expert gets a weight, so the
-query's cost is that of asking all of them.
+One size varies at a time: experts, labels, the width of h, rows. Cards and weights are random, as
+time and memory depend on shapes alone; texts are encoded by the tiny backbone. The router is
+`ridge`, which wide features get by default, and experts are linear. Every expert gets a weight, so
+a query's cost is that of running all of them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["AXES", "TITLE", "measure", "measure_shape", "page"]
 TITLE = "What grows with what"
 
 SHOWN, ANSWERED = 32, 4096
-"""Rows that a card shows; rows of a pass."""
+"""Rows of a card; rows of a pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A composition: experts, labels of each, numbers of h; and rows to sum or to answer."""
+    """The shape of a composition: experts, labels of each, width of h, rows to sum or answer."""
 
     experts: int = 10
     labels: int = 4
@@ -47,17 +47,17 @@ AXES: Mapping[str, Sequence[Shape]] = {
     "width": [Shape(width=n) for n in (128, 256, 512, 1024, 2048, 4096)],
     "rows": [Shape(rows=n) for n in (100, 1000, 10_000, 100_000, 1_000_000)],
 }
-"""Labels are those of each of ten experts."""
+"""Size → its shapes; `labels` are those of each of ten experts."""
 
 READ = (100, 1000, 10_000)
-"""Texts that the tiny backbone reads."""
+"""Numbers of texts that the tiny backbone encodes."""
 
 
 class _Made:
     """A composition of a shape.
 
     Args:
-        shape: How large.
+        shape: Its shape.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -70,12 +70,12 @@ class _Made:
         return torch.randn(count, self.shape.width, generator=self.generator)
 
     def answers(self, count: int) -> tuple[str, ...]:
-        """Return labels of so many rows, each label in turn."""
+        """Return the labels of `count` rows, each label in turn."""
         return tuple(f"y{n % self.shape.labels}" for n in range(count))
 
     @cached_property
     def columns(self) -> list[redhost.plugins.ColumnData]:
-        """What a router learns of each expert."""
+        """A router's training data for each expert."""
         count = max(SHOWN, 2 * self.shape.labels)
         labels = self.answers(count)
         found = []
@@ -90,7 +90,7 @@ class _Made:
 
     @cached_property
     def bus(self) -> redhost.Bus:
-        """Experts under a solved router."""
+        """The experts under a solved router."""
         shape = self.shape
         labels = [f"y{n}" for n in range(shape.labels)]
         experts: dict[str, redhost.plugins.Expert] = {
@@ -111,7 +111,7 @@ class _Made:
         return made.eval().requires_grad_(False)
 
     def solved(self) -> redhost.plugins.Router:
-        """Return a router that has learnt the columns."""
+        """Return a router solved from the columns."""
         config = redhost.BusConfig(width=self.shape.width, labels=())
         router = redhost.plugins.build_router("ridge", config, self.ids, 0)
         if router is None:
@@ -121,7 +121,7 @@ class _Made:
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure every shape of every axis, and how long the tiny backbone reads texts."""
+    """Measure every shape of every axis, and the tiny backbone's encoding time."""
     axes = {
         axis: [
             {"at": getattr(shape, axis), **measure_shape(shape, rounds=settings.runs)}
@@ -139,11 +139,11 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 
 def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
-    """Time what a shape costs.
+    """Time the operations of a shape.
 
     Args:
-        shape: How large.
-        rounds: How often everything is timed, after once that does not count.
+        shape: The shape.
+        rounds: Number of counted rounds, after one that is not counted.
     """
     made = _Made(shape)
     bus, query, some = made.bus, made.rows(1), made.rows(min(shape.rows, ANSWERED))
@@ -176,7 +176,7 @@ def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
 
 
 def _read(*, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield how long the tiny backbone reads so many texts."""
+    """Yield the tiny backbone's encoding time for each number of texts."""
     trunk = open_trunk("tiny")
     for count in READ:
         given = [f"What is {n % 997} plus {n // 997}?" for n in range(count)]

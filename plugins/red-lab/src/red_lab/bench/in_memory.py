@@ -1,4 +1,4 @@
-"""A composition of parts that are at hand: no package, no card, nothing published."""
+"""A composition from parts in memory, without packages, cards or publishing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["in_memory"]
 
 
 def in_memory(backbone: redhost.Backbone, bus: redhost.Bus, *, kind: str) -> redhost.ComposedModel:
-    """Return what answers with a backbone and a bus.
+    """Return a composition of a backbone and a bus.
 
     Args:
         backbone: The backbone.
-        bus: The bus; nothing of it learns any more.
+        bus: The bus; it is frozen.
         kind: Its router's kind.
     """
     return redhost.ComposedModel(

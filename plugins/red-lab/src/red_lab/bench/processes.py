@@ -1,4 +1,4 @@
-"""Whole processes, timed in turns: seconds, and the most memory each held."""
+"""Whole processes, timed in turns: seconds, and the peak memory of each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Process:
     """A command to time.
 
     Attributes:
-        command: What is run.
-        env: What is set beside the environment at hand.
-        before: Called before each run, outside the clock.
+        command: The command line.
+        env: Variables added to the current environment.
+        before: Called before each run, not timed.
     """
 
     command: Sequence[str]
@@ -34,9 +34,9 @@ class Process:
 
 @dataclass(frozen=True)
 class Seen:
-    """One run: seconds, and mebibytes at the peak.
+    """One run: seconds, and peak memory in MiB.
 
-    On Linux a process starts with its parent's peak: run these before anything large is loaded.
+    On Linux a process inherits its parent's peak: run these before anything large is loaded.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class Seen:
 
 
 def take_turns(processes: Mapping[str, Process], *, rounds: int) -> dict[str, list[Seen]]:
-    """Run every process once a round; the first round, which warms files up, is not counted."""
+    """Run every process once per round; the first round, which warms up files, is not counted."""
     found: dict[str, list[Seen]] = {name: [] for name in processes}
     for number in range(rounds + 1):
         for name, process in processes.items():
@@ -58,7 +58,7 @@ def _once(process: Process) -> Seen:
     if process.before is not None:
         process.before()
     env: dict[str, Any] = {**os.environ, **process.env}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody's installed package compiles at each start
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages are not recompiled at each start
     start = time.perf_counter()
     with subprocess.Popen(  # noqa: S603  (our own command)
         process.command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

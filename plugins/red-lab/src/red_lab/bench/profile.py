@@ -1,8 +1,8 @@
-"""Section `profile`: where the time of one `predict` and of one `recompose` goes.
+"""Section `profile`: the time of one `predict` and of one `recompose`, by step.
 
-Real commands in processes of their own, with the functions of each step wrapped (`profile_child`);
-the median over the runs, step by step. The backbone on SmolLM2 is composed here, of five random
-low-rank experts, since none ships. Takes about five minutes.
+Real commands run in separate processes, with the functions of each step wrapped (`profile_child`);
+results are medians over the runs. The composition on SmolLM2 is made here, of five random low-rank
+experts, since none ships. Takes about five minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUESTION = "What is 37 plus 12?"
 REPEATS = 30
 
 Steps = Mapping[str, Sequence[str]]
-"""Step → the functions it consists of, ``module:function`` where they are used."""
+"""Step → its functions, ``module:function`` where they are used."""
 
 CORE, REGISTRY = "redhost.core", "redhost.registry"
 
@@ -96,7 +96,7 @@ RECOMPOSE: Steps = {
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Run the commands; every cold run is a process of its own."""
+    """Run the commands; every cold run is a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         home, cold = Path(folder, "home"), Path(folder, "cold")
         command = [*REDHOST, "recompose", "--home", str(home)]
@@ -160,7 +160,7 @@ def _run(
     repeats: int = 0,
     before: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Run one process; return its seconds by step, what it took to end among them."""
+    """Run one process; return its seconds by step, including those of its exit."""
     if before is not None:
         before()
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -181,6 +181,6 @@ def _run(
 
 
 def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return each step's median; a step that a run did not take counts as nothing."""
+    """Return each step's median; a step missing from a run counts as 0."""
     steps = sorted({step for run in runs for step in run})
     return {step: median(run.get(step, 0.0) for run in runs) for step in steps}

@@ -1,9 +1,9 @@
-"""One process that runs a command, and says where its time went.
+"""One process that runs a command, and reports its time by step.
 
     python -m red_lab.bench.profile_child STARTED OUT STEPS REPEATS COMMAND…
 
-Functions are wrapped where they are used, under the name of the step they belong to. Seconds are a
-step's own: what a step inside it took is not counted twice. So the steps add up to the whole.
+Functions are wrapped where they are used, under the name of their step. Seconds exclude those of
+nested steps, so the steps add up to the total.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REST = "everything else"
 
 
 class Clock:
-    """Seconds by step, each step's own."""
+    """Seconds by step, without those of nested steps."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -35,7 +35,7 @@ class Clock:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Count the block's time, less that of steps inside it."""
+        """Add the block's time, without that of nested steps."""
         start = time.perf_counter()
         self._inner.append(0.0)
         try:
@@ -46,7 +46,7 @@ class Clock:
             self._inner[-1] += took
 
     def wrap(self, name: str, place: str) -> bool:
-        """Count a function's time; say whether there is one at ``module:Class.function``."""
+        """Count a function's time; return whether ``module:Class.function`` exists."""
         found = find(place)
         if found is None:
             return False
@@ -64,7 +64,7 @@ class Clock:
 
 
 def find(place: str) -> tuple[Any, str] | None:
-    """Return the owner and the name of a function, None where there is no such function."""
+    """Return the owner and the name of a function; None if it does not exist."""
     module, _, path = place.partition(":")
     *owners, last = path.split(".")
     try:
@@ -77,11 +77,11 @@ def find(place: str) -> tuple[Any, str] | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command and write what it took."""
+    """Run the command and write its times."""
     clock = Clock()
     started, out, encoded_steps, repeats, *command = arguments
     clock.seconds["Python starts"] = time.time() - float(started)
-    gc.disable()  # while the parts are imported, as the command does
+    gc.disable()  # during imports, as the command does
     with clock.step("import torch"):
         importlib.import_module("torch")
     with clock.step("import redhost"):
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
         _command(command)
     cold, warm = dict(clock.seconds), []
     if int(repeats):
-        _again(command)  # opens the host that the others ask
+        _again(command)  # opens the host for the repeats
     for _ in range(int(repeats)):
         clock.seconds.clear()
         with clock.step(REST):
@@ -123,7 +123,7 @@ def _host(home: str) -> Any:
 
 
 def _again(command: Sequence[str]) -> None:
-    """Answer the command's text once more, in this process."""
+    """Answer the command's text again, in this process."""
     _host(command[command.index("--home") + 1]).predict([command[-1]])
 
 

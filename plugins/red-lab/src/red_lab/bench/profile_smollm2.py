@@ -1,6 +1,6 @@
 """A warm answer on SmolLM2-135M, step by step, with five random experts of rank 144.
 
-What an answer costs does not depend on what the weights are; trained experts on this backbone are
+The cost of an answer does not depend on the weights' values; trained experts on this backbone are
 measured by `redhost lab red`.
 """
 
@@ -24,13 +24,13 @@ EXPERTS, RANK, LABELS = 5, 144, 99
 def warm_smollm2(
     steps: Mapping[str, Sequence[str]], *, question: str, runs: int, work: Path
 ) -> list[dict[str, float]]:
-    """Answer a text some times over; return the seconds by step of each.
+    """Answer a text several times; return the seconds by step of each run.
 
     Args:
-        steps: Step → the functions it consists of.
+        steps: Step → its functions.
         question: The text.
-        runs: How often.
-        work: Where the lab keeps what it needs to open a backbone.
+        runs: Number of runs.
+        work: The lab's folder of files needed to open a backbone.
     """
     composed = _composed(open_source("smollm2", seed=0, work=work))
     composed.answer([question])

@@ -1,6 +1,6 @@
-"""Time systems in turns, so that a noisy machine is noisy for all of them.
+"""Time systems in turns, so that machine noise affects all of them alike.
 
-The standard library alone: the python of another environment uses this too.
+Only the standard library is used: the Python of another environment imports this too.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Work = TypeVar("Work")
 def in_turns(systems: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
     """Return the seconds of every system in every round.
 
-    Each round starts with another system, so that none is always the one whose weights were just
-    pushed out of the caches. One round more, the first, warms up and is not counted.
+    Each round starts with another system, so that cache eviction by the previous system does not
+    always affect the same one. An additional first round warms up and is not counted.
 
     Args:
-        systems: What to time, by name.
-        rounds: How many rounds count.
+        systems: The systems to time, by name.
+        rounds: Number of counted rounds.
     """
     each = {name: partial(_without_work, system) for name, system in systems.items()}
     return in_turns_over(each, [None] * (rounds + 1))
@@ -46,11 +46,11 @@ def in_turns(systems: Mapping[str, Callable[[], object]], *, rounds: int) -> dic
 def in_turns_over(
     systems: Mapping[str, Callable[[Work], object]], works: Sequence[Work]
 ) -> dict[str, list[float]]:
-    """Return the seconds of every system on every piece of work but the first, which warms up.
+    """Return the seconds of every system on all pieces of work but the first, which warms up.
 
     Args:
-        systems: What to time, by name; each round starts with another.
-        works: What all of them do, round by round.
+        systems: The systems to time, by name; each round starts with another.
+        works: The work of each round, the same for all systems.
     """
     names = list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -70,14 +70,14 @@ def _without_work(system: Callable[[], object], _: None) -> object:
 def in_pairs(
     floor: Callable[[], object], systems: Mapping[str, Callable[[], object]], *, rounds: int
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the seconds of every system, and those of the floor just before it.
+    """Return the seconds of every system, and those of the floor directly before it.
 
     The first round warms up and is not counted.
 
     Args:
-        floor: What the systems are compared with.
-        systems: What to time, by name.
-        rounds: How many rounds count.
+        floor: The reference of the comparison.
+        systems: The systems to time, by name.
+        rounds: Number of counted rounds.
     """
     seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in systems}
     for n in range(rounds + 1):
@@ -90,7 +90,7 @@ def in_pairs(
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Return how long one call takes."""
+    """Return the seconds of one call."""
     start = perf_counter()
     work()
     return perf_counter() - start
@@ -105,17 +105,17 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def share(part: Sequence[float], whole: Sequence[float]) -> dict[str, float]:
-    """Return part of whole: the ratio of medians, and the quartiles of each round's ratio."""
+    """Return part over whole: the ratio of medians, and the quartiles of the rounds' ratios."""
     each = spread([p / w for p, w in zip(part, whole, strict=True)])
     ratio = statistics.median(part) / statistics.median(whole)
     return {"ratio": ratio, "low": each["low"], "high": each["high"]}
 
 
 def overhead(system: Sequence[float], floor: Sequence[float]) -> dict[str, float]:
-    """Return what a system takes beyond the floor, as a share of it.
+    """Return a system's additional time over the floor, as a fraction of the floor.
 
-    Median and quartiles of the pairs' own ratios: of two long passes, one just after the other,
-    a busy machine slows both.
+    These are the median and quartiles of the pairs' own ratios: a busy machine slows two
+    consecutive long passes alike.
     """
     return {name: value - 1 for name, value in times(system, floor).items()}
 
@@ -127,18 +127,18 @@ def times(system: Sequence[float], floor: Sequence[float]) -> dict[str, float]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the smallest value that so many of a hundred do not exceed."""
+    """Return the smallest value that `percent` % of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def peak_bytes(process: int | None = None) -> int | None:
-    """Return the most memory a process had resident so far; None where nobody tells.
+    """Return the peak resident memory of a process so far; None if the system does not report it.
 
-    Not `getrusage`: on Linux a process inherits there what its parent held when it was started.
+    `getrusage` is not used: on Linux its value includes the parent's memory at the start.
 
     Args:
-        process: Its number; by default this one's.
+        process: The process id; by default this process.
     """
     try:
         status = Path(f"/proc/{process or 'self'}/status").read_text("ascii")

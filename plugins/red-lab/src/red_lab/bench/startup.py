@@ -1,8 +1,8 @@
-"""Section `startup`: what people wait for, the command line and recompose.
+"""Section `startup`: waiting times of the command line and of recompose.
 
-Whole processes, warm, in turns; machines are noisy, so read ratios: a bare `python -c pass` and the
-bare imports are timed beside the rest, in the same rounds. Takes some ten minutes; where no home
-with a thousand composed experts lies in the work folder, it is made first, once.
+Whole processes are timed warm and in turns. Machines are noisy, so compare ratios: a bare
+`python -c pass` and the bare imports are timed in the same rounds. Takes some ten minutes; a home
+with a thousand composed experts is made first if the work folder has none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUESTION = "What is 37 plus 12?"
 SOURCE = "red_expert_range1"
 
 FLOOR = "import torch; from transformers.models.qwen3.modeling_qwen3 import Qwen3Model"
-"""What a Qwen3 forward by transformers has to import."""
+"""The imports of a Qwen3 forward pass by transformers."""
 
 WHOLE = """
 import gc, sys
@@ -45,7 +45,7 @@ gc.freeze()
 gc.enable()
 Host.open(sys.argv[1]).composed.answer([sys.argv[2]])
 """
-"""The same answer from a generation of which every expert is read; modules come as to a command."""
+"""The same answer with every expert of the generation read; imports are those of a command."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def install_copies(site: Path, count: int) -> None:
-    """Put copies of a shipped expert, each under an id of its own, into a folder."""
+    """Install copies of a shipped expert, each under its own id, into a folder."""
     spec = find_spec(SOURCE)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"{SOURCE} is not installed; run 'make demo' first")
@@ -118,7 +118,7 @@ def install_copies(site: Path, count: int) -> None:
         shutil.copytree(source, site / module, ignore=shutil.ignore_patterns("__pycache__"))
         (site / module / "__init__.py").write_text("raise AssertionError('imported')\n")
         manifest = json.loads((site / module / "expert.json").read_bytes())
-        # Under another id its own domain would count as somebody else's.
+        # Under another id, its own domain would count as another expert's.
         manifest |= {"id": f"bench{n}", "off_domain": None}
         (site / module / "expert.json").write_text(json.dumps(manifest))
         points = {"redhost.experts": f"bench{n} = {module}"}
@@ -126,7 +126,7 @@ def install_copies(site: Path, count: int) -> None:
 
 
 def idle_home(work: Path, count: int) -> Path:
-    """Return a home with so many copies composed under a sparse router, made where it is not."""
+    """Return a home with so many copies composed under a sparse router; make it if missing."""
     home = work / "idle" / str(count) / "home"
     if not (home / "current").exists():
         shutil.rmtree(home.parent, ignore_errors=True)
@@ -138,7 +138,7 @@ def idle_home(work: Path, count: int) -> Path:
 
 
 def _commands(root: Path) -> dict[str, Process]:
-    """Return the commands people type, and the floors beside them."""
+    """Return the users' commands, and the floors to compare them with."""
     home = str(root / "warm")
     listing = [*REDHOST, "list-experts", "--json", "--home"]
     commands = {
@@ -157,13 +157,13 @@ def _commands(root: Path) -> dict[str, Process]:
 
 
 def _fresh(command: Sequence[str], home: Path, *, env: Mapping[str, str] | None = None) -> Process:
-    """Return a command that never finds anything remembered."""
+    """Return a command that always starts without a cache."""
     forget = partial(shutil.rmtree, home, ignore_errors=True)
     return Process(command=[*command, "--home", str(home)], env=env or {}, before=forget)
 
 
 def _idle(homes: Mapping[int, Path]) -> dict[str, Process]:
-    """Return predict with few and many composed experts, and what it saves not to read."""
+    """Return `predict` with few and many composed experts, reading experts lazily and fully."""
     lazily = {
         f"predict_of_{n}": Process(command=[*REDHOST, "predict", "--home", str(home), QUESTION])
         for n, home in homes.items()
@@ -186,7 +186,7 @@ def _idle_costs(seen: Mapping[str, Sequence[Seen]], n: int) -> dict[str, Any]:
 
 
 def _levels(home: Path) -> dict[str, dict[str, float]]:
-    """Return the router's seconds and rows for each kind and level, features cached."""
+    """Return seconds and gate accuracy for each router kind and level, features cached."""
     found = {}
     for kind, level in (
         ("evidence", "full"),

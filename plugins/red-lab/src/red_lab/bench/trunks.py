@@ -17,10 +17,10 @@ TRUNKS = ("smollm2", "tiny")
 
 
 def open_trunk(name: str) -> redhost.authoring.TextEncoder:
-    """Open the trunk of a backbone with transformers, which is what every side is measured on.
+    """Open the trunk of a backbone with transformers, on which every system is measured.
 
     Args:
-        name: ``smollm2``, or ``tiny`` for the one that is installed.
+        name: ``smollm2``, or ``tiny`` for the installed one.
 
     Raises:
         MissingError: If its package is not installed.

@@ -1,8 +1,8 @@
 """Canaries of real experts on real posts: new versions of one team's expert, good and bad.
 
-Five teams' experts on 20 Newsgroups are production. Each canary differs by what happened to the
-rows of one team, or by the router. What both answer to the posts that came later is read once;
-those are then labelled in a thousand orders, and judged as `redhost fleet judge` does.
+Five teams' experts on 20 Newsgroups are production. Each canary differs by a change to one team's
+training rows, or by the router. Both answer the later posts once. These are then labelled in a
+thousand orders, and each order is evaluated as `redhost fleet judge` does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from red_lab.text.desk import Desk, open_desk
 __all__ = ["CANARIES", "measure"]
 
 TEAM = "computers"
-"""Whose expert is new."""
+"""The team whose expert is new."""
 
 FEW = 16
 
@@ -37,7 +37,7 @@ Rows = Sequence[redhost.Row]
 
 
 def _draw(row: redhost.Row, share: float) -> bool:
-    """Tell whether a row is among a share of all, drawn by its text."""
+    """Return whether a row is in a random fraction of all rows, drawn by its text's hash."""
     drawn = hashlib.blake2b(f"canary {row.text}".encode(), digest_size=8).digest()
     return int.from_bytes(drawn) < share * 2**64
 
@@ -47,7 +47,7 @@ def _nine_tenths(rows: Rows) -> list[redhost.Row]:
 
 
 def _few(rows: Rows) -> list[redhost.Row]:
-    """Leave few rows of a label."""
+    """Keep only `FEW` rows of a label."""
     left, chosen = Counter[str](), list[redhost.Row]()
     for row in sorted(rows, key=lambda r: hashlib.sha256(r.text.encode()).digest()):
         left[row.label] += 1
@@ -57,7 +57,7 @@ def _few(rows: Rows) -> list[redhost.Row]:
 
 
 def _confused(rows: Rows) -> list[redhost.Row]:
-    """Name half of the rows of two labels the other way round."""
+    """Swap the labels of half of the rows of two labels."""
     first, second = sorted({r.label for r in rows})[:2]
     other = {first: second, second: first}
     return [
@@ -67,7 +67,7 @@ def _confused(rows: Rows) -> list[redhost.Row]:
 
 
 def _mislabelled(rows: Rows) -> list[redhost.Row]:
-    """Give two rows of five the next label of the team."""
+    """Give two rows in five the team's next label."""
     labels = sorted({r.label for r in rows})
     following = dict(zip(labels, labels[1:] + labels[:1], strict=True))
     return [
@@ -82,19 +82,19 @@ CANARIES: Mapping[str, tuple[Callable[[Rows], list[redhost.Row]] | None, str]] =
     "two labels mixed up in half of their rows": (_confused, "auto"),
     "router `statistics` in place of the default": (None, "statistics"),
 }
-"""What it is: what became of the team's rows, and the router."""
+"""Description → the change to the team's rows, and the router."""
 
 
 def measure(
     *, rollouts: int, labels: int, seed: int, work: Path, validation: bool
 ) -> dict[str, Any]:
-    """Judge each canary in many orders of the same labelled posts.
+    """Evaluate each canary in many orders of the same labelled posts.
 
     Args:
-        rollouts: How many orders.
-        labels: Most labels of each.
-        seed: Where orders come from.
-        work: Where packages and features are kept.
+        rollouts: Number of orders.
+        labels: Maximum number of labels of each.
+        seed: Seed of the orders.
+        work: The folder for packages and features.
         validation: Take all rows from the training file.
     """
     desk = open_desk(CORPORA["newsgroups"], encoder="minilm", work=work, validation=validation)
@@ -142,7 +142,7 @@ def _author(desk: Desk, team: str, rows: Rows, *, where: str = "production") -> 
 def _outcomes(
     before: Sequence[redhost.Answer], after: Sequence[redhost.Answer], right: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return of each text the expert it counts for, and ``better``, ``worse`` or ``same``."""
+    """Return each text's expert, and ``better``, ``worse`` or ``same``."""
     found = []
     for a, b, y in zip(before, after, right, strict=True):
         was, now = a.label == y, b.label == y
@@ -167,7 +167,7 @@ def _rollouts(
 
 
 def _rollout(order: Sequence[tuple[str, str]], experts: int) -> tuple[str, int]:
-    """Label texts in an order; return how the canary ended, and after how many."""
+    """Label texts in an order; return the canary's outcome and the number of labels."""
     counts: dict[str, Counter[str]] = {}
     for n, (expert, outcome) in enumerate(order, start=1):
         counts.setdefault(expert, Counter())[outcome] += 1
@@ -179,7 +179,7 @@ def _rollout(order: Sequence[tuple[str, str]], experts: int) -> tuple[str, int]:
 
 
 def _drift(desk: Desk, model: redhost.ComposedModel) -> list[dict[str, Any]]:
-    """Return the drift by team of rows that came with the cards, of later posts, and of others."""
+    """Return the drift by team of the cards' own rows, of later posts, and of other texts."""
     sources = {
         "rows that teams learn from": [r.text for r in desk.learn],
         "posts that came later": [r.text for r in desk.test],

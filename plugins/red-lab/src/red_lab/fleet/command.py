@@ -1,4 +1,4 @@
-"""`redhost lab fleet`: what becomes of a fleet that is killed, cut off and changed all the time."""
+"""`redhost lab fleet`: a fleet under constant kills, outages and changes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def fleet(
 
 
 def _write(out: Path, found: Mapping[str, Any]) -> Path:
-    """Write the sections that were measured beside those that were not, and the page."""
+    """Write the measured sections, keep the existing others, and write the page."""
     from red_lab.fleet.report import page
 
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
@@ -131,7 +131,7 @@ def _storm(folder: Path, *, replicas: int, requests: int, clients: int, seed: in
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[int]:
-    """Run a server that speaks S3, as a process of its own; yield its port."""
+    """Run an S3-compatible server as a separate process; yield its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

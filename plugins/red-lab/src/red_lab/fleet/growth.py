@@ -1,13 +1,13 @@
-"""A swap over many replicas, on paper: polls, bytes through one store, and the slowest replica.
+"""A model of a swap over many replicas: polls, bytes through one store, and the slowest replica.
 
-With n replicas that look every p seconds, a latency of l a request, S new bytes of a generation, a
-store that gives B bytes a second in all and b to each, and w seconds to load and warm up:
+With n replicas that poll every p seconds, a latency of l per request, S new bytes of a generation,
+a store that serves B bytes a second in total and b to each, and w seconds to load and warm up:
 
     the last replica follows within    p + (r + 2) l + max(S / b, n S / B) + w
     requests a second while nothing is new    2 n / p
     bytes moved by a swap    n S
 
-r is how many objects are new. A simulation of each poll and each byte, below, is beside it.
+r is the number of new objects. The simulation below, of each poll and each byte, checks the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPLICAS = (1, 10, 100, 1000)
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A fleet on paper.
+    """The parameters of a modelled fleet.
 
     Attributes:
         poll: p, seconds.
@@ -54,20 +54,20 @@ PLANS = {
 
 
 def bound(plan: Plan, replicas: int) -> float:
-    """Return the formula's seconds until the last replica follows."""
+    """Return the formula's bound on the seconds until the last replica follows."""
     bytes_ = max(plan.size / plan.link, replicas * plan.size / plan.store)
     return plan.poll + (plan.objects + 2) * plan.latency + bytes_ + plan.load
 
 
 def simulate(plan: Plan, replicas: int, *, seed: int, step: float = 0.01) -> list[float]:
-    """Return when each replica follows, ascending: each looks at a time of its own.
+    """Return the times at which replicas follow, ascending; each polls at its own time.
 
-    The store's bytes are shared by who downloads in a step, none of them faster than its link.
+    In a step the store's bytes are shared by the downloading replicas, none faster than its link.
 
     Args:
         plan: The fleet.
-        replicas: How many.
-        seed: Where randomness comes from.
+        replicas: Number of replicas.
+        seed: Seed of the random numbers.
         step: Seconds of a step.
     """
     draw = random.Random(seed)  # noqa: S311  (no secret)

@@ -1,4 +1,4 @@
-"""A network that can be made slow, or cut: a TCP proxy in front of a store."""
+"""A TCP proxy in front of a store, which can slow the network down, or cut it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Proxy", "proxied"]
 
 
 class Proxy:
-    """Hands bytes on between clients and a server of this machine.
+    """Forwards bytes between clients and a server on this machine.
 
     Attributes:
-        delay: Seconds before each piece of an answer is handed on.
+        delay: Seconds before each piece of an answer is forwarded.
         cut: Whether connections are closed, and new ones refused.
     """
 
@@ -23,7 +23,7 @@ class Proxy:
         self.port = 0
 
     async def start(self) -> asyncio.Server:
-        """Begin on a free port."""
+        """Listen on a free port."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         return server
@@ -54,7 +54,7 @@ class Proxy:
 
 @contextmanager
 def proxied(port: int) -> Iterator[Proxy]:
-    """Yield a proxy in front of a port, which runs in a thread of its own."""
+    """Yield a proxy in front of a port, which runs in its own thread."""
     loop, proxy, ready = asyncio.new_event_loop(), Proxy(port), threading.Event()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Replicas as processes: they start, are killed, and start again, each in a home of its own."""
+"""Replicas as processes: they start, are killed, and start again, each in its own home."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Replica", "fleet_of", "is_ready"]
 
 
 class Replica:
-    """One replica, whichever process it is now.
+    """One replica, over all its processes.
 
     Args:
-        folder: Where its home and its logs are.
-        store: The store it follows.
+        folder: The folder of its home and logs.
+        store: The store that it follows.
     """
 
     def __init__(self, folder: Path, store: str) -> None:
@@ -33,7 +33,7 @@ class Replica:
         self._starts = 0
 
     def start(self) -> None:
-        """Run it, and wait until it answers."""
+        """Start the process, and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._starts += 1
         self.process: ServerProcess = self._stack.enter_context(
@@ -51,7 +51,7 @@ class Replica:
         self.url = self.process.url
 
     def kill(self) -> None:
-        """End it at once, and start it again in a thread of its own."""
+        """Kill the process at once, and restart it from another thread."""
         self.url, began = None, time.monotonic()
         os.kill(self.process.pid, signal.SIGKILL)
         self._stack.close()
@@ -63,19 +63,19 @@ class Replica:
         threading.Thread(target=again, daemon=True).start()
 
     def was_down(self, sent: float, back: float) -> bool:
-        """Tell whether it was down at some time between two."""
+        """Return whether it was down at any time between `sent` and `back`."""
         now = [(0.0, 0.0)] if self.url is not None else [(sent, back)]
         return any(begin <= back and sent <= end for begin, end in [*self.downs, *now])
 
     def stop(self) -> None:
-        """End it."""
-        while self.url is None:  # it is about to start
+        """End the process."""
+        while self.url is None:  # it is starting
             time.sleep(0.05)
         self._stack.close()
 
 
 def is_ready(url: str) -> bool:
-    """Tell whether a server takes requests."""
+    """Return whether a server accepts requests."""
     with contextlib.suppress(OSError, http.client.HTTPException), Client(url) as client:
         return client.get("/v2/health/ready").status == 200  # noqa: PLR2004
     return False
@@ -83,7 +83,7 @@ def is_ready(url: str) -> bool:
 
 @contextlib.contextmanager
 def fleet_of(count: int, folder: Path, store: str) -> Iterator[list[Replica]]:
-    """Run replicas while the block runs; they start one after the other, as two cores want it."""
+    """Run replicas during the block; they start one after the other, as there are two cores."""
     replicas = [Replica(folder / f"replica{n}", store) for n in range(count)]
     try:
         for replica in replicas:

@@ -1,4 +1,4 @@
-"""Simulated canaries: how often a good one is lost, a bad one found, and after how many labels."""
+"""Simulated canaries: how often good ones are rejected, bad ones found, and the labels needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["KINDS", "LOOK", "measure", "rollout", "summary"]
 
 EXPERTS = 5
 LOOK = 20
-"""Labels between two looks."""
+"""Labels between two evaluations."""
 
 KINDS: tuple[tuple[str, float, float, bool], ...] = (
     ("as good, 1 % differ each way", 0.01, 0.01, False),
@@ -27,21 +27,21 @@ KINDS: tuple[tuple[str, float, float, bool], ...] = (
     ("3 points worse, 4 % better", 0.04, 0.07, False),
     ("one of five experts 15 points worse (3 in all)", 0.0, 0.15, True),
 )
-"""What it is, how often the canary alone is right, how often production, for one expert only."""
+"""Description, how often only the canary is right, how often only production, for one expert."""
 
 
 def rollout(
     draw: random.Random, *, better: float, worse: float, one: bool, labels: int, limits: Limits
 ) -> tuple[str, int]:
-    """Label texts until the canary's end; return how it ended and after how many.
+    """Label texts until the canary ends; return its outcome and the number of labels.
 
     Args:
-        draw: Where randomness comes from.
-        better: How often the canary alone is right.
-        worse: How often production alone is right.
-        one: Whether that holds for the texts of one expert only, the others being the same.
-        labels: Most labels.
-        limits: Of the decision.
+        draw: The random generator.
+        better: How often only the canary is right.
+        worse: How often only production is right.
+        one: Whether they differ on the texts of one expert only.
+        labels: Maximum number of labels.
+        limits: The limits of the decision.
     """
     counts = {f"expert{n}": [0, 0, 0] for n in range(EXPERTS)}
     for n in range(1, labels + 1):
@@ -61,9 +61,9 @@ def measure(*, rollouts: int, labels: int, seed: int) -> dict[str, Any]:
     """Run simulated canaries of every kind.
 
     Args:
-        rollouts: How many of a kind.
-        labels: Most labels of each.
-        seed: Where randomness comes from.
+        rollouts: Number of canaries of each kind.
+        labels: Maximum number of labels of each.
+        seed: Seed of the random numbers.
     """
     limits, rows = Limits(), list[dict[str, Any]]()
     bar = Bar("rollouts", total=len(KINDS) * rollouts)
@@ -86,7 +86,7 @@ def measure(*, rollouts: int, labels: int, seed: int) -> dict[str, Any]:
 
 
 def summary(ended: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return how often canaries ended in each way, and after how many labels (the median)."""
+    """Return the frequency of each outcome, and the median number of labels."""
     found: dict[str, Any] = {}
     for action in ("end", "promote", "hold"):
         after = [n for how, n in ended if how == action]

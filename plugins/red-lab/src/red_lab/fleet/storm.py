@@ -1,9 +1,9 @@
 """The storm: replicas are killed, the store is slow, gone and half-written, the pointer moves on.
 
-An answer is *mixed* when it is not what its generation answers when asked alone, *stale* when its
-generation had not been production for two seconds in which the store could be reached, and *failed*
-when it is no answer though its replica was up. What a killed replica was asked is asked again, of
-another one, and counted apart.
+An answer is *mixed* if it differs from the answer of its generation alone. It is *stale* if its
+generation had not been production for two seconds during which the store was reachable. A request
+is *failed* if it gets no answer although its replica was up. Requests to a killed replica are sent
+again to another one, and counted separately.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ __all__ = ["Answers", "measure", "stale"]
 GRACE = 2.0
 """Seconds that a replica has to follow the pointer."""
 WEATHER = ("fair", "slow", "gone", "fair", "half")
-"""What the store is like, by turns."""
+"""The states of the store, in turn."""
 
 
 @dataclass(eq=False)
 class Answers:
-    """What the clients saw.
+    """The clients' record of answers.
 
     Attributes:
         seen: (sent, received, generation) of every answer.
         failed: Requests without an answer whose replica was up.
-        retried: Requests that a killed replica left without one.
+        retried: Requests without an answer from a killed replica.
         mixed: Answers that no single generation gives.
     """
 
@@ -70,13 +70,13 @@ def stale(
     *,
     grace: float = GRACE,
 ) -> int:
-    """Count answers of generations that were not production any more.
+    """Count answers of generations that were no longer production.
 
     Args:
         seen: (sent, received, generation) of every answer.
         moves: (begun, done, generation) of every move of the pointer, ascending.
-        outages: (begin, end) of the times in which the store could not be reached.
-        grace: Seconds that a replica has; an outage stops the clock, which starts anew after it.
+        outages: (begin, end) of the times in which the store was unreachable.
+        grace: Seconds that a replica has to follow; an outage restarts the clock at its end.
     """
     ends = [done for _, done, _ in moves[1:]] + [float("inf")]
     spans: dict[int, list[tuple[float, float]]] = {}
@@ -98,13 +98,13 @@ def measure(
     """Run the storm; the store is behind the proxy.
 
     Args:
-        folder: Where homes are.
-        proxy: What makes the store slow, or cuts it off.
-        store: Where it is, as replicas reach it.
-        replicas: How many.
-        requests: How many answers in all.
-        clients: How many ask at a time.
-        seed: Where randomness comes from.
+        folder: The folder of the homes.
+        proxy: The proxy that slows the store down, or cuts it off.
+        store: The store's address for replicas.
+        replicas: Number of replicas.
+        requests: Total number of answers.
+        clients: Number of concurrent clients.
+        seed: Seed of the random numbers.
     """
     draw, fleet = random.Random(seed), Fleet(store)  # noqa: S311  (no secret)
     golden = _push_three(fleet, folder / "author")
@@ -154,7 +154,7 @@ def measure(
 
 
 def _push_three(fleet: Fleet, home: Path) -> Golden:
-    """Push three generations; return what each answers when asked alone."""
+    """Push three generations; return each one's own answers."""
     host, golden = compose_home(home), dict[int, dict[str, list[float | str]]]()
     texts = distinguishing_texts(host, (1, 2), 16)
     for number in (1, 2, 3):
@@ -173,7 +173,7 @@ def _turn(
     outages: list[tuple[float, float]],
     draw: random.Random,
 ) -> None:
-    """Let one kind of weather be for some seconds, and move the pointer in it if it can be."""
+    """Keep the store in one state for some seconds, and move the pointer meanwhile if possible."""
     time.sleep(draw.uniform(1.0, 3.0))
     other = draw.choice([n for n in (1, 2, 3) if n != moves[-1][2]])
     if kind == "gone":
@@ -192,14 +192,14 @@ def _turn(
 
 
 def _promote(fleet: Fleet, number: int) -> tuple[float, float, int]:
-    """Move the pointer; return when that was begun and done, and where it is."""
+    """Move the pointer; return when the move began and was done, and the generation."""
     begun = time.monotonic()
     fleet.promote(number)
     return begun, time.monotonic(), number
 
 
 def _stopped_push(store: str, folder: Path, draw: random.Random) -> None:
-    """Push from a process that is killed somewhere on the way."""
+    """Push from a process that is killed at a random moment."""
     copies = folder / "author"
     command = redhost.plugins.python_command(
         "-m", "redhost", "push", store, "--home", str(copies), "--generation", "3"
@@ -216,7 +216,7 @@ def _ask(
     stop: threading.Event,
     turn: int,
 ) -> None:
-    """Ask one text after the other, each of another replica that is up."""
+    """Send one text after the other, each to another replica that is up."""
     texts = list(next(iter(golden.values())))
     known: dict[str, Client] = {}
     while not stop.is_set():
@@ -230,7 +230,7 @@ def _ask(
             reply = client.infer([text])
         except (OSError, http.client.HTTPException) as e:
             client.connection.close()
-            time.sleep(0.2)  # whoever killed it notes so
+            time.sleep(0.2)  # the kill is recorded meanwhile
             if replica.url == url and not replica.was_down(sent, time.monotonic()):
                 answers.failed.append(repr(e))
             else:

@@ -1,4 +1,4 @@
-"""Answers a second by replicas of one machine, each with one thread: processes, or nodes of Ray."""
+"""Throughput of replicas on one machine, each with one thread: processes, or Ray nodes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["measure", "measure_ray"]
 
 CLIENTS = 16
 OBJECTS = 150 * 2**20
-"""Bytes of the object store of each of Ray's nodes; it refuses less than some 80 MiB."""
+"""Bytes of each Ray node's object store; Ray refuses less than some 80 MiB."""
 STARTING = 300.0
 TEXTS = [f"What is {a} plus {b}?" for a in range(21, 37) for b in (12, 23)]
 
 
 def measure(folder: Path, *, replicas: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Count the answers of some clients, for as many replicas as are given, one after the other.
+    """Count the answers that clients get, for each number of replicas in turn.
 
     Args:
-        folder: Where homes and the store are.
-        replicas: How many, by turns.
-        seconds: How long each.
+        folder: The folder of the homes and the store.
+        replicas: The numbers of replicas.
+        seconds: Duration of each measurement.
     """
     store = str(folder / "store")
     host = compose_home(folder / "author")
@@ -51,12 +51,12 @@ def measure(folder: Path, *, replicas: Sequence[int], seconds: float) -> dict[st
 
 
 def measure_ray(folder: Path, *, nodes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Count the answers of some clients through Ray Serve, one replica on each node of a cluster.
+    """Count the answers that clients get through Ray Serve, one replica on each cluster node.
 
     Args:
-        folder: Where homes and the store are.
-        nodes: How many, by turns.
-        seconds: How long each.
+        folder: The folder of the homes and the store.
+        nodes: The numbers of nodes.
+        seconds: Duration of each measurement.
     """
     fleet, host = Fleet(str(folder / "store")), compose_home(folder / "author")
     fleet.push(host.generations, 1)
@@ -70,7 +70,7 @@ def measure_ray(folder: Path, *, nodes: Sequence[int], seconds: float) -> dict[s
 
 @contextlib.contextmanager
 def _deployed(nodes: int, homes: Path, store: str) -> Iterator[str]:
-    """Run ``redhost deploy`` on a cluster of so many nodes, processes of this machine."""
+    """Run ``redhost deploy`` on a cluster of so many nodes, all processes of this machine."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "object_store_memory": OBJECTS}
@@ -97,10 +97,10 @@ def _deployed(nodes: int, homes: Path, store: str) -> Iterator[str]:
 
 
 def _until(true: Callable[[], bool]) -> None:
-    """Wait until something is true.
+    """Wait until a condition holds.
 
     Raises:
-        MissingError: If it is not within some minutes.
+        MissingError: If it does not hold within some minutes.
     """
     deadline = time.monotonic() + STARTING
     while not true():
@@ -121,7 +121,7 @@ def _rate(urls: Sequence[str], seconds: float) -> float:
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(CLIENTS)]
     for thread in threads:
         thread.start()
-    time.sleep(2)  # warm
+    time.sleep(2)  # warm-up
     before, start = sum(counts), time.monotonic()
     time.sleep(seconds)
     done, took = sum(counts) - before, time.monotonic() - start

@@ -1,4 +1,4 @@
-"""What a canary costs beside one generation: a share of the texts, or a bus more on all."""
+"""The cost of a canary over one generation: split traffic, or a second bus on all texts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SIZES = (1, 8, 64)
 
 
 def measure(*, runs: int) -> dict[str, Any]:
-    """Time whole answers of one generation, of half and half, and of one with a mirror; MiniLM.
+    """Time whole answers of one generation, of a 50 % split, and of one with a mirror; MiniLM.
 
     Args:
-        runs: Rounds of 64 texts; three times as many of fewer.
+        runs: Rounds of 64 texts; smaller batches get three times as many.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,1 +1,1 @@
-"""Experts carried over to another backbone, against retraining them and against nothing."""
+"""Experts ported to another backbone, compared with retraining and with no expert."""

@@ -25,10 +25,10 @@ from redhost.core.training.linear_head import solve_linear_head
 __all__ = ["TASKS", "lines", "measure"]
 
 TASKS = ("graphics", "hardware", "vehicles", "policy", "companies", "rates")
-"""Of `red_lab.adapters.tasks`: pairs of labels that are hard to tell apart."""
+"""Tasks of `red_lab.adapters.tasks`: pairs of labels that are hard to distinguish."""
 
 JUDGE = 60
-"""Rows of a label to judge on, at most."""
+"""Maximum number of test rows of a label."""
 
 SYSTEMS = {
     "own": "adapter and head on the old version",
@@ -43,7 +43,7 @@ SYSTEMS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Reader:
-    """A version of the encoder, with adapters of one shape in it."""
+    """A version of the encoder, which takes adapters of one shape."""
 
     authors: AdapterAuthors
     passes: Passes
@@ -66,7 +66,7 @@ class _Reader:
 
 
 def measure(*, work: Path, validation: bool) -> dict[str, Any]:
-    """Train adapters on both versions, and judge what becomes of the old ones on the new."""
+    """Train adapters on both versions, and evaluate the old ones on the new version."""
     old = open_authors(work / "adapters", names=TASKS)
     new = open_authors(work / "adapters-next", names=TASKS, source=further_trained("minilm", work))
     hits: dict[str, list[float]] = {name: [] for name in SYSTEMS}

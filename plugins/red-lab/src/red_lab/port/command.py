@@ -1,4 +1,4 @@
-"""`redhost lab port`. Torch is imported inside the command only."""
+"""The command `redhost lab port`. Torch is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["port"]
 @out_option("port")
 @WORK
 def port(*, names: tuple[str, ...], seeds: int, validation: bool, out: Path, work: Path) -> None:
-    """Carry experts over to other backbones, beside retraining them and beside nothing.
+    """Port experts to other backbones; compare with retraining them and with no expert.
 
-    All pairs, unless some are named; what is measured already is read, not measured again.
+    Measures all pairs, unless some are named; finished measurements are not repeated.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Port every team's expert, and measure it beside retraining, beside no map and beside nothing."""
+"""Port every team's expert; compare it with retraining, with no map, and with no expert."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from redhost.registry.package.readers import ExpertFiles, read_expert
 __all__ = ["BAD", "bad_encoders", "measure_bad", "measure_pair"]
 
 ANY = -1e9
-"""A bound that nothing is below: what is refused is measured as well."""
+"""A threshold below every value, so that refused ports are measured as well."""
 
 Encode = Callable[[Sequence[str]], Tensor]
 
@@ -38,11 +38,11 @@ class Desk:
 
     Attributes:
         old: The backbone that experts are trained on.
-        new: The one they are carried over to.
+        new: The backbone that they are ported to.
         texts: Unlabelled texts of the teams' kind.
-        work: Where packages are kept.
-        seed: Of the authors' training.
-        seconds: CPU seconds of each port, its texts encoded before.
+        work: The folder for packages.
+        seed: Seed of the authors' training.
+        seconds: CPU seconds of each port, without encoding its texts.
     """
 
     old: AuthoringContext
@@ -53,7 +53,7 @@ class Desk:
     seconds: list[float] = field(default_factory=list)
 
     def author(self, team: Team, *, on: AuthoringContext) -> ExpertFiles:
-        """Do what an author does: train an expert alone, and package it with a card of texts."""
+        """Train an expert as its author does, in isolation, and package it with a card of texts."""
         name = f"{on.manifest.fingerprint[:8]}-{self.seed}"
         project = self.work / "experts" / name / f"red-expert-{team.name}"
         if not (made := list(project.glob("src/*/expert.json"))):
@@ -68,7 +68,7 @@ class Desk:
         return read_expert(from_folder(made[0].parent)).unwrap(team.name)
 
     def port(self, expert: ExpertFiles, *, texts: Sequence[str] = ()) -> PortedExpert:
-        """Carry an expert over, whatever is left of it."""
+        """Port an expert, without refusing a bad result."""
         start = time.process_time()
         ported = port_expert(expert, old=self.old, new=self.new, texts=texts, bound=ANY)
         self.seconds.append(time.process_time() - start)
@@ -79,7 +79,7 @@ def measure_pair(pair: Pair, *, seed: int, validation: bool, work: Path) -> dict
     """Measure a pair of backbones.
 
     Returns:
-        Hits by system, 0 or 1 for each test row, and what the product's own judgement was.
+        Hits by system, 0 or 1 for each test row, and the product's own verdict.
     """
     desk, every = _desk(pair, seed=seed, validation=validation, work=work)
     hits: dict[str, list[float]] = {}
@@ -128,14 +128,14 @@ def _desk(pair: Pair, *, seed: int, validation: bool, work: Path) -> tuple[Desk,
     every = teams(pair.corpus, validation=validation)
     texts = [r.text for team in every for r in team.learn]
     for context in (old, new):
-        context.encode(texts)  # what it costs is measured apart
+        context.encode(texts)  # its cost is measured separately
     kind = "validation" if validation else "test"
     folder = work / kind / pair.corpus
     return Desk(old=old, new=new, texts=texts, work=folder, seed=seed), every
 
 
 def _encoding(desk: Desk, *, texts: int = 64) -> dict[str, float]:
-    """Return CPU seconds a text that is not in the cache, by backbone."""
+    """Return CPU seconds per uncached text, by backbone."""
     some, found = desk.texts[:texts], dict[str, float]()
     for context in (desk.old, desk.new):
         start = time.process_time()
@@ -149,14 +149,14 @@ def _files(ported: PortedExpert) -> ExpertFiles:
 
 
 def _module(files: ExpertFiles) -> Expert:
-    """Return an expert as a host builds it, its canary checked."""
+    """Return an expert as a host builds it, after checking its canary."""
     bus = redhost.BusConfig(width=files.manifest.reads.width, labels=())
     made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={})
     return made.unwrap(files.manifest.id)
 
 
 def _shuffled(files: ExpertFiles, seed: int) -> Expert:
-    """Return a port whose author's weights are dealt anew within each tensor."""
+    """Return a port with the author's weights permuted within each tensor."""
     expert = _module(files)
     made, generator = copy.deepcopy(expert), torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -167,7 +167,7 @@ def _shuffled(files: ExpertFiles, seed: int) -> Expert:
 
 
 def _hits(expert: Expert, team: Team, context: AuthoringContext) -> list[float]:
-    """Return 1 for each of a team's test rows that its expert alone answers rightly, else 0."""
+    """Return 1 for each of a team's test rows that its expert alone answers correctly, else 0."""
     with torch.inference_mode():
         best = expert(_z(context, [r.text for r in team.judge])).argmax(-1).tolist()
     answers = [expert.labels[k] for k in best]
@@ -175,7 +175,7 @@ def _hits(expert: Expert, team: Team, context: AuthoringContext) -> list[float]:
 
 
 def _one_answer(team: Team) -> list[float]:
-    """Return the hits of the label that is most frequent among the rows to learn from."""
+    """Return the hits of the most frequent training label."""
     [(usual, _)] = Counter(r.label for r in team.learn).most_common(1)
     return [float(r.label == usual) for r in team.judge]
 
@@ -187,7 +187,7 @@ def _z(context: AuthoringContext, texts: Sequence[str]) -> Tensor:
 
 
 def measure_bad(*, work: Path, validation: bool) -> dict[str, Any]:
-    """Port the sentence encoder's experts to encoders that know less, and count what is refused.
+    """Port the sentence encoder's experts to degraded encoders, and count the refused ports.
 
     Returns:
         By encoder, how many of the teams' ports were refused, and the largest share that any kept.
@@ -207,14 +207,14 @@ def measure_bad(*, work: Path, validation: bool) -> dict[str, Any]:
 
 
 BAD = 8
-"""Draws of each kind of bad encoder."""
+"""Random draws of each kind of bad encoder."""
 
 
 def bad_encoders(encode: Encode) -> Mapping[str, Encode]:
-    """Return encoders that know less than one, by what they give.
+    """Return degraded versions of an encoder, by description.
 
     Args:
-        encode: Texts → h ``(N, D)``, of the one.
+        encode: Texts → h ``(N, D)``, of the original encoder.
     """
     made: dict[str, Encode] = {}
     for n in range(BAD):
@@ -243,7 +243,7 @@ def _dealt(encode: Encode, seed: int) -> Encode:
 
 
 def _narrow(encode: Encode, dimensions: int) -> Encode:
-    """Return an encoder of which only so many directions are left."""
+    """Return an encoder restricted to so many directions."""
 
     def read(texts: Sequence[str]) -> Tensor:
         h = encode(texts)

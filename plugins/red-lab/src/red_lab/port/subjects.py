@@ -1,4 +1,4 @@
-"""What is carried over: backbones and their next versions, and teams with their rows."""
+"""The subjects of the study: backbones and their next versions, and teams with their rows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from red_lab.text.corpora import CORPORA
 __all__ = ["JUDGE", "LEARN", "PAIRS", "TOKENS", "Pair", "Team", "open_backbone", "teams"]
 
 LEARN, JUDGE = 400, 200
-"""Texts of a team to learn from, and to judge on, at most: those of the smallest hash."""
+"""Maximum number of training and of test texts of a team: those of the smallest hash."""
 
 TOKENS = 64
-"""Where real texts are cut."""
+"""Maximum number of tokens of real texts."""
 
 LARGEST = 50
-"""Of the numbers that are added."""
+"""The largest operand of sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two backbones, and whose experts move from one to the other.
+    """Two backbones, and the corpus of the experts that are ported from one to the other.
 
     Attributes:
         old: The backbone that experts are trained on.
-        new: The one they are carried over to.
-        corpus: What they read: one of `CORPORA`, or ``sums``.
-        title: What the new one is to the old one.
+        new: The backbone that they are ported to.
+        corpus: The experts' texts: one of `CORPORA`, or ``sums``.
+        title: The relation of the new backbone to the old one.
     """
 
     old: str
@@ -85,12 +85,12 @@ PAIRS: Mapping[str, Pair] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """What one author has, and what he is judged on.
+    """One author's training and test rows.
 
     Attributes:
         name: The expert's id.
-        learn: Labelled rows.
-        judge: Rows of the test part.
+        learn: Labelled training rows.
+        judge: Test rows.
     """
 
     name: str
@@ -103,7 +103,7 @@ def teams(corpus: str, *, validation: bool) -> list[Team]:
 
     Args:
         corpus: One of `CORPORA`, or ``sums``.
-        validation: Judge on training rows set aside; test files are not opened.
+        validation: Evaluate on held-out training rows; test files are not opened.
     """
     if corpus == "sums":
         return _sums(validation=validation)
@@ -122,12 +122,12 @@ def teams(corpus: str, *, validation: bool) -> list[Team]:
 def open_backbone(
     name: str, corpus: str, *, work: Path
 ) -> tuple[Path, redhost.authoring.AuthoringContext]:
-    """Return a backbone's package, made where it is not yet, and what an author works with.
+    """Return a backbone's package, made if missing, and its authoring context.
 
     Args:
-        name: As `PAIRS` names it.
-        corpus: Whose background it shows.
-        work: Where packages and features are kept.
+        name: Its name in `PAIRS`.
+        corpus: The corpus of its background card.
+        work: The folder for packages and features.
     """
     folder = _package(name, corpus, work=work)
     return folder, redhost.authoring.open_for_training(folder, cache=work / "cache")
@@ -159,7 +159,7 @@ _SOURCES: Mapping[str, Callable[[Path], str]] = {
 
 
 def _tiny_model(work: Path) -> Path:
-    """Return a folder with the tiny model alone: its package has a manifest beside it."""
+    """Return a folder with the tiny model alone, without the manifest of its package."""
     folder, package = work / "tiny", files("red_backbone_tiny")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
@@ -168,7 +168,7 @@ def _tiny_model(work: Path) -> Path:
 
 
 def _sums(*, validation: bool) -> list[Team]:
-    """Return teams that tell of a sum how large it is, which number is larger, how it begins."""
+    """Return teams that classify a sum's size, the order of its operands, or its first tens."""
     pairs = [(a, b) for a in range(1, LARGEST + 1) for b in range(1, LARGEST + 1)]
     answers: Mapping[str, Callable[[int, int], str]] = {
         "size": lambda a, b: ("small", "middle", "large")[(a + b > 40) + (a + b > 60)],  # noqa: PLR2004
@@ -182,14 +182,14 @@ def _sums(*, validation: bool) -> list[Team]:
             for a, b in pairs
         ]
         ordered = _first(rows, len(rows))
-        # A pair and its place in the order are the same for every team: none has read another's.
+        # A pair has the same index for every team, so no team trains on another's test pairs.
         judge = ordered[LEARN : LEARN + JUDGE] if validation else ordered[-JUDGE:]
         found.append(Team(name=name, learn=ordered[:LEARN], judge=judge))
     return found
 
 
 def _differences() -> list[redhost.Row]:
-    """Return subtractions, each with the tens of what is left."""
+    """Return subtractions, each labelled with the tens of the difference."""
     return [
         redhost.Row(text=f"What is {a} minus {b}?", label=f"{(a - b) // 10}")
         for a in range(1, 2 * LARGEST)
@@ -203,5 +203,5 @@ def _plain_background() -> list[redhost.authoring.BackgroundRow]:
 
 
 def _first(rows: Sequence[redhost.Row], most: int) -> list[redhost.Row]:
-    """Return so many rows, those whose texts have the smallest hash."""
+    """Return the `most` rows whose texts have the smallest hash."""
     return sorted(rows, key=lambda r: hashlib.sha256(f"port {r.text}".encode()).digest())[:most]

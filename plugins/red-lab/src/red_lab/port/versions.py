@@ -1,9 +1,9 @@
-"""Next versions of real models: further trained, on texts that no expert of the study reads.
+"""Next versions of real models: trained further, on texts that no expert of the study uses.
 
-The sentence encoder goes on as it was trained, by pairs: what one person of a television series
-says is to be nearer to the answer it gets than to the others of its batch (InfoNCE, van den Oord et
-al. 2018, equation 4). The language model goes on predicting tokens. Every batch depends on the seed
-and the step alone.
+The sentence encoder continues its contrastive training on pairs: a line of a television series has
+to be closer to the line that follows it than to the others of its batch (InfoNCE, van den Oord et
+al. 2018, equation 4). The language model continues next-token prediction. Every batch depends on
+the seed and the step alone.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ COPIED = (
     "modules.json",
     "sentence_bert_config.json",
 )
-"""What a folder of sentence-transformers says beside its model, where it says it."""
+"""Files of a sentence-transformers folder other than the model, if they exist."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Further:
-    """How far a model is trained on.
+    """Settings of a model's further training.
 
     Attributes:
         steps: Steps of AdamW.
-        batch: Texts a step.
-        tokens: Where a text is cut.
-        learning_rate: At its peak (`red_lab.training.rate`).
-        temperature: Of the contrastive loss.
-        seed: Order of the texts, and dropout.
+        batch: Texts per step.
+        tokens: Maximum number of tokens of a text.
+        learning_rate: The peak learning rate (`red_lab.training.rate`).
+        temperature: Temperature of the contrastive loss.
+        seed: Seed of the order of the texts, and of dropout.
     """
 
     steps: int
@@ -60,21 +60,21 @@ MOVED: dict[str, Further] = {
     "minilm": Further(steps=300, batch=32, tokens=48, learning_rate=3e-5),
     "smollm2": Further(steps=150, batch=4, tokens=96, learning_rate=5e-5),
 }
-"""By model: a little of what a maintainer of it would do."""
+"""Model → a small amount of a maintainer's usual training."""
 
 SHORTEST = 6
-"""Words of a line that is learnt from."""
+"""Minimum number of words of a training line."""
 
 CHECKPOINT = 25
 """Steps between two checkpoints."""
 
 
 def further_trained(name: str, work: Path) -> Path:
-    """Return the folder of a model's next version; train it where it is not there yet.
+    """Return the folder of a model's next version; train it if it does not exist yet.
 
     Args:
         name: ``minilm`` or ``smollm2``.
-        work: Where the folder and the checkpoint are kept.
+        work: The parent of the folder and the checkpoint.
     """
     how = MOVED[name]
     folder, checkpoint = work / f"next-{name}", work / f"next-{name}.pt"
@@ -113,7 +113,7 @@ def _pairs() -> list[tuple[str, str]]:
 
 
 def _open(name: str, how: Further) -> tuple[nn.Module, Any, Callable[..., Tensor]]:
-    """Return a model with its weights as they are carried, its tokenizer and its loss."""
+    """Return a model with its packaged weights, its tokenizer and its loss."""
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     if name == "minilm":
@@ -136,7 +136,7 @@ def _open(name: str, how: Further) -> tuple[nn.Module, Any, Callable[..., Tensor
 
 
 def _contrastive(model: Any, first: Any, second: Any, temperature: float) -> Tensor:
-    """Return InfoNCE between B lines and the lines that follow them."""
+    """Return the InfoNCE loss between B lines and the lines that follow them."""
 
     def read(ids: Any) -> Tensor:
         mask = ids["attention_mask"].unsqueeze(-1)
@@ -149,7 +149,7 @@ def _contrastive(model: Any, first: Any, second: Any, temperature: float) -> Ten
 
 
 def _next_token(model: Any, ids: Any) -> Tensor:
-    """Return the mean loss of each next token."""
+    """Return the mean next-token loss."""
     wanted = ids["input_ids"].masked_fill(ids["attention_mask"] == 0, -100)
     loss: Tensor = model(**ids, labels=wanted).loss
     return loss

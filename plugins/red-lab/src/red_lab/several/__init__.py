@@ -1,1 +1,1 @@
-"""Several answers a text on texts that people wrote: any number of labels, and spans."""
+"""Several answers per text on natural text: any number of labels, and spans."""

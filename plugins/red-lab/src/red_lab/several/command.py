@@ -1,4 +1,4 @@
-"""`redhost lab several`. Torch is imported inside the command only."""
+"""The command `redhost lab several`. Torch is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["several"]
 def several(
     *, studies: tuple[str, ...], seeds: int, validation: bool, out: Path, work: Path
 ) -> None:
-    """Experts that give a text any number of labels, or spans, beside one of everybody's rows.
+    """Compare experts of any number of labels, or of spans, with one trained on pooled rows.
 
-    All studies, unless some are named.
+    Measures all studies, unless some are named.
     """
     require_scikit_learn()
     from red_lab.several.run import run

@@ -1,7 +1,7 @@
-"""What experts of several teams answer together, beside what needs no teams, or no experts.
+"""Joint answers of several teams' experts, compared with systems without teams, or without experts.
 
-The authors' path is the one users have (`split_rows`, `train_package`), the composition is
-`redhost.compose` as it is by default.
+Authors use the public path (`split_rows`, `train_package`); the composition is `redhost.compose`
+with its defaults.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["Desk", "apart", "measure", "regression"]
 EVERYBODY = "everybody"
 
 INVERSE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-"""C of logistic regression, each number of what it reads having variance 1."""
+"""C of logistic regression on features of unit variance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Desk(Authors):
-    """What a study works with.
+    """The texts, backbone and authors of one study.
 
     Attributes:
         study: The texts.
@@ -64,30 +64,30 @@ class Desk(Authors):
 
     @property
     def task(self) -> Task:
-        """What is answered."""
+        """The kind of answers."""
         return self.context.backbone.task
 
     @cached_property
     def parts(self) -> Mapping[str, redhost.authoring.DataSplits]:
-        """Each team's rows, as the product sets them aside."""
+        """Each team's rows, split as the product splits them."""
         return {t: self.split([r for r in self.learn if r.domain == t]) for t in self.study.teams}
 
     @cached_property
     def everybody(self) -> redhost.authoring.DataSplits:
-        """The rows of one author who has all of them, every team's labels together."""
+        """The pooled rows, with every team's labels, as one author's."""
         return self.split(union(self.learn))
 
     @cached_property
     def shown(self) -> redhost.authoring.DataSplits:
-        """The rows of one author who has what the teams' cards show."""
+        """The rows of all teams' cards, as one author's."""
         return self.split(union([r for p in self.parts.values() for r in (*p.fit, *p.gate)]))
 
     def split(self, rows: Sequence[redhost.Row]) -> redhost.authoring.DataSplits:
-        """Set an author's rows aside."""
+        """Split an author's rows."""
         return redhost.authoring.split_rows(rows, task=self.task)
 
     def author(self, team: str, rows: redhost.authoring.DataSplits, *, seed: int) -> Path:
-        """Do what one team does: train its expert alone and package it; return the package."""
+        """Train one team's expert, in isolation, and package it; return the package."""
         plan = redhost.authoring.ExpertPlan(id=team, writes="labels")
         settings = redhost.authoring.ExpertSettings(space="labels", seed=seed)
         return self.train(plan, rows, where=f"seed-{seed}", settings=settings)
@@ -98,7 +98,7 @@ class Desk(Authors):
 
 
 def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
-    """Train the experts; return what each system answers to the test rows, and what was chosen."""
+    """Train the experts; return each system's answers to the test rows, and the choices made."""
     texts = [r.text for r in desk.test]
     composed = desk.compose([desk.author(t, p, seed=seed) for t, p in desk.parts.items()])
     answers = composed.answer(texts, each=True)
@@ -113,7 +113,7 @@ def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
 
 
 def apart(desk: Desk, *, seed: int) -> dict[str, list[str]]:
-    """Return what one expert answers that learnt from everybody's rows, or from the cards'."""
+    """Return the answers of one expert trained on pooled rows, or on the cards' rows."""
     texts, found = [r.text for r in desk.test], dict[str, list[str]]()
     for name, rows in ((EVERYBODY, desk.everybody), ("shown", desk.shown)):
         one = desk.compose([desk.author(name, rows, seed=seed)]).answer(texts, each=True)
@@ -124,7 +124,7 @@ def apart(desk: Desk, *, seed: int) -> dict[str, list[str]]:
 
 
 def _together(answer: redhost.Answer) -> str:
-    """Return all that any expert finds in a text, were each asked alone."""
+    """Return the union of all experts' own answers to a text."""
     own = {y for a in (answer.by_expert or {}).values() for y in a.label.split("|")}
     return "|".join(sorted(own - {"none"})) or "none"
 
@@ -132,7 +132,8 @@ def _together(answer: redhost.Answer) -> str:
 def regression(desk: Desk, rows: redhost.authoring.DataSplits) -> list[str]:
     """Fit a logistic regression of each label on one author's rows; return its answers.
 
-    Its penalty, and how labels are read, are chosen on the rows that experts stop on.
+    Its penalty, and how probabilities are decoded, are fitted on the rows of experts' early
+    stopping.
     """
     head = desk.task.head
     labels = sorted(head.labels_in([r.label for r in rows.rows]))
@@ -161,7 +162,7 @@ def regression(desk: Desk, rows: redhost.authoring.DataSplits) -> list[str]:
 
 
 def _features(desk: Desk, rows: Sequence[redhost.Row]) -> Any:
-    """Return what experts read: z of the texts, or of their words, ``(N, D)``."""
+    """Return the experts' inputs: z of the texts, or of their words, ``(N, D)``."""
     backbone = desk.context.backbone
     norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     return norm(desk.context.encode([r.text for r in rows])).numpy()

@@ -1,4 +1,4 @@
-"""Run the studies step by step, and write what came out as metrics and as a page."""
+"""Run the studies step by step, and write the results as metrics and as a page."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ TITLES = {
 def run(
     names: Sequence[str], *, seeds: Sequence[int], validation: bool, out: Path, work: Path
 ) -> Path:
-    """Measure studies, and write their metrics beside the other's, with a page of both.
+    """Measure studies, and add their metrics to the other's, with a page of both.
 
     Args:
-        names: Of the studies.
-        seeds: Of the experts; the split is the data's own.
-        validation: Judge on training rows set aside.
-        out: Where the results go.
-        work: Where packages, features and finished steps are kept.
+        names: Names of the studies.
+        seeds: Seeds of the experts; the split is the data's own.
+        validation: Evaluate on held-out training rows.
+        out: The folder for results.
+        work: The folder for packages, features and finished steps.
     """
     for name in names:
         measured = _measured(name, seeds, validation=validation, work=work / name)
@@ -97,7 +97,7 @@ def _measured(name: str, seeds: Sequence[int], *, validation: bool, work: Path) 
 
 
 def _digest(rows: Sequence[redhost.Row]) -> str:
-    """Return what names the rows: an index of packages goes on changing."""
+    """Return a digest of the rows, since the package index changes over time."""
     lines = "".join(f"{r.domain}\t{r.label}\t{r.text}\n" for r in rows)
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -118,11 +118,11 @@ def _picked(
 def score(
     labels: Sequence[str], answers: Sequence[Sequence[str]], clusters: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return micro F1 and the share of whole answers that are right, with intervals.
+    """Return micro F1 and the fraction of exactly correct answers, with intervals.
 
     Args:
-        labels: Of N rows: labels or spans as text.
-        answers: By seed, to N rows each.
+        labels: Labels or spans of N rows, as text.
+        answers: By seed, the answers to N rows.
         clusters: The cluster of each row.
     """
     own = [{*split_labels(y)} for _ in answers for y in labels]

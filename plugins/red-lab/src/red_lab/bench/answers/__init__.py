@@ -1,9 +1,9 @@
-"""Section `answers`: what people wait for once a process is warm, a text's whole answer.
+"""Section `answers`: latency of a text's whole answer in a warm process.
 
-From text to answer, tokens included: redhost in process and over HTTP, and beside it the encoder
-alone by transformers, sentence-transformers and onnxruntime, and sentence-transformers with
-scikit-learn's logistic head. All get the same real texts in turns, in one process, one thread;
-memory is that of processes of their own. Takes a quarter of an hour on a quiet machine, and some
+Times include tokenisation. redhost, in process and over HTTP, is compared with the encoder alone by
+transformers, sentence-transformers and onnxruntime, and with sentence-transformers plus
+scikit-learn's logistic head. All get the same real texts in turns, in one process with one thread;
+memory is measured in separate processes. Takes a quarter of an hour on a quiet machine, and some
 minutes more the first time; ``--runs 1 --texts 200 --backbone minilm`` is a trial of a minute.
 """
 

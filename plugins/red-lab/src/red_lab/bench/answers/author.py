@@ -1,4 +1,4 @@
-"""An author's wait: from real texts to a package, beside the encoder's part of it."""
+"""An author's waiting time from real texts to a package, and the encoder's part of it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from redhost.authoring import ExpertPlan, ExpertSettings, split_rows
 __all__ = ["AUTHOR_ROWS", "author"]
 
 AUTHOR_ROWS = 2000
-"""Posts that the expert learns from, of all labels."""
+"""Training posts of the expert, over all labels."""
 
 
 def author(*, folder: str, name: str, texts: int) -> dict[str, Any]:
     """Train an expert on posts, as its author would, and encode the same posts alone.
 
-    A process of its own is asked to. The second training finds all features in the cache, as that
-    of a second expert on the same texts does.
+    Runs in a separate process. The second training finds all features in the cache, like a second
+    expert on the same texts.
 
     Args:
-        folder: Where the subjects lie.
-        name: The backbone's.
-        texts: How many posts.
+        folder: The folder of the subjects.
+        name: The backbone's name.
+        texts: Number of posts.
     """
     torch.set_num_threads(1)
     subject = Subject.under(Path(folder), name)

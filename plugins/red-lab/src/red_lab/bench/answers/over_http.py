@@ -1,4 +1,4 @@
-"""The same answers over HTTP: one query beside a call in process, and clients at once."""
+"""The same answers over HTTP: single queries compared with calls in process, and many clients."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TEXTS = 64
 def measure_http(
     subject: Subject, texts: Sequence[str], *, runs: int, seconds: float
 ) -> dict[str, Any]:
-    """Measure a server of its own.
+    """Measure a server in a separate process.
 
     Args:
-        subject: What it serves.
-        texts: What clients ask.
-        runs: Rounds over the numbers of clients; single queries are many times as many.
-        seconds: How long clients ask in a round.
+        subject: The served subject.
+        texts: The clients' queries.
+        runs: Rounds over the numbers of clients; single queries get many times as many.
+        seconds: Duration of the clients' load in a round.
 
     Raises:
         MissingError: If redhost-serve is not installed.
@@ -58,7 +58,7 @@ def measure_http(
 
 
 def _bound(host: redhost.Host, texts: Sequence[str], *, rounds: int) -> dict[str, Any]:
-    """Return how much faster a line is among as many as clients ask at most, in process."""
+    """Return the speedup per line, in process, of batches as large as the most clients."""
     many = max(CLIENTS)
     works = [texts[n * many : (n + 1) * many] for n in range(rounds + 1)]
     seconds = in_turns_over(
@@ -75,7 +75,7 @@ def _bound(host: redhost.Host, texts: Sequence[str], *, rounds: int) -> dict[str
 
 
 def _loads(url: str, golden: Any, *, runs: int, seconds: float) -> dict[str, Any]:
-    """Let so many clients ask, in turns; the first round warms up and is not counted."""
+    """Measure each number of clients in turn; the first round warms up and is not counted."""
     rates: dict[int, list[float]] = {count: [] for count in CLIENTS}
     waits: dict[int, list[float]] = {count: [] for count in CLIENTS}
     for n in range(runs + 1):
@@ -97,7 +97,7 @@ def _loads(url: str, golden: Any, *, runs: int, seconds: float) -> dict[str, Any
 
 
 def _load(url: str, golden: Any, *, count: int, seconds: float) -> tuple[float, list[float]]:
-    """Return answers a second and how long each took."""
+    """Return answers per second and the latency of each."""
     from redhost_serve.load_test import clients
 
     start = time.perf_counter()

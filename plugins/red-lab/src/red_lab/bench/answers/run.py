@@ -1,4 +1,4 @@
-"""Measure both backbones: in process, over HTTP, and the memory of every side alone."""
+"""Measure both backbones: in process, over HTTP, and the memory of every system alone."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ PEERS = ("sentence-transformers", "onnxruntime", "onnxscript", "scikit-learn")
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How much a backbone is measured.
+    """The extent of a backbone's measurement.
 
     Attributes:
-        share: One of so many texts of the largest call.
+        share: Divisor of the number of texts in the largest call.
         posts: Posts of a call.
         memory: Lines of the call whose memory is measured.
     """
@@ -49,7 +49,7 @@ class Load:
 
 BACKBONES: Mapping[str, Load] = {
     "minilm": Load(share=1, posts=64, memory=2000),
-    "smollm2": Load(share=20, posts=8, memory=200),  # a text costs it thirteen times as much
+    "smollm2": Load(share=20, posts=8, memory=200),  # a text costs thirteen times as much here
 }
 
 
@@ -76,7 +76,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 
 NARROW = ("bf16", "fp16", "int8", "vnni")
-"""How torch ends the names of instructions for numbers of few bits."""
+"""Suffixes of torch's names for low-precision instructions."""
 
 COLD = """
 import sys
@@ -86,7 +86,7 @@ tokenizer, model = (x.from_pretrained(sys.argv[1]) for x in (AutoTokenizer, Auto
 with torch.inference_mode():
     model.eval()(**tokenizer(sys.argv[2], return_tensors="pt"))
 """
-"""The least that a process does for one line: its vectors, and no answer."""
+"""The minimum that a process does for one line: compute its vectors, without an answer."""
 
 
 def _versions() -> dict[str, str]:
@@ -102,7 +102,7 @@ def _versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return its name, and which instructions for numbers of few bits it has."""
+    """Return the processor's name and its low-precision instructions."""
     found = torch.cpu.get_capabilities()
     has = [name for name in sorted(found) if found[name] is True and name.endswith(NARROW)]
     return f"{found.get('cpu_name', platform.machine())} ({', '.join(has) or 'none for few bits'})"
@@ -110,7 +110,7 @@ def _processor() -> str:
 
 def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     folder, load = settings.work / "answers", BACKBONES[name]
-    # In a process of its own: what exports and trains leaves gigabytes behind.
+    # In a separate process: export and training leave gigabytes of memory behind.
     ask("subject:prepare", package=__package__, name=name, folder=str(folder.absolute()))
     subject = Subject.under(folder, name)
     texts = {kind: pick(kind) for kind in ("lines", "posts")}
@@ -147,7 +147,7 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
 
 
 def _cold(subject: Subject, text: str, *, rounds: int) -> dict[str, Any]:
-    """Return what a process takes that answers one line and ends, side by side."""
+    """Return the time of a process that answers one line and exits, for each system."""
     env = {"OMP_NUM_THREADS": "1"}
     commands = {
         "transformers": (*PYTHON, COLD, str(subject.model), text),
@@ -166,11 +166,11 @@ def _cold(subject: Subject, text: str, *, rounds: int) -> dict[str, Any]:
 
 
 def _engines(subject: Subject, *, posts: int) -> dict[str, Any]:
-    """Return how the engines answer posts: how far h is from torch's, labels that agree, accuracy.
+    """Compare the engines with torch on posts: distance of h, agreement of labels, accuracy.
 
     Args:
-        subject: What answers.
-        posts: How many.
+        subject: The subject that answers.
+        posts: Number of posts.
     """
     chosen = random.Random(1).sample(rows("train"), posts)  # noqa: S311  (a sample, no secret)
     texts, answered = [row.text for row in chosen], dict[str, tuple[list[str], Tensor]]()
@@ -193,7 +193,7 @@ def _engines(subject: Subject, *, posts: int) -> dict[str, Any]:
 def _timed(
     case: Case, systems: Mapping[str, Answering], texts: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return what each side took, beside the first of them in the same round."""
+    """Return the time of each system, also relative to the reference in the same round."""
     sides = {name: systems[name] for name in (LARGE if case.large else systems) if name in systems}
     seconds = in_turns_over(sides, works(case, texts))
     floor = seconds[LARGE[0] if case.large else FLOOR]

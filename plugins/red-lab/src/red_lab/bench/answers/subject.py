@@ -1,4 +1,4 @@
-"""What is measured: a backbone, its plain files for the peers, and a home of five experts on it."""
+"""The subject: a backbone, its plain files for other libraries, and a home of five experts."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from redhost.testing import Environment
 __all__ = ["ENGINES", "MAX_TOKENS", "Subject", "compose_minilm", "prepare", "runs_here"]
 
 MAX_TOKENS = 128
-"""Where every side cuts a text."""
+"""Maximum number of tokens of a text, for every system."""
 
 ENGINES = (BF16, "onnx", "onnx-int8")
-"""Devices beside torch's float32: redhost's own, and those of redhost-onnx."""
+"""Devices other than torch in float32: redhost's own, and those of redhost-onnx."""
 
 BACKGROUND = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Where everything lies that a side opens.
+    """The folders that a system opens.
 
     Attributes:
         model: The encoder's folder, for transformers and sentence-transformers.
@@ -51,7 +51,7 @@ class Subject:
 
     @contextmanager
     def host(self, device: str | None = None) -> Iterator[redhost.Host]:
-        """Open the home, or that of an engine; its encoder is loaded within the block.
+        """Open the home, or that of an engine, with its encoder loaded.
 
         Args:
             device: One of `ENGINES`; None for torch.
@@ -77,27 +77,27 @@ class Subject:
 
     @property
     def exported(self) -> Path:
-        """Where the generation lies that answers without torch."""
+        """The folder of the exported generation, which answers without torch."""
         return self.home.parent / "exported"
 
     @classmethod
     def under(cls, folder: Path, name: str) -> Subject:
-        """Return the places of a backbone under a folder."""
+        """Return the paths of a backbone's subject under a folder."""
         model = encoder() if name == "minilm" else folder / name / "model"
         return cls(model=model, onnx=folder / name / "encoder.onnx", home=folder / name / "home")
 
 
 def runs_here(side: str) -> bool:
-    """Tell whether this processor has the products that a side, or an engine, is made of."""
+    """Return whether this processor has the instructions that a system, or an engine, needs."""
     return is_capable() or not side.endswith(BF16)
 
 
 def prepare(*, name: str, folder: str) -> dict[str, Any]:
-    """Write what is not there yet; a process of its own is asked to.
+    """Write missing parts of a subject; runs in a separate process.
 
     Args:
         name: ``minilm`` or ``smollm2``.
-        folder: Where.
+        folder: The folder of the subjects.
     """
     subject = Subject.under(Path(folder), name)
     source = f"hf:{encoder()}" if name == "minilm" else f"gguf:{smollm2_file()}"
@@ -123,10 +123,10 @@ def prepare(*, name: str, folder: str) -> dict[str, Any]:
 
 
 def compose_minilm(*, folder: str) -> dict[str, Any]:
-    """Compose the home on MiniLM, and nothing else; a process of its own is asked to.
+    """Compose only the home on MiniLM; runs in a separate process.
 
     Args:
-        folder: Where.
+        folder: The folder of the subjects.
     """
     subject = Subject.under(Path(folder), "minilm")
     shutil.rmtree(subject.home.parent / "packages", ignore_errors=True)
@@ -135,7 +135,7 @@ def compose_minilm(*, folder: str) -> dict[str, Any]:
 
 
 class _Pooled(nn.Module):
-    """An encoder and the mean over the tokens that are none of the filling."""
+    """An encoder with mean pooling over the tokens that are not padding."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def _export(subject: Subject) -> None:
     shape = {0: torch.export.Dim("batch", min=1, max=4096), 1: torch.export.Dim("tokens", max=512)}
     subject.onnx.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter's own parts
+        warnings.simplefilter("ignore")  # of the exporter's own modules
         torch.onnx.export(
             _Pooled(model).eval(),
             (ids, mask),
@@ -175,7 +175,7 @@ def _export(subject: Subject) -> None:
 
 
 def _compose(name: str, source: str, subject: Subject) -> None:
-    """Train five experts on few short texts, as their authors would, and compose them."""
+    """Train five experts on a few short texts, as their authors would, and compose them."""
     packages = subject.home.parent / "packages"
     project = packages / f"red-backbone-{name}"
     redhost.authoring.new_backbone(

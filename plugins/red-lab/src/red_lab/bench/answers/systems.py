@@ -1,4 +1,4 @@
-"""The sides: each opens a subject and returns what answers a list of texts."""
+"""The compared systems: each opens a subject and returns a function that answers texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FLOOR", "LARGE", "SYSTEMS", "Answering", "memory", "resting"]
 Answering = Callable[[Sequence[str]], object]
 
 BATCH = 32
-"""Texts of a pass, where a side takes more in pieces: sentence-transformers' own number."""
+"""Batch size of systems that split long lists: sentence-transformers' default."""
 
 FLOOR = "transformers, padded"
 LARGE = (
@@ -31,7 +31,7 @@ LARGE = (
     "redhost",
     *(f"redhost, {device}" for device in ENGINES),
 )
-"""Who takes many texts shortest first; one padded pass in the order given wastes most of it."""
+"""Systems that sort many texts by length; one padded batch in the given order is mostly padding."""
 
 
 def _transformers(subject: Subject, dtype: torch.dtype = torch.float32) -> Answering:
@@ -131,13 +131,13 @@ SYSTEMS: Mapping[str, Callable[[Subject], Answering]] = {
 
 
 def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]:
-    """Let one side alone answer lines in one call, and one post; the process tells its peak.
+    """Let one system answer lines in one call, and one post; the process reports its peak memory.
 
     Args:
-        folder: Where the subjects lie.
-        name: The backbone's.
-        system: The side's.
-        texts: How many lines.
+        folder: The folder of the subjects.
+        name: The backbone's name.
+        system: The system's name.
+        texts: Number of lines.
     """
     torch.set_num_threads(1)
     answer = SYSTEMS[system](Subject.under(Path(folder), name))
@@ -150,11 +150,11 @@ def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]
 
 
 def resting(*, folder: str, name: str) -> dict[str, Any]:
-    """Hold an encoder and the experts' tensors, nothing of ours; tell what that takes at rest.
+    """Hold an encoder and the experts' tensors, without redhost; return their memory at rest.
 
     Args:
-        folder: Where the subjects lie.
-        name: The backbone's.
+        folder: The folder of the subjects.
+        name: The backbone's name.
     """
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""The texts: lines that people say, and posts; both at their real lengths.
+"""The texts: lines of dialogue and posts, both at their real lengths.
 
 Lines are those of a television series' transcripts, 18 tokens on average; posts are those of the
 training file of 20 Newsgroups, most of which fill the encoder. The test file is not opened.
@@ -16,13 +16,13 @@ from red_lab.newsgroups import lines, rows
 __all__ = ["HEAD_ROWS", "Case", "cases", "pick", "training_rows", "works"]
 
 WORDS = 16
-"""Words of the texts that heads and experts are trained on: what answers cost is not theirs."""
+"""Words of the training texts of heads and experts, which do not affect the cost of answers."""
 
 EXPERT_ROWS, HEAD_ROWS = 15, 5
 """Rows of each label."""
 
 PIECES = 5
-"""Calls that the largest case is made in: each has a ratio of its own."""
+"""Calls into which the largest case is split: each has its own ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,10 @@ class Case:
     """A call that is timed.
 
     Attributes:
-        kind: Whether it asks ``lines`` or ``posts``.
+        kind: The texts, ``lines`` or ``posts``.
         size: Texts of a call.
-        rounds: How many calls count.
-        large: Whether it stands for throughput, and not for waiting.
+        rounds: Number of counted calls.
+        large: Whether it measures throughput instead of latency.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the page calls it."""
+        """Its name on the page."""
         size = self.size * self.rounds if self.large else self.size
         return f"{size:,} {self.kind if size > 1 else self.kind.removesuffix('s')}"
 
@@ -54,7 +54,7 @@ def cases(*, runs: int, texts: int, posts: int) -> list[Case]:
     Args:
         runs: Rounds of the cases in the middle; short ones have more, for their 99th percentile.
         texts: Lines of the largest case.
-        posts: Posts of a call that has many.
+        posts: Posts of a batch call.
     """
     return [
         Case(kind="lines", size=1, rounds=20 * runs),
@@ -67,14 +67,14 @@ def cases(*, runs: int, texts: int, posts: int) -> list[Case]:
 
 
 def pick(kind: str) -> list[str]:
-    """Return all texts of a kind, in an order drawn once and for all."""
+    """Return all texts of a kind, in a fixed random order."""
     found = lines() if kind == "lines" else [row.text for row in rows("train")]
     random.Random(0).shuffle(found)  # noqa: S311  (an order, no secret)
     return found
 
 
 def works(case: Case, texts: Sequence[str]) -> list[Sequence[str]]:
-    """Return the texts of each call, no text in two while there are enough; the first warms up."""
+    """Return the texts of each call, disjoint while there are enough; the first call warms up."""
     warm = min(case.size, 64)
     starts = (warm + n * case.size for n in range(case.rounds))
     return [
@@ -84,10 +84,10 @@ def works(case: Case, texts: Sequence[str]) -> list[Sequence[str]]:
 
 
 def training_rows(each: int) -> list[redhost.Row]:
-    """Return rows of every label, short ones: the first words of posts.
+    """Return short rows of every label: the first words of posts.
 
     Args:
-        each: How many of a label.
+        each: Number of rows of a label.
     """
     found: dict[str, dict[str, redhost.Row]] = {}
     for row in rows("train"):

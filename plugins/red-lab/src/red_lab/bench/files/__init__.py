@@ -1,9 +1,9 @@
 """Section `files`: a million short texts through `redhost predict --in`, killed and resumed.
 
-A file is answered by the command that people type, a process. Now and then it is stopped, and the
-bare encoder gets the texts of the part just written, so that both are timed on the same texts
-within the same minute. At the largest size the process is killed several times, at random moments.
-What was measured so far lies in the work folder: the section itself may be stopped and goes on.
+A file is answered by the actual command, in its own process. From time to time the process is
+paused, and the bare encoder gets the texts of the part just written, so that both are timed on the
+same texts within the same minute. At the largest size the process is killed several times, at
+random moments. Results so far are in the work folder, so the section itself can be interrupted.
 A million rows take about an hour on one quiet core; ``--rows 20000`` is a trial of two minutes.
 """
 

@@ -1,4 +1,4 @@
-"""`redhost predict --in` as a process that is watched, stopped and killed."""
+"""Run `redhost predict --in` as a process that is monitored, paused and killed."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from red_lab.bench.rounds import peak_bytes
 __all__ = ["Bare", "Driven", "drive"]
 
 Bare = Mapping[str, Callable[[int], float]]
-"""By name, what encodes the texts of a part and returns the seconds that took."""
+"""Name → function that encodes the texts of a part and returns the seconds."""
 
 LOOK = 0.02
-"""Seconds between two looks at a process."""
+"""Seconds between two checks of a process."""
 
 LATEST = 3.0
-"""Seconds after the moment that a kill is due, at most."""
+"""Maximum random delay of a kill once it is due, in seconds."""
 
 SAVED = "driven.json"
 
 
 @dataclass(kw_only=True)
 class Driven:
-    """What was seen of a command so far, over all its processes.
+    """Measurements of a command so far, over all its processes.
 
     Attributes:
-        seconds: How long processes ran; those in which one was stopped do not count.
-        peak: The most memory one of them had resident, in bytes.
-        kills: After how many parts a process was killed.
-        parts: By name, the seconds of single parts: ``redhost``, and those of the bare encoders.
+        seconds: Total running time of the processes, without pauses.
+        peak: Largest resident memory of a process, in bytes.
+        kills: Numbers of parts after which a process was killed.
+        parts: By name, the seconds of single parts: ``redhost``, and the bare encoders.
     """
 
     seconds: float = 0.0
@@ -49,14 +49,14 @@ class Driven:
 def drive(
     command: Sequence[str], target: Path, *, bare: Bare, stops: Sequence[int], kills: Sequence[int]
 ) -> Driven:
-    """Run a command until its output is there.
+    """Run a command until its output exists.
 
     Args:
         command: ``redhost predict --in … --out TARGET``.
         target: Its output.
-        bare: What is timed beside it.
-        stops: Parts after which it is stopped meanwhile; from one to the next two at least.
-        kills: Parts after which it is killed and run again, some moments later.
+        bare: The bare encoders to time for comparison.
+        stops: Parts after which it is paused for them, at least two parts apart.
+        kills: Parts after which it is killed, after a short random delay, and run again.
     """
     saved = target.with_name(SAVED)
     driven = Driven(**json.loads(saved.read_text("ascii"))) if saved.exists() else Driven()
@@ -87,13 +87,13 @@ class _Life:
         )
 
     def run(self, bare: Bare, stops: Sequence[int], kill: int | None) -> None:
-        """Watch the process until it ends; stop it now and then, kill it where that is due."""
+        """Monitor the process until it ends; pause it, and kill it, when due."""
         end = None
         while self.process.poll() is None:
             time.sleep(LOOK)
             self.driven.peak = max(self.driven.peak, peak_bytes(self.process.pid) or 0)
             self.count = self._written(self.count)
-            # Of two parts that it wrote since it was left alone, the second took what it takes.
+            # The second part after a pause is the first one written without an interruption.
             if self.count in stops and self.count >= self.undisturbed + 2:
                 self._stop(bare)
             if kill is not None and self.count >= kill:
@@ -108,7 +108,7 @@ class _Life:
             raise RuntimeError(f"redhost predict failed: {errors}")
 
     def end(self) -> None:
-        """End the process if it is there still, and count its seconds."""
+        """Kill the process if it still runs, and add its seconds."""
         with suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
@@ -117,7 +117,7 @@ class _Life:
         self.driven.seconds += time.monotonic() - self.started - self.stopped
 
     def _stop(self, bare: Bare) -> None:
-        """Let the bare encoders have the processor, and the part just written."""
+        """Pause the process and time the bare encoders on the part just written."""
         begin = time.monotonic()
         self.process.send_signal(signal.SIGSTOP)
         try:
@@ -132,13 +132,13 @@ class _Life:
         self.stopped += time.monotonic() - begin
 
     def _written(self, count: int) -> int:
-        """Return how many parts are there, given how many there were."""
+        """Return the number of written parts, given an earlier number."""
         while self._part(count).exists():
             count += 1
         return count
 
     def _at(self, number: int) -> float:
-        """Return when a part was written, in seconds."""
+        """Return the time at which a part was written, in seconds."""
         return self._part(number).stat().st_mtime_ns / 1e9
 
     def _part(self, number: int) -> Path:

@@ -1,4 +1,4 @@
-"""Answer files of growing size in every format, and time the bare encoder beside them."""
+"""Answer files of growing size in every format, and time the bare encoder for comparison."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from redhost.core.training.rows import read_cells
 __all__ = ["measure"]
 
 FORMATS = (("minilm", ".csv"), ("tiny", ".jsonl"), ("tiny", ".parquet"))
-"""Backbone and format: a million rows of each format, and of an encoder whose texts take long."""
+"""Backbone and format: every format once, and one of them with a slow encoder."""
 
 SHARES = (100, 10, 1)
-"""A hundredth of the rows, a tenth, all."""
+"""Divisors of the number of rows: a hundredth, a tenth, all."""
 
 KILLS, PAIRS, BATCH = 5, 40, 32
 
@@ -44,7 +44,7 @@ SORTED = "transformers, sorted and padded"
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure every format at every size; what is done lies in the work folder until all is.
+    """Measure every format at every size; partial results are in the work folder until the end.
 
     Raises:
         MissingError: If the package of the texts, or that of the encoder, is not installed.
@@ -69,7 +69,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 
 def _subject(folder: Path, backbone: str) -> Subject:
-    """Return the home that answers and the folder of its encoder, made where they are not."""
+    """Return the home that answers and the folder of its encoder; make missing ones."""
     subject = Subject.under(folder, backbone)
     if backbone == "tiny":
         subject = replace(subject, model=shipped()[0])
@@ -86,7 +86,7 @@ def _subject(folder: Path, backbone: str) -> Subject:
 def _answered(
     folder: Path, backbone: str, subject: Subject, suffix: str, rows: int, *, kills: int
 ) -> dict[str, Any]:
-    """Answer one file, and return what that took and whether every row came back."""
+    """Answer one file; return the cost, and whether all rows were answered."""
     work = folder / "runs" / f"{backbone}{suffix}-{rows}"
     work.mkdir(parents=True, exist_ok=True)
     source, target = work / f"rows{suffix}", work / f"answered{suffix}"
@@ -116,7 +116,7 @@ def _answered(
 
 
 def _checked(driven: Driven, target: Path, texts: Sequence[str]) -> dict[str, Any]:
-    """Return what was seen of a run: seconds beside those of the bare encoders, rows lost."""
+    """Return a run's measurements: seconds, those of the bare encoders, and lost rows."""
     lost, doubled, other = lost_and_doubled((cells for _, cells in read_cells(target)), texts)
     ours, beside = driven.parts.pop("redhost", []), driven.parts
     return {
@@ -136,7 +136,7 @@ def _checked(driven: Driven, target: Path, texts: Sequence[str]) -> dict[str, An
 
 
 def _bare(subject: Subject, backbone: str, texts: Sequence[str]) -> Bare:
-    """Return what encodes the texts of a part and answers nothing, timed."""
+    """Return timed functions that encode the texts of a part without answering them."""
     encode = SYSTEMS[FLOOR](subject)
     systems: dict[str, Callable[[Sequence[str]], object]] = {SORTED: partial(_sorted, encode)}
     if backbone == "minilm" and find_spec("sentence_transformers"):

@@ -1,4 +1,4 @@
-"""The rows of a file: what is written, and whether all of it came back."""
+"""The rows of a file: writing them, and checking that all were answered."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WORDS = 8
 """Words of a short text."""
 
 NUMBERS = range(1, 51)
-"""Those that sums are of."""
+"""The operands of sums."""
 
 GROUP = 10_000
-"""Rows of a Parquet file that are written at a time."""
+"""Rows of a Parquet file written at a time."""
 
 
 def phrases() -> Iterator[str]:
-    """Yield eight words of real posts: from the first word on, then from the second."""
+    """Yield pieces of eight words of real posts: from the first word on, then from the second."""
     posts = [row.text.split() for row in rows("train")]
     for first in range(WORDS):
         for words in posts:
@@ -40,11 +40,11 @@ def sums() -> Iterator[str]:
 
 
 TEXTS = {"minilm": phrases, "tiny": sums}
-"""What each backbone answers."""
+"""The texts for each backbone."""
 
 
 def texts_of(backbone: str, count: int) -> Iterator[str]:
-    """Yield so many texts, from the first again where there are no more."""
+    """Yield so many texts, starting over when they run out."""
     return itertools.islice(itertools.cycle(TEXTS[backbone]()), count)
 
 
@@ -74,10 +74,10 @@ def _write_parquet(path: Path, made: Iterator[dict[str, Any]]) -> None:
 def lost_and_doubled(
     answered: Iterable[Mapping[str, Any]], texts: Iterable[str]
 ) -> tuple[int, int, int]:
-    """Return how many rows are lost, doubled, and have another text.
+    """Return the numbers of rows that are lost, duplicated, or have another text.
 
     Args:
-        answered: The rows that came back.
+        answered: The answered rows.
         texts: All texts, in the order of their rows.
     """
     given, seen, doubled = list(texts), set[int](), 0

@@ -1,6 +1,6 @@
-"""Section `peers`: redhost beside what else composes adapters, on the same work in one run.
+"""Section `peers`: redhost compared with other adapter libraries, on the same work in one run.
 
-Everything heavy is imported when it runs: a worker in another environment imports this too.
+Heavy modules are imported at call time, since a worker in another environment imports this too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TITLE = "Side by side with the peers"
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure everything, each side in processes of its own."""
+    """Measure everything, each library in its own processes."""
     from red_lab.bench.peers.run import measure as run
 
     return run(settings)

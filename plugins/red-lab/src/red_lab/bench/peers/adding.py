@@ -1,4 +1,4 @@
-"""Adding one to five: X-LoRA trains its router anew."""
+"""Adding one adapter to five: X-LoRA retrains its router."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["adapters", "large", "measure"]
 
 
 def adapters(*, folder: str, work: str) -> dict[str, Any]:
-    """Train the adapters of the six domains, or find them; tell how good they are apart."""
+    """Train the adapters of the six domains, or load them; return their oracle accuracy."""
     saved = train_adapters(Path(folder), Path(work))
     model = load_adapters(Path(folder), {d: saved[d] for d in DOMAINS})
     return {"oracle": oracle(model)}
@@ -36,14 +36,14 @@ def adapters(*, folder: str, work: str) -> dict[str, Any]:
 def measure(
     *, folder: str, work: str, roles: list[Role], target: float, cap: float
 ) -> dict[str, Any]:
-    """Train X-LoRA's router over six adapters until it is as good as asked for.
+    """Train X-LoRA's router over six adapters until it reaches an accuracy.
 
     Args:
-        folder: The tiny model's.
-        work: Where the adapters are.
-        roles: Which rows it learns from: ``fit``, as redhost's router does, or ``train`` too.
+        folder: The tiny model's folder.
+        work: The folder of the adapters.
+        roles: Its training rows: ``fit``, as redhost's router uses, or ``train`` too.
         target: The accuracy on held-out rows to reach.
-        cap: Seconds of training after which to stop; looking at the accuracy does not count.
+        cap: Maximum seconds of training; evaluations are not counted.
     """
     saved = train_adapters(Path(folder), Path(work))
     model = make_xlora(load(Path(folder)), [saved[d] for d in DOMAINS])
@@ -66,9 +66,9 @@ def measure(
 
 
 def large(*, folder: str, rounds: int) -> dict[str, Any]:
-    """Time, on a larger backbone, what both routers' training is made of.
+    """Time the components of both routers' training on a larger backbone.
 
-    Adapters and experts are random: seconds depend on shapes alone.
+    Adapters and experts are random: the time depends on shapes alone.
 
     Returns:
         Seconds of one X-LoRA step, of encoding as many rows, and of redhost's whole router.

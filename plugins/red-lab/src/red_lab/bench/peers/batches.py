@@ -18,7 +18,7 @@ __all__ = ["PeerBatch", "accuracy", "batches", "passes"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PeerBatch:
-    """Token ids ``(B, T)``, the answers' places among the labels ``(B,)``, and the domains."""
+    """Token ids ``(B, T)``, label indices of the answers ``(B,)``, and the domains."""
 
     ids: Tensor
     answers: Tensor
@@ -26,7 +26,7 @@ class PeerBatch:
 
 
 def batches(rows: Sequence[ArithmeticRow], size: int) -> list[PeerBatch]:
-    """Cut rows, in their order, into batches of one token length each."""
+    """Split rows, in their order, into batches of one token length each."""
     tokenizer: Any = make_tokenizer()
     by_length: dict[int, list[tuple[list[int], ArithmeticRow]]] = {}
     for row in rows:
@@ -44,7 +44,7 @@ def batches(rows: Sequence[ArithmeticRow], size: int) -> list[PeerBatch]:
 
 
 def passes(rows: Sequence[ArithmeticRow], size: int, *, seed: int) -> Iterator[PeerBatch]:
-    """Yield batches for ever, shuffled anew in every pass over the rows."""
+    """Yield batches without end, reshuffled in every pass over the rows."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         order = torch.randperm(len(rows), generator=generator).tolist()
@@ -54,7 +54,7 @@ def passes(rows: Sequence[ArithmeticRow], size: int, *, seed: int) -> Iterator[P
 
 
 def accuracy(answer: Callable[[PeerBatch], Tensor], rows: Sequence[ArithmeticRow]) -> float:
-    """Return the share of rows whose largest logit is the answer's."""
+    """Return the fraction of rows whose largest logit is the answer's."""
     with torch.inference_mode():
         right = [answer(b).argmax(-1).eq(b.answers).sum() for b in batches(rows, 64)]
     return float(sum(right)) / len(rows)

@@ -1,4 +1,4 @@
-"""redhost: how long until the next right answer after an expert joins, leaves or is exchanged."""
+"""redhost: time until the next correct answer after an expert is added, removed or exchanged."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from red_lab.bench.rounds import seconds_of, spread
 __all__ = ["exchange", "measure"]
 
 FEATURES = "five"
-"""The feature cache of the five, put back before every change: the newcomer's card is new."""
+"""The five experts' feature cache, restored before every change, so the newcomer's card is new."""
 
 
 def measure(*, work: str, rounds: int) -> dict[str, Any]:
-    """Change a home of five experts again and again, and ask after each change."""
+    """Change a home of five experts repeatedly, and query after each change."""
     built = build_experts(Path(work))
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -44,7 +44,7 @@ def measure(*, work: str, rounds: int) -> dict[str, Any]:
 def _changes(
     host: redhost.Host, built: Mapping[str, Path], features: Path, *, rounds: int
 ) -> dict[str, Any]:
-    """Time what a host publishes: checked, trained, judged, on disk, loaded, asked."""
+    """Time a host's published changes: check, train, evaluate, write, load, and query."""
     timings: dict[str, list[float]] = {"add": [], "remove": [], "swap": []}
     right: dict[str, bool] = dict.fromkeys(timings, True)
     router, accuracy = [], {}
@@ -78,7 +78,7 @@ def _changes(
 
 
 def _bus_swap(composed: redhost.ComposedModel, package: Path, *, rounds: int) -> dict[str, Any]:
-    """Time an exchange on the bus alone: weights are in memory, the router stays as it is."""
+    """Time an exchange on the bus alone: weights are in memory, the router is unchanged."""
     tensors = safetensors.torch.load((package / "expert.safetensors").read_bytes())
     row = _row(CUT)
     serving = [composed]
@@ -100,7 +100,7 @@ def _bus_swap(composed: redhost.ComposedModel, package: Path, *, rounds: int) ->
 
 
 def exchange(bus: redhost.Bus, name: str, tensors: Mapping[str, torch.Tensor]) -> redhost.Bus:
-    """Return a bus with one low-rank expert made anew from tensors, all else as it was."""
+    """Return a bus with one low-rank expert rebuilt from tensors, and the rest unchanged."""
     experts = dict(zip(bus.ids, bus.parts(), strict=True))
     old = experts[name]
     if not isinstance(old, redhost.plugins.LowRank):
@@ -125,7 +125,7 @@ def exchange(bus: redhost.Bus, name: str, tensors: Mapping[str, torch.Tensor]) -
 
 
 def _live(host: redhost.Host, built: Mapping[str, Path], *, rounds: int) -> dict[str, Any]:
-    """Swap two generations under a client that never stops asking."""
+    """Swap two generations under a client that queries without a pause."""
     first = host.generations.current()
     second = host.replace(CUT, built["other"]).generation
     rows = _right_in_both(host, [n for n in (first, second) if n is not None])
@@ -139,7 +139,7 @@ def _live(host: redhost.Host, built: Mapping[str, Path], *, rounds: int) -> dict
 
 
 def _right_in_both(host: redhost.Host, generations: Sequence[int]) -> list[ArithmeticRow]:
-    """Return a row of each domain that every generation answers rightly."""
+    """Return a row of each domain that every generation answers correctly."""
     rows = [_row(d) for d in DOMAINS if d != NEWCOMER]
     for number in generations:
         answers = host.load(number).answer([r.text for r in rows])

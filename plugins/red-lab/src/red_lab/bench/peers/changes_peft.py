@@ -1,6 +1,6 @@
-"""PEFT: how long until the next right answer after an adapter is loaded, deleted or swapped.
+"""PEFT: time until the next correct answer after an adapter is loaded, deleted or swapped.
 
-PEFT has no router, so whoever asks names the adapter; nothing has to be learnt.
+PEFT has no router, so the caller names the adapter; nothing has to be trained.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_ROWS = 5
 
 
 def measure(*, folder: str, work: str, rounds: int) -> dict[str, Any]:
-    """Load, delete and swap adapters beside five again and again, and ask after each change."""
+    """Load, delete and swap adapters next to five repeatedly, and query after each change."""
     saved = train_adapters(Path(folder), Path(work))
     model = load_adapters(Path(folder), {d: saved[d] for d in DOMAINS if d != NEWCOMER})
     swap = importlib.import_module("peft.utils.hotswap").hotswap_adapter
@@ -64,7 +64,7 @@ def measure(*, folder: str, work: str, rounds: int) -> dict[str, Any]:
 def _live(
     model: Any, saved: Mapping[str, Path], swap: Any, rows: list[ArithmeticRow], *, rounds: int
 ) -> dict[str, Any]:
-    """Hot-swap under a client that never stops asking, without a lock between the two."""
+    """Hot-swap under a client that queries without a pause, without a lock between the two."""
     paths = [str(saved[("other", CUT)[n % 2]]) for n in range(10 * rounds)]
     with under_load(lambda: _ask(model, rows), [r.label for r in rows]) as tally:
         seconds = [seconds_of(partial(swap, model, p, adapter_name=CUT)) for p in paths]
@@ -72,7 +72,7 @@ def _live(
 
 
 def _right(model: Any, saved: Mapping[str, Path], swap: Any) -> dict[str, list[ArithmeticRow]]:
-    """Return a few rows of each domain, of one length, that every build answers rightly."""
+    """Return a few rows of each domain, of one length, that every build answers correctly."""
     model.load_adapter(saved[NEWCOMER], NEWCOMER)
     model.eval()
     rows = {

@@ -1,4 +1,4 @@
-"""Time systems against the plain forward; no side of the comparison is imported here."""
+"""Time systems against the plain forward pass; no compared library is imported here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BATCHES", "Pass", "compare"]
 
 BATCHES = (1, 8, 64)
 MOST_RUNS = 3
-"""Small batches are quick, so they get this many times the rounds of the largest."""
+"""Small batches are fast, so they get this many times the rounds of the largest."""
 
 Pass = Callable[[Tensor], Tensor]
 """Token ids ``(B, T)`` → logits ``(B, C)``."""
@@ -30,14 +30,14 @@ def compare(
     apart: Mapping[str, Pass] | None = None,
     batches: Sequence[int] = BATCHES,
 ) -> dict[str, Any]:
-    """Time systems, each just after the plain forward, batch by batch.
+    """Time systems, each directly after the plain forward pass, batch by batch.
 
     Args:
-        floor: The plain forward.
-        passes: Whole passes; their overhead is over the floor.
+        floor: The plain forward pass.
+        passes: Whole passes; their overhead is relative to the floor.
         ids: Token ids ``(N, T)``.
-        rounds: How many count, for the largest batch.
-        apart: Parts of a pass; their overhead is their own time as a share of the floor's.
+        rounds: Number of counted rounds for the largest batch.
+        apart: Parts of a pass; their overhead is their own time as a fraction of the floor's.
         batches: Rows of a pass.
     """
     parts = dict(apart or {})

@@ -1,6 +1,6 @@
-"""Six domains of sums on the tiny backbone: the five ranges, the middle one cut in two.
+"""Six domains of sums on the tiny backbone: the five ranges, with the middle one split in two.
 
-Five are there, the sixth is the newcomer. Its experts are trained like those that ship.
+Five are composed, the sixth is the newcomer. Its experts are trained like the shipped ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["CUT", "DOMAINS", "NEWCOMER", "build_experts", "domain_of", "held_out
 
 CUT, NEWCOMER = "range3", "range6"
 MIDDLE = 50
-"""The newcomer takes the sums above it from the range that is cut."""
+"""The newcomer takes the sums above it from the range that is split."""
 
 DOMAINS = (*(name for name, _, _ in RANGES), NEWCOMER)
 SPLIT = Split.numbered(0)
@@ -37,15 +37,15 @@ def rows_of(domain: str, role: Role) -> list[ArithmeticRow]:
 
 
 def held_out() -> list[ArithmeticRow]:
-    """Return the rows that nothing has learnt from."""
+    """Return the held-out rows."""
     return _named(rows(SPLIT.test_pairs()))
 
 
 def build_experts(work: Path) -> Mapping[str, Path]:
-    """Train what does not ship: both halves of the range that is cut, one of them twice.
+    """Train the experts that do not ship: both halves of the split range, one of them twice.
 
     Args:
-        work: Where the packages stay; what is there is not trained again.
+        work: The folder of the packages; existing ones are not trained again.
 
     Returns:
         The package folders of ``range3``, ``range6`` and ``other``, another build of range3.
@@ -87,7 +87,7 @@ def _build(context: RangeTrainingContext, domain: str, project: Path, *, seed: i
 
 
 def _background_domain(row: redhost.authoring.BackgroundRow) -> str | None:
-    """Return the domain of a background text, which knows the uncut ranges only."""
+    """Return the domain of a background text, which has only the unsplit ranges."""
     if row.domain != CUT:
         return row.domain
     a, b = (int(word.strip("?")) for word in row.text.split() if word.strip("?").isdigit())

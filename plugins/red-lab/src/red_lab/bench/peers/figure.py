@@ -1,4 +1,4 @@
-"""Draw every system's overhead over the plain forward."""
+"""Draw every system's overhead over the plain forward pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = (
     "adapters fuse",
 )
 LEAST = 1e-4
-"""Of a logarithmic axis: what is no slower than the floor stands here."""
+"""Lower end of the logarithmic axis: systems no slower than the floor are drawn here."""
 
 
 def draw(found: Mapping[str, Any], folder: Path) -> None:

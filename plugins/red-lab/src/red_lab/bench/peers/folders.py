@@ -1,4 +1,4 @@
-"""Write the folder that every side loads its model from."""
+"""Write the folder from which every library loads its model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROWS = 64
 
 
 def write_model(name: str, folder: Path) -> Path:
-    """Write a trunk, its classifier and the token ids of real texts, unless they are there.
+    """Write a trunk, its classifier and the token ids of real texts, unless they exist.
 
     Args:
         name: ``smollm2``, whose classifier is random, or ``tiny``.
-        folder: Where.
+        folder: The folder to write to.
     """
     done = folder / IDS
     if not done.exists():
@@ -35,7 +35,7 @@ def write_model(name: str, folder: Path) -> Path:
 
 
 def plain(model: Any) -> Any:
-    """Return the same model without the note that its file was quantised: it no longer is."""
+    """Return the same model without the quantisation entry of its file, which no longer applies."""
     options = {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
     made = type(model)(type(model.config).from_dict(options))
     made.load_state_dict(model.state_dict())

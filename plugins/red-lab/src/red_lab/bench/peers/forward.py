@@ -1,4 +1,4 @@
-"""Overhead over the plain forward, and memory: redhost's bus and PEFT, in one process."""
+"""Overhead over the plain forward pass, and memory: redhost's bus and PEFT, in one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["APART", "SYSTEMS", "bus_alone", "floor", "measure", "memory", "redho
 
 
 def floor(folder: Path) -> Pass:
-    """Return the plain forward."""
+    """Return the plain forward pass."""
     model = load(folder)
     return lambda ids: model(input_ids=ids).logits
 
@@ -38,7 +38,7 @@ def redhost(folder: Path, *, router: str = "evidence") -> Pass:
 
 
 def bus_alone(folder: Path, *, router: str = "evidence") -> Pass:
-    """Return the bus without the trunk, whose features of a batch are remembered."""
+    """Return the bus without the trunk, whose features of a batch are cached."""
     model, known = load(folder), {}
     bus = _bus(model, router)
 
@@ -78,7 +78,7 @@ APART: Mapping[str, Callable[[Path], Pass]] = {
 
 
 def measure(*, folder: str, rounds: int) -> dict[str, Any]:
-    """Time all systems beside the plain forward."""
+    """Time all systems against the plain forward pass."""
     passes = {name: make(Path(folder)) for name, make in SYSTEMS.items()}
     plain = passes.pop("floor")
     apart = {name: make(Path(folder)) for name, make in APART.items()}
@@ -86,7 +86,7 @@ def measure(*, folder: str, rounds: int) -> dict[str, Any]:
 
 
 def memory(*, folder: str, system: str) -> dict[str, Any]:
-    """Make one system and let it answer the largest batch; the process then tells its peak."""
+    """Build one system and let it answer the largest batch; the process then reports its peak."""
     run = SYSTEMS[system](Path(folder))
     with torch.inference_mode():
         run(token_ids(Path(folder))[: max(BATCHES)])

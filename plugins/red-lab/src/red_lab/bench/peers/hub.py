@@ -1,4 +1,4 @@
-"""AdapterHub's side: five bottleneck adapters, fused or averaged. Runs in its own environment."""
+"""AdapterHub: five bottleneck adapters, fused or averaged. Runs in its own environment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SYSTEMS: Mapping[str, Callable[[Path], Pass]] = {
 
 
 def measure(*, folder: str, rounds: int) -> dict[str, Any]:
-    """Time fusion and average beside the plain forward."""
+    """Time fusion and averaging against the plain forward pass."""
     passes = {name: make(Path(folder)) for name, make in SYSTEMS.items()}
     versions = {n: metadata.version(n) for n in ("adapters", "torch", "transformers")}
     plain = passes.pop("floor")
@@ -54,7 +54,7 @@ def measure(*, folder: str, rounds: int) -> dict[str, Any]:
 
 
 def memory(*, folder: str, system: str) -> dict[str, Any]:
-    """Make one system and let it answer the largest batch; the process then tells its peak."""
+    """Build one system and let it answer the largest batch; the process then reports its peak."""
     run = SYSTEMS[system](Path(folder))
     with torch.inference_mode():
         run(token_ids(Path(folder)))
@@ -62,9 +62,9 @@ def memory(*, folder: str, system: str) -> dict[str, Any]:
 
 
 def changes(*, folder: str, rounds: int) -> dict[str, Any]:
-    """Time loading one adapter more and deleting it, each until the next answer of five.
+    """Time loading one more adapter and deleting it, each until the next answer.
 
-    Weights are random, so an answer is right if it is, bit for bit, that of the adapters meant.
+    Weights are random, so an answer is correct if it is bitwise that of the intended adapters.
     """
     model = _model(Path(folder), EXPERTS + 1)
     trunk, ids = model.model.eval(), token_ids(Path(folder))[:1]
@@ -102,7 +102,7 @@ def changes(*, folder: str, rounds: int) -> dict[str, Any]:
 
 
 def _model(folder: Path, count: int = EXPERTS) -> Answers:
-    """Return the folder's model with random bottleneck adapters on an expert's budget."""
+    """Return the folder's model with random bottleneck adapters of an expert's size."""
     adapters: Any = importlib.import_module("adapters")
     model = load(folder)
     trunk, width = model.model, int(model.config.hidden_size)

@@ -1,4 +1,4 @@
-"""Find the peers: PEFT beside redhost, AdapterHub in an environment of its own."""
+"""Find the other libraries: PEFT in this environment, AdapterHub in its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import redhost
 __all__ = ["ADAPTERS", "adapters_python", "peft"]
 
 ADAPTERS = Path("build/peers-adapters")
-"""AdapterHub asks for an older transformers, so it has a virtual environment of its own."""
+"""AdapterHub requires an older transformers, so it has its own virtual environment."""
 
 HINT = "Run 'make .venv/peers', or name other sections: 'redhost lab bench startup bus'."
 
@@ -31,7 +31,7 @@ def peft() -> Any:
 
 
 def adapters_python(folder: Path = ADAPTERS) -> Path:
-    """Return the python of the environment that has AdapterHub's `adapters`.
+    """Return the Python interpreter of the environment that has AdapterHub's `adapters`.
 
     Raises:
         MissingError: If there is none.

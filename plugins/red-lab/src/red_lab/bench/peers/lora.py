@@ -1,4 +1,4 @@
-"""PEFT's side: LoRA adapters on the floor's model, several active at once or one for each row."""
+"""PEFT: LoRA adapters on the floor's model, several active at once or one for each row."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ __all__ = [
 
 
 def names(count: int = EXPERTS) -> list[str]:
-    """Return adapters' names; X-LoRA in PEFT 0.21 knows them by their number only."""
+    """Return adapters' names; X-LoRA in PEFT 0.21 identifies them by number only."""
     return [str(n) for n in range(count)]
 
 
 def config(model: Answers, *, places: Sequence[str] = TARGETS, random: bool = False) -> Any:
-    """Return an adapter's settings: PEFT's defaults, without dropout, on an expert's budget.
+    """Return an adapter's settings: PEFT's defaults, without dropout, at an expert's size.
 
     Args:
-        model: What it is for.
-        places: The products it adapts.
-        random: Both factors random, so that it changes something before it is trained.
+        model: The model to adapt.
+        places: The adapted projections.
+        random: Draw both factors at random, so that an untrained adapter has an effect.
     """
     rank = rank_for(model, places)
     return peft().LoraConfig(
@@ -50,7 +50,7 @@ def config(model: Answers, *, places: Sequence[str] = TARGETS, random: bool = Fa
 
 
 def random_loras(folder: Path, count: int = EXPERTS) -> Any:
-    """Return the model of a folder with that many adapters, none trained."""
+    """Return the model of a folder with `count` untrained adapters."""
     model = load(folder)
     settings = config(model, random=True)
     torch.manual_seed(0)
@@ -88,7 +88,7 @@ def mixed(folder: Path) -> Pass:
 
 
 def merged(folder: Path) -> Pass:
-    """Return the pass with one adapter merged into the weights and its layers taken away."""
+    """Return the pass with one adapter merged into the weights and its layers removed."""
     model = random_loras(folder, 1).merge_and_unload()
     return lambda ids: model(input_ids=ids).logits
 
@@ -107,7 +107,7 @@ def make_xlora(model: Answers, adapters: Sequence[Path]) -> Any:
     """Return X-LoRA over saved adapters, with its default router of one layer, untrained.
 
     Args:
-        model: What the adapters were trained on.
+        model: The model that the adapters were trained on.
         adapters: Their folders.
     """
     settings = peft().XLoraConfig(

@@ -1,7 +1,7 @@
 """The floor: a plain transformers model with a classifier on its last token.
 
-Neither redhost nor a peer is imported here: every side starts from the same folder, in the
-environment it needs.
+Neither redhost nor another library is imported here: each starts from the same folder, in its own
+environment.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["CLASSIFIER", "EXPERTS", "IDS", "TARGETS", "Answers", "load", "rank_f
 
 CLASSIFIER, IDS = "classifier.safetensors", "ids.json"
 EXPERTS = 5
-"""How many experts, or adapters, every side has."""
+"""Number of experts, or adapters, of every system."""
 
 TARGETS = ("q_proj", "v_proj")
-"""Where LoRA sits by PEFT's own default for Llama and Qwen."""
+"""The projections that PEFT adapts by default in Llama and Qwen."""
 
 
 class Answers(nn.Module):
-    """Trunk, last token, classifier; named as causal models are, for PEFT looks for ``model``."""
+    """Trunk, last token, classifier; named like a causal model, since PEFT expects ``model``."""
 
     def __init__(self, trunk: Any, classifier: Tensor) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class Answers(nn.Module):
     def forward(
         self, input_ids: Tensor, *, output_hidden_states: bool = False, **_: Any
     ) -> SimpleNamespace:
-        """Return logits ``(B, C)`` for token ids ``(B, T)``, and every block's states if asked."""
+        """Return logits ``(B, C)`` for token ids ``(B, T)``; every block's states on request."""
         out = self.model(input_ids=input_ids, output_hidden_states=output_hidden_states)
         logits = out.last_hidden_state[:, -1] @ self.classifier.T
         return SimpleNamespace(logits=logits, hidden_states=out.hidden_states)
 
 
 def load(folder: Path) -> Answers:
-    """Load the model of a folder: frozen, in eval mode, float32, without a cache of keys."""
+    """Load the model of a folder: frozen, in eval mode, float32, without a KV cache."""
     from transformers import AutoModel
 
     auto: Any = AutoModel
@@ -63,7 +63,7 @@ def token_ids(folder: Path) -> Tensor:
 
 
 def rank_for(model: Answers, places: Sequence[str] = TARGETS) -> int:
-    """Return the rank at which an adapter has as many parameters as an expert, or nearly.
+    """Return the rank at which an adapter has approximately as many parameters as an expert.
 
     An expert of redhost has rank D/4, hence D²/2 parameters.
     """

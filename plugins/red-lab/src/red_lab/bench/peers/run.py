@@ -1,4 +1,4 @@
-"""Measure all sides: each in processes of its own, the systems of one process in turns."""
+"""Measure all libraries, each in its own processes; the systems of one process take turns."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from red_lab.progress import Bar
 __all__ = ["CAP", "SLACK", "measure"]
 
 CAP = 100.0
-"""Seconds of training after which X-LoRA is stopped, whatever it has reached."""
+"""Maximum seconds of X-LoRA's training, whether or not it reaches the target."""
 
 ROLES = {"same rows": ["fit"], "all rows": ["fit", "train"]}
-"""What X-LoRA's router learns from: what redhost's does, or all that the experts learnt from too,
-for it has more to learn and comes nearer with more rows."""
+"""Training rows of X-LoRA's router: those of redhost's router, or the experts' training rows too,
+since it has more to learn and gets closer with more rows."""
 
 SLACK = 0.01
-"""X-LoRA is to come this near to the lower of redhost's accuracy and its own adapters' oracle."""
+"""X-LoRA's target is this much below the lower of redhost's accuracy and its adapters' oracle."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure everything; an interrupted run goes on where it stopped.
+    """Measure everything; an interrupted run resumes.
 
     Raises:
-        MissingError: If a peer is not installed.
+        MissingError: If a compared library is not installed.
     """
     peft()
     python = adapters_python()
@@ -59,14 +59,14 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
         xlora[name] = cached_json(parts / f"x-lora {name}.json", job)
     bar.update(len(jobs) + 1, "x-lora")
     results = _tell(found, xlora, target=target, runs=settings.runs)
-    shutil.rmtree(parts)  # measured to the end: the next run measures anew
+    shutil.rmtree(parts)  # all is measured: the next run starts anew
     return results
 
 
 def _forward(
     folders: dict[str, Path], python: Path, *, rounds: int
 ) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what to ask for overhead and memory, by name."""
+    """Return the jobs that measure overhead and memory, by name."""
     jobs: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, path in folders.items():
         folder = str(path)
@@ -88,7 +88,7 @@ def _forward(
 def _changes(
     folders: dict[str, Path], work: Path, python: Path, *, rounds: int
 ) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what to ask for changes and for the router's training, by name."""
+    """Return the jobs that measure changes and the router's training, by name."""
     tiny, here = str(folders["tiny"]), str(work)
     return {
         "redhost": partial(ask, "changes:measure", work=here, rounds=rounds),
@@ -102,7 +102,7 @@ def _changes(
 def _tell(
     found: dict[str, Any], xlora: dict[str, Any], *, target: float, runs: int
 ) -> dict[str, Any]:
-    """Return the section's file."""
+    """Return the section's results."""
     ours = found["redhost"]
     add = ours["changes"]["add"]
     return {
@@ -145,7 +145,7 @@ def _tell(
 
 
 def _hubs(system: str) -> str:
-    """Return the name of a system of AdapterHub's: its floor is another transformers."""
+    """Return the name of an AdapterHub system: its floor uses another transformers version."""
     return "hub floor" if system == "floor" else system
 
 

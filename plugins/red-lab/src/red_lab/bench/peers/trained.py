@@ -1,4 +1,4 @@
-"""LoRA adapters of the six domains, trained on the very rows that the experts learn from."""
+"""LoRA adapters of the six domains, trained on the same rows as the experts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["load_adapters", "oracle", "train_adapters"]
 STEPS, BATCH, RATE = 300, 64, 2e-2
 PLACES = ("down_proj",)
 """The best of eight tried on held-out rows of the hardest domain, range1, for 200 steps (q and v
-at 5e-3: 400): q and v at 1e-3, 5e-3 and 2e-2, all seven products at 1e-3 (twice the budget) and
+at 5e-3: 400): q and v at 1e-3, 5e-3 and 2e-2, all seven projections at 1e-3 (twice the size) and
 1e-2, the three of the feed-forward layer at 1e-2, its last alone at 4e-3 and 2e-2."""
 
 
@@ -29,8 +29,8 @@ def train_adapters(folder: Path, work: Path) -> Mapping[str, Path]:
     """Train an adapter for every domain, and ``other``, another build of range3.
 
     Args:
-        folder: The tiny model's.
-        work: Where adapters stay; what is there is not trained again.
+        folder: The tiny model's folder.
+        work: The folder of the adapters; existing ones are not trained again.
     """
     folders = {}
     for name, domain, seed in (*((d, d, 0) for d in DOMAINS), ("other", CUT, 1)):
@@ -51,7 +51,7 @@ def load_adapters(folder: Path, adapters: Mapping[str, Path]) -> Any:
 
 
 def oracle(model: Any) -> float:
-    """Return the accuracy on held-out rows when every row names its adapter."""
+    """Return the accuracy on held-out rows if every row uses its domain's adapter."""
 
     def answer(batch: PeerBatch) -> torch.Tensor:
         logits: torch.Tensor = model(input_ids=batch.ids, adapter_names=list(batch.domains)).logits

@@ -1,4 +1,4 @@
-"""Ask without a pause while something changes, and count the answers that are wrong."""
+"""Query without a pause during changes, and count the wrong answers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["LoadTally", "under_load"]
 
 @dataclass
 class LoadTally:
-    """What a client got."""
+    """Counts of a client's answers."""
 
     answers: int = 0
     wrong: int = 0
     errors: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """Return what goes into a results file."""
+        """Return the entries for a results file."""
         return {
             "answers": self.answers,
             "wrong": self.wrong,
@@ -31,11 +31,11 @@ class LoadTally:
 
 @contextmanager
 def under_load(ask: Callable[[], Sequence[str]], expected: Sequence[str]) -> Iterator[LoadTally]:
-    """Let one thread ask all the time; the tally is complete when the block is left.
+    """Let one thread query all the time; the tally is complete when the block is left.
 
     Args:
-        ask: Asks a few questions at once, and returns the answers.
-        expected: The right ones.
+        ask: Sends a few queries at once, and returns the answers.
+        expected: The correct answers.
     """
     tally, over = LoadTally(), threading.Event()
 
@@ -43,7 +43,7 @@ def under_load(ask: Callable[[], Sequence[str]], expected: Sequence[str]) -> Ite
         while not over.is_set():
             try:
                 answers = ask()
-            except Exception as e:  # whatever a client meets is counted
+            except Exception as e:  # every failure of a client is counted
                 tally.errors.append(f"{type(e).__name__}: {e}")
                 continue
             tally.answers += len(answers)

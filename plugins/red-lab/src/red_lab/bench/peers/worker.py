@@ -1,6 +1,6 @@
 """A process that measures: ``python -m …worker '{"call": "PACKAGE.MODULE:NAME", …}'``.
 
-What it found stands on the last line of stdout, as JSON, with the process's peak memory.
+Its result is the last line of stdout, as JSON, with the process's peak memory.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ HINT = "Run 'make .venv/peers' again; what was measured before is kept."
 def ask(
     call: str, *, python: Path | None = None, package: str = PACKAGE, **options: Any
 ) -> dict[str, Any]:
-    """Let a process of its own call a function.
+    """Call a function in a separate process.
 
     Args:
         call: ``MODULE:NAME``.
-        python: Whose python; by default this one's.
-        package: Where the module is.
-        options: The function's keyword arguments, as JSON has them.
+        python: The Python interpreter; by default this one.
+        package: The module's package.
+        options: The function's keyword arguments, as JSON values.
 
     Returns:
-        What it returned, and ``peak_bytes``.
+        The function's result, and ``peak_bytes``.
 
     Raises:
-        MissingError: If the process failed; the last line it wrote says why.
+        MissingError: If the process failed; the last line that it wrote gives the reason.
     """
-    import redhost  # which the other environment has not
+    import redhost  # not installed in the other environment
     from redhost.registry.environment import python_command
 
     root = Path(__file__).parents[3]
@@ -60,7 +60,7 @@ def ask(
 
 
 def main() -> None:
-    """Do what the only argument says and print what came out."""
+    """Run the call in the only argument and print its result."""
     options = json.loads(sys.argv[1])
     module, name = options.pop("call").split(":")
     found = getattr(importlib.import_module(module), name)(**options)

@@ -1,8 +1,9 @@
-"""Section `scale`: what recompose, memory and a query cost with 1, 10, 100 and 1,000 experts.
+"""Section `scale`: time of recompose and of a query, and memory, with 1 to 1,000 experts.
 
-Every point is a process of its own, on packages that are really installed (`packages`), each with
-its own domain (`family`). Packages and finished points are kept under the work folder: a stopped
-run goes on from there. A quarter of an hour on two cores, half of it for making the packages.
+The points are 1, 10, 100 and 1,000. Every point is a separate process, on installed packages
+(`packages`), each with its own domain (`family`). Packages and finished points are kept under the
+work folder, from which an interrupted run resumes. Takes a quarter of an hour on two cores, half of
+it for making the packages.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ COUNTS = (1, 10, 100, 1000)
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure every point of the curve, then one expert more than the last."""
+    """Measure every point of the curve, then one more expert than the last."""
     from red_lab.bench.scale.packages import SLICES, install
 
     work = settings.work / "scale"
@@ -38,13 +39,13 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     sites = install(work, _backbone(), count=SLICES[-1][1])
     points = {str(n): _point(work, sites, n, runs=settings.runs) for n in COUNTS}
     more = {level: _more(work, sites, level=level) for level in ("full", "row")}
-    for file in work.glob("*.json"):  # the next run measures anew; packages stay
+    for file in work.glob("*.json"):  # the next run starts anew; packages are kept
         file.unlink()
     return {"points": points, "one_more": more, "rows_a_domain": dict(SIZES)}
 
 
 def _point(work: Path, sites: Sequence[Path], count: int, *, runs: int) -> dict[str, Any]:
-    """Measure one point, unless a stopped run has."""
+    """Measure one point, unless an interrupted run has done so."""
     file, home = work / f"point-{count}.json", work / f"home-{count}"
     if not file.exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -60,7 +61,7 @@ def _point(work: Path, sites: Sequence[Path], count: int, *, runs: int) -> dict[
 
 
 def _more(work: Path, sites: Sequence[Path], *, level: str) -> dict[str, Any]:
-    """Attach one expert more to a copy of the last point's home."""
+    """Attach one more expert to a copy of the last point's home."""
     file, home = work / f"more-{level}.json", work / f"home-more-{level}"
     if not file.exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -72,7 +73,7 @@ def _more(work: Path, sites: Sequence[Path], *, level: str) -> dict[str, Any]:
 
 
 def _run(arguments: Sequence[str], sites: Sequence[Path]) -> None:
-    """Run our own Python with sites on its path; what it says goes to the terminal."""
+    """Run this Python with sites on its path; its output goes to the terminal."""
     path = os.pathsep.join([*map(str, sites), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     environment = {**os.environ, "PYTHONPATH": path}
     subprocess.run(  # noqa: S603  (our own command)
@@ -81,7 +82,7 @@ def _run(arguments: Sequence[str], sites: Sequence[Path]) -> None:
 
 
 def _others() -> list[str]:
-    """Return the experts that are installed here and do not belong to the family."""
+    """Return the installed experts that do not belong to the family."""
     return sorted(point.name for point in entry_points(group="redhost.experts"))
 
 

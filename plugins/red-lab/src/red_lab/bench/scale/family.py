@@ -1,9 +1,9 @@
-"""A family of as many small domains as wanted: sums with one number, each recognised by its text.
+"""A family of arbitrarily many small domains: sums with one fixed number, which the text names.
 
 Domain 1437 asks "1437: What is 59 plus 1437?" and answers the last digit of the sum, halved: five
-answers a domain. Every operand is larger than 50, so no pair of the seed's task occurs. Which of a
-thousand numbers a text names shows in the tiny backbone's features, but not plainly: neighbours
-look alike, and a neighbour's expert answers otherwise.
+answers per domain. Every operand is larger than 50, so no pair of the seed's task occurs. The tiny
+backbone's features identify the number of a text only weakly: neighbouring numbers have similar
+features, and a neighbour's expert gives other answers.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class SumDomain:
     """One domain of the family.
 
     Attributes:
-        place: Its place in the family, from 0.
+        place: Its index in the family, from 0.
     """
 
     place: int
 
     @property
     def number(self) -> int:
-        """The number all of its questions name."""
+        """The number in all of its questions."""
         return FIRST + self.place
 
     @property
@@ -66,7 +66,7 @@ class SumDomain:
 
     @property
     def settings(self) -> redhost.authoring.ExpertSettings:
-        """What kind of expert it has: forms, spaces and ranks differ from one to the next."""
+        """The settings of its expert: forms, spaces and ranks vary over the domains."""
         form, space = SHAPES[self.place % len(SHAPES)]
         return redhost.authoring.ExpertSettings(
             form=form,
@@ -90,7 +90,7 @@ class SumDomain:
         return tuple(str(start + answer) for answer in range(ANSWERS))
 
     def rows(self) -> dict[Role, list[redhost.Row]]:
-        """Return its rows by role; no row has two."""
+        """Return its rows by role; roles are disjoint."""
         rng = random.Random(f"scale {self.number}")  # noqa: S311  (no secret)
         drawn = rng.sample(OPERANDS, sum(SIZES.values()))
         found: dict[Role, list[redhost.Row]] = {}
@@ -106,5 +106,5 @@ class SumDomain:
 
 
 def domains(places: Sequence[int]) -> Iterator[SumDomain]:
-    """Yield the domains at some places."""
+    """Yield the domains at some indices."""
     yield from map(SumDomain, places)

@@ -1,4 +1,4 @@
-"""One expert more, and away again, on a host that has a thousand: seconds, and who else moved.
+"""Add one expert to a host of a thousand, and remove it: seconds, and changes to the others.
 
 ``python -m red_lab.bench.scale.more ID HOME FILE LEVEL`` with the expert's site on the path.
 """
@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 
 def main(expert_id: str, home: Path, file: Path, level: Literal["row", "full"]) -> None:
-    """Attach an expert and detach it; write what was found."""
+    """Attach an expert and roll back; write the measurements."""
     host = redhost.Host.open(home)
     count = len(host.composed.bus.ids)
     rows, watch = test_rows(count), Stopwatch()

@@ -1,7 +1,7 @@
 """Make the family's experts: small, trained alone, each an installed package with its own card.
 
-The packages lie in slices, so that 1, 10, 100, 1,000 and 1,001 of them are what is found in the
-first one, two, … folders. A package whose RECORD is written is finished: work goes on from there.
+The packages are in slices, so that the first one, two, … folders contain 1, 10, 100, 1,000 and
+1,001 of them. A package with a RECORD is finished, and is not made again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CHUNK = 30
 CANARIES = 4
 
 EVERY = 8
-"""One in so many background texts is trained on: a step should not cost more than it teaches."""
+"""One in so many background texts is used in training, to keep steps cheap."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FamilyContext:
-    """What all authors of the family share.
+    """The data that all authors of the family share.
 
     Attributes:
         backbone: The frozen backbone.
@@ -75,7 +75,7 @@ def open_family(folder: Path) -> FamilyContext:
 
 
 def sites(work: Path, count: int) -> list[Path]:
-    """Return the folders in which the first `count` packages of the family lie."""
+    """Return the folders that contain the first `count` packages of the family."""
     return [work / f"site-{first}-{end}" for first, end in SLICES if first < count]
 
 
@@ -83,9 +83,9 @@ def install(work: Path, backbone: Path, *, count: int) -> list[Path]:
     """Install the first experts of the family; return the folders to put on the path.
 
     Args:
-        work: Where they are kept; what is there already is not made again.
+        work: The folder for the packages; existing ones are not made again.
         backbone: The folder of the backbone's package.
-        count: How many, one of the ends of `SLICES`.
+        count: Number of packages, one of the ends of `SLICES`.
     """
     missing = [
         (work / f"site-{first}-{end}", SumDomain(place))
@@ -115,7 +115,7 @@ def _make(jobs: Sequence[tuple[Path, SumDomain]], context: FamilyContext) -> Non
         _save(package, domain, found, h, context)
         points = {"redhost.experts": f"{domain.id} = {domain.module}"}
         info = _record(site, domain).parent
-        if info.exists():  # a stopped run left it without its RECORD
+        if info.exists():  # left without its RECORD by an interrupted run
             for file in info.iterdir():
                 file.unlink()
             info.rmdir()
@@ -129,7 +129,7 @@ def _save(
     h: dict[Role, Tensor],
     context: FamilyContext,
 ) -> None:
-    """Train one expert alone and write what its package carries."""
+    """Train one expert alone and write its package's files."""
     expert = redhost.authoring.train_expert(
         redhost.authoring.ExpertRows(h=h["train"], answers=[r.label for r in rows["train"]]),
         norm=context.norm,

@@ -1,7 +1,7 @@
-"""Measure one point of the curve, in a process of its own: peak memory belongs to the process.
+"""Measure one point of the curve in a separate process, since peak memory is per process.
 
 ``python -m red_lab.bench.scale.point COUNT HOME FILE RUNS`` with the sites of COUNT packages on the
-path: recompose from cold, again with features remembered, then ask and judge.
+path: recompose from cold, again with cached features, then query and evaluate.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ __all__ = ["ROUTER", "Stopwatch", "main", "test_rows", "top_answers"]
 ROUTER = "shortlist"
 
 SIMPLER = ("centroid", "statistics")
-"""Routers without a shortlist that a thousand columns still fit into."""
+"""Routers without a shortlist that can handle a thousand columns."""
 
 LINEAR_UP_TO = 100
-"""Gradient steps over all rows and columns: reported where they take seconds."""
+"""Largest number of experts for `linear`, whose gradient steps cover all rows and columns."""
 
 ROWS = 2000
-"""Test rows that are judged at most, spread over the domains."""
+"""Maximum number of test rows, spread over the domains."""
 
 BATCHES = (1, 64)
 
 
 class Stopwatch:
-    """Seconds by name: on the clock, and of the processor, which a busy machine does not stretch.
+    """Seconds by name: wall-clock, and processor time, which a busy machine does not increase.
 
     Attributes:
-        wall: On the clock.
-        cpu: Of this process, all of its threads.
+        wall: Wall-clock seconds.
+        cpu: Processor seconds of this process, all threads.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Time what happens inside."""
+        """Time the block."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.wall[name] = time.perf_counter() - wall
@@ -61,7 +61,7 @@ class Stopwatch:
 
 
 def main(count: int, home: Path, file: Path, runs: int) -> None:
-    """Measure a point and write what was found."""
+    """Measure a point and write the results."""
     host, watch = redhost.Host.open(home), Stopwatch()
     with watch("cold"):
         cold = host.recompose(router=ROUTER)
@@ -99,7 +99,7 @@ def test_rows(count: int) -> list[redhost.Row]:
 
 
 def top_answers(host: redhost.Host, rows: Sequence[redhost.Row]) -> Tensor:
-    """Return the probability of the likeliest label and its place, ``(N, 2)``."""
+    """Return the probability of the most probable label and its index, ``(N, 2)``."""
     composed = host.composed
     h = composed.backbone.encode([r.text for r in rows])
     with torch.inference_mode():
@@ -108,7 +108,7 @@ def top_answers(host: redhost.Host, rows: Sequence[redhost.Row]) -> Tensor:
 
 
 def _judge(host: redhost.Host, rows: Sequence[redhost.Row]) -> dict[str, Any]:
-    """Return how often the own expert is found, and how often answers are right."""
+    """Return how often the own expert is selected, and how often answers are correct."""
     composed = host.composed
     bus, encode = composed.bus, host.encoder(composed)
     h, owner = encode([r.text for r in rows]), composed.owners(rows)
@@ -149,13 +149,13 @@ def _judge(host: redhost.Host, rows: Sequence[redhost.Row]) -> dict[str, Any]:
 
 
 def _tops(weights: Tensor, owner: Tensor) -> dict[str, float]:
-    """Return how often the own column is the heaviest, and among the two heaviest."""
+    """Return how often the own column has the largest weight, and one of the two largest."""
     two = weights.topk(min(2, weights.shape[1]), dim=-1).indices == owner[:, None]
     return {"top1": float(two[:, 0].double().mean()), "top2": float(two.any(1).double().mean())}
 
 
 def _query(host: redhost.Host, texts: Sequence[str], runs: int) -> dict[str, dict[str, float]]:
-    """Time backbone and bus apart, alternately, for batches of texts nobody has asked before."""
+    """Time backbone and bus separately, alternately, for batches of uncached texts."""
     composed, medians = host.composed, {}
     for batch in BATCHES:
         spans: dict[str, list[float]] = {"backbone": [], "bus": []}
