@@ -160,7 +160,7 @@ def _overhead(engine: str, workers: int) -> dict[str, float]:
 def _worker_pool(engine: str, workers: int) -> redhost.jobs.WorkerPool:
     if engine != "ray":
         return redhost.jobs.choose_pool(redhost.plugins.Plugins(()), engine=engine, workers=workers)
-    from redhost_ray.engine import RayEngine  # importing it is this process's consent to trust it
+    from redhost_ray.engine import RayEngine  # this process trusts the plugin by importing it
 
     return redhost.jobs.WorkerPool(name=engine, engine=RayEngine(), workers=workers)
 

@@ -1,8 +1,8 @@
 """Canaries of real experts on real posts: new versions of one team's expert, good and bad.
 
 Five teams' experts on 20 Newsgroups are production. Each canary differs by a change to one team's
-training rows, or by the router. Both answer the later posts once. These are then labelled in a
-thousand orders, and each order is evaluated as `redhost fleet judge` does.
+training rows, or by the router. Both versions answer the later posts once. These are then labelled
+in a thousand orders, and each order is evaluated as `redhost fleet judge` does.
 """
 
 from __future__ import annotations

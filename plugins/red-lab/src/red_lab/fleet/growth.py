@@ -7,7 +7,7 @@ a store that serves B bytes a second in total and b to each, and w seconds to lo
     requests a second while nothing is new    2 n / p
     bytes moved by a swap    n S
 
-r is the number of new objects. The simulation below, of each poll and each byte, checks the model.
+r is the number of new objects. A simulation of each poll and each byte, below, is for comparison.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ FACETS: Mapping[str, str] = {
 """Team → its tags: those of these facets that a hundred packages have."""
 
 FOLDS, VALIDATION, TEST = 5, 3, 4
-"""Number of folds of source packages, by hash, since their descriptions are similar; two folds."""
+"""Folds of source packages by hash (a package's descriptions are similar), and two fold indices."""
 
 BACKGROUND = 256
 
@@ -76,7 +76,7 @@ class Study:
         task: The kind of answers.
         teams: The teams' names.
         rows: (part, validation) → rows; training rows have one team's labels and its name.
-        clusters: (part, validation) → the cluster of each test row.
+        clusters: Test rows → the cluster of each.
         background: Texts outside every team's domain.
         complete: validation → the training texts, each with the labels of every team; None if
             the union of the teams' labels is the same.

@@ -1,7 +1,7 @@
 """Acceptance of newcomers: honest ones, and hijacks, which claim another expert's domain.
 
-Labels of a corpus are assigned to teams anew, so that no threshold was tuned on the cases evaluated
-here. Experts are solved linear heads under the router that the default chooses on these texts;
+Teams are those of a corpus, or get its labels by a random deal, so that no threshold was tuned on
+the evaluated cases. Experts are solved linear heads under the default's router on these texts;
 composition and refusal are the product's. Members are loaded once for each deal. Every newcomer is
 composed once, accepted or not, and the gate is evaluated afterwards.
 """
