@@ -30,16 +30,16 @@ R = TypeVar("R")
 EVENTS = "text/event-stream"
 
 REASONS = {
-    400: "The body is not what this route reads.",
+    400: "The body does not match the schema of this route.",
     401: "The token is missing or wrong.",
     403: "Changes are made from this machine only.",
     404: "There is no such model, generation or expert.",
-    408: "The body took too long to come.",
-    409: "Another change is under way.",
-    412: "Another generation is served than was expected.",
+    408: "The body took too long to arrive.",
+    409: "Another change is in progress.",
+    412: "The served generation is not the expected one.",
     413: "The body is too long.",
-    422: "It cannot be composed or served; the old generation goes on.",
-    503: "Not now: too many wait, nothing is served, or the server is about to stop.",
+    422: "It cannot be composed or served; the old generation is still served.",
+    503: "Unavailable now: too many requests wait, nothing is served, or the server stops.",
 }
 
 
