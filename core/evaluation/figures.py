@@ -14,7 +14,7 @@ from .reliability import Reliability
 
 
 def draw_mixtures(sweep: MixtureSweep, path: Path) -> None:
-    """Draw regret and accuracy of every router kind: range, middle 90 %, uniform traffic.
+    """Draw regret and accuracy of each router kind: range, middle 90 %, uniform traffic.
 
     Args:
         sweep: The result of `sweep_mixtures`.

@@ -4,7 +4,7 @@ Rows are processed in batches: probabilities of 64,000 rows over 20,000 labels w
 
 For text generation, bits per byte compare models independent of their tokenizers; less is better:
 
-    Σ over tokens of −log2 p(x_t | x_<t)  /  bytes of UTF-8 the tokens stand for
+    Σ over tokens of −log2 p(x_t | x_<t)  /  UTF-8 bytes that the tokens represent
 """
 
 from __future__ import annotations

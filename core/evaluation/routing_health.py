@@ -124,7 +124,7 @@ def _flips(
     result: EvaluationResult,
     before: EvaluationResult | None,
 ) -> float | None:
-    """Return the share of flipped routes, by the columns' names."""
+    """Return the share of flipped routes, comparing columns by name; None if not comparable."""
     if previous is None or previous.fingerprint != composed.fingerprint:
         return None
     segments = [[c.key for c in x.bus.layout.segments] for x in (composed, previous)]
@@ -198,7 +198,7 @@ def usage_entropy(weights: Tensor) -> float:
     entropy = -float(torch.special.xlogy(share, share).sum())
     if math.isnan(entropy) or len(share) == 1:
         return entropy + 1
-    return min(1.0, max(0.0, entropy / math.log(len(share))))  # rounding leaves the interval
+    return min(1.0, max(0.0, entropy / math.log(len(share))))  # rounding can leave [0, 1]
 
 
 def pairwise_output_distance(outputs: Tensor) -> float:

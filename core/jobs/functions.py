@@ -158,7 +158,7 @@ def _load_backbone(job: Job, files: JobFiles) -> _LoadedBackbone:
     return _loaded(_BackboneKey(digests, device, job.threads, _under(files, "backbone/")))
 
 
-@lru_cache(maxsize=1)  # jobs share a backbone, and loading it costs more than most of them
+@lru_cache(maxsize=1)  # jobs share a backbone, and loading it takes longer than most of them
 def _loaded(key: _BackboneKey) -> _LoadedBackbone:
     return _LoadedBackbone(_read(key.files), device=key.device)
 

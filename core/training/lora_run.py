@@ -69,7 +69,7 @@ def fresh_adapter(
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         made = get_peft_model(copy.deepcopy(backbone.trunk.model).cpu(), config)
-        chosen = made.peft_config["default"]  # `made.save_pretrained` wants a model of transformers
+        chosen = made.peft_config["default"]  # `made.save_pretrained` needs a transformers model
         chosen.base_model_name_or_path, chosen.inference_mode = backbone.name, True
         chosen.save_pretrained(folder)
         weights = {n: t.contiguous() for n, t in get_peft_model_state_dict(made).items()}

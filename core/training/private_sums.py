@@ -37,7 +37,7 @@ FLAT = 1.0
 and .91 at ε = 10 (validation rows of 20 Newsgroups)."""
 
 LEAST = 0.05
-"""Smallest share of the trace that is left for the part within labels, whatever the noisy means."""
+"""Smallest share of the trace for the covariance within labels, however noisy the means."""
 
 
 def gaussian_scale(epsilon: float, delta: float) -> float:

@@ -84,7 +84,7 @@ class Recipe:
     Attributes:
         plan: The kind of expert; `writes` is set.
         splits: The author's rows.
-        context: The backbone and what goes with it.
+        context: The backbone with its manifest, background card and feature cache.
         settings: How to train.
     """
 

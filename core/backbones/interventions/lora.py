@@ -1,6 +1,6 @@
 """LoRA adapters inside the blocks: additions to the output of linear layers.
 
-    y = x Wᵀ + b + s (x Aᵀ) Bᵀ                  LoRA; s = α / R, of rsLoRA α / √R
+    y = x Wᵀ + b + s (x Aᵀ) Bᵀ                  LoRA; s = α / R, for rsLoRA α / √R
     y = c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ) + b            DoRA; c = m / ‖W + s B A‖, row by row
 
 While the adapter is active, A and B are treated as linear layers of the encoder, so their rows are

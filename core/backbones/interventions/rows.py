@@ -71,7 +71,7 @@ def moved_together(
     """
     out = torch.empty(len(texts), encoder.width)
     kinds = [_kind(encoder, a) for a in acts]
-    order = sorted(range(len(texts)), key=lambda n: (kinds[n], id(acts[n])))  # side by side
+    order = sorted(range(len(texts)), key=lambda n: (kinds[n], id(acts[n])))  # adjacent
     for (block, _), same in groupby(order, key=lambda n: kinds[n]):
         index = list(same)
         some = [acts[n] for n in index]

@@ -24,7 +24,7 @@ from ..tiles import Run
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rotary positions of the plain kind."""
+    """The settings of default rotary position embeddings."""
 
     rope_theta: float
     rope_type: Literal["default"]
@@ -133,7 +133,7 @@ class _Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, runs: Sequence[Run] | None = None
     ) -> Tensor:
-        """Return causal attention ``(B, T, D)`` at positions with these angles ``(1, T, W)``."""
+        """Return causal attention ``(B, T, D)``, given cos and sin of the angles ``(1, T, W)``."""
         heads = (*x.shape[:-1], -1, self.width)
         query = self.q_norm(self.q_proj(x).view(heads)).transpose(1, 2)  # (B, H, T, W)
         key = self.k_norm(self.k_proj(x).view(heads)).transpose(1, 2)  # (B, K, T, W)
