@@ -43,7 +43,7 @@ MARKS = 8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backbone:
-    """A frozen text encoder, with the classifier that experts on its labels share.
+    """A frozen text encoder, and the classifier shared by experts on the backbone's labels.
 
     Attributes:
         trunk: Texts → h ``(N, D)``.
@@ -226,7 +226,7 @@ class Backbone:
         return list(rows) if unit is None else unit.rows(self.trunk, rows)
 
     def require_tokens(self, texts: Iterable[str]) -> None:
-        """Check that every text has at least one token, or word where rows are words.
+        """Check that every text has at least one token, or one word if rows are words.
 
         Raises:
             UsageError: If a text has none.

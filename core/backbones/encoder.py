@@ -350,7 +350,7 @@ class TextEncoder:
             yield
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """Return h ``(B, D)`` for hidden states ``(B, T, D)``; several parts are normalised each.
+        """Return h ``(B, D)`` for hidden states ``(B, T, D)``; normalise each of several parts.
 
         Norms of the parts differ widely. Normalised, they are [LN(h_l)], which the bus norm does
         not change. The part of hashed tokens is zero here and is filled in by `encode`.

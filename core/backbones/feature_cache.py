@@ -59,7 +59,7 @@ LOOKUP_CHUNK = 500
 
 
 class FeatureCache:
-    """A cache of h on disk, or of h̃, with a database for each segment that experts read inside.
+    """A cache of h on disk, or of h̃ with a separate database for each segment.
 
     Args:
         folder: The folder of the databases; None disables the cache.

@@ -82,7 +82,7 @@ def job_function(
 
 
 class Engine(Protocol):
-    """Runs jobs. Caching, skipping and counting them is done by the pool."""
+    """Runs jobs; the pool caches, skips and counts them."""
 
     def run(
         self, jobs: Sequence[Job], *, inputs: Mapping[str, bytes], workers: int

@@ -127,7 +127,7 @@ def trainable_names(trunk: TextEncoder, *, last_blocks: int) -> frozenset[str]:
 
 
 def delta(base: TextEncoder, adapted: TextEncoder) -> dict[str, Tensor]:
-    """Return the tensors of `adapted` that are not bitwise identical to those of `base`."""
+    """Return the tensors of `adapted` that differ from those of `base` in any bit."""
     old = base.model.state_dict()
     return {
         name: tensor.contiguous()
