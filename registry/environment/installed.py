@@ -136,8 +136,7 @@ def installed_files(package: Package) -> tuple[str, ...]:
 
 
 def files_below(folder: Path, *, limited: bool = False) -> Iterator[str]:
-    """Yield every file below a folder, relative to it; a link counts as a file, and is not
-    followed.
+    """Yield every file below a folder, relative to it; links count as files and are not followed.
 
     Args:
         folder: The folder; if it cannot be read, it counts as empty.

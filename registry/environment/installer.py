@@ -232,7 +232,7 @@ def _require_legible() -> None:
 
 
 def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
-    """Return options that bind a tool to this environment despite settings such as ``PIP_TARGET``."""
+    """Return options that bind a tool to this environment, despite settings like ``PIP_TARGET``."""
     return ("--isolated",) if tool is _PIP else ("--no-config", "--python", python_command()[0])
 
 

@@ -226,8 +226,7 @@ class Generations:
         return composition
 
     def receive(self, number: int, files: Mapping[str, bytes], *, writer: Writer) -> Composition:
-        """Add a generation that another home published, under its own number, without making it
-        current.
+        """Add a generation that another home published, under its number; it is not made current.
 
         Args:
             number: Its number.

@@ -1,4 +1,4 @@
-"""What a package's card gives away of the rows it was made from, in a line."""
+"""One line on what a package's card discloses about the rows it was made from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .manifest import ExpertManifest
 
 
 def card_discloses(manifest: ExpertManifest) -> str:
-    """Return what whoever has the package learns of its author's rows from the card."""
+    """Return what the card discloses about its author's rows to anyone who has the package."""
     card, width = manifest.card, manifest.reads.width
     if card.kind == "none":
         return "no card: nothing of the rows"
