@@ -220,8 +220,7 @@ def _power(
 ) -> Iterator[Violation]:
     """Yield a violation for a canary that other weights would pass as well.
 
-    Its tolerance may not exceed the rounding error of Δ, and Δ may not be as small as the
-    tolerance.
+    Its tolerance may not exceed the rounding error of Δ, and an output of zero must fail it.
     """
     name, tolerance = manifest.canary.file, manifest.canary.tolerance
     data = files[name]
