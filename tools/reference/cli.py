@@ -47,10 +47,10 @@ def page() -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command, str]]:
-    """Yield every command of the project: what to type, the command, and who brings it.
+    """Yield every command of the project: what to type, the command, and its distribution.
 
     The distribution is empty for the host's own commands. Commands of other packages are those
-    that the project's own plugins declare, whatever else is installed.
+    that the project's own plugins declare, independent of what else is installed.
     """
     for name, command in sorted(cli.commands.items()):
         yield f"redhost {name}", command, ""
@@ -76,7 +76,7 @@ def _section(path: str, command: click.Command, dist: str) -> str:
 
 
 def _help(path: str, command: click.Command) -> str:
-    """Return a command's help; the group's own lists the host's commands alone."""
+    """Return a command's help; the group's own lists only the host's commands."""
     context = click.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)
     if command is cli:
         context.meta["redhost.installed"] = {}

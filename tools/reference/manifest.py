@@ -16,7 +16,7 @@ from .shapes import shapes_in
 __all__ = ["page"]
 
 LETTERS = {2: "D", 3: "R", 5: "C", 7: "L"}
-"""Sizes that cannot be mistaken for each other, and what they stand for."""
+"""Sizes that cannot be mistaken for each other, and the letters they stand for."""
 
 
 def page() -> str:
@@ -52,7 +52,7 @@ def _tensors() -> Iterator[tuple[str, str, str]]:
 
 
 def _example(form: str, space: str) -> ExpertManifest:
-    """Return a manifest of these sizes; what does not bear on its tensors is left empty."""
+    """Return a manifest of these sizes; parts that do not affect its tensors are left empty."""
     file = {"file": "a", "sha256": "0" * 64}
     manifest = {
         "id": "example",

@@ -1,4 +1,4 @@
-"""The page on what commands print with ``--json``."""
+"""The page on the output of commands with ``--json``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .shapes import shapes_in, type_text
 __all__ = ["LAB", "page", "printed_types"]
 
 LAB = {"robust": ("robust --game FILE", solve_json), "shrink": ("shrink", shrink_file)}
-"""Commands of the lab with ``--json``: as they are typed, and what returns what they print."""
+"""Commands of the lab with ``--json``: as typed, and the function that returns their output."""
 
 
 def page() -> str:
