@@ -146,7 +146,10 @@ def new_backbone(
     resolution: float,
     seed: int,
 ) -> None:
-    """Make a backbone package, ./red-backbone-NAME, from any model."""
+    """Make a backbone package from any model.
+
+    It is written to ./red-backbone-NAME.
+    """
     from ..core.training.rows import read_rows, read_texts
     from ..registry.errors import UsageError
 
@@ -292,10 +295,11 @@ def new_expert(
     home: Path | None,
     device: str | None,
 ) -> None:
-    """Make the project of an expert, ./red-expert-NAME, ready to be trained.
+    """Make an expert's project, ready to be trained.
 
-    With --from and --data it needs no training: the package gets an adapter and a card. With
-    --question it answers that question, and competes only with experts that answer it too.
+    It is written to ./red-expert-NAME. With --from and --data it needs no training: the package
+    gets an adapter and a card. With --question it answers that question, and competes only with
+    experts that answer it too.
     """
     from ..registry.package.project import ExpertPlan, check_plan
 

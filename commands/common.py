@@ -353,7 +353,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    # No terminal codes, even on a terminal: they could not be told from codes in a package's text.
+    # No terminal codes, even on a terminal: they would look like codes in a package's text.
     console = Console(force_terminal=False, width=None if sys.stdout.isatty() else 160)
     drawn = Table(title=Text(title), title_justify="left")
     for n, name in enumerate(head):

@@ -109,13 +109,13 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         backbone: Its backbone.
         experts: Its experts, by id in sorted order.
         router: Its router.
-            output: ``residual``, one classifier over the sum, or ``mixture`` of answers.
-            providers: Plugins that made a part of it, distribution → digest.
-            settings: Other settings it was made with, by name; settings that were not given are
-                left out.
-            created: When it was published, in ISO 8601.
-            files: File name → sha256 of each other file of the generation.
-            digest: The digest of this record itself.
+        output: ``residual``, one classifier over the sum, or ``mixture`` of answers.
+        providers: Plugins that made a part of it, distribution → digest.
+        settings: Other settings it was made with, by name; settings that were not given are left
+            out.
+        created: When it was published, in ISO 8601.
+        files: File name → sha256 of each other file of the generation.
+        digest: The digest of this record itself.
     """
 
     schema: Literal["redhost.generation/1"] = "redhost.generation/1"

@@ -277,49 +277,45 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     """``expert.json``: the static half of an expert's contract.
 
     Attributes:
-            schema: The version of this schema: ``redhost.expert/1``, with ``.N`` if it uses a key
-                that was added with minor N.
-            id: Its name on the bus; the entry point has the same.
-            bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
-            backbone: The backbone it was trained on.
-            form: ``residual``, ``linear``, ``mlp``, ``lora`` for an adapter inside the blocks, or
-                ``PLUGIN:NAME`` for a plugin's own.
-            reads: Its input.
-            writes: Its output.
-            rank: R, the width of its inner layer; 0 for ``linear``, the largest rank for ``lora``.
-            ranks: The ranks it can be served at, ascending, up to `rank`: each number of its first
-                units is an expert by itself. Hosts serve any of these; its canary has the Δ of
-                each.
-            activation: σ between its two layers; unused for ``linear``.
-            norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; checked on the
-                canary's rows.
-            off_domain: Root mean square of ‖W_c Δ‖ on the backbone's background card, measured
-                again on attach.
-            temperature: T of softmax(Δ / T), or of sigmoid(Δ / T), if it writes ``labels``; fitted
-                by the author.
-            labels: The labels it may answer.
-            domain: The inputs it is for, as a sentence for people.
-            weights: Its tensors, a safetensors file.
-            card: Its routing card.
-            canary: Rows and results that it must reproduce.
-            training: How it was trained.
-            license: An SPDX expression.
-            tensors: The shape of every tensor of a plugin's form, all of floats, so that any host
-                can check them without the plugin; absent for built-in forms, whose shapes are
-                known.
-            adapter: For the form ``lora``: the adapter's configuration.
-            thresholds: For an expert that answers any number of labels of its own: the probability
-                from which it answers with each label, in the order of `labels`; fitted by the
-                author.
-            span_rules: For an expert that answers spans: how those of each label are found, in the
-                order of `labels`; fitted by the author. If absent, the words of a span are those
-                that reach the thresholds.
-            head: For the form ``lora`` with labels of its own: W (L, D) and b (L), a safetensors
-                file.
-            ported: Its origin, if it was ported from another backbone.
-            question: The name of the question it answers: it competes only with the experts of this
-                question. If absent, the default question.
-            min_host: The oldest redhost that it works with, if that matters.
+        schema: The version of this schema: ``redhost.expert/1``, with ``.N`` if it uses a key that
+            was added with minor N.
+        id: Its name on the bus; the entry point has the same.
+        bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
+        backbone: The backbone it was trained on.
+        form: ``residual``, ``linear``, ``mlp``, ``lora`` for an adapter inside the blocks, or
+            ``PLUGIN:NAME`` for a plugin's own.
+        reads: Its input.
+        writes: Its output.
+        rank: R, the width of its inner layer; 0 for ``linear``, the largest rank for ``lora``.
+        ranks: The ranks it can be served at, ascending, up to `rank`: each number of its first
+            units is an expert by itself. Hosts serve any of these; its canary has the Δ of each.
+        activation: σ between its two layers; unused for ``linear``.
+        norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; checked on the canary's
+            rows.
+        off_domain: Root mean square of ‖W_c Δ‖ on the backbone's background card, measured again on
+            attach.
+        temperature: T of softmax(Δ / T), or of sigmoid(Δ / T), if it writes ``labels``; fitted by
+            the author.
+        labels: The labels it may answer.
+        domain: The inputs it is for, as a sentence for people.
+        weights: Its tensors, a safetensors file.
+        card: Its routing card.
+        canary: Rows and results that it must reproduce.
+        training: How it was trained.
+        license: An SPDX expression.
+        tensors: The shape of every tensor of a plugin's form, all of floats, so that any host can
+            check them without the plugin; absent for built-in forms, whose shapes are known.
+        adapter: For the form ``lora``: the adapter's configuration.
+        thresholds: For an expert that answers any number of labels of its own: the probability from
+            which it answers with each label, in the order of `labels`; fitted by the author.
+        span_rules: For an expert that answers spans: how those of each label are found, in the
+            order of `labels`; fitted by the author. If absent, the words of a span are those that
+            reach the thresholds.
+        head: For the form ``lora`` with labels of its own: W (L, D) and b (L), a safetensors file.
+        ported: Its origin, if it was ported from another backbone.
+        question: The name of the question it answers: it competes only with the experts of this
+            question. If absent, the default question.
+        min_host: The oldest redhost that it works with, if that matters.
     """
 
     schema: ExpertSchema = "redhost.expert/1"
@@ -403,34 +399,34 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     """``backbone.json``: the identity of a backbone, by content.
 
     Attributes:
-            schema: The version of this schema: ``redhost.backbone/1``, with ``.N`` if it uses a key
-                that was added with minor N.
-            id: Its name; the entry point has the same.
-            bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
-            base: The source of its trunk.
-            delta: The tensors that the base stage changed, a safetensors file.
-            classifier: The shared classifier W_c, a safetensors file; null if experts have labels
-                of their own.
-            task: What it and its experts answer: one of several labels, any number of them, spans,
-                the next token, or a number.
-            resolution: For regression: the smallest difference that matters.
-            labels: The labels of the classifier, in the order of its rows.
-            width: D, the width of h.
-            pooling: How the states of a text become one h: their ``mean``, the ``first`` or the
-                ``last``.
-            features: The parts of h; absent if it is the last states alone.
-            max_tokens: The length at which texts are truncated; null for the model's longest input.
-            norm: The bus norm.
-            tokenizer: The digest of the tokenizer.
-            fingerprint: The digest over tensors, tokenizer, pooling and norm, which experts are
-                bound to.
-            background: The background card: unlabelled texts that experts leave alone.
-            evaluation: Held-out rows of text, label and domain that are never trained on.
-            training: How the base stage was trained, if there was one.
-            license: An SPDX expression.
-            linears: Its linear modules by name, each with (out, in), which adapters may adapt. If
-                absent, they are determined when the backbone is opened.
-            min_host: The oldest redhost that it works with, if that matters.
+        schema: The version of this schema: ``redhost.backbone/1``, with ``.N`` if it uses a key
+            that was added with minor N.
+        id: Its name; the entry point has the same.
+        bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
+        base: The source of its trunk.
+        delta: The tensors that the base stage changed, a safetensors file.
+        classifier: The shared classifier W_c, a safetensors file; null if experts have labels of
+            their own.
+        task: What it and its experts answer: one of several labels, any number of them, spans, the
+            next token, or a number.
+        resolution: For regression: the smallest difference that matters.
+        labels: The labels of the classifier, in the order of its rows.
+        width: D, the width of h.
+        pooling: How the states of a text become one h: their ``mean``, the ``first`` or the
+            ``last``.
+        features: The parts of h; absent if it is the last states alone.
+        max_tokens: The length at which texts are truncated; null for the model's longest input.
+        norm: The bus norm.
+        tokenizer: The digest of the tokenizer.
+        fingerprint: The digest over tensors, tokenizer, pooling and norm, which experts are bound
+            to.
+        background: The background card: unlabelled texts that experts leave alone.
+        evaluation: Held-out rows of text, label and domain that are never trained on.
+        training: How the base stage was trained, if there was one.
+        license: An SPDX expression.
+        linears: Its linear modules by name, each with (out, in), which adapters may adapt. If
+            absent, they are determined when the backbone is opened.
+        min_host: The oldest redhost that it works with, if that matters.
     """
 
     schema: BackboneSchema = "redhost.backbone/1"

@@ -36,8 +36,8 @@ def page() -> str:
     """Return the page."""
     return joined(
         "The Python API",
-        "Everything public, by the module to import it from, and there by the module that defines "
-        "it. Other modules are the host's own business and may change. `import redhost` does not "
+        "All public names, by the module to import them from, and within it by the module that "
+        "defines them. Other modules are internal and may change. `import redhost` does not "
         "import torch; a name is loaded when it is first used.",
         *(part for name in PUBLIC for part in _package(importlib.import_module(name))),
     )

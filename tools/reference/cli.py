@@ -30,8 +30,8 @@ def page() -> str:
         (others if dist else own).append(_section(path, command, dist))
     return joined(
         "The command line",
-        "Every command and every option, as `--help` tells them. `redhost` alone says where you "
-        "stand and what to type next.",
+        "All commands and options, as `--help` shows them. `redhost` without arguments shows the "
+        "current state and what to type next.",
         "## Exit codes",
         exit_codes(main),
         "An error is one line on standard error, and its kind decides the code:",
@@ -39,9 +39,9 @@ def page() -> str:
         _section("redhost", cli, ""),
         *own,
         "## Commands of other packages",
-        "These come with code plugins of this project, and are there once the package is "
-        "installed. A package of anybody's can add a command in the same way, with an entry point "
-        "in `redhost.commands`.",
+        "These come with code plugins of this project, and are available once the package is "
+        "installed. Any package can add a command in the same way, with an entry point in "
+        "`redhost.commands`.",
         *others,
     )
 

@@ -35,8 +35,8 @@ def page() -> str:
         "With `--json` a command prints one JSON value on standard output, and nothing else there. "
         "Programs may rely on the keys below; more may be added. Exit codes are the same with and "
         f"without it: {exit_codes(main)} A command that exits with 1 because something it judged "
-        "is wrong (`check`, `sweep`, `train-many`) has printed its JSON all the same; an error "
-        "prints one line on standard error, and no JSON.",
+        "is wrong (`check`, `sweep`, `train-many`) still prints its JSON; an error prints one line "
+        "on standard error, and no JSON.",
         table(("command", "prints"), _rows(printed, links)),
         *(section(shape, links, defaults=False) for shape in shapes),
         "## Commands of the lab",

@@ -36,7 +36,7 @@ def _row(key: Key, links: Mapping[type, str], *, defaults: bool) -> tuple[str, .
     name, type_ = f"`{key.name}`", type_text(key.type, links)
     text = re.sub(r"\bNone\b", "null", key.text)
     if not defaults:
-        absent = " Absent where there is nothing to say." if key.optional else ""
+        absent = " Absent if there is nothing to report." if key.optional else ""
         return name, type_, text + absent
     if key.default is None:
         default = "an error"
