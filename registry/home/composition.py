@@ -29,7 +29,7 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         version: That distribution's version.
         digest: The build digest: over its manifest, weights, card and canary.
         rank: The smaller one of its ranks that it is served at, if one was chosen.
-        wheel: The sha256 of the wheel it came from, if `redhost add` installed it.
+        wheel: The sha256 of the wheel it was composed from, if there was one.
         signer: The fingerprint of the key that verified that wheel, if keys were given.
     """
 
